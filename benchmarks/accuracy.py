@@ -275,7 +275,9 @@ def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
 
 
 def print_incidents(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    print(f"H3 {resolution}: incidents in the ten busiest cells; shown held released marked, of >= 30 plates | all")
+    print(
+        f"H3 {resolution}: incidents in the ten busiest cells; shown held released marked drawn, of >= 30 plates | all"
+    )
     found: dict[float, dict[tuple[int, int], list[Incident]]] = {one: {at: [] for at in WINDOWS} for one in FACTORS}
     for name in feeds.names:
         day = feeds.day(name, resolution)
@@ -361,7 +363,7 @@ def _shown(found: Sequence[Incident], plates_min: int) -> str:
     if not any((one.plates >= plates_min).any() for one in found):
         return "-"
     of = shown_of(found, plates_min)
-    return f"{of.shown:.2f} {of.held:.2f} {of.released:.2f} {of.marked:.2f} ({of.hats})"
+    return f"{of.shown:.2f} {of.held:.2f} {of.released:.2f} {of.marked:.2f} {of.drawn:.2f} ({of.hats})"
 
 
 def print_by_distance(feeds: Feeds, seeds: int) -> None:

@@ -28,6 +28,9 @@ OURS = "release.mean=forecast-clip", "release.min_plates=2"
 """What is measured, unless flags say otherwise: all means around forecasts. Smaller HATs are withheld anyway."""
 
 
+DRAWN_KMH = 20.0
+
+
 @dataclass(frozen=True, slots=True)
 class Day:
     """A recording with its settings, tabulated, and the truth of each HAT in the order of slots and cells."""
@@ -98,6 +101,11 @@ class Run:
     mean_high: Floats
     news: Floats
     smoothed: tuple[Smoothed, ...]
+
+    @property
+    def drawn(self) -> NDArray[np.bool_]:
+        """What the page draws as more than a guess (`board/static/words.js`): of no other HAT it claims news."""
+        return self.measured & (np.round(self.high - self.low, 3) <= DRAWN_KMH)
 
 
 def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags: Sequence[str] = OURS) -> list[Run]:

@@ -1,7 +1,7 @@
 """Does the map show what happens? Speeds in the ten busiest cells times a factor, for two hours, on the real road.
 
 *Shown*: the share of the change that estimates of the same slots show. *Held*: of HATs, by their 95 % interval.
-*Released*: with a release of their own.
+*Released*: with a release of their own. *Marked*: with `news` above a half; *drawn*: these, but guesses of the page.
 """
 
 from collections.abc import Sequence
@@ -30,15 +30,17 @@ class Incident:
     held: NDArray[np.bool_]
     released: NDArray[np.bool_]
     news: NDArray[np.float64]
+    drawn: NDArray[np.bool_]
 
 
 class Figures(NamedTuple):
-    """Of several incidents: shares shown, held and released, the share marked as news, and how many HATs."""
+    """Of several incidents: shares shown, held, released, marked as news, and so on the page; and how many HATs."""
 
     shown: float
     held: float
     released: float
     marked: float
+    drawn: float
     hats: int
 
 
@@ -79,7 +81,7 @@ def incidents(
         other = with_incident(day, cells, window, factor)
         after = run([other], seed, prior, (*OURS, *flags))[0]
         held = (after.low <= other.truth) & (other.truth <= after.high)
-        columns = other.truth - usual.truth, after.value - before.value, held, after.measured, after.news
+        columns = other.truth - usual.truth, after.value - before.value, held, after.measured, after.news, after.drawn
         found.append(Incident(usual.plates[hit], *(column[hit] for column in columns)))
     return found
 
@@ -87,6 +89,7 @@ def incidents(
 def shown_of(found: Sequence[Incident], plates_min: int) -> Figures:
     """Of the HATs of so many plates, of which there is one."""
     columns = [np.concatenate(column) for column in zip(*map(astuple, found), strict=True)]
-    _, change, shown, held, released, news = (column[columns[0] >= plates_min] for column in columns)
-    marked = float((news > 0.5).mean())
-    return Figures(float(shown.sum() / change.sum()), held.mean(), released.mean(), marked, change.size)
+    _, change, shown, held, released, news, drawn = (column[columns[0] >= plates_min] for column in columns)
+    marked = news > 0.5
+    shares = (float(column.mean()) for column in (held, released, marked, marked & drawn))
+    return Figures(float(shown.sum() / change.sum()), *shares, change.size)

@@ -162,7 +162,10 @@ async def _work(
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = Binding.of(meta)
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
-    context = ReleaseContext(*given, caveats=caveats(meta), derive_key=keys.hash_plate, presence=settings.presence)
+    context = ReleaseContext(
+        *given, caveats=caveats(meta), derive_key=keys.hash_plate, judges_unit=settings.judges_unit,
+        presence=settings.presence,
+    )  # fmt: skip
     asked, of_queries = settings.standing_queries, QueryContext(settings.position_periods, context)
     queries = QuerySet(asked, settings.zone, of_queries) if asked else None
     async with Producer(settings.kafka) as producer:

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -92,12 +94,13 @@ def dashboard(*arguments, cwd, **started):
         yield found[0], running
     finally:
         running.terminate()
-        try:
-            running.said += running.communicate(timeout=WAIT_S)[1].splitlines(keepends=True)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.communicate()
-            raise
+        killer = threading.Timer(WAIT_S, running.kill)
+        killer.start()
+        with running.stderr:  # not `communicate`, which leaves out what is in its buffer
+            running.said += running.stderr.readlines()
+        running.wait()
+        killer.cancel()
+        assert killer.finished.is_set() and running.returncode != -signal.SIGKILL
 
 
 def get(url, method="GET", **headers):

@@ -21,6 +21,7 @@ from udp_stream.errors import UsageError, needs
 from udp_stream.windows.tables import cell_boundary
 
 Kind = type[msgspec.Struct]
+PlaceOf = Callable[[str], str]
 
 ROW_GROUP: Final = 10_000
 """Records of a row group of Parquet."""
@@ -57,10 +58,11 @@ def require_form(name: str) -> tuple[str, bool]:
     return suffix, plain != name
 
 
-def in_form(form: str, lines: Iterable[bytes], kind: Kind) -> Iterable[bytes]:
-    """The same records as pieces of another text: `form` is `csv`, `geojson` or, as they are, `ndjson`."""
-    forms: dict[str, Callable[[Iterable[bytes], Kind], Iterable[bytes]]] = {"csv": _csv, "geojson": _geojson}
-    return forms[form](lines, kind) if form in forms else lines
+def in_form(form: str, lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None = None) -> Iterable[bytes]:
+    """The same records as pieces of another text: `form` is `csv`, `geojson` or, as they are, `ndjson`. The first two
+    have a last column `place`, by cell, if it is asked for."""
+    forms = {"csv": _csv, "geojson": _geojson}
+    return forms[form](lines, kind, place_of) if form in forms else lines
 
 
 def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
@@ -77,11 +79,13 @@ def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> 
         out.writelines(pieces)
 
 
-def _csv(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
-    names = [name for name, _ in columns(kind)]
+def _csv(lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None) -> Iterator[bytes]:
+    names = [*(name for name, _ in columns(kind)), *(["place"] if place_of else [])]
     yield csv_line(names)
     for line in lines:
         row = flat(msgspec.json.decode(line))
+        if place_of is not None:
+            row["place"] = place_of(row["hat.cell"])
         yield csv_line([_cell(row.get(name)) for name in names])
 
 
@@ -101,20 +105,28 @@ def as_text(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _geojson(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
+def _geojson(lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None) -> Iterator[bytes]:
     """A FeatureCollection, one feature a line; a hexagon on the 180th meridian has two parts."""
     names = [name for name, _ in columns(kind)]
     between = b'{"type":"FeatureCollection","features":[\n'
     for line in lines:
         record = msgspec.json.decode(line)
-        rings = [[ring] for ring in cell_boundary(int(record["hat"]["cell"], 16))]
-        is_one = len(rings) == 1
-        geometry = {"type": "Polygon" if is_one else "MultiPolygon", "coordinates": rings[0] if is_one else rings}
         fields = flat(record)
-        feature = {"type": "Feature", "geometry": geometry, "properties": {name: fields.get(name) for name in names}}
+        properties = {name: fields.get(name) for name in names}
+        if place_of is not None:
+            properties["place"] = place_of(record["hat"]["cell"])
+        geometry = cell_geometry(int(record["hat"]["cell"], 16))
+        feature = {"type": "Feature", "geometry": geometry, "properties": properties}
         yield between + msgspec.json.encode(feature)
         between = b",\n"
     yield b'{"type":"FeatureCollection","features":[\n]}\n' if between != b",\n" else b"\n]}\n"
+
+
+def cell_geometry(cell: int) -> dict[str, object]:
+    """A cell as GeoJSON has it."""
+    rings = [[ring] for ring in cell_boundary(cell)]
+    is_one = len(rings) == 1
+    return {"type": "Polygon" if is_one else "MultiPolygon", "coordinates": rings[0] if is_one else rings}
 
 
 def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:

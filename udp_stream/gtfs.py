@@ -30,12 +30,14 @@ ZIP_MB, FILE_MB = 200, 500  # of a zip; of each file in it once it is unpacked, 
 MEMBERS_MAX: Final = 1_000  # files in a zip
 STOPS_MAX, ROUTES_MAX, TRIPS_MAX, PAIRS_MAX = 200_000, 20_000, 1_000_000, 2_000_000  # a pair: a route at a stop
 NAME_MAX, SHORT_MAX = 60, 16  # characters of a stop's name, and of a route's
-LINES_MAX, POINTS_MAX = 500, 60_000  # of the network as it is drawn, all lines together
+LINES_MAX, CALLS_MAX, SHAPE_MAX, POINTS_MAX = 500, 1_000, 10_000, 30_000  # lines; stops, points of one; points of all
 NEAR_M: Final = 10.0  # how far a simplified line may leave its shape; twice that, and so on, where points are too many
 
 _BLOCK, _FIELD_LINES = 2**20, 100  # bytes read at a time; lines that a field in quotes may span where a block ends
 _MB: Final = 10**6
 _METRES: Final = 111_195.0  # of a degree of latitude
+_OF_STOPS, _OF_SHAPES = ("stop_lat", "stop_lon"), ("shape_pt_lat", "shape_pt_lon")
+NO_STOP: Final = "expected at least one stop with a stop_lat and stop_lon"
 
 
 class GtfsError(ConfigError):
@@ -43,25 +45,21 @@ class GtfsError(ConfigError):
 
 
 class Stop(NamedTuple):
-    """A stop, or a station with the stops of which it is the parent. `routes`: the busiest first."""
+    """A stop, or a station with the stops of which it is the parent; trips a day of each route."""
 
     name: str
     lat: float
     lon: float
     is_station: bool
-    trips: float  # a day
-    routes: tuple[str, ...]
+    routes: Counter[str]
 
 
-class Line(NamedTuple):
-    """The way of a route in one direction, simplified: (lon, lat) of its points, degrees."""
-
-    route: str
-    points: Floats
+Line = tuple[str, Floats]
+"""A route's name, and its way in one direction: (lon, lat) of its points, degrees."""
 
 
 class Network(NamedTuple):
-    """What is served, and the lines that serve it."""
+    """What is served, and the lines that serve it, simplified."""
 
     stops: list[Stop]
     lines: list[Line]
@@ -69,61 +67,43 @@ class Network(NamedTuple):
 
 def positions(path: str | Path) -> tuple[Floats, Floats]:
     """Latitudes and longitudes (degrees) of all stops and all points of shapes. GtfsError if there is no stop."""
+    lat, lon = array("d"), array("d")
     with _opened(Path(path)) as files:
-        lat, lon = array("d"), array("d")
-        for file, columns in (
-            ("stops.txt", ("stop_lat", "stop_lon")),
-            ("shapes.txt", ("shape_pt_lat", "shape_pt_lon")),
-        ):
-            if file == "shapes.txt" and not files.has(file):
-                continue
-            for row in files.rows(file, columns):
+        for file, columns in (("stops.txt", _OF_STOPS), ("shapes.txt", _OF_SHAPES)):
+            for row in files.rows(file, columns) if file == "stops.txt" or files.has(file) else ():
                 if (place := _place(*row)) is not None:
                     lat.append(place[0])
                     lon.append(place[1])
             if not lat:
-                raise files.refused("stops.txt", "expected at least one stop with a stop_lat and stop_lon")
-        return np.frombuffer(lat, np.float64), np.frombuffer(lon, np.float64)
+                raise files.refused("stops.txt", NO_STOP)
+    return np.frombuffer(lat, np.float64), np.frombuffer(lon, np.float64)
 
 
 def read_network(path: str | Path) -> Network:
     """The stops that are served, and at most `LINES_MAX` lines. GtfsError if nothing serves a stop."""
     with _opened(Path(path)) as files:
         routes = _routes(files)
-        trips, usual = _trips(files, routes)
+        trips, shapes, others = _trips(files, list(routes))
         stops = _Stops(files)
-        ways = {trip: key for key, trip in usual.trips.items()} if not files.has("shapes.txt") else {}
-        called: dict[str, list[tuple[float, int]]] = defaultdict(list)
         served: dict[int, float] = defaultdict(float)  # a stop's number and a route's, as one number: trips a day
         for trip_id, stop_id, sequence in files.rows("stop_times.txt", ("trip_id", "stop_id"), ("stop_sequence",)):
             if (trip := trips.get(trip_id)) is None or (stop := stops.numbers.get(stop_id)) is None:
                 continue
             served[stop * ROUTES_MAX + trip[0]] += trip[1]
-            if trip_id in ways:
-                called[trip_id].append((_number(sequence), stop))
+            if (calls := others.get(trip_id)) is not None and len(calls) < CALLS_MAX:
+                calls.append((_number(sequence), stop))
             if len(served) > PAIRS_MAX:
                 raise files.refused("stop_times.txt", f"expected at most {PAIRS_MAX:,} pairs of a stop and a route")
         if not served:
             raise files.refused("stop_times.txt", "expected trips of trips.txt that call at stops of stops.txt")
         names = list(routes.values())
-        if ways:
-            drawn = [
-                (names[ways[trip][0]], np.array([stops.place(stop) for _, stop in sorted(calls)]))
-                for trip, calls in called.items()
-            ][:LINES_MAX]
-        else:
-            shapes = _shapes(files, usual.shapes)
-            drawn = [(names[route], shapes[shape]) for shape, route in usual.shapes.items() if shape in shapes]
-        lines = [(name, points) for name, points in drawn if len(points) > 1]
-        return Network(stops.served(served, names), _simplified(lines))
-
-
-class _Usual(NamedTuple):
-    """What is drawn: shapes with their routes, the most travelled of each route and direction first; where there are
-    no shapes, a trip of each route and direction."""
-
-    shapes: dict[str, int]
-    trips: dict[tuple[int, str], str]
+        points = _shapes(files, shapes) if shapes else {}
+        lines = [(names[route], points[shape]) for shape, route in shapes.items() if shape in points]
+        lines += [
+            (names[trips[trip][0]], stops.places([stop for _, stop in sorted(calls)])) for trip, calls in others.items()
+        ]
+        drawn = [line for line in lines if len(line[1]) > 1][:LINES_MAX]
+        return Network(stops.served(served, names), _simplified(drawn))
 
 
 class _Files:
@@ -158,6 +138,8 @@ class _Files:
                     at = [header.index(name) if name in header else -1 for name in (*needed, *more)]
                     pick, width = itemgetter(*at), len(header)
                 for row in reader:
+                    if not row:
+                        continue
                     if len(row) < width:
                         row += [""] * (width - len(row))
                     if lacks:
@@ -179,9 +161,10 @@ class _Files:
                 text = rest + (piece.removeprefix(b"\xef\xbb\xbf") if size == len(piece) else piece)
                 end = self._end_of_lines(file, text)
                 rest = text[end:]
-                yield _decoded(text[:end])
+                if end:
+                    yield _lines(text[:end])
         if rest:
-            yield _decoded(rest)
+            yield _lines(rest)
 
     def _end_of_lines(self, file: str, text: bytes) -> int:
         """Where the last whole line ends; if there is such a line nearby, not at a break within quotes."""
@@ -241,7 +224,7 @@ def _members(path: Path) -> int:
     return int(struct.unpack_from("<H", tail, at + 10)[0]) if 0 <= at <= len(tail) - 22 else 0
 
 
-def _decoded(text: bytes) -> list[str]:
+def _lines(text: bytes) -> list[str]:
     with suppress(UnicodeDecodeError):
         return text.decode().split("\n")
     return text.decode("latin-1").split("\n")
@@ -265,40 +248,42 @@ def _days(files: _Files) -> Mapping[str, float]:
         for service, *days in files.rows("calendar.txt", ("service_id", *week)):
             shares[service] = max(shares.get(service, 0.0), days.count("1") / 7)
     if files.has("calendar_dates.txt"):
-        dates: Counter[str] = Counter()
-        every = set[str]()
+        dates, every = Counter[str](), set[str]()
         for service, date, kind in files.rows("calendar_dates.txt", ("service_id", "date", "exception_type")):
             every.add(date[:8])
             dates[service] += kind.strip() == "1"
-        for service, days_of in dates.items():
-            if not shares.get(service):
-                shares[service] = days_of / len(every)
+        shares |= {service: one / len(every) for service, one in dates.items() if not shares.get(service)}
     return shares
 
 
-def _trips(files: _Files, routes: Mapping[str, str]) -> tuple[dict[str, tuple[int, float]], _Usual]:
-    """By trip the number of its route, and how often a day it runs; and what is to be drawn."""
+def _trips(
+    files: _Files, routes: list[str]
+) -> tuple[dict[str, tuple[int, float]], dict[str, int], dict[str, list[tuple[float, int]]]]:
+    """By trip the number of its route, and how often a day it runs. What is drawn: shapes with their routes, the most
+    travelled of each route and direction first; a trip of each route and direction that has no shape."""
     numbers, days = {route: number for number, route in enumerate(routes)}, _days(files)
     found: dict[str, tuple[int, float]] = {}
-    travelled: dict[tuple[int, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    travelled: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     first: dict[tuple[int, str], str] = {}
+    has_shapes = files.has("shapes.txt")
     columns = ("route_id", "service_id", "trip_id"), ("direction_id", "shape_id")
     for route, service, trip, direction, shape in files.rows("trips.txt", *columns):
         if (number := numbers.get(route)) is None:
             continue
-        share = days.get(service, 1.0)
-        found[trip] = number, share
+        found[trip] = number, days.get(service, 1.0)
         first.setdefault((number, direction[:1]), trip)
-        if shape:
-            travelled[number, direction[:1]][shape] += share
+        if shape and has_shapes:
+            travelled[number, direction[:1]][shape] += days.get(service, 1.0)  # type: ignore[assignment]
         if len(found) > TRIPS_MAX:
             raise files.refused("trips.txt", f"expected at most {TRIPS_MAX:,} trips")
     ranked = [
-        (rank, -by_shape[shape], shape, way[0])
-        for way, by_shape in travelled.items()
-        for rank, shape in enumerate(sorted(by_shape, key=lambda one: -by_shape[one]))
+        (rank, -often, shape, route)
+        for (route, _), by_shape in travelled.items()
+        for rank, (shape, often) in enumerate(by_shape.most_common(LINES_MAX))
     ]
-    return found, _Usual({shape: route for _, _, shape, route in sorted(ranked)[:LINES_MAX]}, first)
+    shapes = {shape: route for _, _, shape, route in sorted(ranked)[:LINES_MAX]}
+    others = [trip for way, trip in first.items() if way not in travelled][:LINES_MAX]
+    return found, shapes, {trip: [] for trip in others}
 
 
 class _Stops:
@@ -307,12 +292,10 @@ class _Stops:
     def __init__(self, files: _Files) -> None:
         self.numbers, self._found = dict[str, int](), list[tuple[str, float, float]]()
         parents: dict[str, str] = {}
-        columns = ("stop_id", "stop_lat", "stop_lon"), ("stop_name", "parent_station", "location_type")
+        columns = ("stop_id", *_OF_STOPS), ("stop_name", "parent_station", "location_type")
         for stop, lat, lon, name, parent, kind in files.rows("stops.txt", *columns):
-            if kind.strip() in ("2", "3", "4"):  # entrances and nodes within a station
-                continue
-            if (place := _place(lat, lon)) is None:
-                continue
+            if kind.strip() in ("2", "3", "4") or (place := _place(lat, lon)) is None:
+                continue  # an entrance, or a node within a station
             if parent.strip():
                 parents[stop] = parent
             self.numbers[stop] = len(self._found)
@@ -320,14 +303,13 @@ class _Stops:
             if len(self._found) > STOPS_MAX:
                 raise files.refused("stops.txt", f"expected at most {STOPS_MAX:,} stops")
         if not self._found:
-            raise files.refused("stops.txt", "expected at least one stop with a stop_lat and stop_lon")
+            raise files.refused("stops.txt", NO_STOP)
         self._parents = {
             self.numbers[stop]: self.numbers[parent] for stop, parent in parents.items() if parent in self.numbers
         }
 
-    def place(self, stop: int) -> tuple[float, float]:
-        _, lat, lon = self._found[stop]
-        return lon, lat
+    def places(self, stops: list[int]) -> Floats:
+        return np.array([self._found[stop][:0:-1] for stop in stops])
 
     def served(self, served: Mapping[int, float], routes: list[str]) -> list[Stop]:
         by_stop: dict[int, Counter[str]] = defaultdict(Counter)
@@ -335,38 +317,30 @@ class _Stops:
             stop, route = divmod(both, ROUTES_MAX)
             by_stop[self._parents.get(stop, stop)][routes[route]] += trips  # type: ignore[assignment]
         stations = set(self._parents.values())
-        return [
-            Stop(*self._found[stop], stop in stations, of.total(), tuple(name for name, _ in of.most_common(2)))
-            for stop, of in by_stop.items()
-        ]
+        return [Stop(*self._found[stop], stop in stations, of) for stop, of in by_stop.items()]
 
 
 def _shapes(files: _Files, wanted: Mapping[str, int]) -> dict[str, Floats]:
     """The points of these shapes in their order."""
     found: dict[str, array[float]] = defaultdict(lambda: array("d"))
-    columns = "shape_id", "shape_pt_lat", "shape_pt_lon", "shape_pt_sequence"
-    for shape, lat, lon, sequence in files.rows("shapes.txt", columns):
-        if shape in wanted and (place := _place(lat, lon)) is not None:
+    for shape, lat, lon, sequence in files.rows("shapes.txt", ("shape_id", *_OF_SHAPES, "shape_pt_sequence")):
+        if shape in wanted and len(found[shape]) < 3 * SHAPE_MAX and (place := _place(lat, lon)) is not None:
             found[shape].extend((_number(sequence), place[1], place[0]))
     points = {shape: np.frombuffer(rows, np.float64).reshape(-1, 3) for shape, rows in found.items()}
     return {shape: rows[np.argsort(rows[:, 0], kind="stable"), 1:] for shape, rows in points.items()}
 
 
-def _simplified(lines: list[tuple[str, Floats]]) -> list[Line]:
+def _simplified(lines: list[Line]) -> list[Line]:
     near_m = NEAR_M
     while True:
-        drawn = [Line(name, points[kept(points, near_m)]) for name, points in lines]
-        if sum(len(line.points) for line in drawn) <= POINTS_MAX:
-            return drawn
+        lines = [(name, points[kept(points, near_m)]) for name, points in lines]
+        if sum(len(points) for _, points in lines) <= POINTS_MAX:
+            return lines
         near_m *= 2
 
 
 def kept(points: Floats, near_m: float) -> NDArray[np.bool_]:
-    """Which points (lon, lat) of a line are enough, so that no other is further from it (Ramer, Douglas and Peucker).
-
-    >>> kept(np.array([(0.0, 0.0), (0.5, 0.00001), (1.0, 0.0)]), 10.0).tolist()
-    [True, False, True]
-    """
+    """Which points (lon, lat) of a line are enough, so that no other is further from it (Ramer-Douglas-Peucker)."""
     flat = points * _METRES
     flat[:, 0] *= np.cos(np.radians(points[:, 1].mean()))
     stays = np.zeros(len(flat), dtype=np.bool_)
@@ -402,12 +376,7 @@ def _number(text: str) -> float:
 
 
 def _clean(text: str, most: int) -> str:
-    """A name in one line, without marks that turn a text's direction, at most so long.
-
-    >>> _clean("  Main\\tSt\\u202e ", 60), _clean("abcdef", 4)
-    ('Main St', 'abc…')
-    """
-    seen = text[: 20 * most]
-    words = "".join(sign if sign.isprintable() or sign in "\u200c\u200d" else " " for sign in seen).split()
-    found = " ".join(words)
+    """A name in one line, without marks that turn a text's direction, at most so long."""
+    plain = (sign if sign.isprintable() or sign in "\u200c\u200d" else " " for sign in text[: 20 * most])
+    found = " ".join("".join(plain).split())
     return found if len(found) <= most else f"{found[: most - 1]}…"

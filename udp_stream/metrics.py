@@ -3,8 +3,8 @@
 Beside `/metrics` it says how the process is: `/healthz` is 503 if the runtime hangs, `/readyz` also while the source of
 a run or the broker of a worker is away.
 
-For operators alone: counts are exact. No series has a plate, a cell or a speed. Ages are computed when they are read,
-in the server's thread: so they grow also where the runtime hangs.
+For operators alone: counts are exact, also where releases hide whole plates. No series has a plate, a cell or a speed.
+Ages are computed when they are read, in the server's thread: so they grow also where the runtime hangs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Metrics:
         self._closing: dict[int, tuple[float, int]] = {}  # start -> first count, and parts that are not out
         self._oldest_s: float | None = None
         self.registry = registry = CollectorRegistry()
-        about = Info("udp_stream", "The program, and the settings that change privacy.", registry=registry)
+        text = "The program, and the settings that change privacy. Counts are exact: for operators."
+        about = Info("udp_stream", text, registry=registry)
         about.info({"software": software, "policy": policy})
         self._pings = Counter("udp_stream_pings", "Pings accepted.", registry=registry)
         refused = Counter("udp_stream_pings_refused", "Pings refused.", ["reason"], registry=registry)
@@ -102,6 +103,7 @@ class Metrics:
         self._gauge("zone_offset_seconds", "What hat.timezone is ahead of UTC now.", self._offset_s)
         self._gauge("started_timestamp_seconds", "When the process began.").set_to_current_time()
         self._published = self._gauge("published_timestamp_seconds", "When a slot was published last; 0: never.")
+        self._in_doubt = self._gauge("unit_in_doubt", "1 if the last slot was withheld, its unit of speed in doubt.")
         self._gauge(
             "newest_ping_timestamp_seconds", "The latest time of a ping; 0: none yet.", lambda: self._newest_ms / 1000
         )
@@ -157,6 +159,7 @@ class Metrics:
         for status, count in slot.hats.items():
             self._hats[status].inc(count)
         self._published.set_to_current_time()
+        self._in_doubt.set("withheld_unit" in slot.hats)
         if slot.start_ms not in self._closing:  # counted before a rebalance
             return
         since_s, parts = self._closing.pop(slot.start_ms)

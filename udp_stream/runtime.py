@@ -109,7 +109,8 @@ class _Runtime:
         self._publish, self._smooth, self._reject, self._publish_answers = publish, smooth, reject, answer
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial,
-            before_charge=self._note_policy, derive_key=hash_plate, presence=settings.presence,
+            before_charge=self._note_policy, derive_key=hash_plate, judges_unit=settings.judges_unit,
+            presence=settings.presence,
         )  # fmt: skip
         is_forecasting = settings.policy.forecasts or smooth is not None or settings.presence is not None
         self._context = with_forecaster(context) if is_forecasting else context

@@ -65,8 +65,8 @@ def new_page(browser):
 
 
 @contextmanager
-def served(files, port=0):
-    program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, files)]
+def served(files, *flags, port=0):
+    program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, files), *map(str, flags)]
     running = subprocess.Popen([*program, "--set", f"dashboard.listen=127.0.0.1:{port}"], stderr=subprocess.PIPE)
     try:
         said = next(line for line in iter(running.stderr.readline, b"") if b"http://" in line)

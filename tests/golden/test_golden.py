@@ -56,7 +56,8 @@ def test_whole_records_results_and_ledgers_are_what_they_were(run_of: Callable[.
 
 
 def test_every_status_that_a_run_can_have_is_among_them() -> None:
-    """`withheld_unplanned` takes a damaged log (`test_flow.py`), `withheld_partial` a live one (`test_live_run.py`)."""
+    """`withheld_unplanned` takes a damaged log (`test_flow.py`), `withheld_partial` a live one (`test_live_run.py`),
+    `withheld_unit` one that changes its unit (`test_unit_in_doubt.py`)."""
     statuses: Counter[str] = Counter()
     for one in known().values():
         statuses.update(one["statuses"])

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, closing, contextmanager, suppress
+from html.parser import HTMLParser
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.board import cells, dashboard, estimate, get, hat, release, slots_of, wait_for, write
+from tests.timetables import files_of, zipped
 from tests.verbs import run_verb
 from udp_stream.board.server import STATIC, Board, serving
 from udp_stream.board.slots import KINDS, Slots
@@ -32,14 +34,15 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.forms import columns, flat
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
+from udp_stream.windows.tables import cell_center
 
 ROOT = Path(__file__).parents[2]
 CELLS = sorted(cells(5))
 HOURS = 3
 RELEASES = {hour: [release(cell, hour) for cell in CELLS] for hour in range(HOURS)}
 ESTIMATES = {hour: [estimate(cell, hour) for cell in CELLS] for hour in range(HOURS)}
-PATHS = ("/", "/v1/slots", "/v1/releases", "/v1/estimates", "/v1/outlines", "/v1/stream", "/v1/privacy",
-         "/v1/withdrawals", "/schema/release.schema.json", "/schema/smoothed.schema.json",
+PATHS = ("/", "/v1/slots", "/v1/releases", "/v1/estimates", "/v1/outlines", "/v1/places", "/v1/stream",
+         "/v1/privacy", "/v1/withdrawals", "/schema/release.schema.json", "/schema/smoothed.schema.json",
          "/schema/withdrawal.schema.json", "/healthz", "/readyz", "/metrics")  # fmt: skip
 
 
@@ -155,7 +158,7 @@ def test_every_answer_has_our_headers_and_no_other_method_is_answered(address, p
 def test_a_parameter_that_is_none_is_refused_in_a_sentence(address, query):
     status, headers, body = get(f"{address}/v1/releases?{query}")
     assert status == 400 and headers["Content-Type"].startswith("text/plain") and b"expected" in body
-    for path in ("/v1/slots", "/v1/outlines", "/v1/privacy", "/v1/stream", "/"):
+    for path in ("/v1/slots", "/v1/outlines", "/v1/places", "/v1/privacy", "/v1/stream", "/"):
         assert get(f"{address}{path}?{query or 'x'}")[0] == 400
 
 
@@ -321,6 +324,124 @@ def test_the_statement_of_a_ledger_is_served_as_it_is_now(tmp_path):
         assert served() == second
 
 
+# --- places ---
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """The same records, and a timetable of two cells; the first has a name that is a formula, and markup."""
+    folder = tmp_path_factory.mktemp("named")
+    write(folder / "r.ndjson", [line for slot in RELEASES.values() for line in slot])
+    write(folder / "e.ndjson", [line for slot in ESTIMATES.values() for line in slot])
+    stops = [(str(at), name, *reversed(cell_center(int(CELLS[at], 16)))) for at, name in enumerate(NAMES)]
+    zipped(folder / "gtfs.zip", files_of(stops, [("7", "<i>7</i>", "")]))
+    with dashboard("r.ndjson", "e.ndjson", "--gtfs", "gtfs.zip", cwd=folder) as (address, _):
+        yield address
+
+
+NAMES = ('=HYPERLINK("x")<b>', "Kadam / 2nd")
+
+
+def test_places_are_cells_with_names_and_lines(named, address):
+    status, headers, body = get(f"{named}/v1/places")
+    assert (status, headers["Content-Type"]) == (200, "application/geo+json")
+    assert headers["Access-Control-Allow-Origin"] == "*"
+    assert get(f"{named}/v1/places", **{"If-None-Match": headers["ETag"]})[0] == 304
+    features = json.loads(body)["features"]
+    names = {one["properties"]["cell"]: one["properties"] for one in features if "cell" in one["properties"]}
+    assert [names[cell]["name"] for cell in CELLS[:2]] == list(NAMES) and names[CELLS[0]]["routes"] == ["<i>7</i>"]
+    outlines = json.loads(get(f"{named}/v1/outlines")[2])
+    cells = [one for one in features if "cell" in one["properties"]]
+    assert all(one["geometry"]["coordinates"] == outlines[one["properties"]["cell"]] for one in cells)
+    (line,) = [one for one in features if one["geometry"]["type"] == "MultiLineString"]
+    assert line["properties"] == {"route": "<i>7</i>"} and len(line["geometry"]["coordinates"]) == 2
+    assert json.loads(get(f"{address}/v1/places")[2]) == {"type": "FeatureCollection", "features": []}
+
+
+@pytest.mark.parametrize(("kind", "of"), [("releases", Release), ("estimates", Smoothed)])
+def test_csv_and_geojson_have_a_last_column_with_the_place_and_lines_of_json_are_as_before(named, address, kind, of):
+    names = [name for name, _ in columns(of)]
+    rows = list(csv.DictReader(io.StringIO(get(f"{named}/v1/{kind}?form=csv")[2].decode())))
+    assert list(rows[0]) == [*names, "place"]
+    assert [row["place"] for row in rows[:2]] == [f"'{NAMES[0]}", NAMES[1]]
+    features = json.loads(get(f"{named}/v1/{kind}?form=geojson&cell={CELLS[1]}")[2])["features"]
+    assert {feature["properties"]["place"] for feature in features} == {NAMES[1]}
+    for query in ("", f"?cell={CELLS[0]}", f"?slot={quote(start_of(0))}"):
+        assert get(f"{named}/v1/{kind}{query}")[2] == get(f"{address}/v1/{kind}{query}")[2]
+
+
+@pytest.mark.parametrize("wrong", ["none", "no zip", "no stops", "another city"])
+def test_a_timetable_that_is_wrong_is_said_and_the_page_is_without_names(wrong, tmp_path):
+    write(tmp_path / "r.ndjson", RELEASES[0])
+    path = tmp_path / "gtfs.zip"
+    if wrong == "no zip":
+        path.write_bytes(b"no zip")
+    elif wrong != "none":
+        zipped(path, files_of([] if wrong == "no stops" else [("a", "Elsewhere", 60.0, 20.0)], calls=None))
+    with dashboard("r.ndjson", "--set", f"dashboard.gtfs={path}", cwd=tmp_path) as (address, process):
+        assert json.loads(get(f"{address}/v1/places")[2])["features"] == []
+        assert get(f"{address}/v1/releases")[2] == text(RELEASES[0])
+    (said,) = [json.loads(line) for line in process.said if "no names" in line]
+    assert said["level"] == "warning" and said["event"] == "no_names"
+    assert (str(path) if wrong != "another city" else "not of this city") in said["message"]
+
+
+def test_the_owners_words_are_text_and_the_policy_allows_one_host_of_tiles_and_no_other(tmp_path, address):
+    words = {"title": '<b>Trams</b> & "buses"', "note": "a<script>", "tiles_credit": "© 'them'"}
+    words["tiles"] = "https://tiles.example.org:8443/a&b/{z}/{x}/{y}.png?k=1"
+    flags = [flag for name, said in words.items() for flag in ("--set", f"dashboard.{name}={json.dumps(said)}")]
+    assert "img-src" not in get(address)[1]["Content-Security-Policy"]
+    with dashboard("r", *flags, cwd=tmp_path) as (own, _):
+        _, headers, page = get(own)
+        assert headers["Content-Security-Policy"] == (
+            f"{get(address)[1]['Content-Security-Policy']}; img-src 'self' https://tiles.example.org:8443"
+        )
+    found = Words()
+    found.feed(page.decode())
+    assert found.said["title"] == found.said["h1"] == words["title"] and found.said["note"] == words["note"]
+    assert words["tiles_credit"] in found.said["tiles"] and "https://tiles.example.org:8443" in found.said["tiles"]
+    assert found.tiles == words["tiles"] and found.scripts == 2
+
+
+class Words(HTMLParser):
+    """What a browser reads of the page: texts by their element or id."""
+
+    def __init__(self):
+        super().__init__()
+        self.said, self.tiles, self.scripts, self._at = {}, None, 0, None
+
+    def handle_starttag(self, tag, attrs):
+        self._at = dict(attrs).get("id", tag)
+        self.scripts += tag == "script"
+        if self._at == "map":
+            self.tiles = dict(attrs).get("data-tiles")
+
+    def handle_data(self, data):
+        self.said[self._at] = self.said.get(self._at, "") + data.strip("\n ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("title", "x" * 81), ("note", "two\nlines"), ("note", "\u202ex"), ("tiles_credit", "them"),
+     ("tiles", "tiles.example.org/{z}/{x}/{y}"), ("tiles", "https://tiles.example.org/{z}/{x}"),
+     ("tiles", "https://*/{z}/{x}/{y}"), ("tiles", "https://a.example b.example/{z}/{x}/{y}"),
+     ("tiles", "https://a.example;script-src */{z}/{x}/{y}"), ("tiles", "https://a.example/{z}/{x}/{y}'\""),
+     ("tiles", "https://a@b.example/{z}/{x}/{y}"), ("tiles", "javascript:alert(1)//{z}/{x}/{y}")],
+)  # fmt: skip
+def test_what_the_page_cannot_show_is_refused(key, value, tmp_path):
+    arguments = [
+        "dashboard",
+        "r",
+        "--set",
+        f"dashboard.{key}={json.dumps(value)}",
+        "--set",
+        "dashboard.listen=no.invalid:1",
+    ]
+    done = run_verb(arguments, cwd=tmp_path)
+    assert done.returncode == ConfigError.exit_status
+    assert f"dashboard.{key}: expected" in done.stderr.decode()
+
+
 ALIEN = ("udp_stream.ledgers", "udp_stream.sources", "udp_stream.runtime", "udp_stream.testing", "udp_stream.trial",
          "sqlite3", "redis")  # fmt: skip
 IMPORTED = "import udp_stream.board.server, udp_stream.board.follow, udp_stream.cli.commands.dashboard"
@@ -477,6 +598,8 @@ def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
         wait_for(lambda: any(slot["hats"].get("released") and slot["estimates"] for slot in slots_of(address)))
         wait_for(lambda: opened.exists() and opened.read_text().strip() == f"{address}/")
         assert json.loads(get(f"{address}/v1/slots")[2])["synthetic"] is True
+        places = json.loads(get(f"{address}/v1/places")[2])["features"]
+        assert {"name", "routes"} <= places[0]["properties"].keys() and "route" in places[-1]["properties"]
         _, headers, _ = get(f"{address}/v1/estimates?form=csv")
         assert 'filename="synthetic-estimates-' in headers["Content-Disposition"]
         assert process.poll() is None

@@ -27,7 +27,7 @@ WELL = {
     "published_timestamp_seconds": "0+60", 'hats_total{status="released"}': "0+3",
     'hats_total{status="withheld_budget"}': "0+1",
     "raised_partitions": "0", "ledger_away_seconds": "0", "stuck_seconds": "20", "closing_seconds": "0",
-    "disk_free_bytes": "5e10", "ledger_bytes": "1e8", "journal_bytes": "1e6",
+    "unit_in_doubt": "0", "disk_free_bytes": "5e10", "ledger_bytes": "1e8", "journal_bytes": "1e6",
 }  # fmt: skip
 
 
@@ -145,6 +145,9 @@ CASES = {
     "UdpStreamBudgetWithheld": (  # for ten hours
         {'hats_total{status="withheld_budget"}': f"0+1x360 360+9x{MINUTES}"},
         {"6h": set(), "8h": {"UdpStreamBudgetWithheld"}, "16h": {"UdpStreamBudgetWithheld"}},
+    ),
+    "UdpStreamUnitInDoubt": (
+        [{"unit_in_doubt": course(0, 180, 1)}, {}], {"179m": set(), "182m": {"UdpStreamUnitInDoubt"}},
     ),
     "UdpStreamStuck": (
         [{"closing_seconds": course(0, 180, "0+60")}, {}], {"184m": set(), "190m": {"UdpStreamStuck"}},

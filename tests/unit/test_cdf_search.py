@@ -1,11 +1,26 @@
 """The search for the best tree: against exhaustion, and against the best tree of the papers' plain estimate."""
 
+import itertools
+import math
 from functools import cache
 
+import numpy as np
 import pytest
 
 from tests.cdf_oracles import squared_error
-from udp_stream.mechanisms.cdf import BINS_MAX, Tree, best_tree, optimal_shares
+from udp_stream.experiments.trees import plain_error
+from udp_stream.mechanisms.cdf import (
+    BINS_MAX,
+    SHARE_MIN,
+    Tree,
+    asked_tree,
+    best_coarsening,
+    best_tree,
+    level_counts,
+    optimal_shares,
+    prefixes,
+    tree_of,
+)
 
 
 @cache
@@ -55,3 +70,48 @@ def test_the_error_at_equal_budgets_is_the_one_worked_out_by_hand():
 def test_numbers_of_bins_out_of_range_are_refused(bins):
     with pytest.raises(ValueError, match="2 <= bins <= 65536"):
         best_tree(bins)
+
+
+def coarsenings(branching):
+    """The tree itself, and what is left of it without some of its levels."""
+    for stays in itertools.product((True, False), repeat=len(branching) - 1):
+        left = [branching[0]]
+        for b, one in zip(branching[1:], stays, strict=True):
+            left = [*left, b] if one else [*left[:-1], left[-1] * b]
+        yield tuple(left)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_tree_is_beside_the_best_of_all_of_its_coarsenings(power):
+    lost = 0
+    for branching in ((4, 4, 4), (8, 2), (2,) * 6, (3, 5, 2, 2), (2, 16, 2), (17, 2), (2, 2, 3, 3, 2)):
+        bins = math.prod(branching)
+        for of in {bins, bins - bins // branching[0] // 2}:
+            least = min(tree_of(one, of, power).squared_error for one in coarsenings(branching))
+            assert best_coarsening(branching, of, power).squared_error == pytest.approx(least, rel=1e-9)
+            asked = asked_tree(branching, of, power)
+            assert asked.branching == branching and min(asked.shares) >= SHARE_MIN[power] * (1 - 1e-6)
+            assert least * (1 - 1e-9) <= asked.squared_error <= 1.4 * least
+            lost += asked.squared_error > least * (1 + 1e-6)
+    assert lost > 5 if power == 1 else lost == 0
+
+
+def test_figures_of_trees_that_lose_to_a_coarsening():
+    errors = (8 * of((4, 4, 4), 64).squared_error for of in (best_coarsening, asked_tree))
+    local = 8 * Tree((4, 4, 4), optimal_shares((4, 4, 4)), 64).squared_error
+    assert [round(one) for one in (*errors, local)] == [4892, 5265, 6030]
+
+
+@pytest.mark.parametrize(
+    ("branching", "bins"), [((4,), 4), ((2, 2, 2), 8), ((2, 2, 2), 6), ((3, 2), 5), ((2, 5, 3), 30)]
+)
+def test_the_papers_plain_estimate_adds_up_the_fewest_nodes(branching, bins):
+    tree = asked_tree(branching, bins, levels="even")
+    assert tree.shares == (1 / len(branching),) * len(branching)
+    leaves = np.random.default_rng(2).integers(0, 9, (3, bins))
+    assert (prefixes(tree, level_counts(tree, leaves), leaves.sum(axis=-1)) == np.cumsum(leaves, axis=-1)).all()
+    noise = np.random.default_rng(3).integers(-50, 51, (20_000, tree.nodes))  # of variance 850 in each node
+    off = prefixes(tree, noise, 0)
+    assert (off**2).sum(axis=-1).mean() * len(branching) ** 2 / 850 == pytest.approx(tree.squared_error, rel=0.03)
+    if bins == tree.leaves:
+        assert 8 * tree.squared_error == pytest.approx(plain_error(branching, tree.shares), rel=1e-12)

@@ -8,7 +8,7 @@ import pytest
 from tests.forms import long_but
 from udp_stream.errors import UsageError
 from udp_stream.experiments import ON_POSITIONS
-from udp_stream.experiments.data import DataSet, Setup, Trajectories
+from udp_stream.experiments.data import DataSet, Images, Setup, Trajectories
 from udp_stream.experiments.queries import PairRow, SavingsRow, allowance
 from udp_stream.mechanisms.base import Range
 from udp_stream.testing import seeded_bits
@@ -106,3 +106,20 @@ def test_positions_are_the_latest_that_are_fresh():
         assert plates.size == (30 if moment < 30_000_000 else 0)
     with pytest.raises(UsageError, match="which at least 10 plates"):
         dataclasses.replace(feed, plate=feed.plate * 0).moments(3, np.random.default_rng(1))
+
+
+def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(monkeypatch):
+    """60,000 images and 9,740 taxis, here of fewer; images of a user in place of drawn clusters."""
+    for name, size in (("POINTS_THEIRS", 90), ("CROWDS", (80,)), ("MULTI_FULL", 1), ("QUERIES", (7,)), ("POINTS", 20)):
+        monkeypatch.setattr(f"udp_stream.experiments.queries.{name}", size)
+    monkeypatch.setattr("udp_stream.experiments.queries.DIMENSIONS", 16)
+    full = dataclasses.replace(setup_of(repetitions=3), data=(), full=True)
+    knn = [row for row in rows_of("savings-knn", full, None) if isinstance(row, SavingsRow)]
+    assert {row.repetitions for row in knn} == {1} and {row.data for row in knn} == {"clusters in 784 dimensions"}
+    asked = {(row.parameter, row.split) for row in knn if row.privatisation == "point"}
+    assert asked == {(k, "BM") for k in (1.0, 5.0, 20.0)} | {(5.0, "c4")}
+    multi = [row for row in rows_of("multi-query", full, None) if isinstance(row, SavingsRow)]
+    assert {(row.data, row.repetitions) for row in multi} == {("drawn, 80 points", 1)}
+    pixels = np.random.default_rng(3).integers(0, 256, (40, 16)).astype(np.uint8)
+    own = dataclasses.replace(setup_of(repetitions=1), data=(), images=Images("digits", pixels[:30], pixels[30:]))
+    assert {row.data for row in rows_of("savings-knn", own, 2)} == {"digits"}

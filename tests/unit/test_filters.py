@@ -1,5 +1,6 @@
 """Privacy filters: a ledger keeps a sum of charges within its limit, whoever chooses them; and the limits' margins."""
 
+import math
 from decimal import Decimal, localcontext
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.contract.checks import ask
 from udp_stream.ledger import filters
-from udp_stream.ledger.filters import delta_of, rho_nano_of
+from udp_stream.ledger.filters import delta_of, epsilon_of, epsilon_within, rho_nano_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.units import NANO
 
@@ -47,3 +48,26 @@ def test_whoever_chooses_charges_by_all_that_happened_never_gets_a_ledger_above_
     if charged < limit:
         (verdict,) = ledger.admit("lifetime", limit, [b"plate"], [ask("what is left", [limit - charged])])
         assert verdict.charged[0] == limit - charged
+
+
+@pytest.mark.parametrize(
+    ("rho", "delta", "most"), [(1, 1e-6, 1), (0.01, 1e-6, 1), (40, 1e-9, 0.3), (2, 1e-3, 25), (0.5, 0.4, 1)]
+)
+def test_equation_10_is_the_least_over_its_s_and_lies_between_the_exact_conversion_and_corollary_4_2(rho, delta, most):
+    def at(s):
+        return max(2 * s / (s - 1) * math.sqrt(rho * math.log(2 / ((s + 1) * delta))), s * most * rho)
+
+    found = epsilon_within(round(rho * NANO), delta, most)
+    limit = min(2 / delta - 1, 1e7)
+    tried = [at(1 + (limit - 1) * (i / 40_000) ** 6) for i in range(400, 40_000)]
+    assert found <= min(tried) * (1 + 1e-9) + 1e-6 and found >= min(tried) * (1 - 1e-3)
+    assert found <= (rho * most + 2 * math.sqrt(rho * math.log(1 / delta))) * (1 + 1e-6) or delta > 0.1
+    # What inputs d apart are told apart by, per unit of distance: nowhere is more implied than what is exact.
+    exact = max(epsilon_of(round(rho * d * d * NANO), delta) / d for d in (most * i / 50 for i in range(1, 51)))
+    assert exact <= found
+
+
+def test_figures_of_equation_10():
+    assert round(epsilon_within(NANO, 1e-6, 1.0), 3) == 8.017 and epsilon_within(0, 1e-6, 1.0) == 0
+    with pytest.raises(ValueError, match="finite"):
+        epsilon_within(NANO, 1e-6, math.inf)

@@ -6,8 +6,10 @@ import h3.api.basic_int as h3
 import numpy as np
 import pytest
 
+from benchmarks.accuracy import DAYS
 from benchmarks.feeds import feed_of
-from benchmarks.forecast_days import OURS, joined, run
+from benchmarks.forecast_days import OURS, day_of, joined, run
+from tests.runtime.harness import FEEDS
 from udp_stream.settings import load
 from udp_stream.windows.tables import SlotPings, tabulate
 
@@ -67,6 +69,21 @@ def test_estimates_show_what_happens_in_its_own_slot(without, factor, is_held):
     assert (after.news[hit] > 0.5).all()
     # Of a speed-up a clip at its edge may hide more than intervals allow for.
     assert ((after.low <= day.truth) & (day.truth <= after.high))[hit].all() or not is_held
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not FEEDS.is_dir(), reason="recorded days are not part of the program")
+def test_smaller_cells_have_no_larger_share_of_false_marks():
+    """Of the HATs that the page draws as measured, on four recorded days where nothing was made to happen."""
+    names = [name for name in DAYS if name.startswith("austin") and not name.endswith("24")]
+    shares = {}
+    for resolution in (7, 9):
+        days = [day_of(f"{FEEDS / name}.ndjson.gz{DAYS[name]}", f"hat.resolution={resolution}") for name in names]
+        runs = [run([day], 1, None, (*OURS, "budget.accounting=approximate"))[0] for day in days]
+        drawn, news = (np.concatenate([getattr(one, of) for one in runs]) for of in ("drawn", "news"))
+        assert drawn.sum() > 500
+        shares[resolution] = (news[drawn] > 0.5).mean()
+    assert shares[9] <= shares[7] < 0.01
 
 
 def test_where_nothing_happens_next_to_nothing_is_marked(without):

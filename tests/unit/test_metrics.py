@@ -68,7 +68,7 @@ def test_every_series_is_of_the_parser_s_kind_and_has_no_time_of_its_making():
     assert {name for name, kind in kinds.items() if kind == "counter"} == {
         "pings", "pings_refused", "pings_stale", "hats", "source_failures",
     }  # fmt: skip
-    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 26
+    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 27
     assert not [sample.name for sample in found.samples if sample.name.endswith("_created")]
     assert found.labels() == CLOSED
 
@@ -78,12 +78,20 @@ def test_rules_and_the_manual_name_just_what_there_is():
     alerts = [rule for rule in group["rules"] if "alert" in rule]
     texts = [rule["expr"] + rule.get("annotations", {}).get("summary", "") for rule in group["rules"]]
     assert {name for text in texts for name in NAME.findall(text)} <= names()
-    assert len({rule["alert"] for rule in alerts}) == len(alerts) == 20
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) == 21
     made = {rule["record"] for rule in group["rules"] if "record" in rule}
     assert {name for text in texts for name in re.findall(r"udp_stream:\w+", text)} == made
     _, _, section = (ROOT / "docs" / "operations.md").read_text().partition("### Metrics\n")
     rows = [line.split("|")[1] for line in section.partition("\n### ")[0].splitlines() if line.startswith("| `udp_")]
     assert {name for row in rows for name in NAME.findall(row)} == names()
+
+
+def test_a_unit_is_in_doubt_as_long_as_slots_are_withheld_for_it():
+    metrics, found = fresh(), []
+    for hats in ({"released": 2}, {"withheld_unit": 3}, {"withheld_unit": 1}, {"withheld_few_plates": 1}):
+        metrics.observe(SlotPublished(0, hats))
+        found.append(metrics.registry.get_sample_value("udp_stream_unit_in_doubt"))
+    assert found == [0, 1, 1, 0]
 
 
 def hostile_pings():

@@ -87,3 +87,52 @@ def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_gu
     best, why = start_of([row(8, "1h", 2.95), finest])
     assert best is finest and why.startswith("none errs by at most 80%")
     assert start_of([coarse, row(7, "1h", 2.0, served=0.49)])[0] is coarse
+
+
+PROMISE = re.compile(r"^ *(swap-values|add-remove) +([\d.]+) .* ([\d.]+) +([\d.]+) +([\d.]+) +(\S.*?) *$", re.M)
+
+
+def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidden_alike(
+    capsys, tmp_path, pings, monkeypatch
+):
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
+    status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings))
+    rows = PROMISE.findall(out)
+    assert status == 0
+    assert [row[:3] for row in rows] == [
+        ("swap-values", "10", "10"), ("add-remove", "10", "23.47"), ("add-remove", "4.51", "10"),
+        ("add-remove", "1", "2.11"),
+    ]  # fmt: skip
+    errors = [float(row[3]) for row in rows]
+    assert errors[1] < errors[2] < errors[3] and rows[3][5] == "buys next to nothing"
+    (table,) = re.findall(r"^ *7 +1h .*?% +([\d.]+) ", out, re.M)
+    assert float(table) == errors[0]
+    assert "At epsilon 1 add-remove buys next to nothing" in " ".join(out.split())
+    assert "pings.interval = '10s'" in " ".join(out.split())
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.ndjson"]
+
+
+def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(capsys, tmp_path, pings, monkeypatch):
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
+    file, box = written(tmp_path / "a.ndjson", pings), [[72.7, 21.0], [73.0, 21.0], [73.0, 21.4], [72.7, 21.4]]
+    domain = tmp_path / "city.geojson"
+    domain.write_text(json.dumps({"type": "Polygon", "coordinates": [[*box, box[0]]]}))
+    asked = {"privacy.neighbours": "add-remove", "hat.domain": domain, "pings.interval": "10s", "hat.resolution": 6}
+    flags = [part for key, value in asked.items() for part in ("--set", f"{key}={value}")]
+    status, out, _ = plan(capsys, file, *flags)
+    rows = PROMISE.findall(out)
+    assert (
+        status == 0
+        and [row[1] for row in rows] == ["10", "10", "4.51", "1"]
+        and "this plan alone" not in " ".join(out.split())
+    )
+    (table,) = re.findall(r"^ *6 +1h .*?% +([\d.]+) ", out, re.M)
+    assert table == rows[1][3]
+    assert plan(capsys, *flags)[0] == 2  # no typical HAT has such sums
+
+
+def test_what_add_remove_refuses_is_said_where_both_would_be_compared(capsys, tmp_path, pings, monkeypatch):
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ())
+    status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings), "--set", "hat.slot=12h")
+    said = " ".join(out.split())
+    assert status == 0 and not PROMISE.findall(out) and "Not compared: hat.slot: expected at most 6h" in said

@@ -26,6 +26,7 @@ KEYS = {
     "release.mean": "levy",
     "release.grouping": "wrap-around",
     "release.cap": "median",
+    "release.levels": "best",
     "release.mean_epsilon": "0.000001",
     "release.variance_epsilon": "0",
     "release.cdf": "auto",
@@ -64,6 +65,7 @@ OTHER_VALUES = {
     "counts_released": "none",
     "schedule": "uniform",
     "cap": "worst-case",
+    "levels": "even",
     "speed_from": "movement",
 }
 """Of each field, one that the defaults do not have."""

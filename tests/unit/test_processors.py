@@ -152,7 +152,8 @@ class Worker:
         back_to_ms=None,
     ):
         given = settings.policy, settings.calendar, SeededEntropy(1), "test"
-        context = ReleaseContext(*given, city=city, presence=settings.presence)
+        of_mode = {"judges_unit": settings.judges_unit, "presence": settings.presence}
+        context = ReleaseContext(*given, city=city, **of_mode)
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)

@@ -16,7 +16,7 @@ from tests.city_question import MeanSpeed
 from tests.forms import PURE_ENV, long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.errors import PrivacyRefused
-from udp_stream.forecast import shape
+from udp_stream.forecast import shape, unit
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
@@ -109,7 +109,8 @@ def embedded(broker, settings, question=None):
 
 def embedded_smoothed(broker, settings, question=None):
     """The same, and its smoothed estimates, all in order."""
-    context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test", city=question)
+    given = settings.policy, settings.calendar, SeededEntropy(1), "test"
+    context = ReleaseContext(*given, city=question, judges_unit=settings.judges_unit)
     if settings.policy.forecasts:
         context = with_forecaster(context)
     slots = defaultdict(list)
@@ -173,6 +174,28 @@ def test_a_topic_that_begins_in_the_second_half_of_a_slot_has_that_slot_withheld
     assert first.keys() == {"withheld_partial"} and all(
         one["released"] and not one["withheld_partial"] for one in others
     )
+
+
+@pytest.mark.parametrize("dice", [None, random.Random("unit")])
+def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_machine(dice, monkeypatch):
+    """A city of few buses tells after two slots if its ordinary speeds are taken for those of another unit."""
+    for name, value in {"ORDINARY": (9.0,), "SLOWER": (1.0,), "KNOWN_VARIANCE": 99.0, "ENOUGH": 2.0}.items():
+        monkeypatch.setattr(unit, name, value)
+    monkeypatch.setattr(unit, "OF_A_SLOT", 1.0)
+    broker, ledger, settings = city(dice), MemoryLedger(), settings_of("shapes")
+    asyncio.run(lives(broker, random.Random(0), ledger, settings))
+    expected, expected_ledger = embedded(broker, settings)
+    releases, _ = outcome(broker)
+    assert releases == expected and charges(ledger) == charges(expected_ledger)
+    assert answers(ledger) == answers(expected_ledger)
+    found = defaultdict(set)
+    for one in map(decode, releases.values()):
+        found[one.hat.slot_start].add(one.status)
+        assert one.status != "withheld_unit" or one.privacy.epsilon == 0
+    is_doubted = [found[start] == {"withheld_unit"} for start in sorted(found)]
+    told = is_doubted.index(True)
+    assert told >= 2 and all(is_doubted[told:])
+    assert not any("withheld_unit" in found[start] for start in sorted(found)[:told])
 
 
 @pytest.mark.parametrize("seed", long_but((0,), range(4)))

@@ -73,3 +73,16 @@ def test_a_second_batch_of_old_pings_is_a_warning_and_then_no_more(grid):
     assert not incoming.warns and incoming.event == "incoming"
     log.observe(BatchRead(messages=500, pings=400, refused={Reason.LATE: 100}), MIDNIGHT_S + 130)
     assert [line.event for line in log.lines(MIDNIGHT_S + 723)] == ["incoming"]
+
+
+def test_slots_that_are_withheld_for_their_unit_are_a_warning_each(grid):
+    log = RunLog(grid, 120_000)
+    log.lines(MIDNIGHT_S)
+    for number, hats in enumerate(({"released": 2}, {"withheld_unit": 2}, {"withheld_unit": 3})):
+        start_s = MIDNIGHT_S + number * HOUR_S
+        log.observe(SlotPublished(start_s * 1000, hats), start_s + HOUR_S)
+        warned = [line for line in log.lines(start_s + HOUR_S + 10) if line.warns]
+        assert [line.figures for line in warned] == [
+            {"hats": count} for status, count in hats.items() if status == "withheld_unit"
+        ]
+        assert all("speed.unit" in line.text for line in warned)

@@ -5,6 +5,7 @@ The naive version works on dictionaries, computes every error from scratch and l
 
 import functools
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -31,7 +32,8 @@ def random_city(rng, hats_max=7, plates_max=9, counts=(1, 2, 3, 5)):
     inside[np.arange(hats), rng.integers(0, plates, hats)] = True
     hat, plate = np.nonzero(inside)
     count = rng.choice(counts[: rng.integers(1, len(counts) + 1)], plate.size)
-    return Occupancy(np.searchsorted(hat, np.arange(hats + 1)), plate, count, plates)
+    max_kmh = float(rng.choice([1.0, 65.0]))
+    return Occupancy(np.searchsorted(hat, np.arange(hats + 1)), plate, count, plates, max_kmh)
 
 
 def hat_slices(occupancy):
@@ -43,15 +45,16 @@ def pairs(movable, total):
     return share * (1 - share)
 
 
-def error_of(total, counts, nanos):
-    """Worst-case bias plus expected noise, as written in the docstring."""
+def error_of(total, counts, nanos, max_kmh):
+    """Worst-case bias plus expected noise, as written in the docstring: of both, in units of U."""
     kept, error = sum(counts), 0.0
     if not counts:
         return float("inf")
     if nanos.mean:
         error = (1 - kept / total) + max(counts) / (kept * (nanos.mean / NANO))
     if nanos.variance:
-        error += pairs(total - kept, total) + pairs(max(counts), kept) / (nanos.variance / NANO)
+        of_variance = pairs(total - kept, total) + pairs(max(counts), kept) / (nanos.variance / NANO)
+        error += of_variance * max_kmh if nanos.mean else of_variance
     return error
 
 
@@ -63,7 +66,8 @@ def naive_chop(occupancy, nanos, hats_max=0, plates_min=1):
     hats = hat_slices(occupancy)
     kept = [dict(zip(occupancy.plate[h].tolist(), occupancy.count[h].tolist(), strict=True)) for h in hats]
     totals, least = [sum(counts.values()) for counts in kept], [min(plates_min, len(counts)) for counts in kept]
-    threshold = max(error_of(t, list(c.values()), nanos) for t, c in zip(totals, kept, strict=True))
+    width = occupancy.max_kmh
+    threshold = max(error_of(t, list(c.values()), nanos, width) for t, c in zip(totals, kept, strict=True))
     limit = np.inf if hats_max else threshold
 
     def best(plate):
@@ -73,7 +77,7 @@ def naive_chop(occupancy, nanos, hats_max=0, plates_min=1):
     def error_without(plate, hat):
         counts = [c for p, c in kept[hat].items() if p != plate]
         if len(counts) >= least[hat]:
-            return error_of(totals[hat], counts, nanos)
+            return error_of(totals[hat], counts, nanos, width)
         return np.inf if len(counts) == least[hat] - 1 else -np.inf
 
     def occupied():
@@ -148,7 +152,8 @@ def exact_errors(occupancy, keep, nanos):
         if counts and nanos.mean:
             error += 1 - Fraction(kept, total) + Fraction(max(counts) * NANO, kept * nanos.mean)
         if counts and nanos.variance:
-            error += bias_of_variance(total, kept) + move_of_variance(kept, max(counts)) * NANO / nanos.variance
+            of_variance = bias_of_variance(total, kept) + move_of_variance(kept, max(counts)) * NANO / nanos.variance
+            error += of_variance * (int(occupancy.max_kmh) if nanos.mean else 1)
         errors.append(error)
     return errors
 
@@ -249,3 +254,13 @@ def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_
 def test_an_error_is_of_an_epsilon(nanos):
     with pytest.raises(ValueError, match="epsilon above 0"):
         HatErrors(Occupancy(np.array([0, 1]), np.array([0]), np.array([3]), 1), nanos)
+
+
+def test_at_65_kmh_the_slides_sum_chooses_otherwise_than_at_1():
+    """U E + U^2 E_var: at U = 1, as the slides print it, plates leave other HATs than at U = 65."""
+    rng, both, others = np.random.default_rng(4), Nanos(NANO // 4, NANO // 4), 0
+    for _ in range(120):
+        city = random_city(rng, 8, 18)
+        kept = [chop_user(replace(city, max_kmh=width), both).keep.tolist() for width in (1.0, 65.0)]
+        others += kept[0] != kept[1]
+    assert others > 12

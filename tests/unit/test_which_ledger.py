@@ -1,18 +1,30 @@
 """The sentence that names a run's ledger: where it is, whether it is new, and since when it holds what."""
 
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from udp_stream.ledger.port import Progress
-from udp_stream.ledgers.opening import ledger_place, ledger_sentence, slots_of
+from udp_stream.ledgers.opening import (
+    has_secret_charges,
+    ledger_and_keys,
+    ledger_place,
+    ledger_sentence,
+    look_at,
+    say_ledger,
+    slots_of,
+)
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import note_policy
-from udp_stream.settings import load
+from udp_stream.settings import LedgerSection, load
 from udp_stream.windows.tables import SlotGrid
 
 SLOTS = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))
 FIRST, LATEST = "87608c4d2ffffff-1704673800-3600", "87608c4d2ffffff-1704713400-3600"
+HIDDEN = [
+    "privacy.neighbours=add-remove", f"hat.domain={Path(__file__).parents[1] / 'domain.cells'}", "pings.interval=10s",
+]  # fmt: skip
 MADE = {"made": "2026-11-20T09:12:44Z"}
 
 
@@ -51,3 +63,16 @@ def test_slots_are_told_in_the_zone_that_the_ledger_notes_where_it_notes_one():
     for note in ("no JSON", '{"hat.slot": "1h"}', '{"hat.timezone": "No/Zone"}', '{"hat.timezone": "../etc"}'):
         (other := MemoryLedger()).note("policy:5eed", note)
         assert slots_of(other, ours).iso(0).endswith("+05:30")
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_ledger_whose_charges_are_secret_says_so_from_its_first_run_on(tmp_path, capsys, hides):
+    ours, here = load(None, HIDDEN if hides else [], {}), LedgerSection(url=f"{tmp_path}/city.ledger")
+    with ledger_and_keys(here) as (ledger, _):
+        say_ledger(here, ledger, ours)
+        assert ("secret" in capsys.readouterr().err) == hides
+        note_policy(ledger, ours.policy)
+        assert has_secret_charges(ledger.meta()) == hides
+        say_ledger(here, ledger, load(None, [], {}))  # as where --config was forgotten
+        assert ("secret" in capsys.readouterr().err) == hides
+    assert ("secret" in look_at(here).said) == hides

@@ -30,9 +30,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from udp_stream.board.look import POLICY, Look
+from udp_stream.board.places import Places, collection
 from udp_stream.board.slots import KINDS, Kind, Packed, Slot, Slots, milliseconds_of, of_cell, packed
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.forms import in_form
+from udp_stream.forms import PlaceOf, in_form
+from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import SCHEMA as SMOOTHED
 from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
@@ -55,7 +58,7 @@ ANSWERS_MAX: Final = 32  # answers of one cell that are kept, and as many in ano
 STATIC: Final = Path(__file__).parent / "static"
 
 HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'",
+    "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -85,29 +88,49 @@ class _Answers:
     def __init__(self) -> None:
         self._making, self._made = asyncio.Lock(), lru_cache(maxsize=ANSWERS_MAX)(_made)
 
-    async def get(self, kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
+    async def get(
+        self, kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str, place_of: PlaceOf | None
+    ) -> Packed:
         async with self._making:
-            return await asyncio.to_thread(self._made, kind, parts, cell, form)
+            return await asyncio.to_thread(self._made, kind, parts, cell, form, place_of)
 
 
 @dataclass
 class Board:
-    """Slots, and the statement of privacy, if one is named. The thread that feeds the slots calls `announce`; all else
-    belongs to the thread of the server's loop."""
+    """Slots; the statement of privacy and places, if there are any; and how the page looks. The thread that feeds the
+    slots calls `announce`; all else belongs to the thread of the server's loop."""
 
     slots: Slots
     statement: Callable[[], bytes | None] = lambda: None
+    places: Places | None = None
+    look: Look = field(default_factory=Look)
     is_ready: bool = False
     streams: set[socket.socket] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop | None = None
     _told: int = 0
+    _placed: tuple[str, Packed] = ("", collection())  # of outlines with this digest
+    _is_elsewhere: bool = False
     _of_cells: _Answers = field(default_factory=_Answers)
     _of_slots: _Answers = field(default_factory=_Answers)
 
     def announce(self, changed: bool) -> None:
+        if self.places is not None:
+            self._place(self.places)
         self.is_ready = True
         if changed and self.loop is not None:
             self.loop.call_soon_threadsafe(self.tell)
+
+    def _place(self, places: Places) -> None:
+        outlines = self.slots.shown.outlines
+        if outlines.digest == self._placed[0]:
+            return
+        cells = msgspec.json.decode(outlines.opened().read(), type=dict[str, msgspec.Raw])
+        text, named = places.geojson(cells)
+        if cells and not named and not self._is_elsewhere:
+            self._is_elsewhere = True  # said once
+            where = f"no stop is in one of {counted(len(cells), 'cell')}, or beside it"
+            say(f"the timetable is not of this city: {where}; the page has no names", "no_names", level=WARNING)
+        self._placed = outlines.digest, text
 
     def tell(self) -> None:
         """Every stream gets notices of what has changed since they were told last, or a line that says nothing."""
@@ -154,6 +177,9 @@ class Board:
     async def shown(self, name: str, request: web.Request) -> web.StreamResponse:
         return await _answer(request, getattr(self.slots.shown, name), "application/json")
 
+    async def places_of(self, request: web.Request) -> web.StreamResponse:
+        return await _answer(request, self._placed[1], FORMS["geojson"])
+
     async def privacy(self, request: web.Request) -> web.StreamResponse:
         statement, privacy = self.statement(), self.slots.shown.privacy
         found = msgspec.Raw(statement) if statement is not None else None
@@ -176,7 +202,8 @@ class Board:
             (answer,) = parts
         else:
             answers = self._of_slots if cell is None else self._of_cells
-            answer = await answers.get(kind, parts, cell, form)
+            place_of = self.places.name_of if self.places else None
+            answer = await answers.get(kind, parts, cell, form, place_of)
         way = "inline" if form == "ndjson" else "attachment"
         file = f'{way}; filename="{"synthetic-" * self.slots.is_synthetic}{kind}-{name}.{form}"'
         return await _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, ("slot", "cell", "form"))
@@ -205,9 +232,9 @@ def _notice(slot: Slot) -> bytes:
     return b"event: slot\ndata: %s\n\n" % msgspec.json.encode({"slot_start": slot.start, "version": slot.version})
 
 
-def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
+def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str, place_of: PlaceOf | None) -> Packed:
     lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
-    return packed(in_form(form, lines, KINDS[kind]))
+    return packed(in_form(form, lines, KINDS[kind], place_of))
 
 
 def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:
@@ -310,7 +337,7 @@ def application(board: Board) -> web.Application:
 
     routes: dict[str, Handler] = {
         "/v1/slots": partial(board.shown, "listing"), "/v1/outlines": partial(board.shown, "outlines"),
-        "/v1/privacy": board.privacy,
+        "/v1/places": board.places_of, "/v1/privacy": board.privacy,
         "/v1/stream": board.stream, "/healthz": healthy, "/readyz": board.ready, "/metrics": metrics,
     }  # fmt: skip
     routes |= {f"/v1/{kind}": partial(board.records, kind) for kind in KINDS}
@@ -321,7 +348,10 @@ def application(board: Board) -> web.Application:
     for file in STATIC.rglob("*"):
         if file.suffix in SUFFIXES:
             routes[f"/static/{file.relative_to(STATIC).as_posix()}"] = _fixed(file.read_bytes(), SUFFIXES[file.suffix])
-    routes["/"] = routes.pop("/static/index.html")
+    page = packed([board.look.page((STATIC / "index.html").read_bytes())])
+    policy = {"Content-Security-Policy": board.look.policy}
+    routes["/"] = partial(_answer, text=page, kind=SUFFIXES[".html"], more=policy)
+    del routes["/static/index.html"]
     app = web.Application()
     app.on_response_prepare.append(_head)
     app.on_shutdown.append(board.end)

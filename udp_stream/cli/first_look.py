@@ -130,11 +130,6 @@ def _odd_unit(evidence: UnitEvidence, settings: Settings) -> str | None:
     return f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.unit!r}"
 
 
-def is_unit_judged(settings: Settings) -> bool:
-    """Whether raw speeds may stop a run: not where they are derived, nor where a person has looked at their unit."""
-    return settings.speed.from_ == "field" and not settings.speed.unit_checked
-
-
 def stop_or_warn(error: UdpStreamError, settings: Settings, warn: Callable[[str], None] | None = None) -> None:
     """Raise it. Where whole plates are hidden, warn: no ping may decide whether others are read."""
     if not settings.window_rules.by_wall:
@@ -163,7 +158,7 @@ def _nothing_charged(settings: Settings) -> str:
 
 def require_unit_of_files(names: Sequence[str], settings: Settings) -> None:
     """ConfigError, before anything is charged, if the beginning of a file is in another unit than the one set."""
-    if not is_unit_judged(settings):
+    if not settings.judges_unit:
         return
     seen = 0
     on_disk = [name for name in names if is_on_disk(name)]
@@ -223,7 +218,7 @@ def looked_at(source: Source, name: str, settings: Settings, *, charges: bool = 
         if not is_on_disk(name) and scheme_of(name) is None:
             shown = "standard input" if name == "-" else name
             _look_at_beginning(shown, first, source.format, settings, print_warning, False)
-            if charges and is_unit_judged(settings):
+            if charges and settings.judges_unit:
                 require_unit(first, source.format, settings, shown)
         yield first
         break
@@ -295,7 +290,7 @@ class FeedWatch:
         self._settings, self._warn = settings, warn
         self._sample, self._refused = list[tuple[Refusal, bytes]](), Counter[str]()
         self._accepted, self._is_said = 0, False
-        self._beginning: list[bytes] | None = [] if is_unit_judged(settings) else None
+        self._beginning: list[bytes] | None = [] if settings.judges_unit else None
 
     def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
         """Count the pings and refusals of a batch."""

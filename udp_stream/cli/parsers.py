@@ -95,7 +95,10 @@ def _of_long_runs(parser: Parser, *, has_metrics: bool = True) -> None:
     about = "touch this file while the process makes progress, for health checks"
     _option(parser, "--alive", "FILE", about, type=Path)
     if has_metrics:
-        about = "let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, for operators only"
+        about = (
+            "let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, also of what add-remove hides: "
+            "for operators only"
+        )
         _option(parser, "--metrics", "HOST:PORT", about, type=listening)
 
 
@@ -256,7 +259,7 @@ examples:
 
 With a FILE it counts where and when plates pinged. It invents speeds on these counts, releases them, and measures the
 error; the file's speeds are not in it. What your city's error will be may differ: on the recorded feeds most rows were
-within 30 %.
+within 30 %. At the end it compares what may be hidden: speeds (swap-values) or whole plates (add-remove).
 """
 
 
@@ -269,6 +272,10 @@ def _reproduce(verbs: Verbs) -> None:
     _option(parser, "names", "NAME", about, nargs="*")
     about, feed = "a recorded feed, with its own values of keys; repeat for more feeds", "FILE[,SECTION.KEY=VALUE...]"
     _option(parser, "--data", feed, about, action="append", default=[])
+    about = "the papers' data, if you have them: T-Drive (a folder), NYMVC, MNIST's images; repeat for more"
+    _option(parser, "--theirs", "PATH", about, action="append", default=[])
+    about = "as many points as the papers have, and repetitions for ten minutes"
+    _switch(parser, "--full", about)
     _option(parser, "--out", "DIR", "(default: reproduced)", type=Path, default=Path("reproduced"))
     about = "runs for each point (default: 10000)"
     _option(parser, "--repetitions", "N", about, type=whole(1, 1_000_000), default=10_000)
@@ -396,9 +403,10 @@ examples:
 def _dashboard(verbs: Verbs) -> None:
     parser = add_verb(verbs, "dashboard", "show released records in a browser, until stopped", "dashboard")
     _files(parser, "lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka)")
+    _option(parser, "--gtfs", "FILE", "the city's timetable, a zip or a folder, for names and lines (dashboard.gtfs)")
     parser.epilog = """\
 examples:
-  udp-stream dashboard releases.ndjson estimates.ndjson
+  udp-stream dashboard releases.ndjson estimates.ndjson --gtfs gtfs.zip
   udp-stream dashboard --config city.toml          from the topics of [kafka]
   udp-stream dashboard releases.ndjson --set dashboard.listen=0.0.0.0:8321
 

@@ -134,9 +134,8 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     visits = np.bincount(np.concatenate([counts.plate for counts in slots]), minlength=positions.plates)
     order = np.argsort(-plates, kind="stable")
     half = order[int(np.searchsorted(np.cumsum(samples[order]), samples.sum() / 2))]
-    # Of speeds alone, also where plates are hidden.
-    policy = msgspec.structs.replace(settings.policy, neighbours="swap-values")
-    expected = rehearse(slots, ReleaseContext(policy, settings.calendar, entropy, SOFTWARE), MemoryLedger)
+    context = ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE, presence=settings.presence)
+    expected = rehearse(slots, context, MemoryLedger)
     first, last = np.quantile(positions.time_ms, (0.001, 0.999))  # without the few whose clocks are wrong
     is_longer = seconds_of("hat.slot", settings.hat.slot) > LONGER * float(last - first) / 1000
     sizes = int(plates.size), int(plates[half]), int(np.median(visits))
@@ -216,8 +215,8 @@ def _print_rows(rows: Sequence[Row], positions: Positions, settings: Settings, s
     return out
 
 
-def print_feed(plan: FeedPlan, settings: Settings) -> None:
-    """The table, the row to start with, and the meaning of its figures."""
+def print_feed(plan: FeedPlan, settings: Settings) -> Console:
+    """The table, the row to start with, and the meaning of its figures; gives where they were printed."""
     start, why = start_of(plan.rows)
     out = _print_rows(plan.rows, plan.positions, settings, start)
     advice = f"with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}" if start else "here"
@@ -233,6 +232,7 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
     )
     for name, reason in plan.left_out.items():
         out.print(f"Left out: {name}: {reason}.")
+    return out
 
 
 def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:

@@ -18,7 +18,7 @@ from udp_stream.logs import counted, is_quiet
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
-from udp_stream.release.facts import Summary
+from udp_stream.release.facts import UNIT_IN_DOUBT, Summary
 from udp_stream.settings import Settings
 from udp_stream.version import __version__
 
@@ -110,6 +110,8 @@ def troubles(summary: Summary) -> Iterator[str]:
         yield f"Some records are in the ledger but not in the output. {way}"
     if summary.held:
         yield f"{summary.held:,} accepted pings wait in slots that were not released. {way}"
+    if withheld := summary.hats["withheld_unit"]:
+        yield f"HATs withheld: {withheld:,}, because {UNIT_IN_DOUBT}."
     if (late := summary.refused["late"]) > LATE_SHARE_SUSPICIOUS * summary.pings:
         yield f"Pings that came after their slot had closed: {late:,}. Are the files in the order of their times?"
 
@@ -136,7 +138,8 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         errors.append(f"{summary.expected_error / summary.pings_of_means:.1f} km/h of a released mean ({share})")
     if summary.estimated and not is_from_before:
         errors.append(f"{summary.estimate_error / summary.estimated:.1f} km/h of the smoothed estimates")
-        guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by counts"
+        told = "counts" if settings.policy.relation.public_counts else "traffic"
+        guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by {told}"
     if errors:
         under = " under these settings" if is_from_before else ""
         said = f"expected error{under}, weighed by pings: {', '.join(errors)}; {guess}"

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Bits
@@ -144,19 +145,40 @@ class DataSet:
         return float(np.average(errors, weights=[hat.counts.total for hat in hats])) / QUANTA_PER_KMH
 
 
+@dataclass(frozen=True)
+class Images:
+    """Vectors of values from 0 to 255 with a name: those to search, and those to ask about, a row each.
+
+    >>> Images("two", np.zeros((2, 784), np.uint8), np.zeros((1, 784), np.uint8)).searched.shape
+    (2, 784)
+    """
+
+    name: str
+    searched: NDArray[np.uint8]
+    asked: NDArray[np.uint8]
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an experiment is run on. `bits(name)`: a stream of bits that follows from the name alone."""
+    """What an experiment is run on. `bits(name)`: a stream of bits that follows from the name alone.
+
+    `moving`, `still` and `images` are a user's copies of the papers' data. `full`: numbers of points are the papers',
+    and repetitions few enough for ten minutes of a core.
+    """
 
     data: tuple[DataSet, ...]
     repetitions: int
     min_plates: int
     seed: int
     bits: Callable[[str], Bits]
+    moving: tuple[Trajectories, ...] = ()
+    still: tuple[Trajectories, ...] = ()
+    images: Images | None = None
+    full: bool = False
 
     @property
     def positions(self) -> tuple[Trajectories, ...]:
-        return tuple(data.positions for data in self.data if data.positions is not None)
+        return (*(data.positions for data in self.data if data.positions is not None), *self.moving)
 
     def rng(self, name: str) -> np.random.Generator:
         """For drawing data (never noise); follows from the seed and the name."""

@@ -220,6 +220,7 @@ def error_and_saved(
 
 DIMENSIONS, CLUSTERS, POINTS, DRAWN_AT_ONCE = 784, 10, 400, 30_000
 IMAGES_MOST = 50  # repetitions, the fewest of the paper: noise on positions is 784 draws a point
+POINTS_THEIRS, K_TWICE = 60_000, 5.0  # once; by noise on positions BM, and PM (c4) for this k: seven minutes of a core
 CROWDS = (9740, 200_000)  # as many as their taxis and their collisions
 CROWD_POINTS, CROWD_LEAST = 500_000, 10  # points in all repetitions together, and the fewest repetitions
 
@@ -272,7 +273,8 @@ IMAGES = replace(KNN, ask=image_once)
 
 
 def _jobs(trial: Trial, setup: Setup) -> list[Job]:
-    clouds = () if trial is KNN else tuple(drawn_points(points, setup.rng(f"crowd/{points}")) for points in CROWDS)
+    crowds = setup.still or tuple(drawn_points(points, setup.rng(f"crowd/{points}")) for points in CROWDS)
+    clouds = () if trial is KNN else crowds
     feeds = product((*setup.positions, *clouds), trial.values, trial.rhos)
     images = product(KNN.values, RHOS) if trial is KNN else ()
     return [
@@ -297,15 +299,27 @@ def _randomness(setup: Setup, name: str, ways: Iterable[tuple[str, How]]) -> dic
 
 
 def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | PairRow]:
-    """On clusters of points with values from 0 to 255 in 784 dimensions; c64 and log-c10 with distances only."""
-    rng, questions = setup.rng(f"images/{k}"), []
+    """Of a user's images, or of clusters of points with values from 0 to 255 in 784 dimensions; c64 and log-c10 with
+    distances only."""
+    rng, images = setup.rng(f"images/{k}"), setup.images
+    size = POINTS_THEIRS if setup.full else POINTS
+    times = 1 if setup.full else min(setup.repetitions, IMAGES_MOST)
     centres = rng.uniform(60, 195, (CLUSTERS, DIMENSIONS))
-    for _ in range(min(setup.repetitions, IMAGES_MOST)):
-        values = centres[rng.integers(0, CLUSTERS, POINTS + 1)] + rng.normal(0, 45, (POINTS + 1, DIMENSIONS))
+
+    def drawn() -> tuple[Integers, tuple[float, ...]]:
+        if images is not None:
+            of = rng.choice(len(images.searched), min(size, len(images.searched)), replace=False)
+            asked = images.asked[int(rng.integers(len(images.asked)))]
+            return images.searched[of].astype(np.int64), tuple(map(float, asked))
+        values = centres[rng.integers(0, CLUSTERS, size + 1)] + rng.normal(0, 45, (size + 1, DIMENSIONS))
         points = np.clip(np.rint(values), 0, 255).astype(np.int64)
-        questions.append((points[1:], tuple(map(float, points[0]))))
-    columns = {"data": "clusters in 784 dimensions", "query": IMAGES.name, "parameter": k, "rho": rho}
-    ways = [(split, how) for split, how in product(SPLITS, HOWS) if how == "distance" or split in ("BM", "c4")]
+        return points[1:], tuple(map(float, points[0]))
+
+    questions = [drawn() for _ in range(times)]
+    name = "clusters in 784 dimensions" if images is None else images.name
+    columns = {"data": name, "query": IMAGES.name, "parameter": k, "rho": rho}
+    of_points = ("BM", "c4") if k == K_TWICE or not setup.full else ("BM",)
+    ways = [(split, how) for split, how in product(SPLITS, HOWS) if how == "distance" or split in of_points]
     randomness = _randomness(setup, f"images/{k}/{rho}", ways)
     return _try(IMAGES, columns, questions, concentrated(round(rho * 10**6 * NANO)), randomness)
 
@@ -427,6 +441,7 @@ WIDTH, QUERIES, BUDGETS = 3000.0, (7, 14, 28, 56), (1e-5, 1e-4, 1e-3)
 QUERIES_THEIRS, BUDGET_THEIRS = 56, 1e-4  # 7 x 8 queries, and 1e-4 per square metre
 BM, HANDED_ON, PM = "BM", "BM handed on", "PM"
 MULTI_MOST, SPLIT = 50, "log-c10"
+MULTI_FULL = 5  # repetitions of 9,740 points: nine minutes of a core
 
 
 def allowance(left: float, query: int, queries: int, budget: float) -> float:
@@ -437,7 +452,10 @@ def allowance(left: float, query: int, queries: int, budget: float) -> float:
 
 def _multi_jobs(setup: Setup) -> list[Job]:
     settings = [(m, BUDGET_THEIRS) for m in QUERIES] + [(QUERIES_THEIRS, B) for B in BUDGETS if B != BUDGET_THEIRS]
-    cases = product(setup.positions, settings, HOWS)
+    feeds: Sequence[Trajectories] = setup.positions
+    if setup.full and not setup.moving:
+        feeds = (drawn_points(CROWDS[0], setup.rng("multi/crowd")),)
+    cases = product(feeds, settings, HOWS)
     return [partial(_multi_rows, setup, feed, m, B, how) for feed, (m, B), how in cases]
 
 
@@ -445,7 +463,7 @@ def _multi_rows(setup: Setup, feed: Trajectories, queries: int, budget: float, h
     """In a row, the parameter is the number of queries, rho the budget of all, split the method; an error is the mean
     over a repetition's queries."""
     rng, runs = setup.rng(f"multi/{feed.name}/{queries}"), {method: list[Attempt]() for method in (BM, HANDED_ON, PM)}
-    for i in range(min(setup.repetitions, MULTI_MOST)):
+    for i in range(min(setup.repetitions, MULTI_FULL if setup.full else MULTI_MOST)):
         moments = [feed.at(moment) for moment in sorted(feed.moments(queries, rng))]
         day = [(plates, points, feed.place_near_a_plate(points, rng)) for plates, points in moments]
         for method, found in runs.items():

@@ -203,7 +203,7 @@ def _on_branching() -> Iterator[_Case]:
             stated = (h - t % h) * p ** (t // h) + t % h * p ** (t // h + 1)
             least = min(sum(b) for b in factorisations(p**t) if len(b) == h)
             yield "Theorem V.1", "exponents are as even as can be", (p, t, h), stated, least, stated == least
-    for q in (5, 7, 11, 13):
+    for q in (2, 3, 5, 7, 11, 13):
         alike, (best, _) = min(plain_error(b, even(b)) for b in ((2,) * q, (2**q,))), best_even(2**q)
         yield "Lemma V.2", "unequal branching is best for 2^q", f"2^{q}", alike, best, best < alike
     for b, h in ((b, h) for h in range(1, 17) for b in range(2, 400) if b**h <= 2**16):

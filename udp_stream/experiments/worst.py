@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -81,7 +81,7 @@ def _row(data: DataSet, label: str, hats: Sequence[HatSamples], epsilon: float) 
     weights = [hat.counts.total for hat in hats]
     worst, uncapped, filled = (float(np.average(some, weights=weights)) * data.max_kmh for some in errors)
     return WorstRow(
-        data=data.name, hats=label, epsilon=epsilon, best_m=int(np.median(caps)), worst_error_kmh=worst,
+        data=data.name, hats=label, epsilon=epsilon, best_m=int(np.median(caps)), worst_error=worst,
         baseline_worst_kmh=uncapped, optimal_m=int(np.median(filled_caps)), optimal_worst_kmh=filled,
         constant_worst_kmh=data.max_kmh / 2, share_of_pings=data.share(hats), hat_count=len(hats),
     )  # fmt: skip
@@ -92,7 +92,7 @@ def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
     errors = counts.errors_at_every_count(NANO / round(epsilon * NANO)) * most
     by_count = sorted(dict(zip(counts.descending.tolist(), errors.tolist(), strict=True)).items())
     same = {"constant_worst_kmh": most / 2, "share_of_pings": share}
-    return [CurveRow(data=data.name, epsilon=epsilon, m=m, worst_error_kmh=error, **same) for m, error in by_count]
+    return [CurveRow(data=data.name, epsilon=epsilon, m=m, worst_error=error, **same) for m, error in by_count]
 
 
 def conclude(setup: Setup, rows: Sequence[ResultRow]) -> Outcome:
@@ -116,9 +116,9 @@ def _e_of_m(rows: Sequence[CurveRow]) -> Panel:
     curves, least = [], []
     for epsilon in sorted({row.epsilon for row in rows}):
         some = where(rows, epsilon=epsilon)
-        curves.append(curve(f"epsilon {epsilon:.3g}", some, "m", "worst_error_kmh"))
-        least.append(min(some, key=lambda row: float(row.worst_error_kmh)))
-    xs, ys = tuple(float(row.m) for row in least), tuple(row.worst_error_kmh for row in least)
+        curves.append(curve(f"epsilon {epsilon:.3g}", some, "m", "worst_error"))
+        least.append(min(some, key=lambda row: float(row.worst_error)))
+    xs, ys = tuple(float(row.m) for row in least), tuple(row.worst_error for row in least)
     ends = [min(rows, key=lambda row: int(row.m)), max(rows, key=lambda row: int(row.m))]
     curves += Curve("best m", xs, ys, "marks"), curve("baseline guess (U/2)", ends, "m", "constant_worst_kmh", "guess")
     return Panel("E(m)", "cap m, samples", "worst-case error, km/h", curves, log_x=True, log_y=True)
@@ -136,7 +136,7 @@ def _best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
 def _least_errors(title: str, rows: Sequence[WorstRow]) -> Panel:
     curves = (
         curve("baseline", rows, "epsilon", "baseline_worst_kmh"),
-        curve("papers' rule", rows, "epsilon", "worst_error_kmh"),
+        curve("papers' rule", rows, "epsilon", "worst_error"),
         curve("public fill", rows, "epsilon", "optimal_worst_kmh"),
         curve("baseline guess (U/2)", rows, "epsilon", "constant_worst_kmh", "guess"),
     )
@@ -173,7 +173,7 @@ def _on_properties(data: DataSet) -> Iterator[Finding]:
 
 
 def _fill_is_lower(rows: Sequence[WorstRow]) -> Finding:
-    ratios = {row.epsilon: row.optimal_worst_kmh / row.worst_error_kmh for row in rows}
+    ratios = {row.epsilon: row.optimal_worst_kmh / row.worst_error for row in rows}
     some = ", ".join(f"{ratios[epsilon]:.2f} at {epsilon:g}" for epsilon in (0.1, 0.5, 1.0, 2.0))
     held = next((row.epsilon for row in rows if row.optimal_worst_kmh <= row.constant_worst_kmh), None)
     since = "it does not beat up to epsilon 2" if held is None else f"the fill beats from epsilon {held:g}"
@@ -217,8 +217,9 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
 
 
 class ChopRow(ResultRow):
-    """One outcome over a slot's HATs; errors are worst cases. An error of mean and variance is the sum of both as
-    shares of U and U^2, times U. Served: the share of the slot's pings in HATs that keep a plate."""
+    """One outcome over a slot's HATs. `threshold`, `worst_error`: worst cases, of a mean in km/h; of mean and variance
+    the sum of km/h and (km/h)^2, as the slides add them, which has no unit. Served: the share of the slot's pings in
+    HATs that keep a plate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,10 @@ class Scenario:
     max_kmh: float
     pings: int
     is_one: bool = True
+
+    @property
+    def sized(self) -> Occupancy:
+        return replace(self.occupancy, max_kmh=self.max_kmh)
 
 
 def _scenarios(setup: Setup) -> Iterator[Scenario]:
@@ -266,7 +271,7 @@ def chop_jobs(setup: Setup) -> list[Job]:
 def _chop(case: Scenario, epsilon: float) -> list[ChopRow]:
     nano = round(epsilon * NANO)
     rules = (CHOP, Nanos(nano)), (CHOP_BOTH, Nanos(nano // 2, nano // 2))
-    return [_chop_row(case, rule, epsilon, chop_user(case.occupancy, nanos)) for rule, nanos in rules]
+    return [_chop_row(case, rule, epsilon, chop_user(case.sized, nanos)) for rule, nanos in rules]
 
 
 def _suppress(case: Scenario, hats: int) -> list[ChopRow]:
@@ -295,7 +300,7 @@ def _chop_row(case: Scenario, rule: str, epsilon: float, outcome: Suppression) -
     return ChopRow(
         data=case.name, rule=rule, epsilon=epsilon, hats_before=outcome.hats_before, hats_after=outcome.hats_after,
         loss_before=epsilon * outcome.hats_before, loss_after=epsilon * outcome.hats_after,
-        threshold_kmh=outcome.threshold * case.max_kmh, worst_error_kmh=outcome.worst_error * case.max_kmh,
+        threshold=outcome.threshold * case.max_kmh, worst_error=outcome.worst_error * case.max_kmh,
         constant_worst_kmh=case.max_kmh / 2,
         share_of_slots_pings_kept=float(count[outcome.keep].sum() / count.sum()),
         share_of_slots_pings_served=float(count[served].sum() / case.pings),
@@ -331,19 +336,19 @@ def _losses(rows: Sequence[ChopRow], both: Sequence[ChopRow]) -> Panel:
 
 def _errors(rows: Sequence[ChopRow]) -> Panel:
     curves = (
-        curve("threshold (before)", rows, "epsilon", "threshold_kmh"),
-        curve("after", rows, "epsilon", "worst_error_kmh"),
+        curve("threshold (before)", rows, "epsilon", "threshold"),
+        curve("after", rows, "epsilon", "worst_error"),
         curve("baseline guess (U/2)", rows, "epsilon", "constant_worst_kmh", "guess"),
     )
     return Panel("worst HAT", "epsilon per HAT", "worst-case error, km/h", curves, log_x=True, log_y=True)
 
 
 def _fixed_numbers(rows: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Panel:
-    finite, others = ([row for row in some if np.isfinite(row.worst_error_kmh)] for some in (rows, plain))
+    finite, others = ([row for row in some if np.isfinite(row.worst_error)] for some in (rows, plain))
     curves = (
-        curve("suppressed for the least worst error", finite, "hats_after", "worst_error_kmh"),
-        curve("each plate where it has most", others, "hats_after", "worst_error_kmh"),
-        curve("threshold (nothing suppressed)", finite, "hats_after", "threshold_kmh"),
+        curve("suppressed for the least worst error", finite, "hats_after", "worst_error"),
+        curve("each plate where it has most", others, "hats_after", "worst_error"),
+        curve("threshold (nothing suppressed)", finite, "hats_after", "threshold"),
         curve("baseline guess (U/2)", finite, "hats_after", "constant_worst_kmh", "guess"),
     )
     title = f"worst HAT at epsilon {FIXED_EPSILON:g}"
@@ -351,7 +356,7 @@ def _fixed_numbers(rows: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Panel:
 
 
 def _no_error_grows(rows: Sequence[ChopRow]) -> bool:
-    return all(row.worst_error_kmh <= row.threshold_kmh * (1 + 1e-12) for row in rows)
+    return all(row.worst_error <= row.threshold * (1 + 1e-12) for row in rows)
 
 
 def _after(rows: Sequence[ChopRow]) -> str:
@@ -368,7 +373,7 @@ def _on_chopping(case: Scenario, rows: Sequence[ChopRow]) -> Iterator[Finding]:
 
 
 def _on_numbers(case: Scenario, fixed: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Finding:
-    pairs = [(one.worst_error_kmh, other.worst_error_kmh) for one, other in zip(fixed, plain, strict=True)]
+    pairs = [(one.worst_error, other.worst_error) for one, other in zip(fixed, plain, strict=True)]
     higher = sum(one > other * (1 + 1e-9) for one, other in pairs)
     lower = [k for k, (one, other) in enumerate(pairs) if one < other * (1 - 1e-9)]
     at = "; at {} a plate {:.4g} against {:.4g} km/h".format(lower[0] + 1, *pairs[lower[0]]) if lower else ""
@@ -378,7 +383,7 @@ def _on_numbers(case: Scenario, fixed: Sequence[ChopRow], plain: Sequence[ChopRo
 
 
 def _beside_the_guess(case: Scenario, rows: Sequence[ChopRow]) -> Finding:
-    useful = [row.epsilon for row in rows if row.worst_error_kmh < row.constant_worst_kmh]
+    useful = [row.epsilon for row in rows if row.worst_error < row.constant_worst_kmh]
     since = f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {rows[-1].epsilon:g}"
     return Finding("chop-guess", len(useful) == len(rows), name=case.name, row=rows[-1], since=since)
 

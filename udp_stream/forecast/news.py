@@ -157,6 +157,24 @@ def measured(
     return _outlook(mean, variance, carried, likelihood, max_kmh)
 
 
+def log_likelihoods(
+    factors: Sequence[float], mean: Floats, variance: Floats, value: Floats, noise: Floats, clipped: Sequence[Clipped],
+    max_kmh: float,
+) -> Floats:  # fmt: skip
+    """Of all releases of a slot together, if every HAT's speeds are so many times those that are forecast; with the
+    news that HATs have one by one."""
+    grid = _grid(max_kmh)
+    distance = (value[:, None] - _expected(grid, variance, clipped)) ** 2 / (2 * noise[:, None])
+    seen = np.exp(distance.min(axis=1, keepdims=True) - distance)
+    found = []
+    for factor in factors:
+        kmh, own = np.minimum(factor * mean, max_kmh), np.maximum(factor**2 * variance, STEP_KMH**2)
+        usual, news = _density(grid, kmh, own), _density(grid, kmh, own + happened_variance(kmh))
+        usual_seen, news_seen = ((one * seen).sum(axis=1) / one.sum(axis=1) for one in (usual, news))
+        found.append(np.log((1 - HAPPENS) * usual_seen + HAPPENS * news_seen).sum())
+    return np.array(found)
+
+
 def _outlook(mean: Floats, variance: Floats, carried: Sequence[Carried], seen: Floats, max_kmh: float) -> Outlook:
     """`seen` is the likelihood of each HAT's release at each speed of the grid."""
     grid, (goes_on, off) = _grid(max_kmh), _columns(carried)

@@ -6,7 +6,7 @@ All filters here depend on the *sum* of the charges alone and admit what keeps i
 computed once, any ledger can store the sum, and a charge costs as much after a million others as it did at first. A
 refused charge leaves the sum as it was, and a smaller one may still fit (their Remark 2).
 
-* For a promise of epsilon, with charges in epsilon, the limit is epsilon (equation 7).
+* For a promise of epsilon, with charges in epsilon, the limit is epsilon (equation 7, Corollary 4.1).
 * For rho, zero-concentrated, with charges in rho, it is rho (equation 7, Theorem 4.4).
 * For (epsilon, delta), with charges in rho, it is `rho_nano_of(epsilon, delta)`.
 
@@ -38,7 +38,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
-from math import ceil, exp, log, log1p
+from math import ceil, exp, log, log1p, sqrt
 
 from udp_stream.units import NANO, amount_text
 
@@ -172,6 +172,32 @@ def epsilon_of_both(epsilon_nano: int, rho_nano: int, delta: float) -> float:
     if not epsilon_nano or not rho_nano or together > NANO_MAX:
         return beside
     return min(beside, epsilon_of(together, delta))
+
+
+def epsilon_within(rho_nano: int, delta: float, most: float) -> float:
+    """About the least epsilon per unit of distance that a rho per unit squared implies with this delta, of inputs up to
+    `most` units apart; rounded up to six decimals.
+
+    *Adaptive Privacy Budgeting*, equation 10 and Theorem 4.5: the least over s > 1 of max(g(s) sqrt(rho), s most rho),
+    with g(s) = 2 s / (s - 1) sqrt(log(2 / ((s + 1) delta))). Every s with (s + 1) delta < 2 gives one that holds.
+    """
+    _check("rho_nano", rho_nano, 0)
+    if not 0 < most < float("inf"):
+        raise ValueError(f"expected a finite distance above 0, got {most}")
+    rho, small = rho_nano / NANO, float(_allowed(delta))
+
+    def both(s: float) -> tuple[float, float]:
+        return 2 * s / (s - 1) * sqrt(rho * log(2 / ((s + 1) * small))), s * most * rho
+
+    low, high = 1.0, 2 / small - 1  # the first falls in s, the second rises
+    while high - low > 1e-12 * low:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        falling, rising = both(middle)
+        low, high = (middle, high) if falling > rising else (low, middle)
+    least = min(max(both(s)) for s in (low, high) if 1 < s < 2 / small - 1)
+    return ceil((least * (1 + 1e-12)) * 1e6) / 1e6
 
 
 def _last_nano(holds: Callable[[int], bool]) -> int:

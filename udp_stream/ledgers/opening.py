@@ -22,6 +22,7 @@ from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, l
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
+from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.release.query_road import QUERY_NOTE
 from udp_stream.release.record import CLIPS, PRESENCE, UNREAD, WITHDRAWN, decode, kind_of, slot_of
 from udp_stream.release.withdrawal import NOTE
@@ -342,6 +343,19 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
     return f"ledger {place}{made}: {', '.join(holds)}"
 
 
+SECRET = "Its charges are secret: for operators alone"
+
+
+def has_secret_charges(meta: Mapping[str, str]) -> bool:
+    """Whether it was charged where whole plates are hidden: then charges tell of pings that nobody may know of.
+
+    >>> has_secret_charges({f"{POLICY_NOTE}5eed": '{"neighbours":"add-remove"}'}), has_secret_charges({})
+    (True, False)
+    """
+    relations = (keys.get("neighbours", "swap-values") for keys in _policies(meta).values())
+    return not all(NEIGHBOURS[name].public_counts for name in relations if name in NEIGHBOURS)
+
+
 def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:
     """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered."""
     others = ["slots"] * with_slots
@@ -352,8 +366,11 @@ def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = 
 
 def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
     """Name an open ledger on stderr."""
-    place, slots = ledger_place(asked.place), slots_of(ledger, settings)
-    say(ledger_sentence(place, ledger.meta(), progress_of(ledger), slots))
+    place, slots, meta = ledger_place(asked.place), slots_of(ledger, settings), ledger.meta()
+    sentence = ledger_sentence(place, meta, progress_of(ledger), slots)
+    if settings.privacy.hides_plates or has_secret_charges(meta):
+        sentence += f". {SECRET}, as all that logs, summaries and metrics count"
+    say(sentence)
 
 
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
@@ -454,6 +471,7 @@ def look_at(asked: LedgerSection) -> LedgerView:
             return LedgerView(kind, place, "is not made yet" if said.endswith("at first use") else said)
         with ledger_and_keys(asked, only_look=True) as (ledger, _):
             said = "opens" if kind == "sqlite" else "answers, and keeps every write that it has answered"
+            said += f". {SECRET}" if has_secret_charges(ledger.meta()) else ""
             return LedgerView(kind, place, said, Holdings.of(ledger))
     except (DependencyUnavailable, PrivacyRefused) as error:
         return LedgerView(kind, place, str(error), status=error.exit_status)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import Loss, epsilon_of, epsilon_of_both
@@ -26,7 +27,7 @@ from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.planning import policy as names
 from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
 from udp_stream.planning.promise import ACCOUNTINGS, accounting_of
-from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of
+from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of, within_1km
 from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
@@ -181,7 +182,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 ],
             },
         },
-        **({"positions": _positions(account, meta)} if account.positions else {}),
+        **({"positions": _positions(account, meta, policy.delta)} if account.positions else {}),
         **({"city": _city(account.city)} if account.city else {}),
         **({"archived": _archived(ledger, closed)} if closed is not None else {}),
         **({"withdrawn": msgspec.to_builtins(withdrawals)} if (withdrawals := noted_withdrawals(meta)) else {}),
@@ -275,7 +276,7 @@ def _most_of(losses: Collection[Loss], policy: Policy) -> dict[str, float]:
     return {"epsilon": epsilon, "delta": policy.delta} | ({} if most.epsilon_nano else {"rho": most.rho_nano / NANO})
 
 
-def _positions(account: _Account, meta: Mapping[str, str]) -> dict[str, Any]:
+def _positions(account: _Account, meta: Mapping[str, str], delta: float) -> dict[str, Any]:
     shared = [_in_one_budget(time, one, account) for time, one in noted(meta).items()]
     return {
         "privacy_unit": "one license plate, with its positions at all moments of a period",
@@ -287,10 +288,20 @@ def _positions(account: _Account, meta: Mapping[str, str]) -> dict[str, Any]:
         "composition": "basic, per plate; added to losses of speeds only where both had one budget (`one_budget`)",
         **({"one_budget": shared} if shared else {}),
         "periods": [
-            {"period": period, **spent.stated(_unit_by_distance(period))}
+            {
+                "period": period,
+                **spent.stated(_unit_by_distance(period)),
+                **_within_1km(measure_of(period), max(spent.budgets), delta),
+            }
             for period, spent in sorted(account.positions.items())
         ],
     }
+
+
+def _within_1km(measure: Measure, nano: int, delta: float) -> dict[str, Any]:
+    """(epsilon, delta, 1 km)-geo-privacy of a period's rho (*Adaptive Privacy Budgeting*, equation 10)."""
+    found = within_1km(measure.name, nano, delta)
+    return {} if found is UNSET else {"guaranteed_within_1km": msgspec.to_builtins(found)}
 
 
 def _in_one_budget(time: str, one: OneBudget, account: _Account) -> dict[str, Any]:

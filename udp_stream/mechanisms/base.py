@@ -334,8 +334,11 @@ BinsAsked = Literal["auto"] | int | tuple[float, ...]
 Branching = Literal["auto"] | tuple[int, ...]
 """Of a CDF's tree, from the root down; "auto" is the one of least error."""
 
+Levels = Literal["best", "even"]
+"""Of a tree that is asked for: budgets of least error, or the paper's plain estimate at even budgets."""
+
 Cap = Literal["median", "worst-case"]
-"""Of Array-Averaging: the median count, or the count m^(eps) of least worst-case error."""
+"""Of Array-Averaging: the median count, or the cap of least worst-case error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +353,7 @@ class PublicSettings:
     bins: BinsAsked = "auto"
     branching: Branching = "auto"
     cap: Cap = "median"
+    levels: Levels = "best"
 
 
 class StatisticPlan(Protocol):

@@ -29,6 +29,7 @@ from udp_stream.mechanisms.base import (
     BinsAsked,
     Branching,
     Choice,
+    Levels,
     NonNegative,
     Positive,
     PublicSettings,
@@ -152,8 +153,10 @@ def _floor_quanta(edge_kmh: float) -> int:
 class Tree:
     """A level-uniform tree: branching from the root down, each level's share of the budget, the bins it is for.
 
-    `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 / power). Raises ValueError
-    unless all branchings are at least 2, the shares, one a level, are positive and sum to 1, and 2 <= bins <= leaves.
+    `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 / power). `is_plain`: a
+    prefix is the sum of the fewest nodes that cover it (Definition IV.1), not the estimate by least squares. Raises
+    ValueError unless all branchings are at least 2, the shares, one a level, are positive and sum to 1, and 2 <= bins
+    <= leaves.
 
     >>> tree = Tree(branching=(3, 2), shares=(0.6, 0.4), bins=5)
     >>> tree.leaves, tree.nodes, tree.level_sizes
@@ -164,6 +167,7 @@ class Tree:
     shares: tuple[float, ...]
     bins: int
     power: int = 1
+    is_plain: bool = False
 
     def __post_init__(self) -> None:
         check_branching(self.branching)
@@ -199,8 +203,21 @@ class Tree:
     @property
     def squared_error(self) -> float:
         """Expected squared l2 error of `prefixes`, in variances of a node that had the whole budget."""
+        if self.is_plain:
+            covering = zip(self._left_of_prefixes, self.shares, strict=True)
+            return math.fsum(nodes / share ** (2 / self.power) for nodes, share in covering)
         parts = zip(contrasts(self.branching, self.bins), self.precisions, strict=True)
         return math.fsum(contrast / precision for contrast, precision in parts)
+
+    @property
+    def _left_of_prefixes(self) -> list[int]:
+        """Per level, over the first `bins` - 1 prefixes, how many of its nodes cover them (Lemma IV.1)."""
+        below = [self.leaves // size for size in self.level_sizes]
+        sums = [
+            [_sums_of_remainders(self.bins, n)[0] for n in (b * leaves, leaves)]
+            for leaves, b in zip(below, self.branching, strict=True)
+        ]
+        return [(of_parent - own) // leaves for (of_parent, own), leaves in zip(sums, below, strict=True)]
 
 
 def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
@@ -294,7 +311,7 @@ def _sums_of_remainders(n: int, m: int) -> tuple[int, int]:
 
 
 def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -> Floats:
-    """The GLS estimate of the cumulative counts, (..., bins), the last one `total`.
+    """The GLS estimate of the cumulative counts, (..., bins), the last one `total`; of a plain tree, sums of nodes.
 
     `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public number of samples, one
     for all or of shape (...). Unbiased; neither whole nor monotone nor in [0, total] (see `consistent_counts`). Raises
@@ -305,6 +322,8 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
         raise ValueError(f"expected {tree.nodes} noisy counts, got shape {nodes.shape}")
     of_levels = np.split(nodes.astype(np.float64), np.cumsum(tree.level_sizes)[:-1], axis=-1)
     families = [one.reshape(*one.shape[:-1], -1, b) for one, b in zip(of_levels, tree.branching, strict=True)]
+    if tree.is_plain:
+        return _plain_prefixes(tree, families, total)
     sums = [family.sum(axis=-1) for family in families]
     for i in range(len(families) - 2, -1, -1):
         own = tree.shares[i] ** (2 / tree.power) / tree.precisions[i]
@@ -315,6 +334,17 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
         missing = (counts - of_family) / family.shape[-1]
         counts = (family + missing[..., np.newaxis]).reshape(*nodes.shape[:-1], -1)
     result = np.cumsum(counts[..., : tree.bins], axis=-1)
+    result[..., -1] = total
+    return result
+
+
+def _plain_prefixes(tree: Tree, families: Sequence[Floats], total: int | NDArray[Any]) -> Floats:
+    """What lies before a leaf: on each level, the siblings left of the node that it is in."""
+    result = np.zeros((*families[0].shape[:-2], tree.bins))
+    before = np.arange(1, tree.bins)
+    for family, size in zip(families, tree.level_sizes, strict=True):
+        left = (np.cumsum(family, axis=-1) - family).reshape(*family.shape[:-2], -1)
+        result[..., :-1] += left[..., before // (tree.leaves // size)]
     result[..., -1] = total
     return result
 
@@ -351,6 +381,7 @@ _BELOW_TOP_MAX = 64
 """Wider levels lose to two that make up the same."""
 
 _SHORTLIST = {1: 8, 2: 2}
+_COARSENINGS = 32
 _ROUNDS_MAX = 1000
 
 _Path = tuple[int, int, tuple[int, ...]]
@@ -366,16 +397,39 @@ def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: i
         raise ValueError(f"expected noise of power 1 or 2, got {power}")
     leaves = math.prod(branching)
     sums = contrasts(branching, leaves if bins is None else bins)
+    shares = _descended([1 / len(branching)] * len(branching), branching, leaves, sums, power)
+    return _by_nine_decimals(shares)
+
+
+def _descended(
+    start: Sequence[float], branching: tuple[int, ...], leaves: int, sums: Sequence[float], power: int, least: float = 0
+) -> list[float]:
+    """Shares of at least `least` each, from a start that has no less; no step raises the error."""
     below = [leaves := leaves // b for b in branching]
-    shares, exponent = [1 / len(below)] * len(below), 2 / power
+    shares, exponent = list(start), 2 / power
     for _ in range(_ROUNDS_MAX):
         adds = [share**exponent * n for share, n in zip(shares, below, strict=True)]
         known = [*accumulate(reversed(adds))][::-1]
         pulls = accumulate(c * n / q**2 for c, n, q in zip(sums, below, known, strict=True))
         roots = [(a * x * x / n) ** (1 / (1 + exponent)) for a, x, n in zip(pulls, adds, below, strict=True)]
-        last, shares = shares, [root / math.fsum(roots) for root in roots]
+        last, shares = shares, _in_proportion(roots, least)
         if all(abs(now - then) < 1e-11 for now, then in zip(shares, last, strict=True)):
             break
+    return shares
+
+
+def _in_proportion(roots: Sequence[float], least: float) -> list[float]:
+    """Shares that sum to 1, in proportion to `roots` where that is at least `least`, which the others get."""
+    few: set[int] = set()
+    while True:
+        whole = math.fsum(root for i, root in enumerate(roots) if i not in few)
+        shares = [least if i in few else (1 - len(few) * least) * root / whole for i, root in enumerate(roots)]
+        if all(share >= least for share in shares):
+            return shares
+        few |= {i for i, share in enumerate(shares) if share < least}
+
+
+def _by_nine_decimals(shares: Sequence[float]) -> tuple[float, ...]:
     rounded = [round(share, 9) for share in shares[:-1]]
     return (*rounded, round(1 - math.fsum(rounded), 9))
 
@@ -394,6 +448,52 @@ def tree_of(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
         sizes = [size for size, one in zip(accumulate(branching, mul), (*stays, True), strict=True) if one]
         branching = tuple(size // above for above, size in pairwise((1, *sizes)))
     return Tree(branching, shares, bins, power)
+
+
+@cache
+def best_coarsening(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
+    """The tree of least error among this one and those that leave some of its levels out.
+
+    >>> best_coarsening((4, 4, 4), 64).branching, best_coarsening((4, 4, 4), 64, power=2).branching
+    ((4, 16), (4, 4, 4))
+    """
+    check_branching(branching)
+    sizes, leaves = (1, *accumulate(branching, mul)), math.prod(branching)
+    # To each level, the cheapest ways from the leaves up: the same costs as in the search for the best tree.
+    ways: dict[int, list[_Path]] = {leaves: [(0, 0, ())]}
+    for size in sizes[-2::-1]:
+        found = []
+        for under, paths in ways.items():
+            b = under // size
+            factor = 1.0 if size == 1 else b / (b + 1) if power == 1 else 1 - 1 / b
+            found += [_step(path, bins, leaves // under, b, power, factor) for path in paths]
+        ways[size] = sorted(found)[:_COARSENINGS]
+    trees = [tree_of(found, bins, power) for _, _, found in ways[1]]
+    return min(trees, key=lambda tree: (tree.squared_error, len(tree.branching)))
+
+
+@cache
+def asked_tree(branching: tuple[int, ...], bins: int, power: int = 1, levels: Levels = "best") -> Tree:
+    """The tree of this branching, with all of its levels. "best": with budgets of least error, each at least
+    `SHARE_MIN`. "even": the plain estimate at even budgets (arXiv 2409.18573, Definition IV.1).
+
+    >>> tree = asked_tree((4, 4, 4), 64)
+    >>> tree.branching, tree.shares[1], asked_tree((4, 4, 4), 64, levels="even").is_plain
+    ((4, 4, 4), 0.04, True)
+    """
+    if levels == "even":
+        return Tree(branching, (1 / len(branching),) * len(branching), bins, power, is_plain=True)
+    least, sums, leaves = SHARE_MIN[power], contrasts(branching, bins), math.prod(branching)
+    best = best_coarsening(branching, bins, power)
+    of_size = dict(zip(best.level_sizes, best.shares, strict=True))
+    # Errors have local minima: with the shares of the best coarsening, and with those from even ones.
+    starts = [of_size.get(size, 0.0) for size in accumulate(branching, mul)], optimal_shares(branching, bins, power)
+    found = [
+        _descended(_in_proportion([max(one, 1e-12) for one in start], least), branching, leaves, sums, power, least)
+        for start in starts
+    ]
+    trees = [Tree(branching, _by_nine_decimals(shares), bins, power) for shares in found]
+    return min(trees, key=lambda tree: tree.squared_error)
 
 
 @cache
@@ -634,24 +734,27 @@ def plan_cdf(
     bins: BinsAsked,
     choice: Choice | None = None,
     branching: Branching = "auto",
+    levels: Levels = "best",
 ) -> CdfPlan:
     """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these counts.
 
     Raises ValueError for bins that are not valid for `max_kmh`, too few leaves for them, or too small a cost.
     """
     if choice is None or not (choice.bins or isinstance(bins, tuple)):  # edges that it was for may be gone by now
-        choice = _best_choice(counts, cost, max_kmh, bins, branching)
+        choice = _best_choice(counts, cost, max_kmh, bins, branching, levels)
     cap, chosen = choice.cap_among(counts), _bins_of(choice, max_kmh, bins)
-    tree = _tree(chosen.count, branching, cost)
+    tree = _tree(chosen.count, branching, cost, levels)
     return CdfPlan(chosen, tree, counts, cap, counts.kept(cap), cost, *_noise_of_nodes(tree, cap, cost), choice)
 
 
-def _tree(bins: int, branching: Branching, cost: Cost) -> Tree:
+def _tree(bins: int, branching: Branching, cost: Cost, levels: Levels) -> Tree:
     power = noise_of(cost).power
-    return best_tree(bins, power) if branching == "auto" else tree_of(branching, bins, power)
+    return best_tree(bins, power) if branching == "auto" else asked_tree(branching, bins, power, levels)
 
 
-def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, branching: Branching) -> Choice:
+def _best_choice(
+    counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, branching: Branching, levels: Levels
+) -> Choice:
     """The cap is the count of least dropped share plus noise at eight bins, or lower where noise could not be drawn."""
     power = noise_of(cost).power
     cap = counts.worst_case_cap(_prefix_noise_at(best_tree(8, power), cost))
@@ -662,7 +765,7 @@ def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: Bins
         choice = Choice(TREE, cap, equal, zeros_apart=True)
     else:
         choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)
-    drawable = _drawable_cap(_tree(_bins_of(choice, max_kmh, bins).count, branching, cost), cost)
+    drawable = _drawable_cap(_tree(_bins_of(choice, max_kmh, bins).count, branching, cost, levels), cost)
     return choice if cap <= drawable else msgspec.structs.replace(choice, cap=drawable)
 
 
@@ -767,7 +870,7 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         if name not in ("auto", TREE):
             raise ValueError(f"expected a CDF by {TREE!r}, got {name!r}")
         max_kmh = public.range.high / QUANTA_PER_KMH
-        return plan_cdf(counts, asked.cost, max_kmh, public.bins, asked.choice, public.branching)
+        return plan_cdf(counts, asked.cost, max_kmh, public.bins, asked.choice, public.branching, public.levels)
 
     def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
         counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
@@ -805,4 +908,9 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         )
 
     def columns(self, plan: CdfPlan, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("CDF bins", str(plan.bins.count)), ("CDF rms error", f"{plan.rms_error:.3f}")]
+        found = [("CDF bins", str(plan.bins.count)), ("CDF rms error", f"{plan.rms_error:.3f}")]
+        best = best_coarsening(plan.tree.branching, plan.tree.bins, plan.tree.power)
+        if best.squared_error < plan.tree.squared_error * (1 - 1e-6):  # so the tree was asked for
+            error = plan.cap * _prefix_noise_at(best, plan.cost) / plan.kept
+            found.append(("of its best coarsening", f"{error:.3f} {list(best.branching)}"))
+        return found

@@ -351,6 +351,14 @@ class Baseline(CappedSum):
 # becomes U sum_i u_i max(0, 1 / (w_i D) - 1/M).
 
 
+#
+# The cap of the worst case. The papers' m^(eps) is for the mean of kept samples (arXiv 2405.06261, slides' equation 1);
+# a mean of array means has the bias above, so its worst case is least at another cap: of counts (5, 1) with cap 5 it is
+# U/3, where U (1 - G/M) is 0.
+
+CAPS_MAX = 2**14
+
+
 class ArrayAveraging(MeanMechanism):
     """Mean of array means; the cap is the median of the counts unless another is given.
 
@@ -383,6 +391,35 @@ class ArrayAveraging(MeanMechanism):
             excess = 1 - divisor / counts.total
         public = self.name, grouping, counts, range, cost, cap, given
         return MeanPlan(*public, moves, divisor, sensitivity, width * excess, arrays=arrays)
+
+    def worst_case_cap(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> int:
+        """The cap of least `error_bound`, the smallest of equal ones; of all, or above `CAPS_MAX` of as many.
+
+        Exact: caps are tried in order of a bound from below, until the next one is no less than the least found.
+        """
+        caps = np.arange(1, counts.largest + 1)
+        if counts.largest > CAPS_MAX:
+            even = np.linspace(1, counts.largest, CAPS_MAX).astype(np.int64)
+            caps = np.unique(np.concatenate((even, counts.by_plate)))
+        upto, ascending = np.append(0, np.cumsum(counts.descending[::-1])), counts.descending[::-1]
+        below = np.searchsorted(ascending, caps)  # plates with fewer samples share arrays, others fill one each
+        few, full = upto[below], counts.plates - below
+        # Any two of the shared arrays hold more than the cap.
+        arrays = full + np.minimum(below, 2 * few // caps + 1)
+        dropped = 1 - (few + full * caps) / counts.total
+        noise = expected_noise(range.width, cost)
+        at_least = (range.width * dropped + noise / np.maximum(1, arrays)) * (1 - 1e-9)
+        best, found = math.inf, 0
+        for at in np.argsort(at_least, kind="stable").tolist():
+            if at_least[at] > best:
+                break
+            cap = int(caps[at])
+            if (grouping == "best-fit" or wrap_around_count(counts, cap)) and (
+                (error := self.plan(counts, cost, range, grouping, cap).error_bound) < best
+                or (error == best and cap < found)
+            ):
+                best, found = error, cap
+        return found
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         total, given = int(plan.counts.by_plate[admitted].sum()), plan.given[admitted]

@@ -351,7 +351,7 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
             return MECHANISMS[choice.mechanism].plan(counts, *terms, choice.cap_among(counts))
         if asked.mechanism == "auto":
             return plan_automatic(counts, *terms, asked.compare_at)
-        cap = counts.worst_case_cap(expected_noise(1, asked.cost)) if _at_worst_case_cap(asked, public) else None
+        cap = ArrayAveraging().worst_case_cap(counts, *terms) if _at_worst_case_cap(asked, public) else None
         return MECHANISMS[asked.mechanism].plan(counts, *terms, cap)
 
     def at(self, plan: MeanPlan, asked: StatisticTerms, public: PublicSettings) -> MeanPlan:

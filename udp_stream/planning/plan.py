@@ -65,7 +65,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     """
 
     statistics: tuple[StatisticTerms, ...] = ()
-    withheld: Literal["", "few_plates", "budget", "uninformative", "unplanned", "partial"] = ""
+    withheld: Literal["", "few_plates", "budget", "uninformative", "unplanned", "partial", "unit"] = ""
     kept: bytes = b""
     period: str = ""
     budget_nano: int = 0

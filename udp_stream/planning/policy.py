@@ -20,7 +20,7 @@ import numpy as np
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
-from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, PublicSettings, Range
+from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, Levels, PublicSettings, Range
 from udp_stream.mechanisms.noise import MEASURES, Floats, Integers, Measure
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
@@ -445,6 +445,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     domain: str = ""
     interval_ms: int = 0
     plates: bool = False
+    levels: Levels = "best"
 
     @cached_property
     def relation(self) -> NeighbourRelation:
@@ -525,7 +526,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def public(self) -> PublicSettings:
-        return PublicSettings(self.range, self.bins, self.branching, self.cap)
+        return PublicSettings(self.range, self.bins, self.branching, self.cap, self.levels)
 
     @cached_property
     def range(self) -> Range:
@@ -544,6 +545,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
             "source": bool(self.source),
             "branching": self.branching != "auto",
             "cap": self.cap != "median",
+            "levels": self.levels != "best",
             "speed_from": self.speed_from != "field",
             "domain": bool(self.domain),
             "interval_ms": self.interval_ms > 0,
@@ -588,6 +590,7 @@ def written(policy: Policy) -> dict[str, str]:
         "release.cdf_epsilon": prices.pop("cdf"),
         "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
         "release.branching": _list(policy.branching) if isinstance(policy.branching, tuple) else policy.branching,
+        "release.levels": policy.levels,
         "release.min_plates": plain(policy.min_plates),
         "release.suppression": policy.suppression,
         "release.hats_max": plain(policy.hats_max),

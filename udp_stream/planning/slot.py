@@ -430,7 +430,7 @@ def _asked(mean: StatisticTerms, others: Mapping[str, int], forecast: HatForecas
 # fewer HATs, so "auto" can spend more on each.
 #
 # **Promise.** A HAT's worst case is, of each statistic, the sum of bias, noise and the error of leaving plates out, and
-# the sum of these as shares of U and U^2 (`worst_cases`). In no released HAT is any of them above the largest of the
+# the sum of these, each in its own unit (`worst_cases`). In no released HAT is any of them above the largest of the
 # slot without suppression, and no HAT is withheld that would be released without. CHOP-USER promises this of the sum
 # alone, where all samples count and epsilons are equal. So HATs that break it get all their plates back and terms are
 # made anew, until none does; after too many rounds nothing is suppressed. Rows only come back, so K is at most what it
@@ -465,12 +465,12 @@ def terms_from_counts(
 
     if policy.hats_max:
         return terms_of_kept()
-    limit = worst_cases(counts, terms, policy, plans).max(axis=0, initial=0.0)
+    limit = worst_cases(counts, terms, plans).max(axis=0, initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
             break
         suppressed = terms_of_kept()
-        errors = worst_cases(counts, suppressed, policy, plans)
+        errors = worst_cases(counts, suppressed, plans)
         lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
         breaks = np.array(lost, dtype=bool) | (errors > limit).any(axis=1)
         if not breaks.any():
@@ -479,10 +479,10 @@ def terms_from_counts(
     return terms
 
 
-def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plans: HatPlans) -> Floats:
+def worst_cases(counts: SlotCounts, terms: Sequence[Terms], plans: HatPlans) -> Floats:
     """The worst case of each HAT, a row each, from counts: of every statistic in its own unit, bias plus expected noise
-    for all its samples; last their sum in shares of U, U^2 and so on. 0 where none is released."""
-    compared = [(name, float(policy.range.width**degree)) for name in priced() if (degree := STATISTICS[name].degree)]
+    for all its samples; last their sum, in km/h to the power that each has. 0 where none is released."""
+    compared = [(name, float(QUANTA_PER_KMH**degree)) for name in priced() if (degree := STATISTICS[name].degree)]
     found = np.zeros((len(terms), len(compared)))
     for hat, (rows, of_hat) in enumerate(zip(counts.each_rows(), terms, strict=True)):
         by_plate = counts.count[rows]
@@ -504,7 +504,8 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
         large = sizes >= policy.min_plates
         offered = np.repeat(large, sizes)
         hat_rows = np.append(0, np.cumsum(sizes[large]))
-        occupancy = Occupancy(hat_rows, counts.plate[offered], counts.count[offered], len(counts.plates))
+        max_kmh = policy.range.width / QUANTA_PER_KMH
+        occupancy = Occupancy(hat_rows, counts.plate[offered], counts.count[offered], len(counts.plates), max_kmh)
         if policy.hats_max:
             kept[offered] = suppress_to(occupancy, nanos, policy.hats_max, policy.min_plates).keep
         else:

@@ -9,8 +9,9 @@ The same of the variance, as a share of U^2 (proven in `mechanisms/variance.py`;
 
     E_var = k (M - k) / M^2 + k' (G - k') / (G^2 eps),    k = min(M - G, floor(M / 2)), k' = min(G*, floor(G / 2)).
 
-A HAT's E is the sum over its statistics. A cap m keeps G_l = min(m_l, m) of each plate, so that G* = m; suppression
-keeps all of a plate's samples or none.
+A HAT's E is the sum over its statistics, each in its own unit as the slides add them: U E + U^2 E_var, taken in units
+of U (of U^2 where there is no mean). At U = 65 km/h that is nearly the variance's alone. A cap m keeps G_l = min(m_l,
+m) of each plate, so that G* = m; suppression keeps all of a plate's samples or none.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Occupancy:
     """The plates and samples of HATs, as in `SlotCounts`: HAT h has rows hat_rows[h]..hat_rows[h+1].
 
     In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT without
-    rows; else ValueError.
+    rows; else ValueError. `max_kmh` is U, by which a variance outweighs a mean.
 
     >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
     >>> pairs.hats, pairs.hat_of_row().tolist()
@@ -90,6 +91,7 @@ class Occupancy:
     plate: Integers
     count: Integers
     plates: int
+    max_kmh: float = 1.0
 
     def __post_init__(self) -> None:
         rows = self.plate.size
@@ -161,6 +163,7 @@ class HatErrors:
             raise ValueError(f"expected plates_min >= 1, got {plates_min}")
         hat, sizes, count = occupancy.hat_of_row(), np.diff(occupancy.hat_rows), occupancy.count
         self.epsilon, self.variance_epsilon = nanos.mean / NANO, nanos.variance / NANO
+        self._unit = occupancy.max_kmh if nanos.mean else 1.0  # of a variance
         self.rows_from: list[int] = occupancy.hat_rows.tolist()
         total = array("q", np.diff(np.append(0, np.cumsum(count))[occupancy.hat_rows]).tolist())
         spare = array("q", np.maximum(sizes - plates_min, 0).tolist())
@@ -189,7 +192,9 @@ class HatErrors:
 
     def _error(self, total: int, kept: int, largest: int) -> float:
         error = hat_error(total, kept, largest, self.epsilon) if self.epsilon else 0.0
-        return error + variance_error(total, kept, largest, self.variance_epsilon) if self.variance_epsilon else error
+        if not self.variance_epsilon:
+            return error
+        return error + self._unit * variance_error(total, kept, largest, self.variance_epsilon)
 
     def errors_without(self, rows: Integers) -> Floats:
         """`error_without` of many rows, in an array of any shape: the very same doubles."""
@@ -204,7 +209,8 @@ class HatErrors:
         if self.epsilon:
             shares = (1 - left / total) + largest / (some * self.epsilon)
         if self.variance_epsilon:
-            shares += share_of_pairs(total - left, total) + share_of_pairs(largest, some) / self.variance_epsilon
+            pairs = share_of_pairs(total - left, total) + share_of_pairs(largest, some) / self.variance_epsilon
+            shares += self._unit * pairs
         return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
     def suppress(self, row: int) -> None:
@@ -263,7 +269,7 @@ _BATCH = 256
 class Suppression:
     """`keep[r]`: row r still counts. `hats_before`, `hats_after` (the papers' K): the most HATs of one plate.
 
-    `threshold` is E_thresh, the largest error before; `errors[h]` is E of HAT h now; both are shares of U.
+    `threshold` is E_thresh, the largest error before; `errors[h]` is E of HAT h now; both are in units of U.
 
     >>> left = Suppression(np.array([True, False]), 2, 1, threshold=0.5, errors=np.array([0.25, 0.5]))
     >>> left.worst_error

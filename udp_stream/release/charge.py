@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
 from math import ceil
-from typing import Final, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,7 +53,10 @@ _WITHHELD: dict[str, Status] = {
     "uninformative": "withheld_uninformative",
     "unplanned": "withheld_unplanned",
     "partial": "withheld_partial",
+    "unit": "withheld_unit",
 }
+
+Unasked = Literal["", "partial", "unit"]
 
 NO_ROWS = np.array([], dtype=np.int64)
 
@@ -266,7 +269,8 @@ def key_without_secret(text: str) -> bytes:
 class ReleaseContext:
     """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
 
-    `caveats` and `trial` go into every record. `before_charge` is called each time before plates are charged.
+    `judges_unit`: whether releases may tell that speeds are in another unit, and slots are withheld then. `caveats` and
+    `trial` go into every record. `before_charge` is called each time before plates are charged.
     `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
     readers. `forecaster` sees every slot. `city` replaces the policy's question to the city. `presence` has the rules
     of "add-remove": slots take another road then (`presence.py`).
@@ -289,6 +293,7 @@ class ReleaseContext:
     forecaster: SlotForecaster | None = None
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
+    judges_unit: bool = False
     presence: PresenceRules | None = None
 
     @property
@@ -306,7 +311,8 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     if rules is not None:
         sums = PresenceForecaster(context.calendar.slots, rules, context.software, context.trial)
         return replace(context, forecaster=sums)
-    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes)
+    judges = context.judges_unit and policy.forecasts
+    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes, judges)
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
     return replace(context, forecaster=forecaster, planner=planner)
 
@@ -329,14 +335,14 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     period = slot.in_period.period
     check = partial(require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates)
     # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one the same balances.
-    city, question = None, context.question
-    asked = None if question is None else _asked_of_city(question, slot, context)
+    city, question, why = None, context.question, _unasked(slot, context)
+    asked = None if question is None else _asked_of_city(question, slot, context, why)
     if question is not None and asked is not None:
         check()
         context.before_charge()
         city = charge_city(asked, question, counts, period, policy, ledger)
     # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be charged.
-    priced = _price(hats, slot, context.planner, ledger)
+    priced = _price(hats, slot, context.planner, ledger, why)
     is_charging = asked is not None or any(hat.plan is not None for hat in priced)
     if is_charging:
         check()
@@ -359,18 +365,31 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     )
 
 
-def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseContext) -> CityPlan | None:
-    if not slot.policy.forecasts or slot.counts.partial:
+def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseContext, why: Unasked) -> CityPlan | None:
+    if not slot.policy.forecasts or why:
         return None
     forecaster = context.forecaster
     known = None if forecaster is None else forecaster.city(slot.counts.start_ms, slot.history)
     return question.ask(slot.counts, slot.policy, known)
 
 
-def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatInFlight]:
-    """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
+def _unasked(slot: SlotToPlan, context: ReleaseContext) -> Unasked:
+    """Why nothing of a whole slot is asked or charged, if anything is: from counts and earlier releases."""
     if slot.counts.partial:
-        return [hat.with_price(Terms(withheld="partial").within(slot.policy), None) for hat in hats]
+        return "partial"
+    known, policy = context.forecaster, slot.policy
+    is_doubted = known is not None and policy.forecasts and context.judges_unit
+    if known is not None and is_doubted and known.in_doubt(slot.counts.start_ms, slot.history, policy.fingerprint()):
+        return "unit"
+    return ""
+
+
+def _price(
+    hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger, why: Unasked
+) -> list[HatInFlight]:
+    """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
+    if why:
+        return [hat.with_price(Terms(withheld=why).within(slot.policy), None) for hat in hats]
     planned = planner.plan(slot, budget_balances(ledger, slot.in_period.period, slot.counts.plates))
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")

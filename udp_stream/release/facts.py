@@ -417,6 +417,11 @@ STEADY_S: Final = 600.0
 BEHIND_S: Final = 600.0
 """From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
 
+UNIT_IN_DOUBT: Final = (
+    "releases say that speeds are in another unit than speed.unit: slots are withheld, at no charge, until a person "
+    "sets it, or speed.unit_checked = true if it is right"
+)
+
 LATE: Final = (
     "Old pings are released if they come while nothing else does (docs/operations.md, Outages, recorded pings)"
 )
@@ -499,9 +504,10 @@ class RunLog:
     def lines(self, now_s: float, *, at_the_end: bool = False) -> list[Line]:
         """What is to be said now: of slots that are out, and of what comes in. Ask about once a second."""
         out = [at for at, slot in self._slots.items() if slot.due <= 0 and now_s - slot.last_s >= QUIET_S]
-        of_slots = (self._slot_line(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out))
-        lines = *of_slots, *self._incoming(now_s, at_the_end)
-        return [line for line in lines if line is not None]
+        slots = [(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out)]
+        in_doubt = sum(slot.hats["withheld_unit"] for _, slot in slots)
+        doubts = [Line("unit", UNIT_IN_DOUBT, {"hats": in_doubt}, warns=True)] if in_doubt else []
+        return [*(self._slot_line(*slot) for slot in slots), *doubts, *self._incoming(now_s, at_the_end)]
 
     def _slot_line(self, start_ms: int, slot: _ClosedSlot) -> Line:
         start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)

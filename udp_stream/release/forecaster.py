@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -17,6 +18,7 @@ from udp_stream.forecast.model import DAYS, PER_HAT, Memory, ReleasedHats, SlotF
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
 from udp_stream.forecast.presence import PresenceEstimates, PresenceMemory
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
+from udp_stream.forecast.unit import Evidence, evidence_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.base import NonNegative, Share
 from udp_stream.mechanisms.city_tree import city_bins
@@ -269,12 +271,8 @@ def smooth_slot(
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
     prior, rest = prior_of_records(records), rest_of_records(records)
     carried = memory.carried(day, cells)
-    measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
-    value, noise, clipped = _measured([record for record in records if record.mean is not None])
-    chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
-    learnt = memory.learn(
-        day, ReleasedHats(cells[measured], chosen, value, noise, rest[measured], clipped, hours), max_kmh
-    )
+    measured, released = np.flatnonzero([record.mean is not None for record in records]), released_hats(records, hours)
+    noise, learnt = released.noise, memory.learn(day, released, max_kmh)
     here = memory.predict(day, cells, prior)
     found = unmeasured(here.mean, here.variance + rest, carried, max_kmh).with_some(measured, learnt)
     gain = np.zeros(len(records))
@@ -355,6 +353,14 @@ def _mean_distance(apart: float, off: float) -> float:
     return MEAN_ABS_PER_SD * off * math.exp(-(ratio**2) / 2) + apart * math.erf(ratio / math.sqrt(2))
 
 
+def released_hats(records: Sequence[Release], hours: float) -> ReleasedHats:
+    """What the records with a mean say of a slot of so many hours."""
+    chosen = [record for record in records if record.mean is not None]
+    cells = np.array([int(record.hat.cell, 16) for record in chosen], dtype=np.uint64)
+    value, noise, clipped = _measured(chosen)
+    return ReleasedHats(cells, prior_of_records(chosen), value, noise, rest_of_records(chosen), clipped, hours)
+
+
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:
     """What the records' forecasts read of counts; 0 for records that have none."""
     priors = np.zeros((len(records), 1 + PER_HAT))
@@ -422,6 +428,10 @@ class SlotForecaster(ABC):
         """What is known of the city's shape before a slot, after all earlier ones; None if nobody wants to know."""
         return None
 
+    def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:  # noqa: ARG002
+        """Whether the releases before a slot, made under this policy, say that their speeds are in another unit."""
+        return False
+
     def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
         return self._learn(history, slot[1]).get(slot, [])
 
@@ -487,14 +497,23 @@ class Forecaster(SlotForecaster):
     ['8742d98b6ffffff', '8742d9d4cffffff']
     """
 
-    def __init__(self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False) -> None:
+    _policy: str
+    _is_doubted: bool
+    _evidence: Evidence
+    _usual: tuple[Memory, CityMemory | None] | None
+    """What was known before there was evidence."""
+
+    def __init__(
+        self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False, judges_unit: bool = False
+    ) -> None:
         super().__init__(slots, software)
-        self._max_kmh = max_speed / QUANTA_PER_KMH
+        self._max_kmh, self._judges_unit = max_speed / QUANTA_PER_KMH, judges_unit
         self._new_shapes = partial(CityMemory, city_bins(max_speed).edges_kmh[1:]) if shapes else lambda: None
         self._forget()
 
     def _forget(self) -> None:
         self._memory, self._shapes = Memory(), self._new_shapes()
+        self._forget_unit("")
 
     def forecast(self, counts: SlotCounts, history: LedgerHistory) -> SlotForecast:
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
@@ -513,16 +532,23 @@ class Forecaster(SlotForecaster):
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return history.slots_since(since_ms)
 
+    def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:
+        self._learn(history, start_ms)
+        return self._is_doubted and self._policy == policy
+
     def _learn_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> list[Smoothed]:
         withdrawn = history.withdrawn(*slot, cells) if self._withdrawals else set()
         found = history.releases(*slot, [cell for cell in cells if cell not in withdrawn])
         records = [record for record in found if record is not None]
         if not records:
             return []
-        self._memory.count(*self._when(slot), sum(record.samples for record in records))
         when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
+        if self._judges_unit and self._judge_unit(records, *when):
+            records = [msgspec.structs.replace(record, mean=None) for record in records]
+        for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
+            memory.count(*self._when(slot), sum(record.samples for record in records))
         estimates = smooth_slot(records, self._memory, *when, *known)
-        answer = None if self._shapes is None or withdrawn else history.city(*slot)
+        answer = None if self._shapes is None or withdrawn or self._is_doubted else history.city(*slot)
         return self._with_cdfs(estimates, records, slot, answer)
 
     def _with_cdfs(
@@ -534,6 +560,30 @@ class Forecaster(SlotForecaster):
         if answer is not None:
             self._shapes.learn(day, answer)
         return with_cdfs(estimates, {record.release_id: record.plates for record in records}, self._shapes.told(day))
+
+    def _judge_unit(self, records: Sequence[Release], day: dt.date, hours: float) -> bool:
+        """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict all is forgotten
+        that was learnt since the first evidence. A doubt lasts until there are records under another policy."""
+        if records[0].policy != self._policy:
+            self._forget_unit(records[0].policy)
+        if self._is_doubted:
+            return True
+        memory = self._memory if self._usual is None else self._usual[0]
+        released = released_hats(records, hours)
+        usual = memory.predict(day, released.cells, released.prior)
+        self._evidence = self._evidence.more(evidence_of(usual, released, self._max_kmh))
+        self._is_doubted = self._evidence.is_enough or any(record.status == "withheld_unit" for record in records)
+        if self._is_doubted and self._usual is not None:
+            self._memory, self._shapes = self._usual
+        if self._is_doubted or not self._evidence.is_any:
+            self._usual = None
+        elif self._usual is None:
+            self._usual = deepcopy((self._memory, self._shapes))
+        return self._is_doubted
+
+    def _forget_unit(self, policy: str) -> None:
+        """There is no doubt of the unit of the releases of a policy, so far."""
+        self._policy, self._is_doubted, self._evidence, self._usual = policy, False, Evidence(), None
 
     def _when(self, slot: Slot) -> tuple[dt.date, float]:
         """The day on which a slot starts, and the part of it that is over when the slot ends."""

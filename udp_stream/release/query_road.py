@@ -52,6 +52,7 @@ from udp_stream.release.record import (
     encode_result,
     query_id,
     round_id,
+    within_1km,
 )
 from udp_stream.release.road import draw_once, witness
 from udp_stream.units import NANO, duration_name
@@ -295,6 +296,7 @@ def result_of(
             period=query.period,
             period_budget=query.period_budget_nano / NANO,
             caveats=context.caveats,
+            period_within_1km=within_1km(query.measure, query.period_budget_nano, context.policy.delta),
         ),
         policy=query.fingerprint(),
         software=context.software,

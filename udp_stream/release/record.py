@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from udp_stream.ledger.filters import epsilon_within
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import NOBODY, NonNegative, Positive
 from udp_stream.mechanisms.cdf import Cdf
@@ -132,7 +133,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "value": "the count; a density, as a share; of a threshold the share of plates inside; null for the nearest",
         "low": "the truth is at least this",
         "high": "the truth is at most this",
-        "distances_m": "of the nearest that were found, the least first, metres; which plates they are is not told",
+        "distances_m": "of the nearest that were found, the least first, metres: Algorithm 8 names the plates, "
+        "which are not told here",
         "radii_m": "how far each distance is off at most, metres",
         "excess_m": "how much farther away the s-th nearest of those found may be than that of all, for every s, "
         "metres; null if a plate gave nothing",
@@ -156,6 +158,11 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "period": "what a budget is for: a length of time, or lifetime",
         "period_budget": "budget of a plate and period, for all queries",
         "caveats": "what happened to the ledger by which a plate may have lost more than is said here",
+        "period_within_1km": "what the period's rho implies of inputs at most 1 km apart; absent of an epsilon",
+    },
+    "Within": {
+        "epsilon_per_km": "epsilon per km, with this delta (Adaptive Privacy Budgeting, equation 10)",
+        "delta": "that of the configuration",
     },
     "Smoothed": {
         "schema": "name and version of this form",
@@ -242,6 +249,7 @@ Status = Literal[
     "withheld_uninformative",
     "withheld_unplanned",
     "withheld_partial",
+    "withheld_unit",
 ]
 
 
@@ -568,6 +576,24 @@ class QueryPlates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: Count
 
 
+class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rho per square kilometre implies: (epsilon, delta, Lambda)-geo-privacy, of inputs at most Lambda apart.
+
+    >>> within_1km("zcdp", 10**9, 1e-6)
+    Within(epsilon_per_km=8.016993, delta=1e-06)
+    """
+
+    epsilon_per_km: NonNegative
+    delta: Positive
+
+
+def within_1km(measure: str, nano: int, delta: float) -> Within | UnsetType:
+    """Of an amount by distance; an epsilon per kilometre is one already (*Adaptive Privacy Budgeting*, equation 10)."""
+    if MEASURES[measure].noise.power == 1:
+        return UNSET
+    return Within(epsilon_within(nano, delta, 1.0), delta)
+
+
 class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The most that a plate was charged for this answer, the most it could be, and its budget for a period.
 
@@ -587,6 +613,7 @@ class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     period: str
     period_budget: Positive
     caveats: tuple[str, ...]
+    period_within_1km: Within | UnsetType = UNSET
 
 
 class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.noise import Floats
 from udp_stream.mechanisms.widths import at_speed
 from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.presence import release_presence
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
 from udp_stream.units import QUANTA_PER_KMH
@@ -59,7 +60,7 @@ class Rehearsed:
     """Likely errors of a feed's HATs, in km/h, weighed by pings over all HATs, withheld ones too.
 
     `constant` is the error of the best single number for all HATs, and `counts` that of the best line in
-    log(samples / plates). `served` is the share of pings in HATs with a mean.
+    log(samples / plates). `served` is the share of pings in HATs with a mean (under "add-remove", in the domain).
 
     >>> Rehearsed(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
     0.67
@@ -167,10 +168,17 @@ def _of_city(
 
 
 def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger) -> Floats:
-    """Rows: true means, pings, plates, estimates (NaN: none), whether a mean was released."""
-    out, starts = release_slot(counts, values, context, ledger, lambda _: None), values.starts[counts.hat_rows]
+    """Rows: true means, pings, plates, estimates (NaN: none), whether a mean (or the noised sums) was released."""
+    starts = values.starts[counts.hat_rows]
     pings = np.diff(starts)
     truth = np.add.reduceat(values.speed, starts[:-1]) / pings / QUANTA_PER_KMH
+    if (rules := context.presence) is not None:
+        release_presence(counts, values, context, ledger, lambda _: None)
+        estimates = context.smoothed((counts.start_ms, counts.end_ms), ledger)
+        found = dict(zip(rules.cells.tolist(), (one.value_kmh for one in estimates), strict=True))
+        value = np.array([found.get(cell, np.nan) for cell in counts.cells.tolist()])
+        return np.array([truth, pings, np.diff(counts.hat_rows), value, ~np.isnan(value)], dtype=np.float64)
+    out = release_slot(counts, values, context, ledger, lambda _: None)
     means = [decode(payload).mean for payload in out.payloads.values()]
     value = np.array([np.nan if mean is None else mean.value_kmh for mean in means])
     if context.policy.forecasts:

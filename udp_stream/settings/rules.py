@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from udp_stream.board.look import host_of
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins
@@ -254,6 +255,8 @@ def _check_bins(settings: Settings) -> None:
         except ValueError as error:
             raise ConfigError(f"release.bins: {error}") from error
     branching = settings.release.branching
+    levels, rule = settings.release.levels, '"best" where release.branching is "auto"'
+    require(levels == "best" or branching != "auto", "release.levels", rule, levels)
     if branching == "auto":
         return
     name, leaves = "release.branching", math.prod(branching)
@@ -274,6 +277,8 @@ def _check_bins(settings: Settings) -> None:
 _USERNAME = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65_535
+TEXTS_OF_PAGE: Final = {"title": 80, "note": 300, "tiles": 300, "tiles_credit": 120}
+"""Keys of `[dashboard]` that a page shows, and how long they may be."""
 _PREFIX_MAX = 200
 _PREFIX = re.compile(rf"[A-Za-z0-9._-]{{0,{_PREFIX_MAX}}}")
 """A topic's name has at most 249 characters, and ours have less than 49 behind the prefix."""
@@ -350,13 +355,22 @@ def _is_address(text: str) -> bool:
 
 
 def check_dashboard(dashboard: DashboardSection) -> None:
-    """ConfigError for what is no address; port 0 is any free one.
+    """ConfigError for what is no address, and for a text that is not one line; port 0 is any free one.
 
     >>> check_dashboard(DashboardSection(listen="[::1]:0"))
     """
     address = _ADDRESS.fullmatch(dashboard.listen)
     rule = "HOST:PORT, as in 127.0.0.1:8321"
     require(address is not None and int(address[1]) <= _PORT_MAX, "dashboard.listen", rule, repr(dashboard.listen))
+    for key, most in TEXTS_OF_PAGE.items():
+        text = getattr(dashboard, key)
+        is_line = len(text) <= most and all(sign.isprintable() for sign in text)
+        require(is_line, f"dashboard.{key}", f"one line of at most {most} characters", f"{len(text)} characters")
+    rule = "an address such as https://tiles.example.org/{z}/{x}/{y}.png"
+    require(not dashboard.tiles or host_of(dashboard.tiles) is not None, "dashboard.tiles", rule, repr(dashboard.tiles))
+    require(
+        bool(dashboard.tiles) or not dashboard.tiles_credit, "dashboard.tiles_credit", "dashboard.tiles, too", "none"
+    )
 
 
 def check_redis(ledger: LedgerSection) -> None:

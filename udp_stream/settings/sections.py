@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import ConfigError
-from udp_stream.mechanisms.base import Cap
+from udp_stream.mechanisms.base import Cap, Levels
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
@@ -142,11 +142,17 @@ def is_file(url: str) -> bool:
 
 
 class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export` has written."""
+    """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export` has written, `gtfs`
+    a timetable, `tiles` an address with {z}, {x} and {y}."""
 
     listen: str = "127.0.0.1:8321"
     slots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
     statement: str = ""
+    gtfs: str = ""
+    title: str = ""
+    note: str = ""
+    tiles: str = ""
+    tiles_credit: str = ""
 
 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
@@ -361,6 +367,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     cdf_epsilon: Epsilon | Literal["auto"] = "auto"
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
     branching: Literal["auto"] | tuple[int, ...] = "auto"
+    levels: Levels = "best"
     min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 3
     suppression: Suppression = "off"
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
@@ -412,6 +419,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             prices={name: budget.charge_nano(epsilon) for name, epsilon in self.release.epsilons.items()},
             bins=self.release.bins,
             branching=self.release.branching,
+            levels=self.release.levels,
             cap=self.release.cap,
             min_plates=self.release.min_plates,
             accounting=budget.accounting,
@@ -446,6 +454,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return None if self.domain is None else PresenceRules.of(self.policy, self.domain)
 
     @property
+    def judges_unit(self) -> bool:
+        """Whether speeds may be found in another unit: not where they are derived, nor where a person has looked."""
+        return self.speed.from_ == "field" and not self.speed.unit_checked
+
+    @cached_property
     def ping_rules(self) -> PingRules:
         speed, box = self.speed, self.pings.box
         return PingRules(unit=speed.read_in, max_kmh=speed.max_kmh, reject_above_kmh=speed.reject_above_kmh, box=box)

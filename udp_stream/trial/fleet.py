@@ -402,12 +402,15 @@ class Fleet:
         """The same for the whole run at once: 40 bytes a ping, so mind the memory of long runs."""
         return FleetColumns(*map(np.concatenate, zip(*(vars(some).values() for some in self.chunks()), strict=True)))
 
+    def city(self) -> City:
+        return City(self._rng(_CITY))
+
     def _rng(self, *key: int) -> Rng:
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key)))
 
     def _pings(self) -> Iterator[tuple[float, Records]]:
         """(end of chunk, its pings by time), with `second` counted from the epoch in local time."""
-        city, rng, trips = City(self._rng(_CITY)), self._rng(_FLEET), FIRST_TRIP
+        city, rng, trips = self.city(), self._rng(_FLEET), FIRST_TRIP
         weights = np.cumsum(1.0 / (np.arange(ROUTES) + 5.0))  # most run in the middle, the suburbs see a few
         route = np.searchsorted(weights / weights[-1], rng.random(self.buses), side="right")
         driver = 1.0 + 0.05 * bell(rng, self.buses)

@@ -102,7 +102,7 @@ def _cut(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 @lru_cache(maxsize=100_000)
-def _beside(cell: int) -> tuple[int, ...]:
+def cells_beside(cell: int) -> tuple[int, ...]:
     """The cell's neighbours, without itself: six in the order around it. Of H3's pentagons five; there, and next to
     them, in any order."""
     return tuple(other for other in h3.grid_disk(cell, 1) if other != cell)
@@ -113,7 +113,7 @@ def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
     but near H3's pentagons; -1 where there is none.
     """
     # A pentagon has five: the cell itself fills up, and is left out below.
-    around = [(*_beside(cell), *[cell] * 6)[:6] for cell in cells.tolist()]
+    around = [(*cells_beside(cell), *[cell] * 6)[:6] for cell in cells.tolist()]
     wanted = np.array(around, dtype=np.uint64).reshape(cells.size, 6)
     at = np.minimum(np.searchsorted(cells, wanted), max(0, cells.size - 1))
     found: NDArray[np.int64] = np.where((cells[at] == wanted) & (wanted != cells[:, None]), at, -1)

@@ -7,6 +7,7 @@ const STRIPES_PX = 18; // narrower cells have no stripes
 const NUMBERS_PX = 34; // narrower cells have no numbers
 const MARK_PX = 7;
 const AROUND = 0.5; // of the view, drawn beyond its edge
+const FINE = 1.5; // of a line's simplification on the screen
 const { L } = window;
 
 export class CellMap {
@@ -20,6 +21,7 @@ export class CellMap {
       zoomAnimation: !isStill, fadeAnimation: false, inertia: !isStill,
     }).setView([0, 0], 2);
     L.control.scale({ imperial: false, position: 'bottomright' }).addTo(this.map);
+    this.map.createPane('lines').style.zIndex = 300;
     this.group = L.featureGroup().addTo(this.map);
     this.group.bindTooltip(({ cell }) => element('span', {}, `${nameOf(cell.id)}: ${briefOf(cell)}`), { sticky: true });
     this.group.on('click', (event) => choose(event.sourceTarget.cell.id));
@@ -29,20 +31,50 @@ export class CellMap {
     this.chosen = null;
     this.renderer.addTo(this.map);
     this.defineStripes();
+    this.over = this.groupOver();
+    this.drawTiles(container.dataset.tiles);
     this.map.on('moveend', () => this.drawOver());
     new ResizeObserver(() => this.map.invalidateSize({ pan: false })).observe(container);
     this.map.on('zoomend', () => this.measure());
   }
 
-  /** Patterns are the map's own: a stylesheet cannot name one. Beside the shapes, what is written over them. */
+  /** Patterns are the map's own: a stylesheet cannot name one. */
   defineStripes() {
     const root = this.container.querySelector('.leaflet-overlay-pane svg');
     const stripes = STEPS_KMH.map((_, step) => svg('pattern', {
       id: `stripes-${step}`, width: 7, height: 7, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)',
       class: `step-${step}` },
     svg('rect', { width: 7, height: 7, class: 'ground' }), svg('rect', { width: 3.5, height: 7, class: 'stripe' })));
-    this.over = svg('g', { class: 'over', 'aria-hidden': 'true' });
-    root.append(svg('defs', {}, ...stripes), this.over);
+    root.append(svg('defs', {}, ...stripes));
+  }
+
+  /** What is written over the shapes; nothing beneath them is seen through it. */
+  groupOver() {
+    const pane = this.map.createPane('marks');
+    pane.style.zIndex = 450;
+    L.svg({ pane: 'marks', padding: AROUND }).addTo(this.map);
+    const over = svg('g', { class: 'over', 'aria-hidden': 'true' });
+    pane.firstChild.append(over);
+    return over;
+  }
+
+  /** Pictures of the ground, where the page's owner names a server of them. */
+  drawTiles(address) {
+    if (!address) return;
+    const tiles = L.tileLayer(address, { maxZoom: 19, referrerPolicy: 'origin' });
+    tiles._removeTile = L.GridLayer.prototype._removeTile; // Leaflet's own puts a data: image in, which no policy allows
+    tiles.addTo(this.map);
+  }
+
+  /** The lines of the network, beneath the cells. One path for all, so that none is styled or found alone. */
+  drawLines(lines) {
+    this.lines?.remove();
+    if (!lines.length) return;
+    this.container.dataset.lines = lines.length;
+    this.linesOn ??= L.svg({ pane: 'lines', padding: AROUND });
+    const renderer = this.linesOn;
+    this.lines = L.polyline(lines.map((line) => line.map(([lon, lat]) => [lat, lon])),
+      { renderer, pane: 'lines', interactive: false, smoothFactor: FINE, className: 'network' }).addTo(this.map);
   }
 
   /** Draw a slot's cells. The view stays as it is, but for the first of all. */

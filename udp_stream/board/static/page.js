@@ -4,19 +4,20 @@ import { CellMap, markAt } from './map.js';
 import { dayPlot, element, emptyPanel, panelOf, svg } from './panel.js';
 import { CellTable } from './table.js';
 import {
-  cellsOf, clockOf, counted, dayOf, protectedOf, slotWords, STEPS_KMH, summaryOf, warningsOf,
+  cellsOf, clockOf, counted, dayOf, liveOf, placesFrom, protectedOf, slotWords, STEPS_KMH, summaryOf, warningsOf,
 } from './words.js';
 
 const KINDS = ['releases', 'estimates', 'withdrawals'];
 const KEPT_SLOTS = 6; // decoded, so that a slider goes back and forth at once
 const SOON_MS = 150; // notices of one commit come together
 const AGAIN_MS = 2000;
+const LOOK_MS = 30_000; // whether the newest slot is still new
 const REFUSED_MS = 5000; // until a stream is asked for again: there are too many, or a proxy has lost its server
 
 const at = (id) => document.getElementById(id);
 const chosen = new URLSearchParams(location.hash.slice(1));
 const state = {
-  slots: [], outlines: {}, cells: [], records: new Map(), drawn: '',
+  slots: [], outlines: {}, cells: [], records: new Map(), drawn: '', places: '', isOpen: false, aheadMs: 0,
   slot: chosen.get('slot'), cell: chosen.get('cell'), isReady: false,
 };
 const map = new CellMap(at('map'), choose);
@@ -44,13 +45,25 @@ const refreshIn = (ms) => { clearTimeout(timer); timer = setTimeout(refresh, ms)
 async function refreshed() {
   if (!state.isReady) await get('readyz');
   state.isReady = true;
-  const { slots, synthetic } = await (await get('v1/slots')).json();
+  const answer = await get('v1/slots');
+  const { slots, synthetic } = await answer.json();
+  state.aheadMs = (Date.parse(answer.headers.get('date')) || Date.now()) - Date.now();
   at('synthetic').hidden = !synthetic;
   if (!slots.length) return;
   state.slots = slots;
-  state.outlines = await (await get('v1/outlines')).json();
+  const [outlines] = await Promise.all([get('v1/outlines'), lookAtPlaces()]);
+  state.outlines = await outlines.json();
+  showLive();
   drawTime();
   await drawSlot();
+}
+
+/** Names and lines, where others came since. */
+async function lookAtPlaces() {
+  const places = await (await get('v1/places')).text();
+  if (places === state.places) return;
+  map.drawLines(placesFrom(JSON.parse(places)));
+  Object.assign(state, { places, drawn: '' });
 }
 
 const newest = () => state.slots.at(-1);
@@ -90,11 +103,8 @@ async function drawSlot() {
 // --- words ---
 
 function drawWords(slot, { releases, estimates, cells }) {
-  const { text, isFew } = summaryOf(cells);
-  const advice = [' ', element('code', {}, 'udp-stream plan'),
-    ' shows what would measure more.'];
-  const lacking = releases.length ? [] : [' There are no releases here, so nothing counts as measured.'];
-  at('summary').replaceChildren(text, ...(isFew ? advice : []), ...lacking);
+  const lacking = releases.length ? '' : ' There are no releases here, so nothing counts as measured.';
+  at('summary').textContent = summaryOf(cells) + lacking;
   const warnings = warningsOf([...releases, ...estimates], releases);
   at('banner').replaceChildren(...warnings.map((words) => element('p', {}, words)));
   at('banner').hidden = !warnings.length;
@@ -238,20 +248,26 @@ function listen() {
   });
 }
 
-function showLive(isLive) {
-  at('live').textContent = isLive ? 'Live' : 'No connection, trying again';
-  at('live').classList.toggle('is-live', isLive);
+function showLive(isOpen = state.isOpen) {
+  state.isOpen = isOpen;
+  const said = newest() ? liveOf(newest(), Date.now() + state.aheadMs) : 'Connected';
+  at('live').textContent = isOpen ? said : 'No connection, trying again';
+  at('live').classList.toggle('is-open', isOpen);
+  at('live').classList.toggle('is-live', isOpen && said === 'Live');
 }
 
 at('slot').addEventListener('input', (event) => showSlot(Number(event.target.value)));
 at('newest').addEventListener('click', () => showSlot(state.slots.length - 1));
 at('whole').addEventListener('click', () => map.showWhole());
-document.addEventListener('keydown', (event) => { if (event.key === 'Escape') close(); });
+document.addEventListener('keydown', ({ key, target }) => {
+  if (key === 'Escape' && target !== at('find')) close(); // there it empties the field
+});
 document.addEventListener('visibilitychange', () => { // a page that nobody sees holds no stream
   if (document.hidden) stream.close();
   else listen();
 });
 
+setInterval(showLive, LOOK_MS);
 drawLegend();
 at('panel').replaceChildren(...emptyPanel());
 listen();

@@ -1,7 +1,7 @@
 // The panel of one cell: its estimate, its day, and how its speeds spread. Pictures are SVG, words are text nodes.
 
 import {
-  briefOf, CDF_ERROR, clockOf, counted, dayOf, nameOf, numberOf, rangeOf, sentencesOf, wallClock,
+  briefOf, CDF_ERROR, clockOf, counted, dayOf, idOf, numberOf, placeOf, rangeOf, sentencesOf, wallClock,
 } from './words.js';
 
 const WIDTH = 320;
@@ -18,7 +18,8 @@ export const svg = (tag, attributes = {}, ...children) =>
   made(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
 
 const ABOUT = 'A release is what the buses of a cell told in a slot, with noise that hides each of them. An estimate joins it '
-  + 'with earlier slots and neighbouring cells: it has the colour on the map.';
+  + 'with earlier slots and neighbouring cells: it has the colour on the map. Its likely range leaves room for an incident '
+  + 'that a release shows only in part; that of a release alone does not, and may be the narrower.';
 
 /** What the panel says while no cell is chosen. */
 export function emptyPanel() {
@@ -36,7 +37,7 @@ export function panelOf(cell, close) {
   const button = element('button', { type: 'button', class: 'close', 'aria-label': 'Close the panel' }, '×');
   button.addEventListener('click', close);
   return [
-    element('h2', {}, 'Cell ', element('span', { class: 'id', title: cell.id }, nameOf(cell.id))), button,
+    ...headOf(cell.id), button,
     cell.withdrawn === null ? null
       : element('p', { class: 'alert' }, `Withdrawn: ${cell.withdrawn}. Do not use what was released here.`),
     cell.isNews ? element('p', { class: 'alert' }, 'Not as usual. ', newsWords(estimate)) : null,
@@ -45,9 +46,18 @@ export function panelOf(cell, close) {
     cell.value === null ? null : barsOf(cell),
     element('h3', {}, dayOf(cell.hat.slot_start)),
     dayPlot(cell, []),
-    ...(estimate ? spreadOf(estimate) : []),
+    ...(estimate && !cell.isHidden ? spreadOf(estimate) : []), // CDFs are none of noised sums
     element('p', { class: 'muted' }, `In 95 of 100 such cells the true mean lies in the bar, if the model is right. ${ABOUT}`),
   ].filter((part) => part !== null);
+}
+
+/** The place by its name, where it has one, and by its H3 id. */
+function headOf(id) {
+  const [place, written] = [placeOf(id), element('span', { class: 'id', title: id }, idOf(id))];
+  if (!place) return [element('h2', {}, 'Cell ', written)];
+  const { name, routes } = place;
+  const served = routes.length ? `${routes.length > 1 ? 'Busiest routes' : 'Route'} ${routes.join(' and ')} · ` : '';
+  return [element('h2', {}, name), element('p', { class: 'muted where' }, `${served}H3 cell `, written)];
 }
 
 const newsWords = ({ news }) => `It is ${Math.round(100 * news)} % likely that something happened here.`;

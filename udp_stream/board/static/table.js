@@ -1,24 +1,33 @@
 // The table: the equal of the map, and the first of the two for keyboards.
 
 import { element } from './panel.js';
-import { byInterest, nameOf, numberOf, rangeOf } from './words.js';
+import { amountFigure, amountRange, byInterest, counted, hasNames, idOf, nameOf, numberOf, rangeOf, soughtOf } from './words.js';
+
+const wordsOf = (text) => text.toLowerCase().normalize('NFKD').split(/[^\p{L}\p{M}\p{N}]+/u).filter((word) => word);
 
 const ROW_PX = 20; // no row is lower
 const FIRST_ROWS = 100; // drawn with the map; the others follow when there is time
 const COLUMNS = [
-  ['Cell', ({ id }) => id],
+  ['Cell', ({ id }) => nameOf(id)],
   ['km/h', ({ value }) => value],
   ['Likely', ({ interval }) => interval && interval[1] - interval[0]],
   ['Guess', ({ guess }) => guess],
-  ['Buses', ({ plates }) => plates],
+  ['Buses', ({ amount }) => amount && amount.value],
 ];
 
 export class CellTable {
   /** `section` holds a table; `choose` is called with a cell's id when its row is clicked. */
   constructor(section, choose) {
+    this.section = section;
     [this.head, this.body] = section.querySelectorAll('thead tr, tbody');
     this.scroller = section.querySelector('.scroller');
     this.order = section.querySelector('#order');
+    this.find = section.querySelector('#find');
+    this.find.addEventListener('input', () => this.draw(this.cells));
+    this.find.addEventListener('keydown', ({ key }) => {
+      const first = key === 'Enter' && this.find.value.trim() && this.body.querySelector('tr');
+      if (first && first.dataset.cell !== this.chosen) choose(first.dataset.cell);
+    });
     this.cells = [];
     this.chosen = null;
     this.sort = null;
@@ -55,13 +64,23 @@ export class CellTable {
   }
 
   inOrder() {
-    if (!this.sort) return this.cells.toSorted(byInterest);
+    if (!this.sort) return this.sought().toSorted(byInterest);
     const { column, sign } = this.sort;
     const key = COLUMNS[column][1];
-    return this.cells.toSorted((one, other) => {
+    return this.sought().toSorted((one, other) => {
       const [a, b] = [key(one), key(other)];
       if (a === null || b === null) return (a === null) - (b === null); // what is not known comes last
       return a === b ? byInterest(one, other) : sign * (a < b ? -1 : 1);
+    });
+  }
+
+  /** All cells, or those that are looked for: each word begins one of a cell's name, routes or id. */
+  sought() {
+    const words = wordsOf(this.find.value);
+    if (!words.length) return this.cells;
+    return this.cells.filter(({ id }) => {
+      const known = wordsOf(soughtOf(id).join(' '));
+      return words.every((word) => known.some((one) => one.startsWith(word)));
     });
   }
 
@@ -72,11 +91,16 @@ export class CellTable {
     const seen = Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / ROW_PX);
     const ordered = this.inOrder();
     this.turn += 1;
-    if (!cells.some(({ id }) => id === this.stop)) this.stop = ordered[0]?.id;
+    if (!ordered.some(({ id }) => id === this.stop)) this.stop = ordered[0]?.id;
     this.body.replaceChildren();
     this.fill(ordered, 0, Math.max(FIRST_ROWS, seen), this.turn);
     if (focused) this.focus(focused);
-    this.order.textContent = this.sort ? '' : 'Not as usual first, then measured and slow.';
+    const found = ordered.length < cells.length ? `${ordered.length} of ${counted(cells.length, 'cell')}. ` : '';
+    const said = found + (this.sort ? '' : 'Not as usual first, then measured and slow.');
+    if (this.order.textContent !== said) this.order.textContent = said; // what is the same is not read out again
+    this.section.classList.toggle('named', hasNames());
+    const isTraffic = cells.some(({ amount }) => amount?.noun === 'bus-hour');
+    this.head.lastElementChild.firstElementChild.textContent = isTraffic ? 'Bus-h' : 'Buses';
     for (const [column, head] of [...this.head.children].entries()) {
       const sign = this.sort?.column === column ? this.sort.sign : 0;
       head.setAttribute('aria-sort', ['descending', 'none', 'ascending'][sign + 1]);
@@ -91,9 +115,9 @@ export class CellTable {
   }
 
   rowOf(cell) {
-    const { id, kind, step, interval, guess, plates } = cell;
+    const { id, kind, step, interval, guess, amount } = cell;
     const button = element('button', { type: 'button', 'aria-pressed': id === this.chosen,
-      tabindex: id === this.stop ? 0 : -1 }, nameOf(id));
+      title: idOf(id), tabindex: id === this.stop ? 0 : -1 }, nameOf(id));
     const look = `chip ${kind}${step === null ? '' : ` step-${step}`}`;
     return element('tr', { 'data-cell': id, class: id === this.chosen ? 'chosen' : '' },
       element('th', { scope: 'row' }, button,
@@ -102,7 +126,8 @@ export class CellTable {
       element('td', {}, element('span', { class: look }, numberOf(cell))),
       element('td', {}, interval ? rangeOf(interval, '–') : '–'),
       element('td', {}, guess === null ? '–' : String(Math.round(guess))),
-      element('td', {}, plates === null ? '–' : plates.toLocaleString('en')));
+      element('td', {}, amount ? amountFigure(amount) : '–',
+        amount?.interval ? element('small', {}, amountRange(amount, '–')) : null));
   }
 
   choose(id) {

@@ -5,7 +5,7 @@ const SOLID_KMH = 10; // widest 95 % interval of a solid cell
 const STRIPED_KMH = 20; // and of a striped one; beyond it a value is no more than a guess
 const NEWS = 0.5; // above it a cell is not as usual
 export const CDF_ERROR = 0.15; // above it a CDF is not drawn
-const FEW = 0.25; // of the cells: if fewer say more than a guess, the summary names `udp-stream plan`
+const RECENT = 3; // slots: one that ended longer ago is none of a live feed
 
 const stepOf = (kmh) => STEPS_KMH.findLastIndex((from) => Math.round(kmh) >= from);
 
@@ -23,18 +23,41 @@ export function cellsOf(releases, estimates, withdrawals = []) {
 function cellOf(release, estimate, withdrawn) {
   const { hat } = release ?? estimate;
   const mean = release?.mean ?? null;
+  const sums = release?.noised ?? null;
   const shown = estimate ?? mean;
   const interval = shown?.interval95_kmh ?? null;
+  const kind = kindOf(interval, (mean ?? sums) !== null && withdrawn === null);
   return {
     id: hat.cell, hat, release, estimate, mean, interval, withdrawn,
     value: shown?.value_kmh ?? null,
     step: shown ? stepOf(shown.value_kmh) : null,
-    kind: kindOf(interval, mean !== null && withdrawn === null),
-    isNews: (estimate?.news ?? 0) > NEWS,
+    kind,
+    isNews: kind !== 'dotted' && (estimate?.news ?? 0) > NEWS, // a guess claims no news
     guess: estimate?.guess.counts_kmh ?? null,
-    plates: release?.counts?.plates ?? null,
+    amount: amountOf(release, estimate),
+    isHidden: sums !== null || Boolean(estimate?.traffic ?? estimate?.plates), // "add-remove": nothing is counted
   };
 }
+
+/** How many buses there were: a count where that is public, else what noised sums leave of it, or of their hours. */
+function amountOf(release, estimate) {
+  const { traffic, plates } = estimate ?? {};
+  if (traffic) return { value: traffic.bus_hours, interval: traffic.interval95, noun: 'bus-hour', digits: 1 };
+  if (plates) return { value: plates.value, interval: plates.interval95, noun: 'bus', digits: 0 };
+  const known = release?.counts?.plates ?? null;
+  return known === null ? null : { value: known, interval: null, noun: 'bus', digits: 0 };
+}
+
+const figureOf = (value, digits) =>
+  value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits });
+export const amountFigure = ({ value, digits }) => figureOf(value, digits);
+export const amountRange = ({ interval, digits }, to) =>
+  interval ? interval.map((end) => figureOf(end, digits)).join(to) : '';
+export const amountWords = (amount) => {
+  const nouns = { bus: ['bus', 'buses'], 'bus-hour': ['bus-hour', 'bus-hours'] }[amount.noun];
+  const figure = amountFigure(amount);
+  return `${figure} ${nouns[figure === '1' ? 0 : 1]}${amount.interval ? `, likely ${amountRange(amount, ' to ')}` : ''}`;
+};
 
 /** Without a release a value is a guess, however narrow its interval. */
 function kindOf(interval, isReleased) {
@@ -43,7 +66,25 @@ function kindOf(interval, isReleased) {
   return width <= SOLID_KMH ? 'solid' : width <= STRIPED_KMH ? 'striped' : 'dotted';
 }
 
-export const nameOf = (cell) => cell.replace(/f+$/, '');
+export const idOf = (cell) => cell.replace(/f+$/, '');
+
+const places = new Map(); // by cell, from the city's timetable
+export const placeOf = (cell) => places.get(cell);
+export const nameOf = (cell) => placeOf(cell)?.name ?? idOf(cell);
+export const hasNames = () => places.size > 0;
+/** What a reader may look for a cell by. */
+export const soughtOf = (cell) => [cell, placeOf(cell)?.name ?? '', ...(placeOf(cell)?.routes ?? [])];
+
+/** Take the names of cells; give the lines of the network. */
+export function placesFrom({ features }) {
+  places.clear();
+  const lines = [];
+  for (const { geometry, properties } of features) {
+    if (properties.cell) places.set(properties.cell, properties);
+    else lines.push(...geometry.coordinates);
+  }
+  return lines;
+}
 export const numberOf = ({ kind, value }) =>
   value === null ? '–' : `${kind === 'striped' ? '~' : ''}${Math.round(value)}${kind === 'dotted' ? '?' : ''}`;
 export const rangeOf = ([low, high], to = ' to ') => `${Math.round(low)}${to}${Math.round(high)}`;
@@ -57,21 +98,28 @@ export function byInterest(one, other) {
 
 /** One line: what a mark on the map stands for. */
 export function briefOf(cell) {
+  const about = speedOf(cell);
+  return cell.isHidden && cell.amount && cell.withdrawn === null ? `${about}; ${amountWords(cell.amount)}` : about;
+}
+
+function speedOf(cell) {
   if (cell.withdrawn !== null) return 'withdrawn';
-  if (cell.value === null) return 'nothing released';
+  if (cell.value === null) return cell.isHidden ? 'no estimate here' : 'nothing released';
   if (cell.kind === 'dotted') return `no more than a guess: ${Math.round(cell.value)} km/h`;
   return `${cell.kind === 'striped' ? 'about ' : ''}${Math.round(cell.value)} km/h, likely ${rangeOf(cell.interval)}`;
 }
 
 /** The cell in sentences. */
 export function sentencesOf(cell) {
-  const { kind, value, interval, guess, plates, mean } = cell;
+  const { kind, value, interval, guess, amount, mean, isHidden } = cell;
   const said = [];
   if (value === null) said.push('No speed is known here.');
-  else if (kind !== 'dotted') said.push(`${sentence(briefOf(cell))}.`);
+  else if (kind !== 'dotted') said.push(`${sentence(speedOf(cell))}.`);
   else said.push(`No more than a guess: ${Math.round(value)} km/h, likely ${rangeOf(interval)}.`);
-  if (plates !== null) said.push(`${counted(plates, 'bus', 'buses')}.`);
-  if (mean === null) said.push(withheldOf(cell));
+  if (amount !== null) said.push(`${amountWords(amount)}.`);
+  if (isHidden && guess !== null) said.push(`Its traffic alone would say ${Math.round(guess)} km/h.`);
+  else if (isHidden) return said;
+  else if (mean === null) said.push(withheldOf(cell));
   else if (guess !== null) said.push(`Without this cell’s release one would have guessed ${Math.round(guess)}.`);
   return said;
 }
@@ -87,6 +135,7 @@ function withheldOf({ release, estimate }) {
     withheld_uninformative: 'Nothing was released: noise would have drowned what there was to learn.',
     withheld_unplanned: 'Nothing was released: the slot’s plan did not know of this cell.',
     withheld_partial: 'Nothing was released: less than half of this slot was read.',
+    withheld_unit: 'Nothing was released: speeds seem to be in another unit than the one set.',
   }[release?.status] ?? (estimate?.release_id ? 'Its release is not here.' : 'No bus came through in this slot.');
 }
 
@@ -99,12 +148,22 @@ export function summaryOf(cells) {
     + `${dotted} are no more than a guess.`;
   const marked = [[news, 'not as usual'], [cells.filter((cell) => cell.withdrawn !== null).length, 'withdrawn']];
   const more = marked.filter(([n]) => n).map(([n, what]) => ` ${n} ${n === 1 ? 'is' : 'are'} ${what}.`);
-  return { text: said + more.join(''),
-    isFew: solid + striped < FEW * cells.length };
+  return said + more.join('');
 }
 
-export function protectedOf({ period_epsilon, period, delta }) {
+/** Whether slots still come, at this time of the server; else until when they came. */
+export function liveOf({ slot_start, slot_end }, nowMs) {
+  const [start, end] = [slot_start, slot_end].map((iso) => Date.parse(iso));
+  return nowMs - end < RECENT * (end - start) ? 'Live' : `Recorded, until ${dayOf(slot_end)}, ${clockOf(slot_end)}`;
+}
+
+export function protectedOf({ neighbours, period_epsilon, period_rho, period, delta, swap_epsilon: ofSpeeds }) {
   const per = { '1d': 'a day', lifetime: 'a lifetime' }[period] ?? spanOf(period);
+  if (neighbours === 'add-remove') {
+    return `Protected: all that each bus sent, that it was there, too (${neighbours}), within epsilon ${period_epsilon} `
+      + `(delta ${delta?.toExponential()}, rho ${period_rho}) for ${per}; its speeds alone within epsilon ${ofSpeeds}. `
+      + 'The cells are a public list.';
+  }
   return `Protected: the speeds of each bus, within epsilon ${period_epsilon}`
     + `${delta ? ` (delta ${delta.toExponential()})` : ''} for ${per}. Not protected: which cells have buses, and how many.`;
 }

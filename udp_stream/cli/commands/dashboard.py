@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from udp_stream.board.follow import Batch, GrowingFile, feed, growing
+from udp_stream.board.look import Look
+from udp_stream.board.places import Places
 from udp_stream.board.slots import Slots
 from udp_stream.errors import ConfigError, UsageError, needs
-from udp_stream.logs import begin_log, counted, say
+from udp_stream.gtfs import GtfsError, read_network
+from udp_stream.logs import WARNING, begin_log, counted, say
 
 if TYPE_CHECKING:
     from udp_stream.settings import Settings
@@ -29,8 +32,10 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
     """Serve until stopped. DependencyUnavailable if the address is taken, or what it reads cannot be read."""
     with needs("web server", "dashboard"):
         from udp_stream.board.server import Board, serving
-    board = Board(Slots(settings.dashboard.slots), Statement(settings.dashboard.statement).read)
     begin_log()
+    ours = settings.dashboard
+    look = Look(ours.title, ours.note, ours.tiles, ours.tiles_credit)
+    board = Board(Slots(ours.slots), Statement(ours.statement).read, _places(arguments.gtfs or ours.gtfs), look)
     if not arguments.files:
         from streams.topics import require_reachable
 
@@ -41,6 +46,16 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
         where = counted(len(files), "file") if files else f"the topics of {settings.kafka.bootstrap}"
         say(f"the dashboard of {where} is at {address}", "live", {"address": address})
         feed(growing(files) if files else _of_topics(settings), board.slots, board.announce)
+
+
+def _places(name: str) -> Places | None:
+    if not name:
+        return None
+    try:
+        return Places(read_network(name))
+    except GtfsError as error:
+        say(f"{error}; the page has no names", "no_names", level=WARNING)
+        return None
 
 
 def _growing(name: str) -> GrowingFile:

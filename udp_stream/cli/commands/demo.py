@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from math import cos, hypot, radians
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ from udp_stream.cli.outputs import Write, records_out, require_distinct, used_fi
 from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import ConfigError, PackageMissing, UsageError, needs
 from udp_stream.forms import require_form
+from udp_stream.gtfs import read_network
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.logs import counted, say
@@ -34,6 +37,7 @@ from udp_stream.release.record import Release
 from udp_stream.runtime import Embedded, Smooth, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
+from udp_stream.trial.timetable import write_timetable
 from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
 
 if TYPE_CHECKING:
@@ -230,11 +234,15 @@ def _is_watched() -> bool:
 def _board(settings: Settings) -> Board | None:
     try:
         with needs("page", "dashboard"):
+            from udp_stream.board.places import Places
             from udp_stream.board.server import Board
     except PackageMissing as missing:
         say(f"{missing}; without it this run shows its end alone")
         return None
-    return Board(Slots(settings.dashboard.slots, is_synthetic=True))
+    with TemporaryDirectory() as folder:
+        write_timetable(Fleet(seed=1), Path(folder))
+        places = Places(read_network(folder))
+    return Board(Slots(settings.dashboard.slots, is_synthetic=True), places=places)
 
 
 def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, board: Board, write: Write) -> None:

@@ -48,9 +48,14 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         if plates or pings_per_plate:
             raise UsageError("--plates, --pings-per-plate: expected no FILE beside them, whose plates and pings count")
         from udp_stream.cli.plan_of_feed import plan_of_feed, print_feed
+        from udp_stream.cli.plan_of_promises import plan_of_promises, print_promises
 
-        print_feed(plan_of_feed(arguments.files, settings, SeededEntropy("plan")), settings)
+        found = plan_of_feed(arguments.files, settings, SeededEntropy("plan"))
+        promises = plan_of_promises(found, settings, SeededEntropy("plan"))
+        print_promises(promises, settings, print_feed(found, settings))
         return
+    if settings.privacy.hides_plates:
+        raise UsageError('plan: expected a FILE where privacy.neighbours is "add-remove": its sums are of whole cities')
     pings_per_plate = pings_per_plate or 40
     if (plates or max(TYPICAL_PLATES)) * pings_per_plate > PINGS_MAX:
         raise UsageError(f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot")

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from udp_stream import experiments
 from udp_stream.cli.outputs import FileRole, require_distinct, used_files
+from udp_stream.cli.papers import read_papers_data, sorted_out
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
@@ -220,12 +221,16 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
     known = EXPERIMENTS | ON_POSITIONS
     if unknown := [name for name in names if name not in known]:
         raise UsageError(f"expected one of {', '.join(known)}, got {unknown[0]!r}")
-    if not arguments.data and (asks := [name for name in names if name in NEED_POSITIONS]):
-        raise UsageError(f"{asks[0]} is about recorded positions: name a feed with --data")
+    has_positions = arguments.data or arguments.theirs or arguments.full
+    if not has_positions and (asks := [name for name in names if name in NEED_POSITIONS]):
+        raise UsageError(f"{asks[0]} is about recorded positions: name a feed with --data, or T-Drive with --theirs")
     # FILE[,section.key=value...]
     split = (re.split(r",(?=[a-z_]+\.[a-z_]+=)", text) for text in arguments.data)
     feeds = [(path, keys) for path, *keys in split]
     require_readable(path for path, _ in feeds)
+    moving, still, images = sorted_out(
+        [read_papers_data(Path(path), np.random.default_rng(SEED)) for path in arguments.theirs]
+    )
     make_folder(arguments.out)
     setup = Setup(
         data=_feeds(arguments, feeds),
@@ -233,8 +238,12 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         min_plates=settings.release.min_plates,
         seed=SEED,
         bits=lambda name: seeded_bits(f"reproduce/{SEED}/{name}"),  # reproducible, and therefore not private
+        moving=moving,
+        still=still,
+        images=images,
+        full=arguments.full,
     )
-    used = used_files(arguments, settings, [path for path, _ in feeds])
+    used = used_files(arguments, settings, [*(path for path, _ in feeds), *arguments.theirs])
     for name in names:
         outcome = run(known[name], setup)
         files = write_outcome(outcome, name, arguments.out, used)

@@ -1,0 +1,191 @@
+"""`plan FILE`: both neighbour relations side by side, at the same budget and where they protect speeds alike.
+
+The rows are rehearsals (`release/rehearsal.py`) at the configured resolution and slot. "add-remove" needs a domain and
+an interval of pings. Where the settings have none they are taken from the file, for the plan alone: its reader may
+read the feed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from tempfile import NamedTemporaryFile
+
+import numpy as np
+from msgspec.structs import replace
+from rich.console import Console
+
+from udp_stream.cli.plan_of_feed import FeedPlan, Positions, Row, row_of, verdict
+from udp_stream.cli.report import print_rows, stepwise
+from udp_stream.errors import ConfigError
+from udp_stream.ledger.port import Entropy
+from udp_stream.mechanisms.noise import MEASURES
+from udp_stream.planning.promise import ACCOUNTINGS, epsilon_text
+from udp_stream.settings import Settings
+from udp_stream.settings.rules import check
+from udp_stream.settings.sections import BudgetSection, HatSection, PingsSection, PrivacySection, ReleaseSection
+from udp_stream.units import NANO
+from udp_stream.windows.tables import cell_name, cells_beside, cells_of
+
+OF_A_SWAP = 4
+"""A change of speeds is a removal and an addition: it costs up to four times the rho of either."""
+
+SMALL = 1.0
+"""An epsilon at which add-remove is shown, too."""
+
+NOTHING = 0.9
+"""The part of the baseline guess's error from which on estimates buy next to nothing."""
+
+HIDES = {"swap-values": "how fast each plate went", "add-remove": "all that each plate sent: that it was there, too"}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A relation at a budget: its epsilon, and the one at which swap-values would protect speeds as much."""
+
+    neighbours: str
+    epsilon: float
+    of_speeds: float
+    row: Row
+
+    @property
+    def verdict(self) -> str:
+        """Under add-remove there are no counts to guess from."""
+        if self.neighbours == "swap-values":
+            return verdict(self.row)
+        return "buys next to nothing" if self.over_guess >= NOTHING else "better than the baseline guess"
+
+    @property
+    def over_guess(self) -> float:
+        expected = self.row.expected
+        return expected.error / expected.constant if expected.constant else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """Both, or why "add-remove" is left out; what was taken from the file for it."""
+
+    promises: list[Promise]
+    delta: float
+    left_out: str = ""
+    cells: int = 0
+    interval: str = ""
+
+
+def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Promises:
+    """Rehearse swap-values at the budget, and add-remove at the same, at a quarter of its rho, and at a small one."""
+    positions, plain, hides = plan.positions, _swap_values(settings), settings.privacy.hides_plates
+    here = settings.hat.resolution, settings.hat.slot
+    known = next((row for row in plan.rows if (row.resolution, row.slot) == here), None)
+    policy, delta = plain.policy, plain.policy.delta or settings.budget.delta
+    nano_of, epsilon_of = ACCOUNTINGS["approximate"].nano, MEASURES["zcdp"].implied_epsilon
+    in_rho = policy.accounted.measure.name == "zcdp"
+    budget = policy.budget_nano if in_rho else nano_of(policy.budget_nano / NANO, delta)
+    epsilon = policy.accounted.measure.implied_epsilon(policy.budget_nano, delta)
+    small = nano_of(SMALL, delta)
+    budgets = [budget, budget // OF_A_SWAP, *([small] if small < budget // OF_A_SWAP else [])]
+    try:
+        row = known if known and not hides else row_of(positions, plain, entropy)
+        found = [Promise("swap-values", epsilon, epsilon, row)]
+        with _add_remove(positions, settings) as (hidden, cells, interval):
+            for nano in stepwise("rehearsing add-remove", budgets):
+                asked = replace(hidden, budget=_budget(settings, nano))
+                check(asked)
+                row = known if known and hides and nano == budget else row_of(positions, asked, entropy)
+                found.append(Promise("add-remove", epsilon_of(nano, delta), epsilon_of(OF_A_SWAP * nano, delta), row))
+    except ConfigError as error:
+        return Promises([], delta, str(error))
+    return Promises(found, delta, "", cells, interval)
+
+
+def _swap_values(settings: Settings) -> Settings:
+    """The same settings, as far as "swap-values" reads them."""
+    if not settings.privacy.hides_plates:
+        return settings
+    release = replace(settings.release, plates=False)
+    hat, pings = replace(settings.hat, domain=""), replace(settings.pings, interval="")
+    return replace(settings, privacy=PrivacySection(), hat=hat, pings=pings, release=release)
+
+
+@contextmanager
+def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Settings, int, str]]:
+    """Settings of "add-remove", how many cells were taken from the file (0: none), and the interval that was."""
+    if settings.privacy.hides_plates:
+        yield settings, 0, ""
+        return
+    here, interval = settings.hat, _interval(positions)
+    own = np.unique(cells_of(positions.lat, positions.lon, here.resolution)).tolist()
+    domain = {*own, *(cell for one in own for cell in cells_beside(one))}
+    with NamedTemporaryFile("w", suffix=".cells") as file:
+        file.writelines(f"{cell_name(cell)}\n" for cell in sorted(domain))
+        file.flush()
+        hat = HatSection(
+            resolution=here.resolution, slot=here.slot, timezone=here.timezone, grace=here.grace, domain=file.name
+        )
+        hidden = Settings(
+            hat=hat, speed=settings.speed, pings=PingsSection(box=settings.pings.box, interval=interval),
+            source=settings.source, privacy=PrivacySection(neighbours="add-remove"), release=ReleaseSection(),
+        )  # fmt: skip
+        yield hidden, len(domain), interval
+
+
+def _budget(settings: Settings, rho_nano: int) -> BudgetSection:
+    budget = settings.budget
+    return BudgetSection(accounting="zcdp", rho=rho_nano / NANO, delta=budget.delta, period=budget.period)
+
+
+def _interval(positions: Positions) -> str:
+    """The median time between pings of a plate, in whole seconds."""
+    order = np.lexsort((positions.time_ms, positions.plate))
+    plate, time_ms = positions.plate[order], positions.time_ms[order]
+    between = np.diff(time_ms)[(np.diff(plate) == 0) & (np.diff(time_ms) > 0)]
+    return f"{max(1, round(float(np.median(between)) / 1000)) if between.size else 1}s"
+
+
+def print_promises(plan: Promises, settings: Settings, out: Console) -> None:
+    """The table, and what its rows promise."""
+    out.print(f"\nWhat may be hidden, at H3 {settings.hat.resolution} and {settings.hat.slot}:")
+    if plan.left_out:
+        out.print(f"Not compared: {plan.left_out}.")
+        return
+    print_rows(out, [_cells(one) for one in plan.promises])
+    same, alike = plan.promises[1], plan.promises[2]
+    out.print(
+        "swap-values: where each plate was, when, and how many pings it sent is public, and counts tell speeds. "
+        "add-remove hides that, too, in every cell of a public domain.\n"
+        f"speeds as: the epsilon at which swap-values would hide speeds as well. At the same epsilon add-remove hides "
+        f"them less: {_short(same.epsilon)} as {_short(same.of_speeds)} would. As well as {_short(same.epsilon)} it "
+        f"hides them at {_short(alike.epsilon)}. Epsilons hold with delta {plan.delta:g}."
+    )
+    for one in plan.promises[1:]:
+        if one.over_guess >= NOTHING:
+            out.print(
+                f"At epsilon {_short(one.epsilon)} add-remove buys next to nothing here: its estimates err by "
+                f"{one.over_guess:.0%} of what the baseline guess errs by."
+            )
+    if plan.cells:
+        out.print(
+            f"For this plan alone, add-remove has the {plan.cells:,} cells of the file's pings and beside them as its "
+            f"domain, pings.interval = {plan.interval!r} by the file, and defaults elsewhere. To release, set "
+            "hat.domain to a list that does not follow from pings, and pings.interval."
+        )
+
+
+def _cells(one: Promise) -> list[tuple[str, str]]:
+    expected = one.row.expected
+    return [
+        ("neighbours", one.neighbours),
+        ("epsilon", _short(one.epsilon)),
+        ("hides", HIDES[one.neighbours]),
+        ("speeds as", _short(one.of_speeds)),
+        ("expected error", f"{expected.error:.2f}"),
+        ("baseline guess", f"{expected.constant:.2f}"),
+        ("verdict", one.verdict),
+    ]
+
+
+def _short(epsilon: float) -> str:
+    """Two decimals are enough to plan with."""
+    return epsilon_text(round(epsilon, 2))
