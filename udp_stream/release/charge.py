@@ -464,7 +464,7 @@ def require_one_promise(
     if period not in known:
         meta = ledger.meta()
         require_not_archived(period, known, meta)
-        known += [name.removeprefix(ASKED_NOTE) for name in meta if name.startswith(ASKED_NOTE)]
+        known = [*known, *(name.removeprefix(ASKED_NOTE) for name in meta if name.startswith(ASKED_NOTE))]
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     require_no_overlap(period, calendar.overlapping(period, known))
 
