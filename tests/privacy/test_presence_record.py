@@ -93,6 +93,17 @@ def test_a_morning_without_a_plate_is_the_same_in_public_and_costs_at_most_its_r
     assert max(share for share, _ in found.values()) > 0.5
 
 
+@pytest.mark.parametrize("drive", [live, replayed])
+@pytest.mark.parametrize("kind", long_but(["absurd", "rare"], recorded.KINDS))
+def test_a_morning_of_a_single_plate_is_the_same_as_an_empty_one(tmp_path, domain, drive, kind):
+    plate = f"{kind}-0"
+    own = (one._replace(pieces=tuple(piece for piece in one.pieces if piece.plate == plate)) for one in city(0))
+    sent = [one for one in own if one.pieces]
+    made = Recorded.of(drive, tmp_path / "recorded", settings_of(domain), sent, Fate.of(kind))
+    _, moved = made.plays(drive, tmp_path / "empty", [], plate, Fate.of(kind))
+    assert moved and len(made.told.releases) == len(SLOTS) * len(recorded.CELLS)
+
+
 def widened():
     """The number of rows of a slot is in the intervals."""
     saw, smoothed = PresenceForecaster.saw, PresenceForecaster.smoothed
