@@ -277,7 +277,8 @@ class LiveRuntime(_Runtime):
         self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
         self._written = outputs.written
         self._journal, self._look = journal, look
-        self._clock = SteadyClock(time.time, time.monotonic) if clock is None else clock
+        hears = not settings.window_rules.by_wall
+        self._clock = SteadyClock(time.time, time.monotonic, hears=hears) if clock is None else clock
         self._idle_s = parse_duration(settings.kafka.idle_timeout)
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)

@@ -5,6 +5,7 @@ import os
 import random
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import h3
 import msgspec
@@ -126,6 +127,24 @@ def test_a_run_closes_the_same_slots_with_and_without_plates_and_whenever_it_die
 def test_a_wall_that_is_wrong_for_some_minutes_closes_nothing(tmp_path, flags, closed, by_s):
     live(tmp_path, flags, morning(1, "abc"), 7 * 15 + 3, wrong=lambda at: by_s if 40 <= at < 49 else 0.0)
     assert [start for start, _ in closed] == [START + SLOT * number for number in range(1, 7)]
+
+
+def test_the_clock_that_a_run_makes_itself_hears_no_ping(tmp_path, flags, closed, monkeypatch):
+    """Else pings would make a wall believed that is wrong for some minutes."""
+    machine = Machine()
+    times = {"time": lambda: machine.now_s + machine.wrong_s, "monotonic": lambda: machine.now_s - START / 1000}
+    monkeypatch.setattr("udp_stream.runtime.time", SimpleNamespace(**times))
+    with Journal(tmp_path / "journal", "the ledger 5eed") as journal:
+        runtime = LiveRuntime(
+            load(None, flags, {}), MemoryLedger(), SeededEntropy(1), str.encode, "test", journal,
+            Outputs(lambda _: None),
+        )  # fmt: skip
+        runtime.start()
+        for minute in range(20):
+            machine.now_s, machine.wrong_s = START / 1000 + 60 * minute + 30, 86_400.0 if minute > 11 else 0.0
+            runtime.take([ping("a", START + minute * MINUTE + 1000 * machine.wrong_s)])
+            runtime.tick()
+    assert closed == []
 
 
 def test_a_recording_closes_every_slot_of_its_span_and_no_ping_is_late(flags, closed):

@@ -20,7 +20,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.mechanisms.presence import entries
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release.charge import plan_slot, with_forecaster
+from udp_stream.release.charge import plan_slot, require_one_promise, with_forecaster
 from udp_stream.release.facts import Summary
 from udp_stream.release.forecaster import LedgerHistory, PresenceForecaster, encode_smoothed
 from udp_stream.release.presence import record_presence, rows_in
@@ -222,6 +222,22 @@ def test_charges_of_the_other_promise_at_the_same_time_are_refused():
     with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours"):
         run(ledger, context, slot())
     assert not any(kind_of(entry.release_id) == PRESENCE for entry in ledger.entries())
+
+
+@pytest.mark.parametrize("pings", [0, 600])
+@pytest.mark.parametrize("flags", [("budget.period=7d",), None])
+def test_another_promise_at_the_same_time_is_refused_with_and_without_plates(pings, flags):
+    """Else the status would tell whether anybody was charged."""
+    ledger, context = MemoryLedger(), context_of()
+    run(ledger, context, slot(pings=pings) if pings else empty())
+    if flags is not None:
+        with pytest.raises(PrivacyRefused, match=r"budget\.period"):
+            run(ledger, context_of(*flags), empty(START + HOUR))
+        run(ledger, context, empty(START + HOUR))  # what was refused refuses nothing
+    else:
+        calendar = load(None, ("hat.slot=1h",), {}).calendar
+        with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours"):
+            require_one_promise(calendar.slot_in_period(START).period, 10**9, calendar, ledger, ())
 
 
 def test_sums_and_terms_of_another_version_are_refused_in_words():

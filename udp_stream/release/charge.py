@@ -466,12 +466,25 @@ def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
 def require_one_promise(
     period: str, budget_nano: int, calendar: BudgetCalendar | PositionPeriods, ledger: Ledger, plates: Sequence[bytes]
 ) -> None:
-    """PrivacyRefused if a charged period overlaps this one, or these plates could exceed one budget of speeds and
-    positions."""
+    """PrivacyRefused if a charged period, or one that was asked (`note_asked`), overlaps this one, or if these plates
+    could exceed one budget of speeds and positions."""
     known = periods_to_compare(ledger, period)
-    require_not_archived(period, known, ledger)
+    if period not in known:
+        meta = ledger.meta()
+        require_not_archived(period, known, meta)
+        known = [*known, *(name.removeprefix(ASKED_NOTE) for name in meta if name.startswith(ASKED_NOTE))]
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     require_no_overlap(period, calendar.overlapping(period, known))
+
+
+ASKED_NOTE = "asked:"
+"""The prefix, before a period, of a ledger's note that whole plates were asked in it."""
+
+
+def note_asked(period: str, ledger: Ledger) -> None:
+    """Whether anybody was charged in a period of whole plates is secret. So it refuses others once it was asked."""
+    if f"{ASKED_NOTE}{period}" not in ledger.meta():
+        ledger.note(f"{ASKED_NOTE}{period}", "")
 
 
 # Budgets on a ledger that would add up are refused before anything is charged (status 5).
@@ -509,12 +522,10 @@ def require_no_overlap(period: str, others: Sequence[str]) -> None:
     )
 
 
-def require_not_archived(period: str, known: Collection[str], ledger: Ledger) -> None:
+def require_not_archived(period: str, known: Collection[str], meta: Mapping[str, str]) -> None:
     """PrivacyRefused if a period that begins, or whose windows reach, before the archived time was not charged there:
-    it might overlap others whose balances are in the archive. `known` are the ledger's periods."""
-    if period in known:
-        return
-    ours, length, closed = period_of(period), length_of(period), archived_s(ledger.meta())
+    it might overlap others whose balances are in the archive. `known` are the ledger's periods, this one not."""
+    ours, length, closed = period_of(period), length_of(period), archived_s(meta)
     if closed is None or ours.start - ours.window >= closed:
         return
     # Of a rolling budget the ledger keeps the spans that share a window with later ones.

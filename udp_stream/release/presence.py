@@ -30,7 +30,15 @@ from udp_stream.planning.plan import Terms
 from udp_stream.planning.policy import SlotInPeriod
 from udp_stream.planning.presence import PresenceRules
 from udp_stream.planning.promise import accounting_of
-from udp_stream.release.charge import NO_ROWS, HatInFlight, ReleaseContext, ids_of, require_one_promise, terms_from
+from udp_stream.release.charge import (
+    NO_ROWS,
+    HatInFlight,
+    ReleaseContext,
+    ids_of,
+    note_asked,
+    require_one_promise,
+    terms_from,
+)
 from udp_stream.release.forecaster import LedgerHistory, PresenceForecaster
 from udp_stream.release.record import SCHEMA, Hat, Noised, Privacy, Release, encode, presence_id, release_id
 from udp_stream.release.road import RecordedSlot, draw_once, witness
@@ -129,6 +137,7 @@ def _charge(
     slot, budget = context.calendar.slot_in_period(counts.start_ms), context.policy.budget_nano
     check = partial(require_one_promise, slot.period, budget, context.calendar, ledger, ())
     check()
+    note_asked(slot.period, ledger)
     context.before_charge()
     vectors = entries(rows_in(asked.domain, counts, values), asked.query)
     charges = _within_allowance(vectors.charges(len(counts.plates), asked.query), slot, counts, context, ledger)
