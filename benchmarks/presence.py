@@ -15,7 +15,7 @@ import h3
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.forecast_days import Day
+from benchmarks.forecast_days import DRAWN_KMH, Day
 from benchmarks.incidents import Incident, busiest, with_incident
 from udp_stream.forecast.presence import PresenceEstimates, PresenceMemory
 from udp_stream.ledger.filters import rho_nano_of
@@ -85,6 +85,11 @@ class PresenceRun:
     told_low: Floats
     told_high: Floats
     traffic: Floats
+
+    @property
+    def drawn(self) -> NDArray[np.bool_]:
+        """What the page draws as more than a guess."""
+        return self.inside & (np.round(self.high - self.low, 3) <= DRAWN_KMH)
 
 
 def slots_of(day: Day, cells: NDArray[np.uint64]) -> Iterator[Slot]:
@@ -175,5 +180,6 @@ def presence_incidents(
     for other, run in zip(others, after, strict=True):
         held = (run.low <= other.truth) & (other.truth <= run.high)
         change, shown = other.truth - usual.truth, run.value - before.value
-        found.append(Incident(usual.plates[hit], change[hit], shown[hit], held[hit], run.inside[hit], run.news[hit]))
+        columns = usual.plates, change, shown, held, run.inside, run.news, run.drawn
+        found.append(Incident(*(column[hit] for column in columns)))
     return found

@@ -14,7 +14,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.base import SamplesPerPlate
-from udp_stream.mechanisms.noise import expected_noise
+from udp_stream.mechanisms.means import ArrayAveraging
 from udp_stream.planning.plan import HatPlans, Terms, plan_hat
 from udp_stream.planning.policy import Policy, SlotInPeriod
 from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts
@@ -23,7 +23,7 @@ from udp_stream.release.charge import CountsPlanner, hats_of, ids_of, plan_slot
 from udp_stream.release.record import decode
 from udp_stream.release.road import record_slot
 from udp_stream.settings import load
-from udp_stream.units import NANO
+from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
 
 HOUR = 3_600_000
@@ -107,7 +107,7 @@ def test_it_goes_by_the_mean_or_by_all_that_a_hat_is_charged_or_by_the_median_of
 @pytest.mark.parametrize("accounting", ["pure", "approximate"])
 @pytest.mark.parametrize("epsilon", ["0.05", "0.5", "auto"])
 def test_array_averaging_takes_the_cap_that_is_asked_for(epsilon, accounting):
-    """m^(eps) is searched at the epsilon of each HAT, told in its terms, and kept for plates that are halted."""
+    """That of least bound is searched at each HAT's epsilon, told in its terms, and kept where plates are halted."""
     counts, _ = city()
     flags = (f"release.mean_epsilon={epsilon}", f"budget.accounting={accounting}", "release.cdf_epsilon=0")
     flags += ("release.mean=array-averaging",)
@@ -118,10 +118,9 @@ def test_array_averaging_takes_the_cap_that_is_asked_for(epsilon, accounting):
         here = counts.count[rows]
         at_median.append(plan_hat(here, one, policy).mean.cap)
         plan = plan_hat(here, ours, other)
-        kept = [np.minimum(here, cap).sum() for cap in range(1, here.max() + 1)]
-        size = expected_noise(1, ours.asked_of("mean").cost)
-        errors = [1 - g / here.sum() + size * cap / g for cap, g in enumerate(kept, 1)]
-        assert errors[plan.mean.cap - 1] == pytest.approx(min(errors[here.min() - 1 :]))
+        asked = SamplesPerPlate(here), ours.asked_of("mean").cost, other.range, other.grouping
+        errors = [ArrayAveraging().plan(*asked, cap).error_bound for cap in range(1, int(here.max()) + 1)]
+        assert errors[plan.mean.cap - 1] == pytest.approx(min(errors))
         assert plan.terms.asked_of("mean").choice.cap == plan.mean.cap
         assert plan.subset(np.arange(here.size) > 2).mean.cap == plan.mean.cap
         at_best.append(plan.mean.cap)
@@ -254,7 +253,8 @@ def test_it_goes_by_the_variance_too_where_one_is_released():
     of_both, of_means = [], []
     for seed in range(10):
         counts = uneven_city(seed)
-        occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates))
+        max_kmh = policy.range.width / QUANTA_PER_KMH
+        occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates), max_kmh)
         terms, _ = planned(counts, *flags)
         of_both.append(chop_user(occupancy, Nanos(NANO // 10, NANO // 10), 3).keep.tolist())
         of_means.append(chop_user(occupancy, Nanos(NANO // 10), 3).keep.tolist())
