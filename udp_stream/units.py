@@ -68,6 +68,10 @@ def duration_name(seconds: int) -> str:
     return f"{seconds // size}{unit}"
 
 
+REPEATS_SHARE = 1 / 20
+"""Of pings: if more are repeats, it is said."""
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """The number and what it counts.
 

@@ -202,14 +202,16 @@ def test_swapped_coordinates_are_named_with_the_keys_that_read_them(tmp_path, ve
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_swapped_coordinates_of_gtfs_realtime_have_no_keys(tmp_path, verb):
+def test_swapped_coordinates_of_gtfs_realtime_are_named_with_the_key_that_reads_them(tmp_path, verb):
     buses = [vehicle(plate=f"GJ05ZZ{at:04}", lon=21.25, lat=72.5) for at in range(40)]
     (tmp_path / "polled.pb").write_bytes(snapshot(*buses))
     verb, *flags = verb
     done = run_in(tmp_path, verb, "polled.pb", *flags, *BOX)
     said = " ".join(done.stderr.decode().split())
     assert done.returncode == 2 and "outside_box" in said
-    assert "longitude and latitude" in said and "GTFS-realtime" in said and "source." not in said
+    assert "longitude and latitude" in said and "source.exchanged = true" in said
+    done = run_in(tmp_path, verb, "polled.pb", *flags, *BOX, "--set", "source.exchanged=true")
+    assert done.returncode == 0 and b"outside_box" not in done.stderr, done.stderr
 
 
 def test_swapped_coordinates_of_a_pipe_are_named_too(tmp_path):

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from udp_stream.pings.advice import advise
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
-from udp_stream.pings.found import advise, is_shown
-from udp_stream.pings.json import PLAIN, mapped_form
+from udp_stream.pings.found import is_shown
+from udp_stream.pings.json import PLAIN, exchanged, mapped_form
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.snapshots import SINGLE
+from udp_stream.pings.snapshots import SINGLE, gtfs_formats
 
 GOOD = {"license_plate": "GJ05BX1916", "observationDateTime": "2024-01-25T10:35:53+05:30", "speed": 23.5,
         "location": {"type": "Point", "coordinates": [72.83, 21.19]}}  # fmt: skip
@@ -74,9 +75,15 @@ def test_coordinates_that_are_swapped_are_named_with_the_keys_that_read_them(for
     assert len(pings) == 1 and not refused
 
 
-def test_swapped_coordinates_of_gtfs_realtime_have_no_keys_to_set():
-    (said,) = said_of(json.dumps(SWAPPED).encode(), form=replace(PLAIN, format=SINGLE))
-    assert "longitude and latitude" in said and "GTFS-realtime" in said and "source." not in said
+def test_swapped_coordinates_of_gtfs_realtime_have_a_key_that_reads_them():
+    form = replace(PLAIN, format=SINGLE)
+    (said,) = said_of(json.dumps(SWAPPED).encode(), form=form)
+    assert "longitude and latitude" in said and "source.exchanged = true reads the feed" in said
+    read = gtfs_formats(exchanged(PLAIN))[1]
+    pings, refused = PingDecoder(RULES, read).decode([json.dumps(SWAPPED).encode()])
+    assert len(pings) == 1 and not refused
+    (said,) = said_of(json.dumps(GOOD).encode(), form=replace(exchanged(PLAIN), format=read))
+    assert "source.exchanged = false" in said or "pings.box" in said
 
 
 @pytest.mark.parametrize("place", [(72.0, 21.19), (21.19, 71.0)])

@@ -12,8 +12,9 @@ from google.transit.gtfs_realtime_pb2 import FeedMessage
 
 from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.errors import ConfigError
+from udp_stream.pings.advice import advise, no_pings
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal
-from udp_stream.pings.found import Doubt, advise, no_pings
+from udp_stream.pings.doubts import Doubt
 from udp_stream.pings.json import JSON, PLAIN, mapped_form, single_ping
 from udp_stream.pings.mapping import PRESETS, FeedMapping
 from udp_stream.pings.snapshots import GTFS_REALTIME, Unrepeated

@@ -12,7 +12,7 @@ from tests.runtime.harness import fleet_log
 from udp_stream.cli.first_look import LiveLook, rollover_warning, speed_warnings, still_warning, unclamped
 from udp_stream.cli.main import main
 from udp_stream.pings.decode import PingDecoder
-from udp_stream.pings.found import Doubt
+from udp_stream.pings.doubts import Doubt
 from udp_stream.pings.json import JSON, PLAIN, without_speeds
 from udp_stream.settings import load
 from udp_stream.sources.recordings import GtfsFiles

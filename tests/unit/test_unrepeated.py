@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from udp_stream.pings.advice import advise
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
-from udp_stream.pings.found import advise
 from udp_stream.pings.json import JSON, FeedForm, mapped_form
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.snapshots import PIECE_BYTES_MAX, Unrepeated

@@ -11,6 +11,7 @@ nothing, and are for operators (docs/privacy-model.md). Where whole plates are h
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +27,9 @@ from numpy.typing import NDArray
 from udp_stream.cli.report import console
 from udp_stream.errors import ConfigError, UdpStreamError, UsageError
 from udp_stream.logs import INFO, WARNING, Trouble, counted, say
+from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, advise, lacks_value
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
-from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Doubt, UnitEvidence, advise, plate_warning, unit_evidence
+from udp_stream.pings.doubts import Doubt, UnitEvidence, plate_warning, repeat_warning, unit_evidence
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.snapshots import STANDING
 from udp_stream.release.facts import duration_in_words
@@ -57,8 +59,16 @@ def zone_of(lon: float, lat: float) -> str:
 
 
 def is_sea(zone: str) -> bool:
-    """Whether a zone is of no land."""
-    return zone.startswith("Etc/")
+    """Whether a zone is of no land where buses go."""
+    return zone.startswith(("Etc/", "Antarctica/"))
+
+
+def middle_of(plate: NDArray[np.integer], lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float]:
+    """Where most plates are: the median of their medians, so that no plate counts by how often it sends."""
+    starts = np.flatnonzero(np.diff(np.sort(plate).astype(np.int64), prepend=-1))
+    places = starts + np.diff(np.append(starts, plate.size)) // 2
+    east, north = (float(np.median(one[np.lexsort((one, plate))][places])) for one in (lon, lat))
+    return east, north
 
 
 def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.plate") -> list[str]:
@@ -66,13 +76,14 @@ def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.pla
     if not len(pings):
         return []
     found = _zone_warning(pings, settings.hat.timezone), plate_warning(pings, plate_field), rollover_warning(pings)
-    return [sentence for sentence in found if sentence is not None]
+    repeats = repeat_warning(pings, settings.form.mapping.zone)
+    return [sentence for sentence in (*found, repeats) if sentence is not None]
 
 
 def _zone_warning(pings: Pings, zone: str) -> str | None:
-    place = zone_of(float(np.median(pings.lon)), float(np.median(pings.lat)))
+    place = zone_of(*middle_of(pings.plate, pings.lon, pings.lat))
     if is_sea(place):
-        return "the pings lie at sea: are longitude and latitude exchanged in [source]?"
+        return "the pings lie at sea or in Antarctica: are longitude and latitude exchanged (source.exchanged)?"
     middle = datetime.fromtimestamp(int(np.median(pings.time_ms)) / 1000, UTC)
     if middle.astimezone(ZoneInfo(place)).utcoffset() == middle.astimezone(ZoneInfo(zone)).utcoffset():
         return None
@@ -203,10 +214,11 @@ def require_readable_pings(
                     raise
         has_some = has_some or bool(first)
         _look_at_beginning(name, first, source.format, settings, warn, is_whole)
-    for sentence in (one for one in said if isinstance(one, Doubt)):
+    for sentence in (one for one in said if isinstance(one, Doubt) and has_some):
         warn(sentence)
     if not has_some and names and len(on_disk) == len(names):
-        stop_or_warn(UsageError(f"{', '.join(names[:3])}: expected pings, and found none"), settings, warn)
+        why = "".join(f": {one}" for one in said if isinstance(one, Doubt))
+        stop_or_warn(UsageError(f"{', '.join(names[:3])}: expected pings, and found none{why}"), settings, warn)
 
 
 def looked_at(source: Source, name: str, settings: Settings, *, charges: bool = True) -> Iterator[list[bytes]]:
@@ -250,8 +262,11 @@ def require_mostly_read(messages: Sequence[bytes], ping_format: PingFormat, sett
     faults = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(faults)
     if len(faults) > read:
-        sample = list(zip(faults, originals(messages, faults, ping_format), strict=True))[:SAMPLE_MAX]
-        said = advise(sample, FeedForm(settings.form.mapping, ping_format), settings.pings.box)
+        every = list(zip(faults, originals(messages, faults, ping_format), strict=True))
+        sample = [one for one in every if not (len(pings) and lacks_value(*one))]
+        faults, read = [fault for fault, _ in sample], read + len(every) - len(sample)
+    if len(faults) > read:
+        said = advise(sample[:SAMPLE_MAX], FeedForm(settings.form.mapping, ping_format), settings.pings.box)
         text = f"{len(faults):,} of {counted(read + len(faults), 'ping')} {what}"
         raise UsageError(text + "".join(f"\n  {sentence}" for sentence in said))
     return pings
@@ -427,8 +442,9 @@ class LiveLook:
         if not self._is_placed:
             self._place(pings, least=1)
         rolled = rollover_warning(pings)
-        odd = [*([] if rolled is None else [rolled]), *speed_warnings(pings, self._settings)]
-        kinds = [sentence.lstrip("0123456789, ") for sentence in odd]  # as many again are nothing new
+        repeats = repeat_warning(pings, self._settings.form.mapping.zone)
+        odd = [*filter(None, (rolled, repeats)), *speed_warnings(pings, self._settings)]
+        kinds = [re.sub("[0-9,]+", "", sentence) for sentence in odd]  # as many again are nothing new
         self._odd = {kind: self._odd.get(kind) or Trouble(self._clock) for kind in kinds}
         for kind, sentence in zip(kinds, odd, strict=True):
             if self._odd[kind].is_due(kind):

@@ -34,7 +34,7 @@ from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingDecoder, Pings, Reason
-from udp_stream.pings.found import Doubt
+from udp_stream.pings.doubts import Doubt
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import Rehearsed, rehearse
 from udp_stream.settings import Settings

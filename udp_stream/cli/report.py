@@ -20,6 +20,7 @@ from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
 from udp_stream.release.facts import UNIT_IN_DOUBT, SlotRow, Summary
 from udp_stream.settings import Settings
+from udp_stream.units import REPEATS_SHARE
 from udp_stream.version import __version__
 from udp_stream.windows.tables import SlotGrid
 
@@ -41,6 +42,7 @@ def beside_guess(resolution: int) -> str:
 
 
 SOFTWARE = f"udp-stream {__version__}"
+COARSE = "times are coarse, autumn's hour has no offsets, messages come again, or vehicles share a plate"
 LATE_SHARE_SUSPICIOUS = 0.05  # a live feed has well under a percent; more points to files in the wrong order
 GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
 
@@ -132,6 +134,9 @@ def troubles(summary: Summary) -> Iterator[str]:
         yield f"{summary.held:,} accepted pings wait in slots that were not released. {way}"
     if withheld := summary.hats["withheld_unit"]:
         yield f"HATs withheld: {withheld:,}, because {UNIT_IN_DOUBT}."
+    if summary.repeats > REPEATS_SHARE * summary.pings:
+        share = f"{summary.repeats:,} of {summary.pings:,} pings ({summary.repeats / summary.pings:.0%})"
+        yield f"{share} share plate and time with another and count once: {COARSE} (`udp-stream init FILE` says which)."
     if (late := summary.refused["late"]) > LATE_SHARE_SUSPICIOUS * summary.pings:
         yield f"Pings that came after their slot had closed: {late:,}. Are the files in the order of their times?"
 

@@ -31,8 +31,8 @@ MAX_PLATE_CHARS = 64  # bounds what one ping can make the ledger and the open sl
 YEAR_2000_MS, YEAR_2100_MS = 946_684_800_000, 4_102_444_800_000
 _MAX_QUANTA = 2**31 - 1  # speeds are kept in columns of 32 bits, signed
 
-PLACEHOLDERS = frozenset({"null", "none", "n/a", "na", "nan", "unknown", "undefined"})
-"""Words, in small letters, that stand where a plate is missing. All vehicles without one would share a budget."""
+PLACEHOLDERS = frozenset({"null", "none", "nil", "n/a", "#n/a", "na", "nan", "unknown", "undefined", "-", "--", "\\n"})
+"""Words, in small letters, that stand where a value is missing. All vehicles without a plate would share a budget."""
 
 _PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
 
@@ -281,7 +281,7 @@ class PingDecoder:
         """The accepted pings, and the refusals in the order of messages and positions; no bytes make it raise. Every
         ping of every message is in one of the two; so is every message, but for an array without pings."""
         batch = self.format.read(messages, self.rules.max_message_bytes, self.rules.max_pings_per_message)
-        wire = _columns_of(batch.pings) if batch.columns is None else batch.columns
+        wire = columns_of(batch.pings) if batch.columns is None else batch.columns
         plates, plate = _index_plates(wire.plates)
         with np.errstate(over="ignore"):  # becomes infinite, and is refused for it
             kmh = wire.speed * KMH_PER_UNIT[self.rules.unit]
@@ -357,7 +357,8 @@ def _checks(
     yield kmh > rules.reject_above_kmh, Reason.SPEED_ABOVE_LIMIT, paths.speed
 
 
-def _columns_of(wire: Sequence[WirePing | PlacedPing]) -> WireColumns:
+def columns_of(wire: Sequence[WirePing | PlacedPing]) -> WireColumns:
+    """Pings as columns."""
     size = len(wire)
     time_ms, time_status = parse_timestamps([ping.observationDateTime for ping in wire])
     points = [ping.location.coordinates for ping in wire]

@@ -1,4 +1,4 @@
-"""What a sample of a feed shows: its kind, the paths of its fields, the unit of its speeds, why it is refused.
+"""What a sample of a feed shows: where its fields stand, the form of its times, the unit of its speeds, and doubts.
 
 Findings are proposals for a person to check. Only the kind of values leaves this file, names that can be no plate, and
 the unit of speeds.
@@ -7,22 +7,19 @@ the unit of speeds.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cache
-from math import inf, isinf, isnan, log, nan
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.pings.decode import YEAR_2000_MS, YEAR_2100_MS, Box, Pings, Reason, Refusal
-from udp_stream.pings.json import FeedForm
+from udp_stream.pings.decode import YEAR_2000_MS, YEAR_2100_MS
 from udp_stream.pings.mapping import (
+    ANY_KEY,
     FIELDS,
     SECONDS_AGO,
     FeedMapping,
@@ -30,72 +27,37 @@ from udp_stream.pings.mapping import (
     common,
     dotted,
     first_element,
-    json_path,
     steps_of,
 )
-from udp_stream.pings.texts import UNREADABLE, frame_of, trim, value_of
-from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, NO_TIME, TimeValue, as_float, number_of, read_times
-from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
-
-_MAGIC = (
-    (b"PK\x03\x04", "a zip archive or a spreadsheet"),
-    (b"PAR1", "Parquet"),
-    (b"BZh", "data compressed by bzip2"),
-    (b"\xfd7zXZ\0", "data compressed by xz"),
-    (b"\x28\xb5\x2f\xfd", "data compressed by Zstandard"),
+from udp_stream.pings.mends import (
+    SHARE_MIN,
+    WANTED,
+    Value,
+    form_of,
+    is_missing,
+    numbers_of,
+    scaled_degrees,
+    without_unit,
 )
-_UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\x09-\x7e]\0){2}|(?:\0[\x09-\x7e]){2}")
-
-KIND_BYTES = 4  # tell most kinds
-
-
-def other_kind(start: bytes) -> str | None:
-    """The kind of data that begin so; None for what may be text in UTF-8."""
-    kinds = (kind for magic, kind in _MAGIC if start.startswith(magic))
-    return next(kinds, "text in UTF-16" if _UTF16.match(start) else None)
-
-
-def odd_text(line: bytes) -> str | None:
-    """The kind of a line that is not UTF-8."""
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return "text that is not UTF-8"
-    return None
-
-
-def no_pings(text: bytes) -> str | None:
-    """The kind of a file, a line or a message in which no ping was found; None for an object of JSON."""
-    text = text.lstrip()
-    if text.startswith(b"<"):
-        return "XML or HTML in which no ping is found"
-    if (kind := other_kind(text)) is not None:
-        return kind
-    if (schema := frame_of(text)) is not None:
-        return f"a Schema Registry frame (schema {schema}) with no JSON in it"
-    if any(byte < ord("\t") for byte in text[:200]):
-        return "binary: GTFS-realtime has a name in .pb"
-    if (kind := odd_text(text.partition(b"\n")[0])) is not None:
-        return kind
-    try:
-        value = value_of(text)
-    except UNREADABLE as error:
-        if "trailing" in str(error):
-            return "several values of JSON: write each on a line of its own (`jq -c .`)"
-        return "JSON that is not whole" if text[:1] in (b"{", b"[", b'"') else "text, neither JSON nor CSV"
-    held = value[0] if isinstance(value, list) and value else value
-    return None if isinstance(held, dict | list | str) and held else "JSON that is no object"
-
+from udp_stream.pings.times import (
+    EPOCHS,
+    ISO,
+    NO_OFFSET,
+    NO_TIME,
+    TimeValue,
+    as_float,
+    count_in,
+    joined_times,
+    number_of,
+    plain_halves,
+    read_times,
+)
+from udp_stream.pings.tracks import follow, track_of
 
 # Where an unknown feed has the fields of a ping: told from a sample of its records, by names and by formats.
 
-Value = str | int | float | bool | None
-
 Record = Mapping[Path, Value]
 """A record, flat: the values at its paths."""
-
-SHARE_MIN = 0.9
-"""Of a path's values, how many must be what the field is."""
 
 _DEPTH_MAX, _ELEMENTS_MAX, _FIELDS_MAX, NAMES_MAX = 8, 16, 200, 12
 _TIMES_MAX = 200  # times that are looked at
@@ -123,11 +85,11 @@ def _flatten(value: object, path: Path, found: dict[Path, Value], elements: int)
 
 
 def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
-    """The values of every path that at least half of the records have; without nulls, and what no path can name."""
+    """The values, none of them missing, of every path that at least half of the records have and that has a name."""
     found: defaultdict[Path, list[Value]] = defaultdict(list)
     for record in records:
         for path, value in record.items():
-            if value is not None:
+            if not is_missing(value):
                 found[path].append(value)
     return {path: values for path, values in found.items() if 2 * len(values) >= len(records) and _has_name(path)}
 
@@ -157,7 +119,10 @@ _DATES = (
     *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%Y.%m.%d"),
     *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
 )
-_CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%H%M%S", "%H.%M.%S")
+_CLOCKS = (
+    *("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%I:%M:%S%p", "%I:%M%p", "%p %I:%M:%S"),
+    *("%H%M%S", "%H%M", "%H.%M.%S"),
+)
 _COUNT_MIN = 1e8
 """Seconds since 1970: what is less is no time of our days."""
 
@@ -181,7 +146,7 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
     least, texts = SHARE_MIN * len(times), [value for value in times if isinstance(value, str)]
     if not times or len(times) < SHARE_MIN * len(values):
         return None
-    numbers = [number_of(value) if isinstance(value, str) else as_float(value) for value in times]
+    numbers = [number_of(count_in(value)) if isinstance(value, str) else as_float(value) for value in times]
     is_count = sum(number is not None and number > _COUNT_MIN for number in numbers) >= least
     is_text = len(texts) >= least
     for one in (*(EPOCHS if is_count else ()), *((ISO,) if is_text else ())):
@@ -207,10 +172,11 @@ def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
 
 def _patterns(example: str) -> Iterator[str]:
     """Patterns that the example's look allows; what looks like an offset may be a year."""
+    example = plain_halves(example)
     offset = re.search(r"( ?)(?:Z|[+-][0-9]{2}:?[0-9]{2})$", example)
     readings = [(f"{offset[1]}%z", example[: offset.start()])] if offset else []
     for tail, rest in readings if example.endswith("Z") else [("", example), *readings]:
-        yield from (f"{pattern}{tail}" for pattern in _patterns_by_look()[_look(rest)])
+        yield from (f"{pattern}{tail}" for pattern in _patterns_by_look()[look_of(rest)])
 
 
 @cache
@@ -219,11 +185,11 @@ def _patterns_by_look() -> Mapping[str, list[str]]:
     dates_first = [f"{day}{joint}{clock}" for day in _DATES for joint in (" ", "T", ", ", "", "-") for clock in _CLOCKS]
     clocks_first = [f"{clock}{joint}{day}" for day in _DATES for joint in (" ", ", ") for clock in _CLOCKS]
     for pattern in dates_first + clocks_first:
-        found[_look(re.sub("%.", "0", re.sub("%[bBap]", "a", pattern)))].append(pattern)
+        found[look_of(re.sub("%.", "0", re.sub("%[bBap]", "a", pattern)))].append(pattern)
     return found
 
 
-def _look(text: str) -> str:
+def look_of(text: str) -> str:
     """A text with a 0 for each run of digits, and an a for each run of letters."""
     return re.sub(r"[^\W0-9_]+", "a", re.sub("[0-9]+", "0", text))
 
@@ -231,36 +197,6 @@ def _look(text: str) -> str:
 PINGS_JUDGED_MIN, PLATES_PER_PING, SNAPSHOT_MS, POLL_MS = 50, 0.9, 60_000, 180_000
 """Fewer pings say nothing of a plate; more plates for each ping look like ids of messages, unless all are of a minute.
 They may be a poll's if the middle half of the times lies within three (43 s in one of 1,708 of Delhi's buses)."""
-
-SHARE_OF_ONE_PLATE, TIMES_MEDIAN = 0.1, 10
-"""One of ten plates or more with a tenth of all pings and ten times the median's is a word for a missing plate (the
-busiest bus of five recorded days had 3.4 times the median's)."""
-
-
-class Doubt(str):
-    """A warning of something that may be right: a single poll looks so, too."""
-
-    __slots__ = ()
-
-
-def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
-    """A sentence if the plate looks like a message's id, or a word for a missing plate. With an id of each message in
-    the plate's place, the promise for a vehicle is void."""
-    plate, time_ms = pings.plate.astype(np.int64), pings.time_ms
-    if plate.size < PINGS_JUDGED_MIN:
-        return None
-    of_each = np.bincount(plate)
-    of_each = of_each[of_each > 0]
-    quarter, three = np.quantile(time_ms, (0.25, 0.75))
-    what = f"{plate.size:,} pings of {of_each.size:,} plates"
-    if of_each.size > PLATES_PER_PING * plate.size and np.ptp(time_ms) > SNAPSHOT_MS:
-        sentence = f"{what}: is {field} the vehicle's, and not the message's? (One poll alone looks so, too.)"
-        return Doubt(sentence) if three - quarter <= POLL_MS else sentence
-    most, median = int(of_each.max()), float(np.median(of_each))
-    if of_each.size >= 10 and most >= max(SHARE_OF_ONE_PLATE * plate.size, TIMES_MEDIAN * median):
-        return f"{what}, and {most:,} are of one: is it a word for a missing plate? Who shares a plate shares a budget"
-    return None
-
 
 _NAMES = {
     "plate": (
@@ -276,11 +212,13 @@ _NAMES = {
         "datumzeit zeit uhrzeit horodatage dateheure fechahora fecha hora heure datum ts date updatedat lastupdated "
         "lastupdate t 1"
     ),
-    "longitude": ("longitude lon lng long coordinates0 x geolon geolng longitud laengengrad langengrad laenge lange"),
-    "latitude": "latitude lat coordinates1 y geolat latitud breitengrad breite",
+    "longitude": (
+        "longitude lon lng long coordinates0 x px geolon geolng longitud laengengrad langengrad laenge lange"
+    ),
+    "latitude": "latitude lat coordinates1 y py geolat latitud breitengrad breite",
     "speed": (
         "speed speedkmh speedkmhr speedkph speedmps speedms speedmph velocity vehiclespeed gpsspeed velocidade spd "
-        "geschwindigkeit vitesse velocidad tempo v kmh vkmh kph kmph mph knots"
+        "geschwindigkeit vitesse velocidad vel tempo v kmh vkmh kph kmph mph knots"
     ),
     "ago": "secssincereport secondssincereport secondsago secsago ageinseconds",
     "operator": "oper operator operatorref operatorid operatorcode agency agencyid",
@@ -295,51 +233,130 @@ _NEVER = {
 }
 """Words that no name of the field has."""
 
-_UNITS = (
-    *(("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("knots", r"knot|(\b|_|speed|velocity)(kn|kts?)$")),
-    *(("fps", r"fps|f(ee)?t/?s|feet"), ("cms", r"cm/?p?_?s"), ("mps", r"m/s|mps|meterspersecond|_ms$")),
+_WORD_OF_TIME = re.compile(
+    r"date|time|fecha|hora|datum|zeit|uhr|heure|day|dia|data|jour|clock|tag|ora\b|tid\b|klo|aika|pvm"
 )
-"""Units that names say; not all of them are in `KMH_PER_UNIT`."""
+"""A date, or a time of day, in a field of its own has such a name."""
 
 
-def unit_of_name(name: str) -> str | None:
-    """The unit that the name of a field of speeds says, by the last step of its path."""
-    last = name.rpartition(".")[2].lower()
-    return next((unit for unit, words in _UNITS if re.search(words, last)), None)
-
-
-def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> tuple[FeedMapping, TimeForm]:
-    """The mapping of these records, and the form of their times. `beside`: what messages have beside their records,
-    such as a time. Without a name of a speed, `speed` is "". ValueError with a clause for each field without a path."""
+def found_mapping(
+    records: Sequence[Record], beside: Sequence[Record] = (), around: Sequence[Record] = (), delimiter: str = ""
+) -> tuple[FeedMapping, TimeForm, str]:
+    """The mapping of these records, the form of their times, a doubt about the plate or "". `beside`: what messages
+    have beside their records, such as a time; `around`: of each record what the objects around it have, such as a
+    plate; `delimiter`: of CSV. Without a name of a speed, `speed` is "". ValueError with a clause for each field
+    without a path."""
     values = values_by_path(records)
     paths: dict[str, Path] = {}
     for field in ("longitude", "latitude", "speed", "time"):  # the plate last: much can be one
         fitting = [path for path in _ranked(values, field, paths) if _fits(field, values[path])]
+        if not fitting and field == "time":  # by its form alone, if no other has it
+            texts = [path for path in values if is_shown(path) and isinstance(values[path][0], str)]
+            formed = [
+                path for path in texts if _fits(field, values[path]) and not _NEVER[field].search(_words_of(path))
+            ]
+            fitting = formed if len(formed) == 1 else []
         if fitting:
             paths[field] = fitting[0]
-    form = found_time_form(values[paths["time"]]) if "time" in paths else None
     more: dict[str, Any] = {}
+    times = [record.get(paths["time"]) for record in records] if "time" in paths else []
+    form = found_time_form(values[paths["time"]]) if times else None
+    is_date = form is not None and all(_DATE.fullmatch(str(one)) for one in values[paths["time"]])
+    if (form is None or is_date) and (both := _two_times(values, paths, records)) is not None:
+        (paths["time"], clock), times, form = both
+        more = {"time": (dotted(paths["time"]), dotted(clock))}
     if form is None and (found := _message_time(values_by_path(beside))) is not None:
         path, form = found
         more = {"message_time": dotted(path)}
-        ago = [one for one in _ranked(values, "ago", paths) if _numbers(values[one])]
+        ago = [one for one in _ranked(values, "ago", paths) if numbers_of(values[one])]
         paths["time"] = ago[0] if ago else path
+        times = [record.get(paths["time"]) for record in records]
         form = replace(form, time_format=SECONDS_AGO) if ago else form
-    plates = [path for path in _ranked(values, "plate", paths) if _fits("plate", values[path])]
-    # A plate's own name, and not only a longer one, such as the vehicle's type.
-    plates = [path for path in plates if (_rank(path, "plate") or 0) < len(_NAMES["plate"].split())] or plates
-    vehicles = [path for path in plates if _may_be_vehicles(values[path], values.get(paths.get("time", ()), ()), form)]
-    if plates:
-        paths["plate"] = (vehicles or plates)[0]
+    plate, doubt = _plate(records, around, paths, times, form)
+    if plate is not None:
+        paths["plate"] = plate
         more |= _operator(records, values, paths)
     if "speed" not in paths and not _ranked(values, "speed", paths):
         more["speed"] = ""
     if form is None or len({*paths, *more} & set(FIELDS)) < len(FIELDS):
-        missing = [_instead(field, values) for field in FIELDS if field not in {*paths, *more}]
+        missing = [_instead(field, values, delimiter) for field in FIELDS if field not in {*paths, *more}]
         names = [] if paths else [f"the names are {shown_names(values) or 'none that may be shown'}"]
         raise ValueError("".join(f"\n  {clause}" for clause in missing + names))
     keys: dict[str, Any] = {field: dotted(path) for field, path in paths.items()} | more
-    return FeedMapping(**keys, time_format=form.time_format, zone=None), form
+    return FeedMapping(**keys, time_format=form.time_format, zone=None), form, doubt
+
+
+_DATE = re.compile(
+    r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}|[0-9]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]00:00(:00(\.0+)?)?Z?"
+)
+_CLOCK = re.compile(
+    r"[0-9]{1,2}[:.][0-9]{2}([:.][0-9]{2})?([.,][0-9]+)?( ?[ap]m)?(Z|[+-][0-9:]{4,6})?|[0-9]{3,6}", re.I
+)
+
+
+def _two_times(
+    values: Mapping[Path, list[Value]], taken: Mapping[str, Path], records: Sequence[Record]
+) -> tuple[tuple[Path, Path], list[Value], TimeForm] | None:
+    """A date and a time of day in two fields, the times that they make, and the form of these."""
+
+    def alike(path: Path, pattern: re.Pattern[str]) -> bool:
+        return all(pattern.fullmatch(plain_halves(str(value)).strip()) for value in values[path][:_TIMES_MAX])
+
+    others = {path for field, path in taken.items() if field != "time"}
+    words = {path: _words_of(path) for path in values if path not in others and is_shown(path)}
+    open_paths = [one for one in words if not _NEVER["time"].search(words[one]) and _WORD_OF_TIME.search(words[one])]
+    dates, clocks = ([path for path in open_paths if alike(path, pattern)] for pattern in (_DATE, _CLOCK))
+    for date, clock in ((date, clock) for date in dates for clock in clocks if date != clock):
+        parts = [[str(record.get(path, "")) for record in records] for path in (date, clock)]
+        for width in {0, 4 if max(map(len, parts[1])) < 5 else 6}:  # of digits that may lack their first zero
+            parts[1] = [text.zfill(width) if text.isdecimal() else text for text in parts[1]]
+            joined: list[Value] = list(joined_times(parts, ""))
+            if (form := found_time_form(joined)) is not None:
+                return (date, clock), joined, form
+    return None
+
+
+def _plate(
+    records: Sequence[Record],
+    around: Sequence[Record],
+    paths: Mapping[str, Path],
+    times: Sequence[Value],
+    form: TimeForm | None,
+) -> tuple[Path | None, str]:
+    """The path of the plate, by its name and by how pings that have one value follow each other, or by the latter
+    alone, which is a doubt. A number that varies within a vehicle is none."""
+    own, keys = values_by_path(records), {path[0] for record in records for path in record}
+    outer = {path: found for path, found in values_by_path(around).items() if path[0] not in keys}
+    values, names = own | outer, len(_NAMES["plate"].split())
+    goes_on: dict[Path, bool | None] = {}
+    track = track_of(records, paths, times, form.time_format) if form is not None else None
+    for path in values:
+        if path in paths.values() or not is_shown(path[:-1]) or not _fits("plate", values[path]):
+            continue
+        of_each = [record.get(path) for record in (records if path in own else around)]
+        goes_on[path] = follow(of_each, track)
+        for operator in _ranked(own, "operator", paths) if goes_on[path] is False else ():  # may share numbers
+            both = [f"{record.get(operator)}/{one}" for record, one in zip(records, of_each, strict=True)]
+            goes_on[path] = goes_on[path] or (None if follow(both, track) else False)
+    named = [path for path in _ranked(values, "plate", paths) if path in goes_on]
+    named.sort(key=lambda path: path not in own)
+    named = [path for path in named if (_rank(path, "plate") or 0) < names] or named
+    stamps = [time for time in times if time is not None]
+    vehicles = [path for path in named if _may_be_vehicles(values[path], stamps, form)]
+    if likely := [path for path in vehicles if goes_on[path] is not False]:
+        return likely[0], ""
+    never = _NEVER["plate"]
+    by_track = [
+        path for path, is_one in goes_on.items() if is_one and is_shown(path) and not never.search(_words_of(path))
+    ]
+    if by_track:
+        by_track.sort(key=lambda path: len(set(values[path])))
+        also = f" (or {shown_names(by_track[1:])})" if by_track[1:] else ""
+        how = f"by how its pings follow each other{also}: is it the vehicle's?"
+        return by_track[0], f"the plate is {dotted(by_track[0])}, {how}"
+    texts = [path for path in vehicles or named if any(isinstance(value, str) for value in values[path])]
+    rest = texts if any(goes_on[path] is False for path in named) or not vehicles else vehicles
+    return (rest[0] if rest else None), ""
 
 
 def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] | None:
@@ -361,30 +378,31 @@ def _operator(
     return {}
 
 
-WANTED: Mapping[str, str] = {
-    "plate": "text or a whole number, of the vehicle",
-    "time": "a date and time of day in one field",
-    "longitude": "degrees",
-    "latitude": "degrees",
-    "speed": "a number, 0 or more",
-}
-"""What each field of a ping must be."""
+def _scaled(values: Mapping[Path, list[Value]], delimiter: str) -> str:
+    ranked = [next(iter(_ranked(values, field, {})), None) for field in ("longitude", "latitude")]
+    places = [(path, values[path]) for path in dict.fromkeys(ranked) if path is not None and is_shown(path)]
+    return scaled_degrees(places, delimiter)
 
 
-def _instead(field: str, values: Mapping[Path, list[Value]]) -> str:
+def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = "") -> str:
     path = next((one for one in _ranked(values, field, {}) if is_shown(one)), None)
     ago = [one for one in _ranked(values, "ago", {}) if field == "time" and path is None]
     if ago:
         return f"time: found seconds at {dotted(ago[0])}, and no time of the message that they count back from"
-    found = "no such name" if path is None else f"{kind_of(values[path])} at {dotted(path)}"
-    return f"{field}: found {found}, wanted {WANTED[field]}"
+    if path is not None and field in ("longitude", "latitude") and (mend := _scaled(values, delimiter)):
+        return f"{field}: {mend}"
+    found = "no such name" if path is None else f"{form_of(values[path])} at {dotted(path)}"
+    mend = without_unit(values[path]) if path is not None and field != "plate" else ""
+    varies = field == "plate" and path is not None and _fits("plate", values[path])
+    found += ", which varies within a vehicle" if varies else ""
+    return f"{field}: found {found}, wanted {WANTED[field]}{mend}"
 
 
-def kind_of(values: Sequence[Value]) -> str:
-    """The kind of most values; never a value."""
-    names: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
-    kinds = Counter(names.get(type(value), "nothing (null)") for value in values)
-    return kinds.most_common(1)[0][0] if kinds else "an object or an array"
+def has_speeds(records: Sequence[Record]) -> bool:
+    """Whether some of them have a speed."""
+    return any(
+        not is_missing(one) and _rank(path, "speed") is not None for some in records for path, one in some.items()
+    )
 
 
 def _ranked(values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, Path]) -> list[Path]:
@@ -396,26 +414,31 @@ def _ranked(values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, 
     return sorted(ranks, key=lambda path: (ranks[path], -len(common((path, place))), len(path)))
 
 
+def _words_of(path: Path) -> str:
+    """The words of a path's names, in small letters, apart."""
+    return " ".join(re.findall("[A-Z]?[a-z]+|[A-Z]+", dotted(path))).lower()
+
+
 def _rank(path: Path, field: str) -> int | None:
     """How likely a path is the field's, by its last keys, the least first; None if it is not."""
     names, never = _NAMES[field].split(), _NEVER.get(field)
+    if path[-1] == ANY_KEY:
+        return len(names) - 1 if field == "plate" else None
     steps = path[:-1] if len(path) > 1 and path[-1] == "value" else path  # as NGSI has it
     words = [re.sub(r"[^a-z0-9]", "", normalize("NFKD", str(step).lower())) for step in steps]
-    if never is not None and never.search(" ".join(re.findall("[A-Z]?[a-z]+|[A-Z]+", dotted(path))).lower()):
+    about = path[-1:] if field == "plate" and "vehicle" in words[-1] else path
+    if never is not None and never.search(_words_of(about)):
         return None
-    endings = {words[-1], "".join(words[-2:]), "".join(words[-3:]), "".join(words)}
+    is_index = isinstance(steps[-1], int)  # of a record that is an array, or of coordinates
+    endings = {"".join(words)} if len(words) == 1 else {"".join(words[-2:]), "".join(words[-3:]), "".join(words)}
+    endings |= set() if is_index else {words[-1]}
     ranks = [at for at, name in enumerate(names) if name in endings]
     longer = (len(names) + at for at, name in enumerate(names) if len(name) > 3 and name in words[-1])
     return min(ranks or longer, default=None)
 
 
-def _numbers(values: Sequence[Value]) -> list[float]:
-    found = [number_of(value) if isinstance(value, str) else value for value in values if not isinstance(value, bool)]
-    return [float(number) for number in found if number is not None and abs(number) < 1e300]
-
-
 def _fits(field: str, values: Sequence[Value]) -> bool:
-    numbers = _numbers(values)
+    numbers = numbers_of(values)
     match field:
         case "time":
             return found_time_form(values) is not None
@@ -437,194 +460,3 @@ def _may_be_vehicles(plates: Sequence[Value], times: Sequence[Value], form: Time
     if len(set(plates)) == 1:  # the pings of a vehicle differ in their times, those of many vehicles do not
         return len(set(times)) > PLATES_PER_PING * len(times)
     return form.span_ms <= SNAPSHOT_MS or len(set(plates)) <= PLATES_PER_PING * len(plates)
-
-
-# The unit of speeds: between two pings of a bus that goes at an even speed, the distance over the time is that speed.
-#
-# In the wrong unit the two differ by the ratio of the units: 3.6, 1.6, 2.2, or its inverse. A unit is told only if the
-# two agree in it. On 100 pairs the logarithm of the ratio is -0.05 to 0.07 in 98 of 100 draws. Feet a second, the
-# nearest unit that is none of ours, lies 0.09 above km/h. Below there is none as near, and sparse pings cut corners.
-#
-# Buses that send once or twice a minute stop between two pings. There the distance of all pairs is set against the mean
-# of the speeds at both ends. On 500 pairs of Austin's and Surat's buses the logarithm is -0.18 to 0.12. Mph and knots,
-# 0.14 apart, may both fit: the nearest to the middle is the likeliest (right in 94 of 100 draws), and what is
-# configured, or said by the feed, is not doubted.
-#
-# This looks at speeds without noise. Only the unit may be shown: the ratio, or the number of pairs, would tell one
-# plate's speeds to a reader who knows all others.
-
-PAIRS_MIN, SPARSE_PAIRS_MIN = 100, 500
-"""With fewer pairs of pings 4 to 30 s apart they are looked for farther apart; with fewer of those nothing is said."""
-
-FITS_NONE = "by how far buses go, speeds fit no unit that is known (scaled? places that stand still?)"
-ALL_ZERO = 'every speed is 0, and buses move: the feed has no speeds (speed.from = "movement" derives them)'
-"""The faults of evidence."""
-
-_SECONDS = (4, 30)  # apart: closer is measurement noise, further is another road
-_MOVING_KMH = 5
-_EVEN = 0.3  # of their mean: speeds that differ more say too little of the speed between (by 0.19 in Austin in 2015)
-_BELOW, _ABOVE = 0.12, 0.08  # of the ratio's logarithm
-_SPARSE_SECONDS = (30, 130)  # Austin's buses send every 120 s
-_SPARSE_BELOW, _SPARSE_ABOVE, _JUMP_KMH = 0.25, 0.15, 200
-_METRES_PER_DEGREE = 111_195
-
-
-@dataclass(frozen=True, slots=True)
-class UnitEvidence:
-    """What `pairs` pairs of pings say: distance over time is `ratio` times the reported speed (median, by distance; of
-    pings far apart of all together). `unit`: of those that fit the configured unit, or the nearest; None if none fits,
-    or, with ratio nan, if there are too few pairs. `pairs` and `ratio` must not be shown."""
-
-    pairs: int
-    ratio: float
-    unit: str | None
-    fits: tuple[str, ...] = ()
-
-    @property
-    def fault(self) -> str | None:
-        """A clause if there are pairs enough, and they fit no unit that is known here."""
-        if self.unit is not None or isnan(self.ratio):
-            return None
-        return ALL_ZERO if isinf(self.ratio) else FITS_NONE
-
-
-def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
-    """The unit in which speeds that were read in the `configured` unit fit the movement. Pairs 4 to 30 s apart count
-    with both speeds above 5 km/h and near each other; if they are too few, all pairs 30 to 130 s apart."""
-    order = np.lexsort((pings.time_ms, pings.plate))
-    plate, speed = pings.plate[order], pings.speed[order] / QUANTA_PER_KMH
-    seconds = np.diff(pings.time_ms[order]) / 1000
-    lat, lon = pings.lat[order], pings.lon[order]
-    east = np.diff(lon) * np.cos(np.radians(lat[:-1]))
-    km = np.hypot(np.diff(lat), east) * _METRES_PER_DEGREE / 1000
-    of_one = plate[1:] == plate[:-1]
-    near = of_one & (seconds >= _SECONDS[0]) & (seconds <= _SPARSE_SECONDS[1]) & (km * 3600 <= _JUMP_KMH * seconds)
-    if near.sum() >= PAIRS_MIN and not speed.any() and km[near].sum() * 3600 > _MOVING_KMH * seconds[near].sum():
-        return UnitEvidence(int(near.sum()), inf, None)
-    fits = of_one & (seconds >= _SECONDS[0]) & (seconds <= _SECONDS[1])
-    reported = (speed[1:] + speed[:-1]) / 2
-    fits &= (np.minimum(speed[1:], speed[:-1]) > _MOVING_KMH) & (km > 0)
-    fits &= np.abs(np.diff(speed)) <= _EVEN * reported
-    pairs = int(fits.sum())
-    if pairs >= PAIRS_MIN:
-        said_km = (seconds * reported)[fits] / 3600
-        return _evidence(pairs, _median(km[fits] / said_km, said_km), configured, _BELOW, _ABOVE)
-    sparse = near & (seconds >= _SPARSE_SECONDS[0])
-    said = float((seconds * reported)[sparse].sum()) / 3600
-    if (count := int(sparse.sum())) < SPARSE_PAIRS_MIN or said == 0 or not (gone := float(km[sparse].sum())):
-        return UnitEvidence(pairs, nan, None)
-    return _evidence(count, gone / said, configured, _SPARSE_BELOW, _SPARSE_ABOVE)
-
-
-def _evidence(pairs: int, ratio: float, configured: str, below: float, above: float) -> UnitEvidence:
-    middle, half = (above - below) / 2, (above + below) / 2
-    units = KMH_PER_UNIT.items()
-    off = {unit: abs(log(ratio * KMH_PER_UNIT[configured] / kmh) - middle) for unit, kmh in units}
-    fits = tuple(sorted((unit for unit in off if off[unit] <= half), key=off.__getitem__))
-    return UnitEvidence(pairs, ratio, configured if configured in fits else next(iter(fits), None), fits)
-
-
-def _median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """Half of the weight lies below it."""
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
-
-
-# Refusals in words: the field, the form found there, and the form wanted. Of values their kind alone is shown.
-
-SENTENCES_MAX = 4  # kinds of refusals that are explained
-
-OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
-"""Reasons that look at the value of a speed: docs/pings.md."""
-
-OF_A_PLACE = (Reason.OUTSIDE_BOX, Reason.COORDINATES_OUT_OF_RANGE)
-"""Reasons of pings that would lie elsewhere with longitude and latitude exchanged."""
-
-LABEL = "vehicle.vehicle.label"
-"""The name of a label that was not asked for, in what is kept of a refused entity of GTFS-realtime."""
-
-LABEL_PLATE = f'source.plate = "{LABEL}" takes it, if it is the vehicle\'s; some feeds have a destination there'
-"""Advice where only a label names the vehicle."""
-
-OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIME_ROLLED_OVER)
-"""Reasons that lie in the log's clock, and not in a message."""
-
-EARTH: Box = -180.0, -90.0, 180.0, 90.0
-
-
-def advise(refused: Sequence[tuple[Refusal, bytes]], form: FeedForm, box: Box | None = None) -> list[str]:
-    """A sentence for each of the commonest kinds of refusals of a sample; `box` is `pings.box`."""
-    kinds: defaultdict[tuple[Reason, str], list[bytes]] = defaultdict(list)
-    for refusal, original in refused:
-        kinds[refusal.reason, refusal.path].append(original)
-    commonest = sorted(kinds.items(), key=lambda kind: -len(kind[1]))[:SENTENCES_MAX]
-    said = ((reason, path, _said(reason, path, pieces, form, box)) for (reason, path), pieces in commonest)
-    return [f"{reason} at {path}{f': {words}' if words else ''}" for reason, path, words in said]
-
-
-def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, box: Box | None) -> str | None:
-    records: list[Record] = []
-    for piece in pieces:
-        with suppress(*UNREADABLE):
-            records += filter(None, [flat(value_of(trim(piece)))])
-    field = _field_at(path, form)
-    if reason in (Reason.NOT_JSON, Reason.NOT_GTFS_REALTIME) or not records:
-        found = no_pings(pieces[0])
-        return None if found is None else f"found {found}"
-    if reason == Reason.MISSING_FIELD:
-        if any((LABEL,) in record for record in records):
-            return f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}"
-        paths = Counter(one for record in records for one in record)
-        names = shown_names(sorted((one for one, count in paths.items() if 2 * count >= len(records)), key=dotted))
-        name = path.removeprefix("$.") if field is None else dotted(form.mapping.steps[field])
-        return f"found {names or 'no name that may be shown'}, wanted {name} (`udp-stream init FILE` writes [source])"
-    if reason in OF_A_PLACE and _look_exchanged(records, form, box or EARTH):
-        return _exchanged(form, box)
-    if reason == Reason.OUTSIDE_BOX:
-        return "wanted pings.box = [west, south, east, north] around the feed"
-    if field is None:
-        return None
-    values = [record[form.mapping.steps[field]] for record in records if form.mapping.steps[field] in record]
-    if field == "time":
-        found = kind_of(values)
-        if (times := found_time_form(values)) is not None:
-            found = times.time_format + ("" if times.has_offset else " without an offset")
-        if reason == Reason.NO_UTC_OFFSET:
-            return f'found {found}, wanted an offset, or source.time_zone = "Area/City" of the feed\'s clock'
-        return f'found {found}, wanted source.time_format = "{form.mapping.time_format}"'
-    if reason in (Reason.EMPTY_PLATE, Reason.PLACEHOLDER_PLATE):
-        return "wanted the vehicle's: pings without a plate protect none"
-    if reason == Reason.SPEED_NOT_FINITE:
-        return f"found NaN or Infinity, wanted {WANTED[field]}"
-    if reason in OF_A_SPEED:
-        return "wanted speed.unit as the feed has it: `udp-stream doctor FILE` compares it with how far pings move"
-    return f"found {kind_of(values)}, wanted {WANTED[field]}"
-
-
-def _look_exchanged(records: Sequence[Record], form: FeedForm, box: Box) -> bool:
-    """Whether most of these pings lie in the box with longitude and latitude exchanged."""
-    (west, south, east, north), steps = box, form.mapping.steps
-    places = [_numbers([record.get(steps[field]) for field in ("latitude", "longitude")]) for record in records]
-    inside = [place for place in places if len(place) == 2 and west <= place[0] <= east and south <= place[1] <= north]
-    return 2 * len(inside) > len(records)
-
-
-def _exchanged(form: FeedForm, box: Box | None) -> str:
-    """The keys that read such a feed. Polled GTFS-realtime comes in the plain form."""
-    what = "longitude and latitude look exchanged"
-    what += "" if box is None else ", of the feed or of pings.box (west, south, east, north)"
-    unreadable = "GTFS-realtime has no paths to exchange: such a feed cannot be read as it is"
-    if not form.format.is_json:
-        return f"{what}. {unreadable}"
-    keys = f'source.longitude = "{form.mapping.latitude}" and source.latitude = "{form.mapping.longitude}"'
-    return f"{what}: {keys} read the feed" + (f". {unreadable}" if form.is_plain else "")
-
-
-def _field_at(path: str, form: FeedForm) -> str | None:
-    """The field whose path a refusal's path is, or leads to."""
-    for field, steps in form.mapping.steps.items() if path != "$" else ():
-        ours = json_path(steps)
-        if ours == path or ours.startswith((f"{path}.", f"{path}[")):
-            return field
-    return None

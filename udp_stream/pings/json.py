@@ -21,8 +21,9 @@ limit (about 1,000 levels, less what the caller has used) is refused as not JSON
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from types import GenericAlias
@@ -46,12 +47,24 @@ from udp_stream.pings.decode import (
     WireBatch,
     WireColumns,
     WirePing,
+    columns_of,
     originals,
     plate_name,
 )
-from udp_stream.pings.mapping import MESSAGE_TIME, SECONDS_AGO, FeedMapping, Path, json_path
+from udp_stream.pings.mapping import ANY_KEY, MESSAGE_TIME, SECONDS_AGO, FeedMapping, Path, json_path
 from udp_stream.pings.texts import UNREADABLE, as_written, finite, is_json, trim
-from udp_stream.pings.times import EPOCHS, ISO, READ, TimeColumns, TimeValue, number_of, read_numbers, read_times
+from udp_stream.pings.times import (
+    EPOCHS,
+    ISO,
+    READ,
+    TimeColumns,
+    TimeValue,
+    count_in,
+    joined_times,
+    number_of,
+    read_numbers,
+    read_times,
+)
 
 ENVELOPES = ("results", "features")
 """Where the array of pings may be in an object that is no ping. The contract's form has the first alone."""
@@ -93,7 +106,12 @@ class FeedForm:
     @property
     def is_plain(self) -> bool:
         """Whether it is the contract's own form, read strictly."""
-        return self.format in (JSON, JSON_WITHOUT_SPEEDS)
+        return self.format in (*_EXCHANGED, *_EXCHANGED.values())
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Whether longitudes stand where the contract's form has latitudes."""
+        return self.format in _EXCHANGED.values()
 
 
 def mapped_form(mapping: FeedMapping) -> FeedForm:
@@ -105,7 +123,14 @@ def mapped_form(mapping: FeedMapping) -> FeedForm:
 def without_speeds(form: FeedForm) -> FeedForm:
     """The same form where speeds are derived from positions: none is looked at."""
     mapping = replace(form.mapping, speed="")
-    return replace(form, mapping=mapping, format=JSON_WITHOUT_SPEEDS) if form.is_plain else mapped_form(mapping)
+    plain = _EXCHANGED[JSON_WITHOUT_SPEEDS] if form.is_exchanged else JSON_WITHOUT_SPEEDS
+    return replace(form, mapping=mapping, format=plain) if form.is_plain else mapped_form(mapping)
+
+
+def exchanged(form: FeedForm) -> FeedForm:
+    """The same form where longitude and latitude stand under each other's name."""
+    mapping = replace(form.mapping, longitude=form.mapping.latitude, latitude=form.mapping.longitude)
+    return replace(form, format=_EXCHANGED[form.format]) if form.is_plain else mapped_form(mapping)
 
 
 class _Reader:
@@ -116,11 +141,12 @@ class _Reader:
     def __init__(self, mapping: FeedMapping) -> None:
         self._mapping = mapping
         self._steps, self._fields = [path for _, path in mapping.leaves], len(mapping.steps)
+        self._times = len(mapping.times) - 1  # beyond the first
         self._records = mapping.record_steps
         first = {path[0] for path in self._steps}
         event = f'{{"{first.pop()}":{{'.encode() if len(first) == 1 else b""
         self._event = self._steps[0][:1] if _OTHER_EVENT.match(event) else ()
-        time: object = int | float | str if mapping.time_format in EPOCHS else str
+        time: object = int | float | str if mapping.time_format in EPOCHS else str | int if self._times else str
         leaves, types = range(len(self._steps)), (str | int, time, *[float | str] * (self._fields - 2))
         more = [types[0]] * (len(leaves) - len(types))
         self._form = node_of(list(zip(self._steps, leaves, strict=True)), (*types, *more))
@@ -188,9 +214,14 @@ class _Reader:
     ) -> WireBatch:
         """As columns, without rows in which a text is no number. A speed that is not read is 0."""
         plates: list[str] = list(map(str, map(self._get[0], rows)))
-        if others := self._get[self._fields :]:
+        if others := self._get[self._fields + self._times :]:
             plates = joined_plates(plates, *(map(str, map(get, rows)) for get in others))
-        time_ms, status = times_of(list(map(self._get[1], rows)), self._mapping)
+        times: list[TimeValue] = list(map(self._get[1], rows))
+        if self._times:
+            columns = [list(map(str, map(get, rows))) for get in self._get[self._fields :][: self._times]]
+            joined = joined_times([list(map(str, times)), *columns], self._mapping.time_format)
+            times = [one if type(one) is ReadyTime else text for one, text in zip(times, joined, strict=True)]
+        time_ms, status = times_of(times, self._mapping)
         numbers = [read_numbers(list(map(get, rows))) for get in self._get[2 : self._fields]]
         lon, lat, speed = [column for column, _ in [*numbers, (np.zeros(len(rows)), None)][:3]]
         bad = np.array([is_none for _, is_none in numbers])
@@ -242,6 +273,8 @@ class _Reader:
 
     def _array(self, text: bytes) -> bytes | None:
         """The array of pings in a message; None if it is a ping, or nothing. A Fault if `records` is no array."""
+        if self._records and text.startswith((b"{", b"[")) and (gathered := self._gathered(text)) is not None:
+            return gathered
         if text.startswith(b"["):
             return None if self._of_array and not text[1:].lstrip().startswith((b"[", b"]")) else text
         if not text.startswith(b"{"):
@@ -260,6 +293,26 @@ class _Reader:
         if not held.startswith(b"["):
             raise Fault(Reason.WRONG_TYPE, json_path(found[0]))
         return held
+
+    def _gathered(self, text: bytes) -> bytes | None:
+        """The pings of arrays in arrays or at any key, or with a plate from around their array; None where the plain
+        reading does."""
+        plates = self._mapping.plates
+        wanted = dict.fromkeys((*plates, (ANY_KEY,))) if ANY_KEY in self._records else plates
+        is_keyed, pieces = ANY_KEY in self._records, _Pieces(Raw(text))
+        if is_keyed and pieces.find((ANY_KEY,)) is not None:  # a ping that was cut out
+            return None
+        if text.startswith(b"{") and not is_keyed:
+            is_found = pieces.find(self._records) is not None
+            around = [pieces, *(pieces.at(self._records[:depth]) for depth in range(1, len(self._records)))]
+            if is_found and not any(one.find(path[:1]) is not None for one in around if one for path in plates):
+                return None
+        try:
+            groups = list(records_within(Raw(text), self._records))
+            found = [piece for records, outside in groups for piece in with_plates(records, outside, [*wanted])]
+        except UNREADABLE:
+            raise Fault(Reason.NOT_JSON, "$") from None
+        return b"[" + b",".join(found) + b"]" if groups else None
 
     def _message_time(self, text: bytes) -> Raw | None:
         """The message's time as it stands, also in a ping that was cut out of a message."""
@@ -293,8 +346,10 @@ class _Reader:
     def _careful(self, pieces: _Pieces, said: Raw | None) -> Struct:
         plate, *others = map(pieces.plate, self._mapping.plates)
         time = _time_of(pieces, self._steps[1], self._mapping, said)
+        of_message = type(time) is ReadyTime
+        times = ["" if of_message else pieces.plate(path) for path in self._mapping.times[1:]]
         numbers = map(pieces.either, self._steps[2 : self._fields])
-        return built(self._form, [plate, time, *numbers, *others])
+        return built(self._form, [plate, time, *numbers, *times, *others])
 
 
 class _PlainRow(WirePing, gc=False):
@@ -342,11 +397,11 @@ class _Pieces:
     """A piece of JSON, read by paths; objects and arrays are opened once."""
 
     def __init__(self, piece: Raw) -> None:
-        self._piece, self._opened = piece, dict[Path, dict[str | int, Raw]]()
+        self.text, self._opened = piece, dict[Path, dict[str | int, Raw]]()
 
     def get(self, path: Path) -> bytes:
         """The text at a path, or a Fault that says how far the path leads."""
-        piece = self._piece
+        piece = self.text
         for depth, step in enumerate(path):
             container = self._open(path[:depth], piece, step)
             if step not in container:
@@ -362,6 +417,11 @@ class _Pieces:
             if fault.reason == Reason.NOT_JSON:
                 raise
             return None
+
+    def at(self, path: Path) -> _Pieces | None:
+        """The object at a path; None if there is none."""
+        found = self.find(path)
+        return _Pieces(found) if found is not None and bytes(found).startswith(b"{") else None
 
     def string(self, path: Path) -> str:
         if not (text := self.get(path)).startswith(b'"'):
@@ -385,9 +445,9 @@ class _Pieces:
             raise Fault(Reason.WRONG_TYPE, json_path(path))
         return str(int(text))
 
-    def time(self, path: Path, time_format: str) -> TimeValue:
-        """A string, or where times are counted a number."""
-        return self.either(path) if time_format in EPOCHS else self.string(path)
+    def time(self, path: Path, time_format: str, is_part: bool) -> TimeValue:
+        """A string, where times are counted a number, or the digits of a date or a time of day."""
+        return self.either(path) if time_format in EPOCHS else self.plate(path) if is_part else self.string(path)
 
     def _open(self, path: Path, piece: Raw, step: str | int) -> dict[str | int, Raw]:
         if path not in self._opened:
@@ -402,6 +462,58 @@ class _Pieces:
             except UNREADABLE:
                 raise Fault(Reason.NOT_JSON, json_path(path)) from None
         return self._opened[path]
+
+
+Around = tuple[_Pieces, ...]
+"""The objects around a ping, from inside to outside."""
+
+
+def records_within(text: Raw, path: Path, around: Around = ()) -> Iterator[tuple[list[Raw], Around]]:
+    """The pings of each array at a path that may lead through arrays and any keys, and the objects around them. Raises
+    `UNREADABLE`."""
+    start, keyed = bytes(text)[:1], path[:1] == (ANY_KEY,)
+    if not path:
+        if start == b'"':
+            text = Raw(finite(trim(unwrap(bytes(text)))))
+            start = bytes(text)[:1]
+        if start in (b"[", b"{"):
+            yield (split_array(text) if start == b"[" else [text]), around
+    elif start == b"[" and not isinstance(path[0], int):
+        for one in (every := split_array(text)):
+            yield from records_within(one, path, around)
+        if not every:
+            yield [], around
+    elif start == b"[":
+        for at, one in enumerate(split_array(text)):
+            if at == path[0]:
+                yield from records_within(one, path[1:], around)
+    elif start == b"{":
+        held = _decode_object(text)
+        if keyed and not held:
+            yield [], around
+        here = (_Pieces(text), *around)
+        for key in held if keyed else [key for key in path[:1] if key in held]:
+            if not keyed:
+                yield from records_within(held[key], path[1:], here)
+            elif bytes(held[key])[:1] in (b"{", b"["):
+                own = (_Pieces(Raw(_encode({ANY_KEY: key}))), *here)
+                yield from records_within(held[key], path[1:], own)
+
+
+def with_plates(records: list[Raw], around: Around, plates: Sequence[Path]) -> list[bytes]:
+    """The pings of an array, with the plates that none of them has its own of, from the nearest object around it."""
+    pieces = list(map(bytes, records))
+    if not around or any(not piece.startswith(b"{") for piece in pieces):
+        return pieces
+    for plate in plates:
+        found = next((one for outside in around if (one := outside.find(plate)) is not None), None)
+        if found is not None and all(_Pieces(piece).find(plate[:1]) is None for piece in records):
+            held: object = found
+            for step in reversed(plate):
+                held = {str(step): held}
+            named = _encode(held)
+            pieces = [piece[:-1] + (b"," if piece[1:-1].strip() else b"") + named[1:] for piece in pieces]
+    return pieces
 
 
 class ReadyTime(int):
@@ -423,13 +535,14 @@ def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> TimeColumns:
 def _time_of(pieces: _Pieces, path: Path, mapping: FeedMapping, said: Raw | None) -> TimeValue:
     """The ping's own time; the message's, where it has none; or that less the seconds that the ping says."""
     counts_back = mapping.time_format == SECONDS_AGO
+    is_part = len(mapping.times) > 1
     if not mapping.message_time:
-        return pieces.time(path, mapping.time_format)
+        return pieces.time(path, mapping.time_format, is_part)
     own, said = pieces.find(path), pieces.find((MESSAGE_TIME,)) or said  # a ping that was cut out of a message has it
     if own is None and said is None:
         raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps if counts_back else path))
     if not counts_back and own is not None and bytes(own) != b"null":
-        return pieces.time(path, mapping.time_format)
+        return pieces.time(path, mapping.time_format, is_part)
     if said is None:
         raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps))
     sent_ms = _moment(bytes(said), mapping)
@@ -445,7 +558,8 @@ def _time_of(pieces: _Pieces, path: Path, mapping: FeedMapping, said: Raw | None
 def _moment(text: bytes, mapping: FeedMapping) -> int:
     """Unix milliseconds of a message's time: a count from 1970 by its size, a time in the mapping's pattern, or ISO."""
     value = _string_of(text, json_path(mapping.message_steps)) if text.startswith(b'"') else text.decode()
-    count = number_of(value)
+    count = number_of(count_in(value))
+    value = value if count is None else count_in(value)
     patterns = [mapping.time_format] if "%" in mapping.time_format else []
     formats = [*patterns, ISO] if count is None else [epoch_of(count)]
     for time_format in formats:
@@ -507,6 +621,10 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
         time = ""
     # The length of the message without its speed must not depend on how the speed is spelt.
     speed_bytes = 0 if speed is None else len(message) - len(text) + len(bytes(speed))
+    if mapping.times[1:] and type(time) is not ReadyTime:
+        rest = [pieces.find(path) for path in mapping.times[1:]]
+        texts = [str(msgspec.json.decode(part)) if part is not None else "" for part in rest]
+        (time,) = joined_times([[str(time)], *([text] for text in texts)], mapping.time_format)
     return Single(plate, time, speed_bytes) if plate.strip() else None
 
 
@@ -609,5 +727,20 @@ JSON = PingFormat(_PLAIN_READER.read, _PLAIN_READER.split, is_json=True)
 """The contract's form, as the exchange, its recordings and our topics have it."""
 
 JSON_WITHOUT_SPEEDS = PingFormat(_SPEEDLESS_READER.read, _SPEEDLESS_READER.split, is_json=True)
+
+
+def _read_exchanged(plain: PingFormat, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
+    batch = plain.read(messages, max_message_bytes, max_pings)
+    columns = columns_of(batch.pings)
+    return replace(batch, columns=replace(columns, lon=columns.lat, lat=columns.lon))
+
+
+def _exchanging(plain: PingFormat) -> PingFormat:
+    paths = plain.paths._replace(longitude=plain.paths.latitude, latitude=plain.paths.longitude)
+    return replace(plain, read=functools.partial(_read_exchanged, plain), paths=paths)
+
+
+_EXCHANGED = {plain: _exchanging(plain) for plain in (JSON, JSON_WITHOUT_SPEEDS)}
+"""By the contract's formats, the same for a feed that exchanges longitude and latitude."""
 
 PLAIN = FeedForm(FeedMapping(), JSON)

@@ -23,6 +23,9 @@ SECONDS_AGO: Final = "seconds_ago"
 MESSAGE_TIME: Final = "message_time"
 """The key under which a ping that was cut out of a message has the message's time."""
 
+ANY_KEY: Final = "*"
+"""The step of `records` that leads through all keys of an object, and the name under which a ping has its key."""
+
 INDEX_MAX, _PATH_CHARS_MAX, _STEPS_MAX = 1000, 400, 16  # a larger index is a slip
 _NO_KEY = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
 """Characters that the quick reader of JSON, and a file of TOML, cannot have in a key as they are."""
@@ -39,7 +42,12 @@ class FeedMapping:
     `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of `strptime`, or `seconds_ago`.
     `message_time`: the path of a message's time: an epoch, ISO, or in the pattern. `zone`: of times without an offset,
     None refuses them. `delimiter`: of CSV, "" finds it. `plate`: one path, or several whose values together name a
-    vehicle. `speed` may be "": it is then not read.
+    vehicle. `time`: one path, or several whose texts together are a time, with a blank between. `speed` may be "": it
+    is then not read.
+
+    With `records` a plate may stand in an object around the array: where no ping of an array has its first key, it is
+    looked for around it, from inside to outside. `records` may lead through arrays; `*` is any key of an object, and a
+    ping has that key under the name `*`.
 
     >>> mapping = FeedMapping(plate="vehicle.id", longitude="lon", latitude="lat", time_format="epoch_s")
     >>> mapping.paths.plate, mapping.steps["speed"]
@@ -50,7 +58,7 @@ class FeedMapping:
     """
 
     plate: str | tuple[str, ...] = "license_plate"
-    time: str = "observationDateTime"
+    time: str | tuple[str, ...] = "observationDateTime"
     longitude: str = "location.coordinates.0"
     latitude: str = "location.coordinates.1"
     speed: str = "speed"
@@ -67,8 +75,11 @@ class FeedMapping:
         for name in ("records", "message_time"):
             if path := getattr(self, name):
                 steps_of(path, name)
-        if not self.plates:
-            raise ValueError("plate: expected a path, or several, got none")
+        for name, paths in (("plate", self.plates), ("time", self.times)):
+            if not paths:
+                raise ValueError(f"{name}: expected a path, or several, got none")
+        if self.times[1:] and self.time_format in (SECONDS_AGO, *EPOCHS):
+            raise ValueError(f"time: expected one path where time_format is {self.time_format}, got several")
         _check_together(self.leaves)
 
     @property
@@ -77,15 +88,22 @@ class FeedMapping:
         return tuple(steps_of(path, "plate") for path in paths)
 
     @property
+    def times(self) -> tuple[Path, ...]:
+        paths = (self.time,) if isinstance(self.time, str) else self.time
+        return tuple(steps_of(path, "time") for path in paths)
+
+    @property
     def steps(self) -> dict[str, Path]:
-        """The path of each field that is read; the first, if a plate has several."""
-        names = FIELDS[1:] if self.speed else FIELDS[1:-1]
-        return {"plate": self.plates[0]} | {name: steps_of(getattr(self, name), name) for name in names}
+        """The path of each field that is read; the first, if a plate or a time has several."""
+        names = FIELDS[2:] if self.speed else FIELDS[2:-1]
+        first = {"plate": self.plates[0], "time": self.times[0]}
+        return first | {name: steps_of(getattr(self, name), name) for name in names}
 
     @property
     def leaves(self) -> tuple[tuple[str, Path], ...]:
         """Every path that is read of a ping, with its field."""
-        return (*self.steps.items(), *(("plate", path) for path in self.plates[1:]))
+        more = (*(("time", path) for path in self.times[1:]), *(("plate", path) for path in self.plates[1:]))
+        return (*self.steps.items(), *more)
 
     @property
     def record_steps(self) -> Path:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.errors import needs
+from udp_stream.pings.advice import LABEL
 from udp_stream.pings.decode import (
     NOT_IN_ARRAY,
     Location,
@@ -28,10 +29,8 @@ from udp_stream.pings.decode import (
     WirePing,
     originals,
 )
-from udp_stream.pings.found import LABEL
 from udp_stream.pings.json import (
     JSON,
-    JSON_WITHOUT_SPEEDS,
     PLAIN,
     Fault,
     FeedForm,
@@ -75,6 +74,8 @@ _MILLISECONDS_MIN = 10**11
 
 OLD_S = 600
 """A vehicle whose time is as long before its message's does not send, or its clock stands."""
+
+MOVED = "plate and time of another place"
 
 STANDING = "report a speed above 5 km/h and do not move"
 _STANDING_POLLS, _GOING = 8, 5 / 3.6  # half a minute's feed, polled each 10 s, has each fix three times
@@ -215,13 +216,17 @@ SINGLE = PingFormat(_read_single, JSON.split)
 
 def gtfs_formats(form: FeedForm) -> tuple[PingFormat, PingFormat]:
     """Of messages, and of single pings, where feeds of JSON are in this form: with speeds, or without."""
-    without = PingFormat(partial(_read_single, plain=JSON_WITHOUT_SPEEDS), JSON.split)
-    return _format(form), SINGLE if form.mapping.speed else without
+    if not form.is_plain:
+        return _format(form), SINGLE
+    single = PingFormat(partial(_read_single, plain=form.format), JSON.split, form.format.paths)
+    return _format(form), SINGLE if form.format == JSON else single
 
 
 def header_time(start: bytes) -> int | None:
     """The POSIX seconds of a message's header, from its first bytes; None if they do not hold it."""
     length, shift, place = 0, 0, 1
+    behind = next((start[at:] for at in range(6) if start[at : at + 3 : 2] == b"\n\n"), start)  # of a length, if any
+    start = start if start.startswith(HEADER_TAG) else behind
     if not start.startswith(HEADER_TAG):
         return None
     while place < min(len(start), 4):
@@ -323,6 +328,7 @@ class Unrepeated:
         self._format, self._limits, self._remembered = ping_format, (max_bytes, max_pings), remembered
         self._taken = 0
         self._seen: dict[_Key, int] = {}  # in which snapshot last
+        self._places: dict[_Key, tuple[float, float]] = {}
         self._fixes: dict[str, tuple[Point, int, int]] = {}  # the last, in how many snapshots, in which last
         self.counts: Counter[str] = Counter()
         self.unreadable: Reason | None = None
@@ -352,7 +358,9 @@ class Unrepeated:
 
     def _new_pings(self, snapshot: bytes, batch: WireBatch) -> tuple[list[int], list[bytes]]:
         """The positions of new pings in the snapshot, and their messages."""
-        new = self._new(_keys(batch))
+        keys = _keys(batch)
+        new = self._new(keys)
+        self._count_moved(keys, batch)
         self.counts["repeats"] += batch.message.size - len(new)
         if not new:
             return [], []
@@ -402,6 +410,15 @@ class Unrepeated:
         if standing or self.counts[STANDING]:
             self.counts[STANDING] = standing
 
+    def _count_moved(self, keys: Sequence[_Key], batch: WireBatch) -> None:
+        """Count the pings whose plate and time were there from another place: more than repeats."""
+        points = [ping.location.coordinates for ping in batch.pings]
+        places = [(point.lon, point.lat) for point in points]
+        if batch.columns is not None:
+            places = list(zip(batch.columns.lon.tolist(), batch.columns.lat.tolist(), strict=True))
+        if moved := sum(self._places.setdefault(key, at) != at for key, at in zip(keys, places, strict=True)):
+            self.counts[MOVED] += moved
+
     def _new(self, keys: Sequence[_Key]) -> list[int]:
         """The indices of keys that none of the last snapshots had."""
         seen, taken, new = self._seen, self._taken, []
@@ -416,6 +433,7 @@ class Unrepeated:
         if self._taken % self._remembered == 0:
             oldest = self._taken - self._remembered
             self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
+            self._places = {key: place for key, place in self._places.items() if key in self._seen}
             self._fixes = {plate: fix for plate, fix in self._fixes.items() if fix[2] >= oldest}
 
 

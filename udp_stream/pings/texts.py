@@ -16,6 +16,9 @@ import msgspec
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Tolerated before JSON, and before any file of pings."""
 
+RECORD_SEPARATOR = b"\x1e"
+"""Before each record of a JSON text sequence (RFC 7464)."""
+
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """All that msgspec raises on bad bytes."""
 
@@ -40,12 +43,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def trim(text: bytes) -> bytes:
-    """The text from its JSON on: without byte order mark, white space, topic or key, a registry's frame.
+    """The text from its JSON on: without byte order mark, white space, separator, topic or key, a registry's frame.
 
     >>> trim(b'/hfp/v2/vp/0012/01001 {"VP": 1}'), trim(b"\\0\\0\\0\\7{[1]")
     (b'{"VP": 1}', b'[1]')
     """
-    text = text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
+    text = text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE + RECORD_SEPARATOR)
     if not text or text[0] in _STARTS:
         return text
     if text[0] == 0:
@@ -60,6 +63,37 @@ def _words_before(text: bytes) -> bytes:
     words = match[0] if match else b""
     is_json = text[len(words) : len(words) + 2].startswith((b"{", b"[[", b"[{"))
     return words if is_json and (words.endswith(b"\t") or (b"/" in words and words.endswith(b" "))) else b""
+
+
+def delimited(data: bytes) -> list[bytes] | None:
+    """Messages of protobuf, each behind its length, as a varint or in four bytes; None if the data are no such.
+
+    >>> delimited(b"\\4\\n\\2ab\\3\\n\\1c"), delimited(b"\\n\\2ab")
+    ([b'\\n\\x02ab', b'\\n\\x01c'], None)
+    """
+    for order in ("", "big", "little"):
+        place, found = 0, list[bytes]()
+        while place < len(data):
+            length, place = _length_at(data, place, order)
+            if length <= 0 or place + length > len(data) or data[place : place + 1] != b"\n":
+                break
+            found.append(data[place : place + length])
+            place += length
+        else:
+            return found or None
+    return None
+
+
+def _length_at(data: bytes, place: int, order: str) -> tuple[int, int]:
+    if order:
+        return int.from_bytes(data[place : place + 4], "big" if order == "big" else "little"), place + 4
+    length = shift = 0
+    while place < len(data) and shift < 35:
+        byte = data[place]
+        length, place, shift = length | (byte & 0x7F) << shift, place + 1, shift + 7
+        if byte < 0x80:
+            return length, place
+    return 0, place
 
 
 def frame_of(text: bytes) -> int | None:

@@ -52,14 +52,23 @@ _MICROSECONDS_MAX, _NEVER_MS = 2**62, -(2**62)  # the latter is read, and before
 
 _OFFSET = re.compile("(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})$")
 _NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
+_DOT_NET = re.compile(r"/Date\((-?[0-9]+)(?:[+-][0-9]{4})?\)/", re.ASCII)
+_HALF_OF_DAY = re.compile(r"(?<![^\W\d_])([ap])(?:\.\s?|\s)?m(?![^\W\d_])\.?", re.IGNORECASE)
+_HALVES = {"上午": "AM", "下午": "PM", "오전": "AM", "오후": "PM", "π.μ.": "AM", "μ.μ.": "PM"}
+_MIDNIGHT = re.compile(r"[T ]00:00(?::00(?:\.0+)?)?Z?$")  # behind a date, as data bases write it
+_WIDTHS = {"%H%M%S": 6, "%H%M": 4, "%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8, "%y%m%d": 6, "%d%m%y": 6}
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
 def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | None) -> TimeColumns:
     """A column of times in one format: `iso`, one of `EPOCHS`, or a pattern of `strptime`."""
     if time_format in EPOCHS:
+        if time_format == "epoch_ms":
+            values = [count_in(value) if isinstance(value, str) else value for value in values]
         return _from_epoch(values, EPOCHS[time_format])
     texts = [value if isinstance(value, str) else "" for value in values]
+    if "%p" in time_format:
+        texts = list(map(plain_halves, texts))
     if time_format != ISO:
         time_ms, status = _one_by_one(texts, time_format)
     elif zone is None:
@@ -72,6 +81,40 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
         minutes, which = np.unique(time_ms[local] // 60_000, return_inverse=True)
         time_ms[local] -= np.array([_offset_ms(minute, zone) for minute in minutes.tolist()], np.int64)[which]
     return time_ms, status
+
+
+def plain_halves(text: str) -> str:
+    """A time whose half of the day is `am` or `pm`, as `strptime` reads it.
+
+    >>> plain_halves("04/03/2024 06:00:00\\u202fa. m."), plain_halves("6:00 P.M.")
+    ('04/03/2024 06:00:00 am', '6:00 PM')
+    """
+    if not text.isascii():
+        text = " ".join(text.split())
+        for word, half in _HALVES.items():
+            text = text.replace(word, half)
+    return _HALF_OF_DAY.sub(lambda found: found[1] + ("M" if found[1].isupper() else "m"), text)
+
+
+def joined_times(columns: Sequence[Sequence[str]], time_format: str) -> list[str]:
+    """Times of several fields, such as a date and a time of day, with a blank between. Digits that lost their leading
+    zeros, as numbers do, get them back."""
+    columns = [*([_MIDNIGHT.sub("", text) for text in some] for some in columns[:-1]), columns[-1]]
+    patterns = time_format.split(" ")
+    if len(patterns) == len(columns):
+        widths = [_WIDTHS.get(pattern, 0) for pattern in patterns]
+        columns = [[text.zfill(width) for text in some] for some, width in zip(columns, widths, strict=True)]
+    return [" ".join(map(str.strip, parts)) for parts in zip(*columns, strict=True)]
+
+
+def count_in(text: str) -> str:
+    """The milliseconds in a date as .NET writes it, whose offset is for people; another text as it is.
+
+    >>> count_in("/Date(1709550000000-0500)/")
+    '1709550000000'
+    """
+    found = _DOT_NET.fullmatch(text.strip())
+    return found[1] if found else text
 
 
 def parse_timestamps(texts: Sequence[str]) -> TimeColumns:

@@ -18,7 +18,7 @@ from udp_stream.pings.decode import Reason
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release, ResultStatus, Status, decode
 from udp_stream.release.road import RecordedSlot
-from udp_stream.units import counted
+from udp_stream.units import REPEATS_SHARE, counted
 from udp_stream.windows.slots import ReadResult
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_name
 
@@ -485,6 +485,7 @@ class _ClosedSlot:
     last_s: float
     due: int = 0
     pings: int = 0
+    repeats: int = 0
     hats: Counter[str] = field(default_factory=Counter)
 
 
@@ -524,6 +525,7 @@ class RunLog:
                     count.update({str(reason): number for reason, number in fact.refused.items()})
             case SlotCounted():
                 slot.due += 1
+                slot.repeats += fact.repeats
             case SlotRecorded():
                 slot.pings += fact.pings
             case SlotPublished():
@@ -555,6 +557,9 @@ class RunLog:
         figures |= {"refused": dict(refused), "seconds": round(took_s, 3)}
         if slot.due > 0:
             parts.append(f"{slot.due} of its parts not yet")
+        if slot.repeats > REPEATS_SHARE * slot.pings:
+            parts.append(f"{slot.repeats:,} of the pings have plate and time of another and count once")
+            figures["repeats"] = slot.repeats
         if self._unpaired:
             parts.append(f"{self._unpaired:,} without a speed by movement")
             figures["unpaired"], self._unpaired = self._unpaired, 0

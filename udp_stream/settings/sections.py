@@ -18,7 +18,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.base import Cap, Levels
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
+from udp_stream.pings.json import JSON, FeedForm, exchanged, mapped_form, without_speeds
 from udp_stream.pings.mapping import FIELDS, PRESETS, SECONDS_AGO, WITHOUT_SPEED, FeedMapping, Preset
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (
@@ -167,12 +167,13 @@ _OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license
 class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Keys that are not set have the preset's value, else that of the contract's form.
 
-    If any key but `delimiter` is set, fields are read leniently: numbers may be text, plates integers.
+    If any key but `delimiter` and `exchanged` is set, fields are read leniently: numbers may be text, plates integers.
+    `exchanged`: longitude and latitude stand under each other's name.
     """
 
     preset: str = ""
     plate: str | tuple[str, ...] | None = None
-    time: str | None = None
+    time: str | tuple[str, ...] | None = None
     time_format: str | None = None
     time_zone: str | None = None
     longitude: str | None = None
@@ -180,6 +181,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     speed: str | None = None
     records: str | None = None
     message_time: str | None = None
+    exchanged: bool = False
     delimiter: str = ""
 
     @property
@@ -218,20 +220,26 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def form(self) -> FeedForm:
-        return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON, self.gtfs_plate)
+        form = mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON, self.gtfs_plate)
+        return exchanged(form) if self.exchanged else form
 
     @property
     def written(self) -> tuple[tuple[str, str], ...]:
         """What is read of which field, for the policy: nothing for the contract's own form."""
+        is_exchanged = (("exchanged", "true"),) * self.exchanged
         if not self.is_mapped:
-            return (("plate", json.dumps(self.gtfs_plate)),) if self.gtfs_plate else ()
+            return (*((("plate", json.dumps(self.gtfs_plate)),) if self.gtfs_plate else ()), *is_exchanged)
         mapping = self.mapping
         reads_zone = mapping.time_format not in (*EPOCHS, SECONDS_AGO) or bool(mapping.message_time)
         zone = (self.time_zone or "") if reads_zone else ""
         read = [(name, getattr(mapping, name)) for name in _OF_MAPPING]
         texts = ((name, one if isinstance(one, str) else json.dumps(one)) for name, one in read)
         # A key that is newer than its feeds' ledgers is written where it says something.
-        return (*((name, one) for name, one in texts if one or name != "message_time"), ("time_zone", zone))
+        return (
+            *((name, one) for name, one in texts if one or name != "message_time"),
+            ("time_zone", zone),
+            *is_exchanged,
+        )
 
     @property
     def unit(self) -> str | None:

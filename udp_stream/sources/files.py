@@ -8,6 +8,7 @@ What a file is, is decided in this order:
    them, read as the JSON that says the same. It is CSV if the first line has the name of the plate and a separator in
    it and does not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it
    is no beginning of JSON. It is one document otherwise: a single line, or JSON laid out over many.
+   A first byte 0x1E makes it a sequence of texts (RFC 7464), under any name.
 
 Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format has it), gives a
 message per ping, so that a huge file is not one oversized message; anything else is one message. A document that does
@@ -36,10 +37,11 @@ from typing import BinaryIO, cast
 import msgspec
 
 from udp_stream.errors import UsageError
-from udp_stream.pings.found import KIND_BYTES, other_kind
+from udp_stream.pings.advice import KIND_BYTES, other_kind
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.texts import BYTE_ORDER_MARK, UNREADABLE, finite, from_xml, whole_part
+from udp_stream.pings.mends import of_packed
+from udp_stream.pings.texts import BYTE_ORDER_MARK, RECORD_SEPARATOR, UNREADABLE, finite, from_xml, whole_part
 from udp_stream.sources.rows import csv_batches, looks_like_csv
 
 MAGIC = b"\x1f\x8b"
@@ -121,7 +123,8 @@ def _text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
         if len(start) >= KIND_BYTES:
             break
     if (kind := other_kind(start)) is not None:
-        raise UsageError(f"{'standard input' if path == '-' else path}: expected text in UTF-8, found {kind}")
+        where = "standard input" if path == "-" else path
+        raise UsageError(f"{where}: expected text in UTF-8, found {of_packed(kind, path)}")
     yield start.removeprefix(BYTE_ORDER_MARK)
     yield from blocks
 
@@ -315,7 +318,11 @@ def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]
 
 def _messages(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
     """The messages in runs of no particular length, read by the rule at the top of this file."""
-    if is_named_as_lines(path):
+    start = next(blocks, b"")
+    blocks = itertools.chain([start], blocks)
+    if start.lstrip().startswith(RECORD_SEPARATOR):
+        yield from _lines(blocks, RECORD_SEPARATOR)
+    elif is_named_as_lines(path):
         yield from _lines(blocks)
     elif is_named_as_csv(path):
         yield from csv_batches(path, _lines(blocks), _mapping_of(form))
@@ -330,6 +337,8 @@ def _by_content(
     """The messages of CSV, XML or a document, by the first line, which the head has; None for other lines."""
     first, _, _ = b"".join(head).lstrip().partition(b"\n")
     blocks = itertools.chain(head, blocks)
+    if first.startswith(RECORD_SEPARATOR):
+        return _lines(blocks, RECORD_SEPARATOR)
     if looks_like_csv(first, _mapping_of(form)):
         return csv_batches(path, _lines(blocks), _mapping_of(form))
     if first.startswith(b"<"):
@@ -397,13 +406,13 @@ def _split(text: bytes | None, form: FeedForm | None) -> list[bytes] | None:
     return None if pings is None else [bytes(ping) for ping in pings]
 
 
-def _lines(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """The lines of each block that are not blank, without their newlines, cut off at MAX_LINE_BYTES. If the blocks end
-    in an error, the unfinished line is dropped: half a row of CSV may look like a whole row."""
+def _lines(blocks: Iterator[bytes], end: bytes = b"\n") -> Iterator[list[bytes]]:
+    """The lines, or what else ends so, of each block that are not blank, without their ends, cut off at MAX_LINE_BYTES.
+    If the blocks end in an error, the unfinished line is dropped: half a row of CSV may look like a whole row."""
     held: list[bytes] = []  # the line that goes on in the next block
     size = 0
     for block in blocks:
-        lines = block.split(b"\n")
+        lines = block.split(end)
         if len(lines) > 1:
             lines[0] = b"".join([*held, lines[0]])[:MAX_LINE_BYTES]
             held, size = [], 0

@@ -25,14 +25,23 @@ from udp_stream.certificates import note_shown
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import Trouble, Warned, counted
-from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, OTHER_FEEDS, STANDING, Unrepeated, gtfs_formats
+from udp_stream.pings.advice import no_pings
+from udp_stream.pings.snapshots import (
+    FROM_ID,
+    FROM_LICENSE_PLATE,
+    MOVED,
+    OTHER_FEEDS,
+    STANDING,
+    Unrepeated,
+    gtfs_formats,
+)
 from udp_stream.pings.texts import trim
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GTFS_ENDS, GzipError, inflated
 from udp_stream.sources.live import ConnectedSource, Failed, failure_of
-from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Say, require_gtfs, sentences
+from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Say, moved_share, require_gtfs, sentences
 from udp_stream.units import parse_duration
 from udp_stream.version import __version__
 
@@ -327,7 +336,8 @@ class PolledSource(ConnectedSource):
         frame = reader.take(body)
         if reader.unreadable:
             what = "GTFS-realtime message" if self._kind == GTFS else "JSON of pings"
-            raise Failed(f"answers with what is no {what} ({reader.unreadable})")
+            held = no_pings(body, self._kind == GTFS) or "JSON of another kind"
+            raise Failed(f"answers with what is no {what} ({reader.unreadable}): {held}")
         found = Counter({name: count - before[name] for name, count in reader.counts.items()})
         self._tally.update({name: found[name] for name in ("read", "repeats", "refused")})
         self._say_fields(reader.counts)
@@ -360,6 +370,7 @@ class PolledSource(ConnectedSource):
     def _say_fields(self, counts: Counter[str]) -> None:
         """Which field plates are from, when a field comes up for the first time."""
         fields = {field for field in (FROM_LICENSE_PLATE, FROM_ID, STANDING) if counts[field]}
+        fields |= {MOVED} if moved_share(counts) else set()
         if fields != self._plates_said:
             self._plates_said = fields
             for sentence in sentences(counts):
@@ -394,4 +405,5 @@ def _seen(content_type: str, body: bytes) -> tuple[str, str]:
     # In protobuf this byte begins the first field, which is the header of every GTFS-realtime message.
     if body.startswith(b"\n") and not content_type.startswith("text/"):
         return GTFS, "by its content"
-    raise Failed("answers with neither GTFS-realtime nor JSON nor XML", is_final=True)
+    found = no_pings(body, is_gtfs=True)
+    raise Failed(f"answers with neither GTFS-realtime nor JSON nor XML: {found}", is_final=True)

@@ -19,7 +19,15 @@ from udp_stream.logs import Trouble, Warned, counted
 from udp_stream.pings.snapshots import Unrepeated, gtfs_formats
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings
-from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Say, Source, require_gtfs
+from udp_stream.sources.recordings import (
+    SNAPSHOT_BYTES_MAX,
+    TOO_COARSE,
+    VEHICLES_MAX,
+    Say,
+    Source,
+    moved_share,
+    require_gtfs,
+)
 
 
 class LiveSource(Source, Protocol):
@@ -152,6 +160,9 @@ FIRST_PAUSE_S = 1.0
 DRAIN_S = 10.0
 """As long as the last messages are waited for to be kept, when the source is stopped."""
 
+MOVED_MIN = 200
+"""Pings before their repeats are looked at."""
+
 REMEMBERED_MESSAGES = 4000
 """Messages that are compared with the next: a message that was not acknowledged comes again."""
 
@@ -187,7 +198,7 @@ class ConnectedSource(ABC):
         self._unrepeated = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX, remembered)
         self.contact = Contact()
         self.stopped = threading.Event()
-        self._is_waiting = True
+        self._is_waiting, self._is_moved = True, False
         self._kept_frames = self._frames = self._connections = 0
         self._given: deque[tuple[int, int, Any]] = deque()  # of each message: its frame, its connection, its id there
 
@@ -208,7 +219,12 @@ class ConnectedSource(ABC):
         """End the connection. What this raises is ignored."""
 
     def take(self, message: bytes) -> list[bytes]:
-        return self._unrepeated.take(message)
+        new = self._unrepeated.take(message)
+        counts = self._unrepeated.counts
+        if not self._is_moved and counts["read"] >= MOVED_MIN and (moved := moved_share(counts)):
+            self._is_moved = True
+            self.say(Warned(f"{self.name}: {moved}: {TOO_COARSE}"))
+        return new
 
     def failure(self, error: BaseException) -> Failed:
         return failure_of(error)

@@ -17,12 +17,24 @@ from typing import Protocol
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
 from udp_stream.pings import snapshots
+from udp_stream.pings.advice import ELSEWHERE
 from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.found import Doubt
+from udp_stream.pings.doubts import Doubt
 from udp_stream.pings.json import PLAIN, FeedForm
-from udp_stream.pings.snapshots import GTFS_REALTIME, UNIT, Unrepeated, gtfs_formats, header_time
+from udp_stream.pings.snapshots import (
+    GTFS_REALTIME,
+    HEADER_TAG,
+    MOVED,
+    OTHER_FEEDS,
+    UNIT,
+    Unrepeated,
+    gtfs_formats,
+    header_time,
+)
+from udp_stream.pings.texts import delimited
 from udp_stream.settings import Settings
 from udp_stream.sources.files import GTFS_ENDS, FileSource, OnProgress, blocks_of, whole
+from udp_stream.units import REPEATS_SHARE
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 """Of an answer or a message, after decompression: 600,000 vehicles; Delhi has 1,715 buses."""
@@ -37,7 +49,7 @@ def is_gtfs_file(name: str) -> bool:
     if not named.endswith(".bin"):
         return named.endswith(GTFS_ENDS)
     with suppress(UsageError):  # raised again by the reader of other files
-        return _head(name).startswith(snapshots.HEADER_TAG)
+        return _head(name).startswith(HEADER_TAG) or header_time(_head(name)) is not None
     return False
 
 
@@ -70,11 +82,13 @@ class GtfsFiles:
 
     def messages(self) -> Iterator[list[bytes]]:
         for name, progress in self._files:
-            frame = self._unrepeated.take(_read(name))
-            if reason := self._unrepeated.unreadable:
-                self._say(f"{name}: refused whole as {reason}")
-            if frame:
-                yield frame
+            data = _read(name)
+            for message in (None if header_time(data) and data.startswith(HEADER_TAG) else delimited(data)) or [data]:
+                frame = self._unrepeated.take(message)
+                if reason := self._unrepeated.unreadable:
+                    self._say(f"{name}: refused whole as {reason}")
+                if frame:
+                    yield frame
             if progress is not None:
                 size = Path(name).stat().st_size
                 progress(size, size)
@@ -105,14 +119,33 @@ def sentences(counts: Counter[str]) -> Iterator[str]:
         yield f"{counted(late, 'ping')} {'has' if late == 1 else 'have'} no time but that of the message's header"
     if standing := counts[snapshots.STANDING]:
         yield Doubt(f"{counted(standing, 'plate')} {snapshots.STANDING}")
+    moved = moved_share(counts)
     if counts[snapshots.OLD] > OLD_SHARE * counts["read"]:
         are_old = (
             f"{counts[snapshots.OLD]:,} of {counted(counts['read'], 'ping')} are over {snapshots.OLD_S // 60} min older"
         )
-        yield Doubt(f"{are_old} than their message's header: the feed's times stand still, or are of another clock")
-    if others := counts[snapshots.NO_VEHICLE]:
+        why = "the feed's times stand still, or are of another clock"
+        yield Doubt(f"{are_old} than their message's header: {why}{moved and f'; {moved}'}")
+    elif moved:
+        yield Doubt(f"{moved}: {TOO_COARSE}")
+    others = counts[snapshots.NO_VEHICLE]
+    if others and not counts["read"] + counts["refused"]:
+        kinds = " and ".join(f"{what}s" for what in OTHER_FEEDS.values() if counts[what]) or "of another kind"
+        yield Doubt(f"{counted(others, 'entity', 'entities')}, none with a vehicle: {kinds}: {ELSEWHERE}")
+    elif others:
         entities = "1 entity is" if others == 1 else f"{others:,} entities are"
         yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
+
+
+TOO_COARSE = "the feed's times are coarser than its pings"
+
+
+def moved_share(counts: Counter[str]) -> str:
+    """A clause if many pings are left out that are more than repeats; else ""."""
+    if counts[MOVED] <= REPEATS_SHARE * counts["read"]:
+        return ""
+    share = f"{counts[MOVED]:,} of {counted(counts['read'], 'ping')} ({counts[MOVED] / counts['read']:.0%})"
+    return f"{share} share plate and time with another, lie elsewhere, and are left out"
 
 
 OLD_SHARE = 0.9

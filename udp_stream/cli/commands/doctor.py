@@ -23,7 +23,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
-from udp_stream.pings.found import PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
+from udp_stream.pings.doubts import PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.limits import seconds_of

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from itertools import islice
 from math import ceil, floor
 from tempfile import TemporaryDirectory
@@ -29,36 +28,44 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from udp_stream.cli.first_look import is_sea, named, require_files, rollover_warning, still_warning, zone_of
+from udp_stream.cli.first_look import is_sea, middle_of, named, require_files, rollover_warning, still_warning, zone_of
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
-from udp_stream.pings.decode import Box, PingDecoder, PingRules, Pings, Reason, Refusal, originals
-from udp_stream.pings.found import (
-    ALL_ZERO,
+from udp_stream.pings.advice import (
+    ELSEWHERE,
     LABEL,
     LABEL_PLATE,
     OF_A_SPEED,
-    PINGS_JUDGED_MIN,
-    Doubt,
-    Record,
-    TimeForm,
+    SERVER_ERROR,
     advise,
-    flat,
-    found_mapping,
-    is_shown,
+    is_server_error,
+    lacks_value,
     no_pings,
-    plate_warning,
-    unit_evidence,
-    unit_of_name,
+    other_feed,
 )
-from udp_stream.pings.json import ENVELOPES, PLAIN, Fault, FeedForm, mapped_form, unwrap, without_speeds
-from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset, dotted
-from udp_stream.pings.snapshots import UNIT
-from udp_stream.pings.texts import UNREADABLE, from_xml, trim, value_of
-from udp_stream.pings.times import ISO, read_numbers
+from udp_stream.pings.decode import Box, PingDecoder, PingRules, Pings, Reason, Refusal, originals
+from udp_stream.pings.doubts import ALL_ZERO, Doubt, plate_warning, repeat_warning, unit_evidence
+from udp_stream.pings.found import PINGS_JUDGED_MIN, Record, TimeForm, flat, found_mapping, has_speeds, is_shown
+from udp_stream.pings.json import (
+    ENVELOPES,
+    PLAIN,
+    Fault,
+    FeedForm,
+    exchanged,
+    mapped_form,
+    records_within,
+    unwrap,
+    with_plates,
+    without_speeds,
+)
+from udp_stream.pings.mapping import ANY_KEY, FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset, dotted
+from udp_stream.pings.mends import Value, numbers_of, of_packed, unit_of_name
+from udp_stream.pings.snapshots import UNIT, gtfs_formats
+from udp_stream.pings.texts import UNREADABLE, as_written, finite, from_xml, trim, value_of
+from udp_stream.pings.times import ISO
 from udp_stream.settings import Settings, load
 from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks, read_messages
 from udp_stream.sources.recordings import is_gtfs_file, open_sources
@@ -71,23 +78,27 @@ SAMPLE_BYTES, RECORDS_MAX = 2**23, 5_000
 _TRIED, _READ_MAX = 500, 200_000
 """Messages on which each form is tried; messages of all files that are read with the form that was found."""
 
-_READ_MIN, _REFUSED_MAX, _NEAR_DEGREES, _BOX_MARGIN = 0.5, 0.05, 1.0, 0.05
+_READ_MIN, _REFUSED_MAX, _NEAR_DEGREES, _NEAR_MIN, _BOX_MARGIN = 0.5, 0.05, 1.0, 0.6, 0.05
 """Shares of the sample: a form must read as many pings, and may refuse as many without a word. The box: stray fixes are
-farther than a degree from the middle; it is rounded outward to tenths, at least five kilometres behind the last."""
+farther than a degree from the middle, and most pings of a plate nearer; it is rounded outward to tenths, at least five
+kilometres behind the last."""
 
-_STEPS_MAX, _FIELDS_MIN, _ENVELOPES_MAX = 6, 5, 8
-"""Steps of the path of an array of records, of which SIRI's has five; fields of a ping; arrays that are looked into."""
+_STEPS_MAX, _FIELDS_MIN, _ENVELOPES_MAX, _ELEMENTS_MAX = 6, 5, 8, 50
+"""Steps of the path of an array of records, of which SIRI's has five; fields of a ping; arrays that are tried; elements
+that are looked into."""
 
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)  # speeds in any unit, as they are
 
 
 class Sample(NamedTuple):
-    """Records; their form, for people; the path of their array in a message; and what a message has beside it."""
+    """Records; their form, for people; the path of their array in a message; what a message has beside it; and for each
+    record what the objects around it have."""
 
     records: list[Record]
     form: str
     envelope: Path
     beside: list[Record]
+    around: list[Record]
 
 
 def read_samples(path: str) -> list[Sample]:
@@ -104,12 +115,14 @@ def read_samples(path: str) -> list[Sample]:
     samples = []
     for envelope in [()] if written.startswith("CSV") else _envelopes(values, written == "XML"):
         pieces = (piece for message in messages for piece in _pieces(message, envelope))
-        if records := list(islice(filter(None, (flat(_decoded(piece)) for piece in pieces)), RECORDS_MAX)):
+        flats = ((flat(_decoded(text)), outer) for text, outer in pieces)
+        if both := list(islice(((record, outer) for record, outer in flats if record), RECORDS_MAX)):
+            records, around = [record for record, _ in both], [outer for _, outer in both]
             outside = [flat(value, elements=0) or {} for value in values] if envelope else []
             beside = [{path: one[path] for path in one if path[: len(envelope)] != envelope} for one in outside]
-            samples.append(Sample(records, written, envelope, list(filter(None, beside))))
+            samples.append(Sample(records, written, envelope, list(filter(None, beside)), around))
     if not samples:
-        found = no_pings(b"\n".join(messages)) or "no object" if messages else "an empty file"
+        found = no_pings(b"\n".join(messages)) or "JSON without a record in it" if messages else "an empty file"
         raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {found}")
     return samples
 
@@ -132,16 +145,21 @@ def _unwrapped(message: bytes) -> bytes:
         return text
 
 
-def _pieces(message: bytes, envelope: Path) -> Sequence[bytes | Raw]:
-    """The records of a message, as a mapping with this path has them."""
-    try:
-        pieces = _form_of(dotted(envelope)).format.split(message)
-    except (*UNREADABLE, ValueError):
-        return []
-    return pieces if pieces is not None else [message] if not envelope else []
+def _pieces(message: bytes, envelope: Path) -> Iterator[tuple[bytes | Raw, Record]]:
+    """The records of a message, as a mapping with this path has them, and what the objects around them have."""
+    with suppress(*UNREADABLE, ValueError, Fault):
+        if not envelope:
+            pieces = _BARE.split(message)
+            yield from ((piece, {}) for piece in ([message] if pieces is None else pieces))
+            return
+        for records, around in records_within(Raw(finite(trim(message))), envelope):
+            outer: dict[Path, Value] = {}
+            for one in reversed(around):  # the inner stands over the outer
+                outer |= flat(value_of(as_written(bytes(one.text))), elements=0) or {}
+            yield from ((as_written(piece), outer) for piece in with_plates(records, around, [(ANY_KEY,)]))
 
 
-_form_of = cache(lambda records: mapped_form(FeedMapping(records=records)))
+_BARE = mapped_form(FeedMapping()).format
 
 
 def _decoded(text: bytes | Raw) -> object:
@@ -154,36 +172,65 @@ def _decoded(text: bytes | Raw) -> object:
 
 
 def _envelopes(values: Sequence[object], is_xml: bool) -> list[Path]:
-    """The paths of what may be records, the likeliest first: arrays of objects or arrays, a string with JSON, in XML
-    also a single element. () if messages are pings themselves, or have none."""
+    """The paths of what may be records, the likeliest first: arrays of objects or arrays, also within the elements of
+    others, a string with JSON, objects under keys that may be plates, in XML also a single element. () if messages are
+    pings themselves, or have none."""
     most: Counter[Path] = Counter()
+    inner = set[Path]()  # of arrays in arrays
     for value in values:
-        own = sum(not isinstance(inner, list) for inner in value.values()) if isinstance(value, dict) else 0
-        for count, path in _arrays(value, (), is_xml) if isinstance(value, dict) else ():
-            most[path] += count if own < _FIELDS_MIN or count >= own else 0
+        held = value if isinstance(value, list) else [value]
+        own = sum(not isinstance(one, list) for one in value.values()) if isinstance(value, dict) else 0
+        for one in held[:_ELEMENTS_MAX]:
+            for count, path, is_inner in _arrays(one, (), is_xml) if isinstance(one, dict) else ():
+                most[path] += count if own < _FIELDS_MIN or count >= own or path[-1] == ANY_KEY else 0
+                inner |= {path} if is_inner or isinstance(value, list) else set()
+    for path in [path for path in most if 0 in path]:  # of one element now, of several at other times
+        if (whole := tuple(step for step in path if step != 0)) in most:
+            most[whole] += most.pop(path)
     # Of two that are as long, the outer array.
-    ranked = sorted(+most, key=lambda path: (path[-1] not in ENVELOPES or len(path) > 1, -most[path], len(path)))
-    return ranked[:_ENVELOPES_MAX] or [()]
+    ranked = sorted(
+        +most, key=lambda path: (path in inner, path[-1] not in ENVELOPES or len(path) > 1, -most[path], len(path))
+    )
+    bare: list[Path] = [()] if not ranked or any(isinstance(value, list) for value in values) else []
+    return bare + ranked[:_ENVELOPES_MAX]
 
 
-def _arrays(value: dict[str, object], path: Path, is_xml: bool) -> Iterator[tuple[int, Path]]:
-    for key, inner in value.items() if len(path) < _STEPS_MAX else ():
+def _arrays(
+    value: dict[str, object], path: Path, is_xml: bool, inner: bool = False
+) -> Iterator[tuple[int, Path, bool]]:
+    """How many records each path leads to, and whether it leads through the elements of an array."""
+    if len(path) >= _STEPS_MAX:
+        return
+    held = [one for key, one in value.items() if isinstance(one, dict | list) and not is_shown((key,))]
+    if (held and 2 * len(held) >= len(value)) or _are_alike([*value.values()]):
+        yield len(value), (*path, ANY_KEY), inner
+        for each in [*value.values()][:_ELEMENTS_MAX]:
+            yield from _arrays(each, (*path, ANY_KEY), is_xml, inner) if isinstance(each, dict) else ()
+    for key, one in value.items():
         here = (*path, key)
         if not is_shown((key,)):  # it may be a plate
             continue
-        if isinstance(inner, str) and inner.startswith(("{", "[")) and (held := _decoded(inner.encode())):
-            yield len(held) if isinstance(held, list) else 1, here
-        elif isinstance(inner, dict):
-            if is_xml and sum(isinstance(one, str) for one in inner.values()) >= _FIELDS_MIN:
-                yield 1, here
-            yield from _arrays(inner, here, is_xml)
-        elif isinstance(inner, list) and inner and isinstance(inner[0], dict | list):
-            yield len(inner), here
-            if len(inner) == 1 and isinstance(inner[0], dict):
-                yield from _arrays(inner[0], (*here, 0), is_xml)
+        if isinstance(one, str) and one.startswith(("{", "[")) and (read := _decoded(one.encode())):
+            yield len(read) if isinstance(read, list) else 1, here, inner
+        elif isinstance(one, dict):
+            if is_xml and sum(isinstance(text, str) for text in one.values()) >= _FIELDS_MIN:
+                yield 1, here, inner
+            yield from _arrays(one, here, is_xml, inner)
+        elif isinstance(one, list) and one and isinstance(one[0], dict | list):
+            yield len(one), here, inner
+            is_single = len(one) == 1
+            for each in one[:_ELEMENTS_MAX]:
+                if isinstance(each, dict):
+                    yield from _arrays(each, (*here, 0) if is_single else here, is_xml, inner or not is_single)
 
 
-Keys = dict[str, str | tuple[str, ...]]
+def _are_alike(values: Sequence[object]) -> bool:
+    """Whether these are objects with the same names."""
+    names = {frozenset(value) for value in values if isinstance(value, dict)}
+    return len(values) > 2 and all(isinstance(value, dict) for value in values) and len(names) == 1 and len(*names) > 3
+
+
+Keys = dict[str, str | bool | tuple[str, ...]]
 """Of `[source]`."""
 
 
@@ -191,9 +238,10 @@ Keys = dict[str, str | tuple[str, ...]]
 class FoundFeed:
     """`preset` with the `keys` of `[source]` beside it, or `keys` that differ from the contract's form.
 
-    `form`: for people. `unit_by`: "movement", "specification", "name", or "" if it is not known. `hours`: of the first
-    and the last ping, by the clock of the zone. `checks`: sentences by the section of the configuration. `pings`,
-    `plates` and `others` (messages of other events) are of the part that was read.
+    `form`: for people. `unit_by`: "movement", "specification", "name", or "" if it is not known; `unit_why`: why
+    movement does not say it. `hours`: of the first and the last ping, by the clock of the zone. `checks`: sentences by
+    the section of the configuration. `pings`, `plates` and `others` (messages of other events) are of the part that was
+    read.
     """
 
     preset: str
@@ -202,6 +250,7 @@ class FoundFeed:
     zone: str
     unit: str
     unit_by: str
+    unit_why: str
     box: Box
     pings: int
     plates: int
@@ -229,12 +278,14 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
             if feed.unit == preset.unit:
                 return replace(feed, preset=name, keys=zone)
             return replace(feed, keys=_keys(preset.mapping) | zone)  # a preset sets the unit, too
-    if _reads(paths, silent := without_speeds(PLAIN)) and _lacks_speeds(_read(paths, PLAIN, _TRIED)[1]):
-        return _found(paths, silent, sample.form, None, "")
-    sample, mapping, times = _mapped(samples, named(paths))
+    if _reads(paths, silent := without_speeds(PLAIN)):
+        pings, refused, *_ = _read(paths, PLAIN, _TRIED)
+        if _lacks_speeds(refused):
+            return _found(paths, silent, sample.form, None, "rare" if len(pings) else "")
+    sample, mapping, times, doubt = _mapped(samples, named(paths))
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
     mapping = replace(mapping, records=records)
-    lon, lat = (_median_of(sample, mapping.steps[field]) for field in ("longitude", "latitude"))
+    lon, lat = _middle_of_sample(sample, mapping)
     is_exchanged = is_sea(zone_of(lon, lat)) and not is_sea(zone_of(lat, lon))
     if is_exchanged:
         mapping, lon, lat = replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude), lat, lon
@@ -242,29 +293,40 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     keys = _keys(mapping) | ({} if times.has_offset else {"time_zone": place})
     form = mapped_form(replace(mapping, zone=None if times.has_offset else ZoneInfo(place)))
     unit = unit_of_name(mapping.speed)
-    feed = replace(_found(paths, form, sample.form, unit, "name" if unit else ""), keys=keys)
+    lack = "rare" if has_speeds(sample.records) else "unnamed"
+    by = lack if not mapping.speed else "name" if unit else ""
+    feed = replace(_found(paths, form, sample.form, unit, by), keys=keys)
     day, is_label = feed.hours.partition(" ")[0], mapping.steps["plate"][-1] == "label"
     doubts = {
-        "longitude and latitude stand under each other's name, by where they lie": is_exchanged,
+        EXCHANGED: is_exchanged,
         f"day and month could be exchanged; this reads the first ping as of {day}": times.is_ambiguous,
         "a path leads to one element of an array; the others are not read": mapping.one_element,
         "the plate is a label; some feeds have a destination there: is it the vehicle's?": is_label,
     }
-    feed.checks["source"] += [sentence for sentence, is_due in doubts.items() if is_due]
+    feed.checks["source"] += [*filter(None, [doubt]), *(sentence for sentence, is_due in doubts.items() if is_due)]
     return feed
 
 
-def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, TimeForm]:
-    """The likeliest sample, its mapping and the form of its times. Vehicles have times of their own, stops have none.
-    UsageError with what is missing in the sample that lacks the least."""
+EXCHANGED = "longitude and latitude stand under each other's name, by where they lie"
+
+
+def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, TimeForm, str]:
+    """The likeliest sample, its mapping, the form of its times, a doubt. Vehicles have times of their own, stops have
+    none. UsageError with what is missing in the sample that lacks the least."""
     found, faults = [], list[str]()
     for sample in samples:
         try:
-            found.append((sample, *found_mapping(sample.records, sample.beside)))
+            kind, _, cut = sample.form.partition(" with ")
+            delimiter = "\t" if "t" in cut else cut.strip("'") or ("<" if kind == "XML" else "")
+            found.append((sample, *found_mapping(sample.records, sample.beside, sample.around, delimiter)))
         except ValueError as error:
             faults.append(str(error))
     if not found:
-        raise UsageError(f"{what}: no ping is known in it (docs/feeds.md):{min(faults, key=len)}")
+        records: list[Record] = [dict.fromkeys([sample.envelope]) for sample in samples]
+        records += [record for sample in samples for record in [*sample.records, *sample.beside]]
+        other, is_error = other_feed(records), all(is_server_error(one) for one in samples[0].records)
+        why = f"\n  {other}: {ELSEWHERE}" if other else f"\n  {SERVER_ERROR}" if is_error else ""
+        raise UsageError(of_packed(f"{what}: no ping is known in it (docs/feeds.md):{why}{min(faults, key=len)}", what))
     return max(found, key=lambda one: (not one[1].one_element, not one[1].message_time, bool(one[1].speed)))
 
 
@@ -275,11 +337,15 @@ def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
     form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
     pings, refused, *_ = _read(paths, form, _TRIED)
     form = form if _is_mostly_read(pings, refused) or not _lacks_speeds(refused) else without_speeds(form)
-    feed = _found(paths, form, "GTFS-realtime", UNIT, "specification")
-    if not is_labelled:
-        return feed
-    feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
-    return replace(feed, keys={"plate": LABEL})
+    keys: Keys = {"plate": LABEL} if is_labelled else {}
+    if is_exchanged := not _reads(paths, form) and _reads(paths, exchanged(form)):
+        form, keys = exchanged(form), keys | {"exchanged": True}
+    by = "specification" if form.mapping.speed else "rare" if len(pings) else ""
+    feed = replace(_found(paths, form, "GTFS-realtime", UNIT, by), keys=keys)
+    if is_labelled:
+        feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
+    feed.checks["source"] += [EXCHANGED] * is_exchanged
+    return feed
 
 
 def _lacks_speeds(refused: Sequence[tuple[Refusal, bytes]]) -> bool:
@@ -300,9 +366,16 @@ def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
     return mapped_form(replace(mapping, zone=ZoneInfo(zone_of(*_middle(pings)))))
 
 
-def _median_of(sample: Sample, path: Path) -> float:
-    values = [value for record in sample.records if isinstance(value := record.get(path), str | int | float)]
-    return float(np.nanmedian(read_numbers(values)[0]))
+def _middle_of_sample(sample: Sample, mapping: FeedMapping) -> tuple[float, float]:
+    steps = mapping.steps
+    names, places = list[str](), list[list[float]]()
+    for record, around in zip(sample.records, sample.around, strict=True):
+        if len(place := numbers_of([record.get(steps["longitude"]), record.get(steps["latitude"])])) == 2:
+            names.append(str({**around, **record}.get(steps["plate"])))
+            places.append(place)
+    plates = np.unique(np.array(names), return_inverse=True)[1]
+    lon, lat = np.array(places).T
+    return middle_of(plates, lon, lat)
 
 
 def _keys(mapping: FeedMapping) -> Keys:
@@ -321,11 +394,11 @@ def _reads(paths: Sequence[str], form: FeedForm) -> bool:
 
 
 def _middle(pings: Pings) -> tuple[float, float]:
-    return float(np.median(pings.lon)), float(np.median(pings.lat))
+    return middle_of(pings.plate, pings.lon, pings.lat)
 
 
 def _is_mostly_read(pings: Pings, refused: Sequence[tuple[Refusal, bytes]]) -> bool:
-    of_a_speed = sum(refusal.reason in OF_A_SPEED for refusal, _ in refused)
+    of_a_speed = sum(one[0].reason in OF_A_SPEED or lacks_value(*one) for one in refused)
     return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + len(refused))
 
 
@@ -355,28 +428,41 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
         feed = _found(paths, without_speeds(form), written, None, "")
         feed.checks["speed"].append(ALL_ZERO)
         return feed
-    sentences = advise(refused, form)
+    is_gtfs = is_gtfs_file(paths[0])
+    sentences = advise(refused, replace(form, format=gtfs_formats(form)[1]) if is_gtfs else form)
+    if not pings and not refused:
+        nothing = "no entity and no ping: save a sample while buses go"
+        raise UsageError(f"{named(paths)}: {damage.removeprefix('GTFS-realtime: ') or nothing}")
     if not _is_mostly_read(pings, refused):
         why = "".join(f"\n  {sentence}" for sentence in sentences)
         raise UsageError(f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}")
-    zone, (unit, unit_by, doubts) = zone_of(*_middle(pings)), ("", "derived", list[str]())
+    zone, (unit, unit_by, doubts) = zone_of(*_middle(pings)), ("", by or "derived", list[str]())
     if form.mapping.speed:
         unit, unit_by, doubts = _unit(pings, said, by)
+    fault = unit_evidence(pings, "kmh").fault if form.mapping.speed else None
     ends = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
     hours = " to ".join(f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends)
-    odd = damage, plate_warning(pings), rollover_warning(pings)
+    repeats = repeat_warning(pings, form.mapping.zone)
+    box, strays = _box(named(paths), pings)
+    odd = (
+        damage,
+        plate_warning(pings, "vehicle.vehicle.id" if is_gtfs else "source.plate"),
+        rollover_warning(pings),
+        strays,
+        repeats,
+    )
     checks = {
         "": [one for one in odd if one],
-        "hat": ["these positions lie at sea: are longitude and latitude exchanged?"] if is_sea(zone) else [],
+        "hat": ["these positions lie at sea or in Antarctica, where no bus goes"] if is_sea(zone) else [],
         "speed": doubts,
         "source": [],
     }
     if len(refused) > _REFUSED_MAX * (len(pings) + len(refused)):
         share = f"{len(refused):,} of {len(pings) + len(refused):,} pings are refused"
-        checks[""] += [f"{share}: {sentence}" for sentence in sentences]
+        checks[""].append(f"{share}: {'; '.join(sentences)}")
     return FoundFeed(
         preset="", keys={}, form=written, zone=zone, unit=unit,
-        unit_by=unit_by, box=_box(named(paths), pings.lon, pings.lat), pings=len(pings), plates=len(pings.plates),
+        unit_by=unit_by, unit_why=_why(pings, fault, repeats), box=box, pings=len(pings), plates=len(pings.plates),
         refused=len(refused), others=others, hours=hours, checks=checks,
     )  # fmt: skip
 
@@ -398,21 +484,52 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     return unit, told, [sentence for sentence, is_due in doubts.items() if is_due]
 
 
-def _box(what: str, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> Box:
-    near = (np.abs(lon - np.median(lon)) <= _NEAR_DEGREES) & (np.abs(lat - np.median(lat)) <= _NEAR_DEGREES)
-    if not near.any():
+def _why(pings: Pings, fault: str | None, repeats: str | None) -> str:
+    """Why movement does not say the unit."""
+    if fault:
+        return "how far buses go fits no unit"
+    if repeats:
+        return "too many pings share the time of another"
+    return (
+        "the recording has too few pairs of pings of one plate" if pings.speed.any() else "no ping has a speed above 0"
+    )
+
+
+def _box(what: str, pings: Pings) -> tuple[Box, str | None]:
+    """The box around the positions near the middle, and a sentence on plates that are elsewhere."""
+    lon, lat, plate, (east, north) = pings.lon, pings.lat, pings.plate.astype(np.int64), _middle(pings)
+    near = _is_near(lon, lat, east, north)
+    share = np.bincount(plate, near) / np.maximum(np.bincount(plate), 1)
+    if share.mean() < _NEAR_MIN:
         raise UsageError(f"{what}: its positions lie far apart: expected the sample of one city")
+    away = np.flatnonzero(share < 1 - _NEAR_MIN)
+    strays = None
+    if away.size or (~near).mean() > _REFUSED_MAX:
+        is_turned = bool(_is_near(lat[~near], lon[~near], east, north).mean() > _NEAR_MIN)
+        who = (
+            f"{counted(away.size, 'plate')} of {share.size:,}"
+            if away.size
+            else f"{(~near).sum():,} of {lon.size:,} pings"
+        )
+        turned = ": longitude and latitude of these are exchanged" if is_turned else ""
+        strays = f"{who} lie far from the others, off pings.box{turned}"
     west, south = (floor(10 * (float(one[near].min()) - _BOX_MARGIN)) / 10 for one in (lon, lat))
     east, north = (ceil(10 * (float(one[near].max()) + _BOX_MARGIN)) / 10 for one in (lon, lat))
-    return max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0)
+    return (max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0)), strays
+
+
+def _is_near(lon: NDArray[np.float64], lat: NDArray[np.float64], east: float, north: float) -> NDArray[np.bool_]:
+    return (np.abs(lon - east) <= _NEAR_DEGREES) & (np.abs(lat - north) <= _NEAR_DEGREES)
 
 
 _UNIT_WORDS = {
     "movement": "By movement: buses go about as far as they report in it (a verdict on raw speeds, not a release)",
-    "specification": "As the feed's specification has it; the recording has too few pairs of pings to check it",
-    "name": "As the field's name says; the recording has too few pairs of pings to check it",
+    "specification": "As the feed's specification has it; it is not checked: {}",
+    "name": "As the field's name says; it is not checked: {}",
     "derived": "CHECK: the feed has no speeds. They are derived from positions (docs/privacy-model.md)",
-    "": "NOT KNOWN: the recording has too few pairs of pings of one plate. Check it: a wrong unit is not noticed",
+    "unnamed": "CHECK: the feed has no speeds, by its names. They are derived from positions (docs/privacy-model.md)",
+    "rare": "CHECK: most pings have no speed. Speeds are derived from positions (docs/privacy-model.md)",
+    "": "NOT KNOWN: {}. Check it: a wrong unit is not noticed",
 }
 _FILE = """\
 # Made by `udp-stream init` from {path}: {pings} of {plates}, {hours}.
@@ -468,13 +585,14 @@ def city_file(feed: FoundFeed, path: str) -> str:
     unit = f"unit = {_toml(feed.unit)}" if feed.unit else 'from = "movement"'
     return _FILE.format(
         checks[""], path=_toml(path), pings=counted(feed.pings, "ping"), plates=counted(feed.plates, "plate"),
-        hours=feed.hours, hat=checks["hat"], zone=_toml(feed.zone), unit_words=_UNIT_WORDS[feed.unit_by],
+        hours=feed.hours, hat=checks["hat"], zone=_toml(feed.zone),
+        unit_words=_UNIT_WORDS[feed.unit_by].format(feed.unit_why),
         speed=checks["speed"], unit=unit, box=[float(f"{edge:g}") for edge in feed.box],
         source_section=source,
     )  # fmt: skip
 
 
-def _toml(value: str | tuple[str, ...]) -> str:
+def _toml(value: str | bool | tuple[str, ...]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -132,7 +132,7 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")
-    if not settings.form.is_plain:
+    if not settings.form.is_plain or settings.form.is_exchanged:
         raise ConfigError("source: expected no keys for --fleet, whose pings are in the contract's form")
     return live_messages(arguments.fleet, ago_s=arguments.ago)
 

@@ -36,6 +36,7 @@ from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, NO_LIMIT, Journal
 from udp_stream.sources.live import ConnectedSource, Handover, LiveSource
 from udp_stream.sources.opening import live_source
+from udp_stream.units import REPEATS_SHARE
 from udp_stream.windows.clocks import SteadyClock
 
 
@@ -127,6 +128,7 @@ def _reopen_if_asked(hangups: list[int], files: Iterable[Appended]) -> None:
 
 def _summarize(summary: Summary, look: LiveLook) -> None:
     read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
+    read += f", {summary.repeats:,} repeats" if summary.repeats > REPEATS_SHARE * summary.pings else ""
     read += f", {look.stale:,} too old to be read" if look.stale else ""
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
     waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""

@@ -1,0 +1,111 @@
+"""What values of a feed are like, and commands that mend what no setting reads: from FILE to NEW.
+
+Of a value its kind or form is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from udp_stream.pings.decode import PLACEHOLDERS
+from udp_stream.pings.mapping import Path
+from udp_stream.pings.times import number_of
+from udp_stream.units import KMH_PER_UNIT
+
+Value = str | int | float | bool | None
+
+SHARE_MIN = 0.9
+"""Of a path's values, how many must be what the field is."""
+
+_FORM_CHARS = 40
+
+WANTED: Mapping[str, str] = {
+    "plate": "text or a whole number, of the vehicle",
+    "time": "a date and a time of day",
+    "longitude": "degrees",
+    "latitude": "degrees",
+    "speed": "a number, 0 or more",
+}
+"""What each field of a ping must be."""
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value, or a word in its place, says that there is none."""
+    return value is None or (isinstance(value, str) and (not value.strip() or value.strip().lower() in PLACEHOLDERS))
+
+
+def kind_of(values: Sequence[Value]) -> str:
+    """The kind of most values; never a value."""
+    names: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+    kinds = Counter(names.get(type(value), "nothing (null)") for value in values)
+    return kinds.most_common(1)[0][0] if kinds else "an object or an array"
+
+
+def form_of(values: Sequence[Value]) -> str:
+    """The kind of most values, and of texts the commonest form: 0 for each digit, and a for each run of letters."""
+    kind, texts = kind_of(values), [value.strip() for value in values if isinstance(value, str)]
+    if kind != "text" or not texts:
+        return kind
+    forms = Counter(re.sub(r"[^\W\d_]+", "a", re.sub(r"\d", "0", text)) for text in texts)
+    return f'text such as "{forms.most_common(1)[0][0][:_FORM_CHARS]}"'
+
+
+def numbers_of(values: Sequence[Value]) -> list[float]:
+    """The numbers among values, also those in texts."""
+    found = [number_of(value) if isinstance(value, str) else value for value in values if not isinstance(value, bool)]
+    return [float(number) for number in found if number is not None and abs(number) < 1e300]
+
+
+_UNITS = (
+    *(("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("knots", r"knot|(\b|_|speed|velocity)(kn|kts?)$")),
+    *(("fps", r"fps|f(ee)?t/?s|feet"), ("cms", r"cm/?p?_?s"), ("mps", r"m/s|mps|meterspersecond|_ms$")),
+)
+"""Units that names say; not all of them are in `KMH_PER_UNIT`."""
+
+
+def unit_of_name(name: str) -> str | None:
+    """The unit that the name of a field of speeds says, by the last step of its path."""
+    last = name.rpartition(".")[2].lower()
+    return next((unit for unit, words in _UNITS if re.search(words, last)), None)
+
+
+_WITH_UNIT = re.compile(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?(\s*)([^\W\d_][^\W\d_/.]*(?:[/.][^\W\d_]+)?|°)\s*")
+
+
+def without_unit(values: Sequence[Value]) -> str:
+    """The command that leaves out the unit behind numbers, if most of them have it; else ""."""
+    units = Counter(found[2] for value in values if isinstance(value, str) and (found := _WITH_UNIT.fullmatch(value)))
+    (unit, count) = units.most_common(1)[0] if units else ("", 0)
+    if count < SHARE_MIN * len(values) or not (unit == "°" or unit_of_name(unit)):
+        return ""
+    then = f', then speed.unit = "{unit_of_name(unit)}"' if unit_of_name(unit) in KMH_PER_UNIT else ""
+    return f": `sed -E 's|([0-9]) *{unit}|\\1|g' FILE > NEW` leaves the unit out{then}"
+
+
+def of_packed(said: str, path: str) -> str:
+    """What is said, with commands that unpack the file first if it is gzip."""
+    return re.sub("`([^`]*) FILE > NEW`", r"`gzip -dc FILE | \1 > NEW`", said) if path.endswith(".gz") else said
+
+
+def scaled_degrees(places: Sequence[tuple[Path, Sequence[Value]]], delimiter: str) -> str:
+    """What reads longitudes and latitudes that are written as whole numbers; "" if they are no such."""
+    most = [max(map(abs, numbers_of(values)), default=0) for _, values in places]
+    if len(places) < 2 or any(number % 1 for _, values in places for number in numbers_of(values)):
+        return ""
+    power = next((k for k in (5, 6, 7) if most[0] <= 180 * 10**k and most[1] <= 90 * 10**k), 0)
+    if not power or max(most) <= 180:
+        return ""
+    if delimiter == "<":
+        return f"found whole numbers, as of degrees times 1e{power}: divide them"
+    keys = list(dict.fromkeys(next(str(s) for s in reversed(path) if isinstance(s, str)) for path, _ in places))
+    if delimiter:
+        columns = " || ".join(f'$i == "{key}"' for key in keys)
+        mend = f"awk -F'{delimiter}' -v OFS='{delimiter}' -v CONVFMT=%.7f -v OFMT=%.7f 'NR == 1 {{"
+        mend += f"for (i = 1; i <= NF; i++) if ({columns}) c[i]}} NR > 1 {{for (i in c) $i /= 1e{power}}} 1'"
+    else:
+        half = f'if type == "array" then map(tonumber / 1e{power}) else tonumber / 1e{power} end'
+        each = " | ".join(f'if has("{key}") then .["{key}"] |= ({half}) else . end' for key in keys)
+        mend = f"jq -c 'walk(if type == \"object\" then {each} else . end)'"
+    return f"found whole numbers, as of degrees times 1e{power}: `{mend} FILE > NEW` divides them"
