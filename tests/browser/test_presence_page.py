@@ -41,7 +41,7 @@ def amount_in(estimate):
 def near(said, figures, digits):
     """Halves may be rounded either way."""
     return len(said) == len(figures) and all(
-        abs(float(one) - float(other)) <= 10**-digits for one, other in zip(said, figures, strict=True)
+        abs(float(one) - float(other)) <= 1.01 * 10**-digits for one, other in zip(said, figures, strict=True)
     )
 
 

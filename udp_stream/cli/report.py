@@ -74,7 +74,8 @@ def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
         table.add_row(*(cell for _, cell in row))
     needed = out.measure(table, options=out.options.update(width=1000)).maximum
     # A console prints nothing wider than itself, and one without a height takes 80 columns on a plain terminal.
-    _Printer(file=out.file, highlight=False, width=max(out.width, needed), height=25).print(table, crop=False)
+    size = max(out.width, needed)
+    _Printer(file=out.file, highlight=False, width=size, height=25, quiet=out.quiet).print(table, crop=False)
 
 
 def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) -> None:
