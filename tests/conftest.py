@@ -41,10 +41,16 @@ SECOND = ("tests/protocol/", "tests/privacy/", "tests/simulation/")
 """What computes: beside those, so that no core is idle."""
 
 
+MADE_ONCE = ("tests/unit/test_typical.py",)
+"""What all of its tests are about takes long to make."""
+
+
 def scope_of(nodeid: str) -> str:
     """Tests of one scope run in one process, one after the other: those that share services, one fault at a time."""
     if nodeid.startswith("tests/browser/"):
         return "browser"
+    if nodeid.startswith(MADE_ONCE):
+        return nodeid.partition("::")[0]
     if not nodeid.startswith("tests/integration/"):
         return nodeid
     name = nodeid.removeprefix("tests/integration/test_")

@@ -18,6 +18,8 @@ from tests.browser.conftest import Day, replayed, served, synthetic
 from tests.timetables import files_of, zipped
 from udp_stream.board.server import Board, serving
 from udp_stream.board.slots import Slots
+from udp_stream.trial.fleet import Fleet
+from udp_stream.trial.timetable import write_timetable
 from udp_stream.windows.tables import cell_center
 
 pytestmark = pytest.mark.browser
@@ -408,10 +410,10 @@ def test_nobody_is_told_to_give_a_command(copy, tmp_path, new_page):
 
 def test_bars_have_a_legend(board, new_page):
     page = new_page(board)
-    colour = "node => getComputedStyle(node).backgroundColor"
+    colour = "what => getComputedStyle(document.querySelector(what)).backgroundColor"  # at once: bars are drawn anew
     for name in ("all", "released"):
-        shown = page.locator(f"#bars .bar:not(.now) .{name}").first.evaluate(colour)
-        assert page.locator(f"#bars-legend .{name}").evaluate(colour) == shown
+        shown, said = (page.evaluate(colour, f"{of} .{name}") for of in ("#bars .bar:not(.now)", "#bars-legend"))
+        assert shown == said
     assert re.fullmatch(r"cells with buses\s+with a release", page.locator("#bars-legend").inner_text())
 
 
@@ -649,9 +651,12 @@ def test_the_readmes_picture(tmp_path, new_page):
     known = [made.estimates[slot, cell] for cell in made.kinds(slot)["solid"]]
     drawn = [one for one in known if (one["expected_sup_error"] or 1) < 0.14]
     cell = max(drawn, key=lambda one: one["interval95_kmh"][1] - one["interval95_kmh"][0])["hat"]["cell"]
-    with served(made.files) as address:
+    (tmp_path / "timetable").mkdir()
+    write_timetable(Fleet(seed=1), tmp_path / "timetable")  # as the demo does
+    with served(made.files, "--gtfs", tmp_path / "timetable") as address:
         page = new_page(address, height=840, slot=slot, cell=cell)
         page.wait_for_selector("#day .bar >> nth=0")
+        page.wait_for_selector("path.network")
         page.screenshot(path=PICTURE)
     Image.open(PICTURE).convert("RGB").quantize(200).save(PICTURE, optimize=True)
     assert PICTURE.stat().st_size < 200_000

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from tests.forms import long_but
 from tests.runtime.harness import FEEDS
 from tests.verbs import run_verb
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
@@ -73,7 +74,11 @@ def slower(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("factor", "pings", "noon"), [(1 / 3.6, two_days, "2016-11-25T12"), (3.6, a_day_twice, "2015-06-07T12")]
+    ("factor", "pings", "noon"),
+    [
+        (1 / 3.6, two_days, "2016-11-25T12"),
+        pytest.param(3.6, a_day_twice, "2015-06-07T12", marks=pytest.mark.long),
+    ],
 )
 def test_a_unit_that_changes_at_noon_is_told_and_then_nothing_is_released_or_charged(factor, pings, noon, tmp_path):
     found, said = replay(written(tmp_path / "pings.ndjson", factor, pings, noon), tmp_path)
@@ -106,7 +111,7 @@ def test_the_doubt_follows_from_the_ledger_and_a_person_ends_it(slower, tmp_path
         assert sum(one["released"] for one in slots[7:]) > 20
 
 
-@pytest.mark.parametrize("name", ["2015-06-07", "2016-03-22", "2017-03-21"])
+@pytest.mark.parametrize("name", long_but(["2017-03-21"], ["2015-06-07", "2016-03-22", "2017-03-21"]))
 def test_an_ordinary_day_is_not_doubted(name, tmp_path):
     file = tmp_path / "pings.ndjson"
     file.write_text("".join(json.dumps(ping) + "\n" for ping in days(name)))
@@ -114,7 +119,9 @@ def test_an_ordinary_day_is_not_doubted(name, tmp_path):
     assert not any("withheld_unit" in statuses for statuses in found.values()) and "speed.unit_checked" not in said
 
 
-@pytest.mark.parametrize(("factor", "until"), [(1.0, "2016-11-26"), (0.4, "2016-11-25T13")])
+@pytest.mark.parametrize(
+    ("factor", "until"), [pytest.param(1.0, "2016-11-26", marks=pytest.mark.long), (0.4, "2016-11-25T13")]
+)
 def test_neither_two_ordinary_days_nor_a_storm_of_an_hour_is_doubted(factor, until, tmp_path):
     found, _ = replay(written(tmp_path / "pings.ndjson", factor, until=until), tmp_path)
     assert not any("withheld_unit" in statuses for statuses in found.values())
