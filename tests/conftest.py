@@ -34,7 +34,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-FIRST = ("days of chaos", "services", "services with faults")
+FIRST = ("days of chaos", "services", "services with faults", "slots of minutes")
 """What takes longest, nearly all of it waiting."""
 
 SECOND = ("tests/protocol/", "tests/privacy/", "tests/simulation/")
@@ -54,6 +54,8 @@ def scope_of(nodeid: str) -> str:
     if not nodeid.startswith("tests/integration/"):
         return nodeid
     name = nodeid.removeprefix("tests/integration/test_")
+    if name.startswith("presence"):
+        return "slots of minutes"
     if name.startswith("chaos"):
         return "days of chaos" if "a_day_of_chaos" in name else "chaos"
     if name.startswith(FAULTS):

@@ -17,3 +17,13 @@ def long_but(short: Collection[Any], values: Iterable[Any]) -> list[Any]:
 def long_rows(short: Collection[tuple[Any, ...]], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
     """As `long_but`, of several parameters at once."""
     return [one if one in short else pytest.param(*one, marks=pytest.mark.long) for one in rows]
+
+
+def soaked(values: Iterable[Any]) -> list[Any]:
+    """All of these are for `make test-soak`."""
+    return [pytest.param(one, marks=pytest.mark.soak) for one in values]
+
+
+def soaked_rows(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """As `soaked`, of several parameters at once."""
+    return [pytest.param(*one, marks=pytest.mark.soak) for one in rows]

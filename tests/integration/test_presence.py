@@ -36,9 +36,15 @@ def pings(second):
         )
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("point", ["presence charged", "presence recorded", "with offsets"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("presence charged", marks=pytest.mark.long),
+        pytest.param("presence recorded", marks=pytest.mark.soak),
+        pytest.param("with offsets", marks=pytest.mark.soak),
+    ],
+)
 def test_a_slot_whose_worker_dies_is_released_once_and_the_next_one_without_a_ping(city, tmp_path, point):
     here, ended = city([], shards=1, partitions=2), threading.Event()
     (tmp_path / "cells").write_text("\n".join(CELLS))

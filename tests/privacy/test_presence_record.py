@@ -19,7 +19,7 @@ from faust.types import TP
 
 from streams.kafka import Committed
 from streams.processors import TICK
-from tests.forms import long_but, long_rows
+from tests.forms import long_but, long_rows, soaked_rows
 from tests.privacy import recorded
 from tests.privacy.recorded import (
     SLOTS,
@@ -75,15 +75,20 @@ CASES = [(0, (), None), (1, (), "a"), (2, (PLATES,), "b"), (3, (MOVEMENT,), "a")
 FLAGS = (), (PLATES,), (MOVEMENT,), (PLATES, MOVEMENT), ("budget.epsilon=4",), (PLATES, "budget.epsilon=4")
 
 
+def fated(seed):
+    return seed, FLAGS[seed % len(FLAGS)], f"{seed}"
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("drive", [live, replayed])
 @pytest.mark.parametrize(
-    ("seed", "flags", "fate"), long_rows(CASES, [*CASES, *((n, FLAGS[n % len(FLAGS)], f"{n}") for n in range(4, 31))])
+    ("seed", "flags", "fate"),
+    [*long_rows(CASES, [*CASES, *map(fated, range(4, 11))]), *soaked_rows(map(fated, range(11, 31)))],
 )
 def test_a_morning_without_a_plate_is_the_same_in_public_and_costs_at_most_its_rho(
     tmp_path, domain, drive, seed, flags, fate
 ):
-    """In the long form 1,000 removals: two runtimes, and 17 plates in each. Processes die by their fate."""
+    """In the form that soaks 1,000 removals: two runtimes, and 17 plates in each. Processes die by their fate."""
     plates = plates_of(seed)[seed % 5 :: 5] if seed < len(CASES) else plates_of(seed)
     made, found = removals(drive, tmp_path, settings_of(domain, *flags), seed, fate, plates)
     assert len(made.tape.drawn) == len(SLOTS) and len(made.told.releases) == len(SLOTS) * len(recorded.CELLS)
