@@ -140,7 +140,7 @@ MODES = [False, pytest.param(True, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("plates", MODES)
-@pytest.mark.parametrize("epsilon", [10, 1])
+@pytest.mark.parametrize("epsilon", [pytest.param(10, marks=pytest.mark.long), 1])
 def test_days_with_and_without_the_busiest_plate_stay_within_the_promise_and_come_near_its_rho(epsilon, plates):
     budget, there, away = both(epsilon, plates)
     assert min(there.ratio.mean(), -away.ratio.mean()) > 0.85 * budget / NANO

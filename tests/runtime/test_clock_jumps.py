@@ -114,7 +114,7 @@ WHEN = {
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("by", JUMPS)
+@pytest.mark.parametrize("by", long_but([HOUR, -DAY], JUMPS))
 def test_pings_behind_a_jump_are_accepted(by, when, fleet, tmp_path):
     ends, silent = WHEN[when]
     feed = Feed(tmp_path, fleet, Machine(min(fleet), [(AT, AT + LASTS, by)]), silent)
@@ -207,7 +207,7 @@ def now_pings():
     )
 
 
-@pytest.mark.parametrize("by", JUMPS)
+@pytest.mark.parametrize("by", long_but([-HOUR, DAY], JUMPS))
 def test_the_verb_accepts_what_comes_behind_a_jump(by, tmp_path):
     (tmp_path / "wrong_s").touch()
     reads, feeds = os.pipe()

@@ -95,6 +95,7 @@ def test_a_unit_that_changes_at_noon_is_told_and_then_nothing_is_released_or_cha
                 assert not entry.charged.any()
 
 
+@pytest.mark.long
 def test_the_doubt_follows_from_the_ledger_and_a_person_ends_it(slower, tmp_path):
     for until in ("2016-11-25T14", "2016-11-25T22"):  # before it is told, and while it lasts
         found, _ = replay(cut(slower, until), tmp_path)

@@ -180,6 +180,7 @@ def test_an_alert_fires_when_it_should(alert, tmp_path):
     assert judged(tmp_path, [case(*CASES[alert])]) == ""
 
 
+@pytest.mark.long
 def test_ordinary_days_have_no_alert_and_a_case_that_does_not_hold_is_seen(tmp_path):
     hours = {f"{hour}h": set() for hour in range(26)}
     bursts = {'hats_total{status="released"}': " ".join(f"{180 * hour}+0x59" for hour in range(26))}

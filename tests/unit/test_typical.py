@@ -25,6 +25,12 @@ def city():
 
 
 @pytest.fixture(scope="module")
+def few():
+    """The first ones, in which nothing has changed."""
+    return list(published(MadeUpCity(2), weekdays(3)))
+
+
+@pytest.fixture(scope="module")
 def days(city):
     city.changed = {busiest(city): (weekdays(BEFORE + 1)[-1], 0.65)}
     return list(published(city, weekdays(DAYS)))
@@ -34,6 +40,7 @@ def busiest(city):
     return int(np.nansum(Known(city, truth_days=1).pings, axis=1).argmax())
 
 
+@pytest.mark.long
 def test_a_week_errs_far_less_than_a_day_and_its_intervals_hold_the_truth(city, days):
     usual = MadeUpCity(2)
     found = Known(usual, truth_days=20).score(days[:BEFORE])
@@ -41,6 +48,7 @@ def test_a_week_errs_far_less_than_a_day_and_its_intervals_hold_the_truth(city, 
     assert 0.9 <= found.held_large <= 0.99 and not found.changed
 
 
+@pytest.mark.long
 def test_a_street_that_changes_for_good_is_told_in_three_days(city, days):
     (street,) = city.changed
     changed = Known(MadeUpCity(2), truth_days=1).score(days).changed
@@ -55,31 +63,31 @@ def rows_of(days, holidays=()):
     return list(week.rows(holidays))
 
 
-def test_the_order_of_records_changes_nothing_and_no_release_is_a_guess(days):
-    rows = rows_of(days[:2])
-    assert rows_of(days[1::-1]) == rows
+def test_the_order_of_records_changes_nothing_and_no_release_is_a_guess(few):
+    rows = rows_of(few[:2])
+    assert rows_of(few[1::-1]) == rows
     assert {row.day for row in rows} == {"weekday"} and {row.days for row in rows} == {0, 1, 2}
     wide = {most: [row.high_kmh - row.low_kmh for row in rows if (row.days == 0) == most] for most in (True, False)}
     assert sum(wide[True]) / len(wide[True]) > sum(wide[False]) / len(wide[False])
     assert all(0 <= row.low_kmh <= row.value_kmh <= row.high_kmh for row in rows)
 
 
-def test_a_holiday_counts_as_a_sunday(days):
-    first = days[0][0][0].hat.slot_start[:10]
-    rows = rows_of(days[:3], [first])
+def test_a_holiday_counts_as_a_sunday(few):
+    first = few[0][0][0].hat.slot_start[:10]
+    rows = rows_of(few[:3], [first])
     assert {row.day for row in rows} == {"weekday", "sunday"}
     assert max(row.days for row in rows if row.day == "sunday") == 1
     assert class_of("2024-01-07") == "sunday"
 
 
-def test_the_verb_writes_the_same_rows_in_each_form(days, tmp_path):
-    releases, estimates = days[0]
+def test_the_verb_writes_the_same_rows_in_each_form(few, tmp_path):
+    releases, estimates = few[0]
     (tmp_path / "r.ndjson").write_bytes(b"".join(encode(one) + b"\n" for one in releases))
     (tmp_path / "e.ndjson").write_bytes(b"".join(encode_smoothed(one) + b"\n" for one in estimates))
     files = str(tmp_path / "r.ndjson"), str(tmp_path / "e.ndjson")
     for form in ("ndjson", "csv", "geojson", "parquet"):
         assert run_verb(["typical", *files, "--out", f"week.{form}"], cwd=tmp_path).returncode == 0
-    rows = [json.loads(msgspec.json.encode(row)) for row in rows_of(days[:1])]
+    rows = [json.loads(msgspec.json.encode(row)) for row in rows_of(few[:1])]
     assert [json.loads(line) for line in (tmp_path / "week.ndjson").read_text().splitlines()] == rows
     with (tmp_path / "week.csv").open() as file:
         table = list(csv.DictReader(file))
