@@ -105,3 +105,11 @@ def test_verify_finds_a_window_that_was_overspent_by_hand(charged, tmp_path):
     assert found.returncode == 5
     assert f"puts plate {plate.hex()} over its budget {2 * NANO}".encode() in found.stdout
     assert b"expected" not in found.stdout, "each balance is the sum of its charges"
+
+
+def test_what_is_left_in_a_slot_counts_all_that_its_window_has(charged):
+    asked = *options(*FLAGS, *FIXED), "--ledger", "other", "--out", "o", "--json"
+    done = run("replay", "log.ndjson", *asked, cwd=charged)
+    slots = json.loads(done.stderr.splitlines()[-1])["by_slot"].values()
+    left = [slot["budget_left"] for slot in slots]
+    assert all(0 <= share < 1 for share in left) and min(left) < 0.5  # a slot alone leaves more than that

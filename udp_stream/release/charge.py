@@ -212,7 +212,7 @@ def budget_left(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> 
     """The share of the period's budget that is left of the slot's plates, on average; the least in any window."""
     period = context.calendar.slot_in_period(counts.start_ms).period
     here = [counts.plates[plate] for plate in np.unique(counts.plate).tolist()]
-    spent = ledger.balances(period, here).charged if here else np.zeros(1)
+    spent = budget_balances(ledger, period, here).charged if here else np.zeros(1)
     return max(0.0, 1 - float(spent.mean()) / context.policy.budget_nano)
 
 
