@@ -455,10 +455,6 @@ UNIT_IN_DOUBT: Final = (
     "sets it, or speed.unit_checked = true if it is right"
 )
 
-LATE: Final = (
-    "Old pings are released if they come while nothing else does (docs/operations.md, Outages, recorded pings)"
-)
-
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Where a lag is another one: within these steps it has not changed."""
 
@@ -574,9 +570,8 @@ class RunLog:
             if not (self._pings or self._came if at_the_end else is_due):
                 return
         if (late := self._came["late"]) > self._pings:
-            text = (
-                f"{late:,} of the last {counted(late + self._pings, 'ping')} are late: their slots are closed. {LATE}"
-            )
+            why = "their slots are closed (docs/operations.md, Outages, recorded pings)"
+            text = f"{late:,} of the last {counted(late + self._pings, 'ping')} are late: {why}"
             yield Line("late", text, {"late": late, "pings": self._pings}, warns=True)
         parts = [counted(self._pings, "ping") if self._pings else "no pings"]
         figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
