@@ -17,7 +17,7 @@ from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging
 from udp_stream.planning.plan import HatPlans, Terms, plan_hat
 from udp_stream.planning.policy import Policy, SlotInPeriod
-from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts
+from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts, worst_cases
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
 from udp_stream.release.charge import CountsPlanner, hats_of, ids_of, plan_slot
 from udp_stream.release.record import decode
@@ -449,3 +449,20 @@ def test_a_ledger_that_was_asked_before_by_a_shard_without_a_plan_stays_withheld
     ledger.admit("May", 10, list(counts.plates), [spare])
     plan = plan_slot(counts, context, ledger)
     assert plan.cells.size == 0
+
+
+def test_worst_cases_of_mean_and_variance_are_added_in_their_own_units():
+    """U E + U^2 E_var of the slides: km/h and (km/h)^2, in which the variance outweighs the mean at U = 65."""
+    flags = (
+        *CHOP,
+        "release.mean=baseline",
+        "release.mean_epsilon=0.5",
+        "release.variance_epsilon=0.5",
+        "release.cdf_epsilon=0",
+    )
+    counts = uneven_city(1)
+    terms, policy = planned(counts, *flags)
+    mean, variance, *_, both = worst_cases(counts, terms, HatPlans(policy.public)).T
+    released = np.array([not one.withheld for one in terms])
+    assert released.any() and both == pytest.approx(mean / QUANTA_PER_KMH + variance / QUANTA_PER_KMH**2)
+    assert (variance[released] / QUANTA_PER_KMH**2 > mean[released] / QUANTA_PER_KMH).all()
