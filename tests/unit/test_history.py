@@ -57,6 +57,14 @@ def test_all_that_was_read_is_there_also_of_slots_that_are_no_longer_kept(file):
     assert slots.slots_in(Span(), "estimates") == [(start_ms(hour), 3) for hour in range(HOURS)]
 
 
+def test_the_records_of_slots_that_are_not_asked_for_stay_out(file):
+    """Slots that are in memory are newer than the history's, and may lie between others."""
+    history = whole(file, lines_of(release)).history
+    asked = [start_ms(hour) for hour in (2, 3, 7)]
+    assert [start for start, _ in history.parts("releases", asked)] == asked
+    assert list(history.parts("releases", [])) == []
+
+
 def test_after_a_restart_the_newest_are_shown_and_the_same_records_change_nothing(file):
     before = whole(file, lines_of(release), lines_of(estimate))
     before.history.close()

@@ -70,6 +70,13 @@ def test_rules_follow_from_settings(cells):
     assert (other.full, other.active, other.plates, other.slot_hours) == (90, 48, True, 0.5)
 
 
+def test_the_digest_is_of_all_cells_and_of_no_order(cells, tmp_path):
+    backwards = written_to(tmp_path / "backwards.txt", "\n".join([*CELLS[::-1], CELLS[0]]))
+    fewer = written_to(tmp_path / "fewer.txt", "\n".join(CELLS[:-1]))
+    digests = [hidden(path).presence.digest for path in (cells, backwards, fewer)]
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_swap_values_has_no_rules_and_is_the_default():
     assert load(None, (), {}).presence is None
     assert load(None, ("privacy.neighbours=swap-values",), {}).policy == load(None, (), {}).policy
