@@ -22,15 +22,12 @@ from udp_stream.cli.report import print_rows, stepwise
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Entropy
 from udp_stream.mechanisms.noise import MEASURES
-from udp_stream.planning.promise import ACCOUNTINGS, epsilon_text
+from udp_stream.planning.promise import ACCOUNTINGS, OF_A_SWAP, epsilon_text
 from udp_stream.settings import Settings
 from udp_stream.settings.rules import check
 from udp_stream.settings.sections import BudgetSection, HatSection, PingsSection, PrivacySection, ReleaseSection
 from udp_stream.units import NANO
 from udp_stream.windows.tables import cell_name, cells_beside, cells_of
-
-OF_A_SWAP = 4
-"""A change of speeds is a removal and an addition: it costs up to four times the rho of either."""
 
 SMALL = 1.0
 """An epsilon at which add-remove is shown, too."""

@@ -26,7 +26,7 @@ from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.planning import policy as names
 from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
-from udp_stream.planning.promise import ACCOUNTINGS, accounting_of
+from udp_stream.planning.promise import ACCOUNTINGS, OF_A_SWAP, accounting_of
 from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of, within_1km
 from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
@@ -255,7 +255,7 @@ def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
 def _between_speeds(account: _Account, delta: float) -> dict[str, Any]:
     """Of whole plates: what they can lose by their speeds alone, as a change is a removal and an addition."""
     budgets = [nano for name, one in account.speeds.items() if names.ending_of(name) for nano in one.promised.values()]
-    return {"swap_values": {"epsilon": epsilon_of(4 * max(budgets), delta), "delta": delta}} if budgets else {}
+    return {"swap_values": {"epsilon": epsilon_of(OF_A_SWAP * max(budgets), delta), "delta": delta}} if budgets else {}
 
 
 def _with_overlapping(account: _Account) -> dict[str, Loss]:

@@ -34,6 +34,9 @@ anywhere"
         return f"{self.name}: {self.alike}, one plate's {self.differing[speed_from]}"
 
 
+OF_A_SWAP = 4
+"""Under "add-remove" a change of speeds is a removal and an addition: it costs up to four times the rho of either."""
+
 NEIGHBOURS: dict[str, NeighbourRelation] = {
     "swap-values": NeighbourRelation(
         name="swap-values",

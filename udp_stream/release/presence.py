@@ -29,7 +29,7 @@ from udp_stream.mechanisms.samplers import Integers
 from udp_stream.planning.plan import Terms
 from udp_stream.planning.policy import SlotInPeriod
 from udp_stream.planning.presence import PresenceRules
-from udp_stream.planning.promise import accounting_of
+from udp_stream.planning.promise import OF_A_SWAP, accounting_of
 from udp_stream.release.charge import (
     NO_ROWS,
     HatInFlight,
@@ -199,7 +199,7 @@ def records_of(
         **measure.privacy(asked.budget_nano, asked.budget_nano, policy.delta),
         holds_for="period",
         speeds=policy.speed_from,
-        swap_epsilon=measure.implied_epsilon(4 * asked.budget_nano, policy.delta),
+        swap_epsilon=measure.implied_epsilon(OF_A_SWAP * asked.budget_nano, policy.delta),
     )
     residual, amounts, forecast = sums.kmh[0].tolist(), sums.amounts.tolist(), asked.forecast_kmh.tolist()
     which, sd, cells = "plates" if asked.plates else "weight", round(asked.sigma / QUANTA_PER_KMH, 3), asked.domain
