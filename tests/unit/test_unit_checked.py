@@ -1,7 +1,9 @@
 """Speeds in another unit than the one set end a verb that charges before it charges, until a person has looked."""
 
+from contextlib import nullcontext
 from datetime import datetime
 
+import numpy as np
 import pytest
 
 from tests.runtime.harness import FEEDS
@@ -11,6 +13,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.settings import load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 from udp_stream.windows.slots import ReadResult
+from udp_stream.windows.tables import SlotPings
 
 ODD = "speed.unit is 'mps', and pings move about as fast as they report in 'kmh'"
 
@@ -40,14 +43,26 @@ def test_another_unit_ends_the_verb_before_it_charges(log, tmp_path, name):
     assert status == 0 and (tmp_path / "out").read_bytes()
 
 
+def closing(*start_ms):
+    columns = [np.array([], dtype=kind) for kind in ("u4", "u4", "u8", "i4")]
+    return ReadResult([SlotPings(one, one + 1, (), *columns) for one in start_ms], [], 1, 1)
+
+
 def test_a_live_feed_is_looked_at_before_its_first_slot_is_released(log):
     settings, messages = load(None, ("speed.unit=mps",), {}), log.read_bytes().splitlines()
     watch = FeedWatch(settings)
-    watch.look(messages[:3000], ReadResult([], [], 3000, 3000))
+    watch.look(messages[:3000], closing())
     with pytest.raises(ConfigError, match="in 'kmh'"):
-        watch.look(messages[3000:], ReadResult([None], [], 1, 1))
-    watch = FeedWatch(settings)
-    watch.look(messages[:40], ReadResult([None], [], 40, 40))  # too few to tell
+        watch.look(messages[3000:], closing(1))
+
+
+@pytest.mark.parametrize(("then", "is_told"), [([1], True), ([0, 1], True), ([2], False)])
+def test_it_looks_at_each_partition_that_closes_the_first_slot(log, then, is_told):
+    watch, messages = FeedWatch(load(None, ("speed.unit=mps",), {})), log.read_bytes().splitlines()
+    watch.look(messages[:40], closing(1))  # too few to tell
+    with pytest.raises(ConfigError, match="in 'kmh'") if is_told else nullcontext():
+        watch.look(messages[40:], closing(*then))  # a second slot: the first may be out
+    watch.look(messages, closing(3))
 
 
 def test_another_zone_is_said_at_once(log):

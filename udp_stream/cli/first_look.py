@@ -40,6 +40,7 @@ from udp_stream.sources.recordings import Source, open_sources, scheme_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.clocks import AgreementClock, WindowRules, are_rolled_over
 from udp_stream.windows.slots import ReadResult
+from udp_stream.windows.tables import SlotPings
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
 """Messages of a file; refused messages that are kept; messages and bytes in which pairs of pings are looked for."""
@@ -154,13 +155,15 @@ def require_unit(
     settings: Settings,
     name: str,
     warn: Callable[[str], None] | None = None,
-) -> None:
-    """ConfigError if pings move as they report in another known unit; where movement cannot tell, nothing."""
+) -> bool:
+    """ConfigError if pings move as they report in another known unit; else whether movement can tell of any."""
     pings, _ = PingDecoder(unclamped(settings), ping_format).decode(messages)
-    odd = _odd_unit(unit_evidence(pings, settings.ping_rules.unit), settings)
+    evidence = unit_evidence(pings, settings.ping_rules.unit)
+    odd = _odd_unit(evidence, settings)
     if odd is not None:
         text = f"{name}: {odd}{_nothing_charged(settings)}. Set speed.unit to the feed's, or "
         stop_or_warn(ConfigError(text + "speed.unit_checked = true if a person has found it right"), settings, warn)
+    return evidence.unit is not None
 
 
 def _nothing_charged(settings: Settings) -> str:
@@ -296,7 +299,8 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 
 class FeedWatch:
     """Says once, in the log, that more of a live feed is refused than accepted, with advice. Before the first slot
-    closes: ConfigError if its pings are in another unit than the one set."""
+    closes: ConfigError if its pings are in another unit than the one set. Partitions of a topic close it one after the
+    other, and the first may have one bus: it looks at each, until movement can tell."""
 
     REFUSALS_MIN, BEGINNING = 10, 20_000
     """Before something is said; messages whose unit is looked at."""
@@ -306,21 +310,32 @@ class FeedWatch:
         self._sample, self._refused = list[tuple[Refusal, bytes]](), Counter[str]()
         self._accepted, self._is_said = 0, False
         self._beginning: list[bytes] | None = [] if settings.judges_unit else None
+        self._first_ms: int | None = None  # the slot that closed first
 
     def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
         """Count the pings and refusals of a batch."""
         if self._beginning is not None:
             self._beginning += messages
-            if read.closed or len(self._beginning) >= self.BEGINNING:
-                first, self._beginning = self._beginning, None
-                warn = lambda text: self._warn(text, "unit", {})  # noqa: E731
-                require_unit(first, self._settings.form.format, self._settings, "the feed", warn)
+            if self._is_judged(self._beginning, read.closed):
+                self._beginning = None
         every = [one for one in read.refused if one.refusal.reason != Reason.OTHER_EVENT]
         faults = [one for one in every if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
         self._accepted += read.pings + len(every) - len(faults)
         self._refused.update(str(one.refusal.reason) for one in faults)
         self._sample += [(one.refusal, one.original) for one in faults[: SAMPLE_MAX - len(self._sample)]]
         self._judge(self.REFUSALS_MIN)
+
+    def _is_judged(self, beginning: list[bytes], closed: Sequence[SlotPings]) -> bool:
+        """Whether the unit is looked at no more: movement has told, there are pings enough, or a slot may be out."""
+        if not closed and len(beginning) < self.BEGINNING:
+            return False
+        closes_ms = min((slot.start_ms for slot in closed), default=0)
+        self._first_ms = closes_ms if self._first_ms is None else self._first_ms
+        if closes_ms > self._first_ms:
+            return True
+        warn = lambda text: self._warn(text, "unit", {})  # noqa: E731
+        told = require_unit(beginning, self._settings.form.format, self._settings, "the feed", warn)
+        return told or len(beginning) >= self.BEGINNING
 
     def end(self) -> None:
         """The feed has ended: say it also of few pings."""
