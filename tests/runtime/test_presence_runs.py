@@ -43,14 +43,13 @@ def flags(tmp_path_factory):
 
 
 def replayed(folder, flags, frames, dies_after_s=0.0):
-    """Whether a forked replay came through, what it wrote, and how long it took; it may be killed."""
+    """Whether a forked replay came through, what it wrote, and its processor time, after which it may be killed."""
     outs = folder / f"out{time.monotonic_ns()}", folder / f"estimates{time.monotonic_ns()}"
-    began = time.monotonic()
     if not (pid := os.fork()):
         status = 1
         try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, dies_after_s)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_PROF, dies_after_s)
             with (
                 ledger_at(folder / "ledger", flags) as (ledger, keys),
                 outs[0].open("wb") as out,
@@ -64,10 +63,10 @@ def replayed(folder, flags, frames, dies_after_s=0.0):
             status = 0
         finally:
             os._exit(status)
-    _, status = os.waitpid(pid, 0)
+    _, status, used = os.wait4(pid, 0)
     assert status == 0 or os.WIFSIGNALED(status), f"a run failed by itself: {status}"
     lines = [path.read_bytes().split(b"\n")[:-1] if path.exists() else [] for path in outs]
-    return status == 0, lines, time.monotonic() - began
+    return status == 0, lines, used.ru_utime + used.ru_stime
 
 
 @pytest.mark.timeout(300)
@@ -77,9 +76,10 @@ def test_replays_that_are_killed_at_any_moment_write_what_one_does(tmp_path, fla
     (tmp_path / "key").mkdir()
     came_through, expected, took_s = replayed(tmp_path / "key", flags, frames)
     assert came_through and [len(lines) for lines in expected] == [len(SLOTS) * CELLS] * 2
-    kills = 0
-    for number in range(6):
-        (folder := tmp_path / str(number)).mkdir()
+    rounds = kills = 0
+    while rounds < 6 or kills <= 3:
+        rounds += 1
+        (folder := tmp_path / str(rounds)).mkdir()
         (folder / "ledger.key").write_bytes((tmp_path / "key" / "ledger.key").read_bytes())
         (folder / "ledger.key").chmod(0o600)
         came_through = False
@@ -91,7 +91,6 @@ def test_replays_that_are_killed_at_any_moment_write_what_one_does(tmp_path, fla
         assert found == expected
         with ledger_at(folder / "ledger", flags) as (ledger, _):
             require_whole(ledger, len(SLOTS))
-    assert kills > 3
 
 
 def require_whole(ledger, slots):
