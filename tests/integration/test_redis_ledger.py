@@ -205,7 +205,8 @@ BROKEN: list[tuple[str, str, str, Check]] = [
 def test_checks_catch_a_broken_script(script, part, change, check, redis_url, monkeypatch):
     _change_script(monkeypatch, script, part, change)
     with pytest.raises((CheckFailed, ValueError)):  # a missing entry is a ValueError in `check_survives_reopen`
-        check(opener(redis_url))
+        for _ in range(10 if check is checks.check_rolling_crowd else 1):  # its writers race; a fault shows in most
+            check(opener(redis_url))
 
 
 @pytest.mark.long

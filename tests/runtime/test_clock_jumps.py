@@ -4,13 +4,14 @@ import json
 import os
 import time
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
+from tests.board import wait_for
 from tests.forked import Forked
-from tests.forms import long_but
+from tests.forms import long_but, long_rows
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_live_run import CONFIG, ids, lines, live
 from udp_stream.cli.first_look import LiveLook, max_age_s
@@ -113,8 +114,9 @@ WHEN = {
 }
 
 
-@pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("by", long_but([HOUR, -DAY], JUMPS))
+@pytest.mark.parametrize(
+    ("by", "when"), long_rows([*zip([HOUR, -DAY, -HOUR, DAY, -DAY], WHEN, strict=True)], product(JUMPS, WHEN))
+)
 def test_pings_behind_a_jump_are_accepted(by, when, fleet, tmp_path):
     ends, silent = WHEN[when]
     feed = Feed(tmp_path, fleet, Machine(min(fleet), [(AT, AT + LASTS, by)]), silent)
@@ -209,7 +211,8 @@ def now_pings():
 
 @pytest.mark.parametrize("by", long_but([-HOUR, DAY], JUMPS))
 def test_the_verb_accepts_what_comes_behind_a_jump(by, tmp_path):
-    (tmp_path / "wrong_s").touch()
+    for name in ("wrong_s", "heard"):
+        (tmp_path / name).touch()
     reads, feeds = os.pipe()
     words = ["run", "-", "--ledger", "l", "--out", "out", "--set", "kafka.idle_timeout=0.2s", "--set", "hat.slot=15m"]
     with (tmp_path / "log").open("wb") as log, os.fdopen(feeds, "wb", buffering=0) as pipe:
@@ -218,7 +221,9 @@ def test_the_verb_accepts_what_comes_behind_a_jump(by, tmp_path):
         try:
             for wrong_s in ("", by, ""):
                 (tmp_path / "wrong_s").write_text(str(wrong_s))
+                before = (tmp_path / "heard").stat().st_size
                 pipe.write(now_pings())
+                wait_for(lambda: (tmp_path / "heard").stat().st_size > before)  # noqa: B023
                 # Silent for longer than `kafka.idle_timeout`, as a feed that is polled is.
                 time.sleep(1.4 if wrong_s else 0.7)
             pipe.close()

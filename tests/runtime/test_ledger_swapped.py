@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forms import long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
@@ -66,8 +67,10 @@ def test_nothing_is_published_after_a_ledger_was_swapped(sabotage, tmp_path):
     assert out.getvalue() == before
 
 
-@pytest.mark.parametrize("verb", ["replay", "run"])
-@pytest.mark.parametrize("sabotage", [remove, replace_by_a_copy])
+SABOTAGES = [("run", remove), ("replay", remove), ("run", replace_by_a_copy), ("replay", replace_by_a_copy)]
+
+
+@pytest.mark.parametrize(("verb", "sabotage"), long_rows([SABOTAGES[0], SABOTAGES[3]], SABOTAGES))
 def test_a_process_whose_ledger_was_swapped_ends_with_status_5(verb, sabotage, tmp_path):
     messages = fleet_log(clean=True)
     half, path, out = len(messages) // 2, tmp_path / "l", tmp_path / "out"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from udp_stream.forecast.model import PER_HAT, Predicted, ReleasedHats, SlotPrior
 from udp_stream.forecast.news import HAPPENS, NOT_CLIPPED, happened_variance
 from udp_stream.forecast.unit import ENOUGH, KNOWN_VARIANCE, OF_A_SLOT, ORDINARY, Evidence, evidence_of
@@ -22,7 +23,7 @@ def of_slot(factor, rng, variance=VARIANCE):
     return evidence_of(usual, ReleasedHats(cells, prior, value, noise, rest, [NOT_CLIPPED] * HATS), 65.0)
 
 
-@pytest.mark.parametrize("factor", ORDINARY)
+@pytest.mark.parametrize("factor", long_but(ORDINARY[::3], ORDINARY))
 def test_the_odds_of_an_ordinary_slot_are_at_most_even_on_average(factor):
     rng = np.random.default_rng(5)
     odds = np.exp([of_slot(factor, rng) for _ in range(900)])
