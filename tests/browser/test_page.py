@@ -15,6 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 from tests import board as made
 from tests.board import get, wait_for, write
 from tests.browser.conftest import Day, replayed, served, synthetic
+from tests.forms import long_but, long_rows
 from tests.timetables import files_of, zipped
 from udp_stream.board.server import Board, serving
 from udp_stream.board.slots import Slots
@@ -143,7 +144,7 @@ def test_without_a_release_a_value_is_a_guess(copy, tmp_path, new_page):
         assert page.locator(f'tr[data-cell="{withheld}"] .chip').inner_text() == "15?"
 
 
-@pytest.mark.parametrize("way", ["click", "row", "key"])
+@pytest.mark.parametrize("way", long_but(["click", "key"], ["click", "row", "key"]))
 def test_the_panel_opens_by(way, board, day, new_page):
     slot = fullest(day)
     page = new_page(board, slot=slot)
@@ -185,7 +186,10 @@ def test_a_cells_day_has_a_bar_for_each_slot(board, day, new_page):
     assert page.locator("#day .bar.thin").count() == len(thin)
 
 
-@pytest.mark.parametrize(("error", "is_drawn"), [(0.149, True), (0.15, True), (0.151, False), (0.4, False)])
+@pytest.mark.parametrize(
+    ("error", "is_drawn"),
+    long_rows([(0.15, True), (0.151, False)], [(0.149, True), (0.15, True), (0.151, False), (0.4, False)]),
+)
 def test_a_cdf_is_drawn_where_it_errs_little(error, is_drawn, copy, tmp_path, new_page):
     slot = fullest(copy)
     cell = next(cell for (start, cell), one in copy.estimates.items() if start == slot and one["cdf"])
@@ -384,7 +388,10 @@ def test_tiles_come_from_their_host_alone_and_the_page_says_so(day, new_page):
         assert page.locator("img:not(.leaflet-tile)").count() == 0 and page.wrong == []
 
 
-@pytest.mark.parametrize(("ago", "said"), [(0.5, "Live"), (2.5, "Live"), (3.5, "Recorded, until")])
+@pytest.mark.parametrize(
+    ("ago", "said"),
+    long_rows([(2.5, "Live"), (3.5, "Recorded, until")], [(0.5, "Live"), (2.5, "Live"), (3.5, "Recorded, until")]),
+)
 def test_a_page_is_live_while_its_newest_slot_is_new(ago, said, tmp_path, new_page):
     ends = datetime.now(UTC) - timedelta(hours=ago)
     hours = (ends - made.START) // timedelta(minutes=1) / 60 - 1
@@ -554,7 +561,10 @@ def test_numbers_stand_out(scheme, board, new_page):
     assert paper < 0.05 if scheme == "dark" else paper > 0.8
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    long_rows([("dark", 1280), ("light", 390)], [("light", 1280), ("dark", 1280), ("light", 390)]),
+)
 def test_axe_finds_no_serious_fault(scheme, width, board, named, day, new_page):
     slot = fullest(day)
     for address in (board, named[0]) if width == 390 else named[:1]:

@@ -10,13 +10,14 @@ import pytest
 from tests.board import get
 from tests.browser.conftest import Day, replayed, served, synthetic
 from tests.browser.test_page import cells_of, fullest
+from tests.forms import long_but
 
 pytestmark = pytest.mark.browser
 
 BOX = [[72.75, 21.1], [72.95, 21.1], [72.95, 21.3], [72.75, 21.3]]
 
 
-@pytest.fixture(scope="module", params=["traffic", "plates"])
+@pytest.fixture(scope="module", params=long_but(["traffic"], ["traffic", "plates"]))
 def hidden(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hidden")
     (folder / "city.geojson").write_text(json.dumps({"type": "Polygon", "coordinates": [[*BOX, BOX[0]]]}))
