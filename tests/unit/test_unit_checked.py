@@ -56,13 +56,25 @@ def test_a_live_feed_is_looked_at_before_its_first_slot_is_released(log):
         watch.look(messages[3000:], closing(1))
 
 
-@pytest.mark.parametrize(("then", "is_told"), [([1], True), ([0, 1], True), ([2], False)])
+@pytest.mark.parametrize(("then", "is_told"), [([1], True), ([0, 1], True), ([1, 2], True), ([2], False)])
 def test_it_looks_at_each_partition_that_closes_the_first_slot(log, then, is_told):
     watch, messages = FeedWatch(load(None, ("speed.unit=mps",), {})), log.read_bytes().splitlines()
     watch.look(messages[:40], closing(1))  # too few to tell
     with pytest.raises(ConfigError, match="in 'kmh'") if is_told else nullcontext():
         watch.look(messages[40:], closing(*then))  # a second slot: the first may be out
     watch.look(messages, closing(3))
+
+
+def test_where_plates_are_hidden_it_warns_once_and_goes_on(log, tmp_path):
+    (tmp_path / "cells.txt").write_text("8742d9d65ffffff\n")
+    flags = ("privacy.neighbours=add-remove", f"hat.domain={tmp_path / 'cells.txt'}", "pings.interval=10s",
+             "kafka.shards=1", "speed.unit=mps")  # fmt: skip
+    said, messages = [], log.read_bytes().splitlines()
+    watch = FeedWatch(load(None, flags, {}), lambda text, event, _figures: said.append((event, text)))
+    for _ in range(3):  # three partitions that close the first slot
+        watch.look(messages, closing(1))
+    ((event, text),) = said
+    assert event == "unit" and ODD in text
 
 
 def test_another_zone_is_said_at_once(log):
