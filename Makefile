@@ -54,8 +54,9 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(STAMP)  ## prints ratios beside a decode-only run over the same bytes
+bench: $(STAMP)  ## prints ratios beside a peer over the same bytes; the page beside its shapes alone, in a Chromium
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.page
 
 accuracy: $(STAMP)  ## what a typical week errs by, and a day beside every guess: make accuracy DATA=folder-of-recorded-days SEEDS=10
 	$(BIN)/python -m benchmarks.typical $(if $(SEEDS),--seeds $(SEEDS))

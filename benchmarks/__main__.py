@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.words import words
+from udp_stream.forecast.presence import PresenceMemory
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -234,6 +235,21 @@ def bench_slot() -> None:
     say("closing a slot", f"{best_of(2, lambda: tabulate(columns)) / 2:.3f} us per ping", "sort, repeats, counts")
 
 
+def bench_presence_map() -> None:
+    """A slot of the map under add-remove neighbours: forecast, and learn from noised sums."""
+
+    def slots(cells: int) -> None:
+        memory = PresenceMemory(np.arange(cells, dtype=np.uint64), 25.0, 30, 1.0, 115.0)
+        rng = np.random.default_rng(cells)
+        for hour in range(6):
+            weight = rng.gamma(0.3, 20.0, cells)
+            sums = np.array([weight * rng.normal(0, 6, cells), 5 * weight]) + rng.normal(0, 25, (2, cells))
+            memory.learn(date(2024, 1, 8), hour, sums, memory.forecast(date(2024, 1, 8), hour))
+
+    few, many = (best_of(3, lambda cells=cells: slots(cells)) / 6 for cells in (60, 600))
+    say("the map of 600 cells, a slot", f"{many * 1e3:.1f} ms", f"{many / few:.1f} x the time of 60 cells")
+
+
 def bench_road() -> None:
     rng, pings = np.random.default_rng(3), SLOT_HATS * SLOT_PLATES * 2
     slot = SlotPings(
@@ -344,6 +360,7 @@ def main() -> None:
         bench_open_pings(path)
         bench_replay(path, pings)
     bench_slot()
+    bench_presence_map()
     bench_road()
     bench_noise()
     bench_cdf()

@@ -22,6 +22,7 @@ import msgspec
 
 START = datetime(2024, 1, 8, 6, tzinfo=UTC)
 WAIT_S = 30
+ROOT = Path(__file__).parents[1]
 
 
 def cells(number):
@@ -134,6 +135,25 @@ async def asked(address, path, connection, until):
         assert more, "the connection has ended"
     assert b" 200 " in got.splitlines()[0]
     return got
+
+
+def memory_mb(process, what="VmRSS"):
+    return int(re.search(rf"{what}:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1]) / 1024
+
+
+def crowded(folder, clients, hats):
+    """A slot of so many HATs goes to so many clients: when they had it, how large it is, and the server's memory."""
+    many = cells(hats)
+    write(folder / "r", [make(cell, 0) for make in (release, estimate) for cell in many])
+    write(folder / "new", [release(cell, 1) for cell in many])
+    with dashboard("r", cwd=folder) as (address, process):
+        before = memory_mb(process)
+        command = [sys.executable, "-m", "tests.board", address, str(clients), folder / "r", folder / "new"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        (packed,) = {len(get(f"{address}/v1/releases", **{"Accept-Encoding": "gzip"})[2])}
+        memory = {"before_mb": before, "peak_mb": memory_mb(process, "VmHWM")}
+        return json.loads(done.stdout) | memory | {"packed": packed}
 
 
 async def watch(address, slot_start, connected, buffer):

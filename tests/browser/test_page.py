@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -14,6 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from tests import board as made
 from tests.board import get, wait_for, write
+from tests.browser.big_city import many_cells, many_lines
 from tests.browser.conftest import Day, replayed, served, synthetic
 from tests.forms import long_but, long_rows
 from tests.timetables import files_of, zipped
@@ -573,81 +573,48 @@ def test_axe_finds_no_serious_fault(scheme, width, board, named, day, new_page):
         assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
 
 
-def many_cells(day, file, number, slots):
-    """Records of so many cells of H3 8 in these slots, after those of the day; gives the cells."""
-    import h3
-
-    middle = h3.latlng_to_cell(*reversed(day.estimates[next(iter(day.estimates))]["hat"]["center"]), 8)
-    cells = sorted(h3.grid_disk(middle, 41))[:number]
-    with file.open("wb") as out:
-        for number, slot in enumerate(slots):
-            mine = [one for (start, _), one in [*day.estimates.items(), *day.releases.items()] if start == slot]
-            for i, cell in enumerate(cells):
-                of_cell = mine[(i * 7 + number) % (len(mine) // 2)]["hat"]["cell"]
-                for records in (day.estimates, day.releases):
-                    if record := records.get((slot, of_cell)):
-                        lat, lon = h3.cell_to_latlng(cell)
-                        hat = record["hat"] | {"cell": cell, "resolution": 8, "center": [lon, lat]}
-                        out.write(json.dumps(record | {"hat": hat}).encode() + b"\n")
-    return cells
+def changed_by(page, slot):
+    """What the browser is told to do when the slot changes: see WATCHED."""
+    before = looks(page)
+    page.evaluate(WATCHED)
+    show(page, slot)
+    return page.evaluate("watched"), before, looks(page)
 
 
-def changes_of(page, enough_ms):
-    """How long a change of slot takes; the first fetches the other slot. More than six are for a machine that has
-    other work."""
-    took = []
-    while len(took) < 6 or (len(took) < 16 and sorted(took[-5:])[2] >= enough_ms):
-        page.wait_for_timeout(3000)
-        took.append(page.evaluate(CHANGE, len(took) % 2))
-    return sorted(took[-5:])[2]
+def looks(page):
+    paths = "paths => paths.map((path) => [path.dataset.cell, path.getAttribute('class')])"
+    return dict(page.locator("#map path.cell").evaluate_all(paths))
 
 
-@pytest.mark.long
-def test_five_thousand_cells_change_slot_in_half_a_second(day, tmp_path, new_page):
-    cells = many_cells(day, tmp_path / "records.ndjson", 5000, day.slots[:2])
-    with served([tmp_path / "records.ndjson"]) as address:
-        page = new_page(address)
-        assert len(cells_of(page, "")) == len(cells)
-        assert changes_of(page, 500) < 500
-
-
-@pytest.mark.long
-def test_three_thousand_named_cells_and_five_hundred_lines_are_drawn_at_once(day, tmp_path, new_page):
-    rng = random.Random(1)
-    cells = many_cells(day, tmp_path / "records.ndjson", 3000, day.slots[:2])
-    stops = [(str(at), f"Crossing {at}", *reversed(cell_center(int(cell, 16)))) for at, cell in enumerate(cells)]
-    shapes = []
-    for line in range(500):
-        lat, lon = rng.choice(stops)[2:]
-        for at in range(150):
-            lat, lon = lat + rng.gauss(0, 0.0015), lon + rng.gauss(0, 0.0015)
-            shapes.append((f"s{line}", round(lat, 5), round(lon, 5), at))
-    routes = [(str(n), str(n), "") for n in range(250)]
-    trips = [(str(line // 2), "daily", f"t{line}", line % 2, f"s{line}") for line in range(500)]
-    calls = [(f"t{at % 500}", stop[0], at) for at, stop in enumerate(stops)]
-    path = zipped(tmp_path / "gtfs.zip", files_of(stops, routes, trips, calls, shapes=shapes))
-    with served([tmp_path / "records.ndjson"], "--gtfs", path) as address:
-        wait_for(lambda: get(f"{address}/readyz")[0] == 200)
-        took = []
-        while len(took) < 3 or (len(took) < 9 and min(took) >= 1500):
-            page = new_page(address)
-            took.append(page.evaluate("new Promise((done) => requestAnimationFrame(() => done(performance.now())))"))
-        assert (
-            len(cells_of(page, "")) == len(cells) and page.locator("path.network").get_attribute("d").count("M") >= 400
-        )
-        assert page.locator("#cells tbody th button").first.inner_text().startswith("Crossing")
-        assert min(took) < 1500
-        assert changes_of(page, 400) < 400
-
-
-CHANGE = """async (index) => {
-  const [range, before, start] = [document.getElementById('slot'), document.body.dataset.slot, performance.now()];
-  range.value = index;
-  range.dispatchEvent(new Event('input'));
-  while (document.body.dataset.slot === before) await new Promise((done) => setTimeout(done));
-  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-  return performance.now() - start;
+WATCHED = """() => {
+  window.watched = { moved: 0, drawn: 0, styled: [] };
+  const pane = document.querySelector('#map .leaflet-overlay-pane');
+  new MutationObserver((changes) => changes.forEach(({ type, attributeName, target }) => {
+    if (type === 'childList') watched.moved += 1;
+    else if (attributeName === 'd') watched.drawn += 1;
+    else if (attributeName === 'class') watched.styled.push(target.dataset.cell);
+  })).observe(pane, { subtree: true, childList: true, attributes: true });
+  new MutationObserver(() => { watched.rows ??= document.querySelectorAll('#cells tbody tr').length; })
+    .observe(document.body, { attributeFilter: ['data-slot'] });
 }"""
+
+
+@pytest.mark.parametrize(("number", "lines"), long_rows([(400, 20)], [(400, 20), (3000, 500), (5000, 0)]))
+def test_of_many_cells_what_differs_alone_is_drawn_anew(number, lines, day, tmp_path, new_page):
+    """How long it takes: `make bench`."""
+    cells = many_cells(day, tmp_path / "records.ndjson", number, day.slots[:2])
+    flags = ("--gtfs", many_lines(tmp_path / "gtfs.zip", cells, lines)) if lines else ()
+    with served([tmp_path / "records.ndjson"], *flags) as address:
+        wait_for(lambda: get(f"{address}/readyz")[0] == 200)
+        page = new_page(address)
+        page.wait_for_selector(f"#cells tbody tr:nth-child({number})", state="attached")
+        watched, before, after = changed_by(page, day.slots[0])
+        assert len(before) == len(after) == number and watched["moved"] == watched["drawn"] == 0
+        assert sorted(watched["styled"]) == sorted(cell for cell in before if before[cell] != after[cell]) != []
+        assert watched["rows"] == 100
+        if lines:
+            assert page.locator("path.network").get_attribute("d").count("M") >= 0.8 * lines
+            assert page.locator("#cells tbody th button").first.inner_text().startswith("Crossing")
 
 
 @pytest.mark.skipif("UDP_STREAM_PICTURES" not in os.environ, reason="pictures are made with UDP_STREAM_PICTURES=1")

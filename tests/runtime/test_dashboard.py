@@ -25,7 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.board import cells, dashboard, estimate, get, hat, release, slots_of, wait_for, write
+from tests.board import cells, crowded, dashboard, estimate, get, hat, memory_mb, release, slots_of, wait_for, write
+from tests.forms import long_rows
 from tests.timetables import files_of, zipped
 from tests.verbs import run_verb
 from udp_stream.board.server import STATIC, Board, serving
@@ -466,39 +467,12 @@ def test_no_ledger_no_key_and_no_ping_is_ever_loaded(tmp_path, program, alien):
     assert not [name for name in loaded for one in alien if name == one or name.startswith(f"{one}.")]
 
 
-def memory_mb(process, what="VmRSS"):
-    return int(re.search(rf"{what}:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1]) / 1024
-
-
-def crowd(tmp_path, clients, hats):
-    many = cells(hats)
-    write(tmp_path / "r", [make(cell, 0) for make in (release, estimate) for cell in many])
-    write(tmp_path / "new", [release(cell, 1) for cell in many])
-    with dashboard("r", cwd=tmp_path) as (address, process):
-        before = memory_mb(process)
-        command = [sys.executable, "-m", "tests.board", address, str(clients), tmp_path / "r", tmp_path / "new"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        (packed,) = {len(get(f"{address}/v1/releases", **{"Accept-Encoding": "gzip"})[2])}
-        told = json.loads(done.stdout)
-        assert told["clients"] == clients and told["bytes"] == [packed]
-        peak = memory_mb(process, "VmHWM")
-        return told | {"memory": peak, "more": peak - before}
-
-
-def test_every_client_gets_notice_and_slot(tmp_path):
-    told = crowd(tmp_path, 50, 90)
-    assert told["p99"] < 5 and told["memory"] < 100 and told["more"] < 10, told
-
-
-@pytest.mark.long
-def test_a_thousand_clients_get_notice_and_slot_within_a_second(tmp_path):
-    tries = []
-    while len(tries) < 5 and not (tries and tries[-1]["p99"] - tries[-1]["without"] < 1):
-        (tmp_path / str(len(tries))).mkdir()
-        tries.append(crowd(tmp_path / str(len(tries)), 1000, 3000))
-        assert tries[-1]["memory"] < 100 and tries[-1]["more"] < 12, tries
-    assert tries[-1]["p99"] - tries[-1]["without"] < 1, tries
+@pytest.mark.parametrize(("clients", "hats", "more_mb"), long_rows([(50, 90, 10)], [(50, 90, 10), (1000, 3000, 12)]))
+def test_every_client_gets_notice_and_slot(clients, hats, more_mb, tmp_path):
+    """How soon: `make bench`."""
+    told = crowded(tmp_path, clients, hats)
+    assert told["clients"] == clients and told["bytes"] == [told["packed"]]
+    assert told["peak_mb"] < 100 and told["peak_mb"] - told["before_mb"] < more_mb, told
 
 
 def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import struct
-import time
 import tracemalloc
 import zipfile
 from collections import Counter
@@ -199,22 +198,6 @@ def test_a_long_file_is_read_in_bounded_memory(tmp_path, monkeypatch):
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.long
-def test_a_hundred_megabytes_are_read_in_seconds(tmp_path):
-    files = files_of(trips=[("7", "daily", f"trip-number-{n}", 0, "s") for n in range(50_000)], calls=[], shapes=SHAPE)
-    with (in_folder(tmp_path / "gtfs", files) / "stop_times.txt").open("ab") as out:
-        for n in range(50_000):
-            calls = ((n, b"abc"[at % 3 : at % 3 + 1], at) for at in range(50))
-            out.write(b"".join(b"trip-number-%d,%b,%d,08:00:00,08:00:00,,0,0,1\r\n" % call for call in calls))
-    assert (tmp_path / "gtfs" / "stop_times.txt").stat().st_size > 100_000_000
-    took = []
-    for _ in range(3):
-        start = time.process_time()
-        read_network(tmp_path / "gtfs")
-        took.append(time.process_time() - start)
-    assert min(took) < 8
 
 
 # --- names ---

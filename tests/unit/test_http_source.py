@@ -251,7 +251,7 @@ def test_a_server_that_never_ends_the_greeting_of_tls_is_given_up_too():
         finally:
             stopped.set()
             thread.join()
-    assert time.monotonic() - began < 2 and failed.value.sentence.startswith("gave no whole answer")
+    assert time.monotonic() - began < 10 and failed.value.sentence.startswith("gave no whole answer")
 
 
 @pytest.mark.parametrize("text", ["", "two\nlines", "k\u00e9y", "x" * 20_000])
@@ -272,7 +272,7 @@ def test_stopping_ends_a_poll_that_stalls_and_a_pause():
             handover.stop()
             while not handover.ended:
                 handover.take(0.05)
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The map from noised sums: its state, its mathematics on tiny cities, and what recorded days err by, in integers."""
 
 import datetime as dt
-import time
 from dataclasses import fields
 from functools import cache
 from itertools import product
@@ -139,16 +138,6 @@ def test_a_sum_over_unknown_traffic_tells_little():
     spread = np.full(2, 80.0)
     of_hidden, of_known = (one.residual(np.array([0.0, 300.0]), 600.0, spread)[1] for one in (hidden, known))
     assert of_hidden[1] > 10 * of_known[1]
-
-
-def test_a_slot_of_600_cells_costs_a_small_part_of_a_second():
-    memory, spent = a_memory(600), []
-    for hour in range(6):
-        before = time.process_time()
-        forecast = memory.forecast(MONDAY, hour)
-        memory.learn(MONDAY, hour, sums_of(hour, 600), forecast)
-        spent.append(time.process_time() - before)
-    assert min(spent) < 0.05
 
 
 # Recorded days, one seed each; the next differs by some 0.02. All of it: `make accuracy`, table `presence`.
