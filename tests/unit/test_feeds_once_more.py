@@ -104,7 +104,33 @@ def half(time):
     return f"{time:%d/%m/%Y %I:%M:%S}\u202f{'a. m.' if time.hour < 12 else 'p. m.'}"
 
 
+def own_names(bus, time, lon, lat, speed):
+    return {
+        "rendszam": f"SIT{bus:03}",
+        "ido": time.isoformat(),
+        "szel": round(lat + 3.7e-5, 6),
+        "hossz": lon,
+        "seb": speed,
+    }
+
+
+def unnamed(*order):
+    return [
+        [(f"SIT{one[0]:03}", int(one[1].timestamp()), one[2], one[3] + 3.7e-5, one[4])[at] for at in order]
+        for one in fixes()
+    ]
+
+
 READ = {
+    "names of its own": lines(rows(own_names)),
+    "no names": lines(unnamed(0, 1, 3, 2, 4)[12 * n :][:12] for n in range(POLLS)),
+    "no names, longitude first": json.dumps({"positions": unnamed(0, 1, 2, 3, 4)}),
+    "Mongo's": lines(
+        rows(with_time(lambda time: {"$date": {"$numberLong": str(round(time.timestamp() * 1000))}}))
+    ),
+    "comma of a second": csv(rows(with_time(lambda time: f"{time:%Y-%m-%d %H:%M:%S},250")), ";"),
+    "a month's name": csv(rows(with_time(lambda time: f"{time:%d-%b-%Y %H:%M:%S}"))),
+    "ctime": csv(rows(with_time(lambda time: f"{time:%a %b %d %H:%M:%S %Y}"))),
     "outside": lines({"device": bus, "points": some} for bus, some in by_bus().items()),
     "outside, nested": lines({"meta": {"device": {"id": bus}}, "a": {"b": some}} for bus, some in by_bus().items()),
     "arrays around": json.dumps([{"idObj": bus, "trajetoria": some} for bus, some in by_bus().items()]),
@@ -151,7 +177,9 @@ def test_each_form_is_read_with_what_init_writes(kind, tmp_path):
     words = sum(at % 9 in (1, 2, 3, 4) for at in range(ALL[0])) if kind == "words" else 0
     assert read == (ALL[0] - words, BUSES), said
     assert (feed.pings, feed.plates) == read and "SIT0" not in city_file(feed, "x")
-    assert ("is it the vehicle's" in said) == (kind in ("a name of its own", "arrays around"))
+    assert ("is it the vehicle's" in said) == (kind in ("names of its own", "a name of its own", "arrays around"))
+    assert ("which is which" in said) == (kind in ("names of its own", "no names", "no names, longitude first"))
+    assert feed.box[0] < -74.1 < feed.box[2] and EXCHANGED not in said
     assert ("are refused" in said) == (kind == "words")
 
 
@@ -214,6 +242,11 @@ MENDS = {
     "1e7, nested": (json.dumps({"vs": [
         {k: v for k, v in one.items() if k not in ("lon", "lat")} | {"pos": {"lat": one["lat"], "lon": one["lon"]}}
         for one in scaled(7)]}), "feed.json"),
+    "zone's name": (lines(rows(with_time(lambda time: f"{time:%Y-%m-%d %H:%M:%S} COT"))), "feed.json"),
+    "Java's date": (csv(rows(with_time(lambda time: f"{time:%a %b %d %H:%M:%S} COT {time:%Y}"))), "feed.csv"),
+    "UTC's name": (csv(rows(with_time(lambda time: f"{time:%d/%m/%Y %H:%M:%S}.5 UTC"))), "feed.csv"),
+    "plates with .0": (
+        lines(one | {"vehicle": 1000.0 + at % BUSES} for at, one in enumerate(rows(plain))), "feed.json"),
     "UTF-16": (csv(rows(plain)).encode("utf-16"), "feed.csv"),
     "UTF-16, packed": (gzip.compress(csv(rows(plain)).encode("utf-16")), "feed.csv.gz"),
     "1e6, tabs, packed": (gzip.compress(csv(scaled(6), "\t").encode()), "feed.csv.gz"),
@@ -346,6 +379,9 @@ OTHERS = {
     "error.json": (b'{"status": 401, "message": "Access denied due to invalid subscription key"}', SERVER_ERROR),
     "json.pb": (json.dumps(rows(plain)).encode(), "JSON: give it a name in .json"),
     "trips.json": (json.dumps(TRIPS).encode(), f"trip updates: {ELSEWHERE}"),
+    "stops.csv": (b"stop_id,stop_name,stop_lat,stop_lon\na,A,4.6,-74.1\nb,B,4.7,-74.2\n", f"timetables: {ELSEWHERE}"),
+    "arrivals.json": (b'[{"vehicleId": "v1", "expectedArrival": "2024-03-04T11:00:00Z"}]', f"timetables: {ELSEWHERE}"),
+    "values.json": (b'["A1", 4.61, -74.11]\n["A2", 4.62, -74.12]\n', "JSON without a record in it"),
     "cut.pb": (poll(polled()[0])[:-7], "data that are no whole message"),
 }
 
@@ -420,6 +456,11 @@ def test_sentences_on_the_unit_say_what_is_so(tmp_path):
     slow = [one | {"speed": one["speed"] * 7.7} for one in rows(plain, buses=40)]
     _, said, _ = found(tmp_path, lines(slow))
     assert "fit no unit" in said and "too few pairs" not in said
+    coarse = rows(
+        with_time(lambda time: (time - timedelta(seconds=time.second % 30)).isoformat()), buses=40, polls=20, every_s=10
+    )
+    feed, said, _ = found(tmp_path, lines(coarse))
+    assert feed.unit_by == "movement" and "multiples of 30 s" in said and "fit no unit" not in said
     _, said, _ = found(tmp_path, lines(rows(plain, polls=1)))
     assert "too few pairs" in said and "fit no unit" not in said
     _, said, _ = found(tmp_path, lines(one | {"speed": 0} for one in rows(plain, polls=1)))

@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from udp_stream.pings.decode import Box, Reason, Refusal
-from udp_stream.pings.found import Record, flat, found_time_form, shown_names
+from udp_stream.pings.found import Record, flat, shown_names
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.mapping import dotted, json_path
-from udp_stream.pings.mends import WANTED, form_of, is_missing, kind_of, numbers_of, without_unit
+from udp_stream.pings.mends import WANTED, form_of, is_missing, kind_of, mend_of, numbers_of
 from udp_stream.pings.texts import UNREADABLE, delimited, frame_of, trim, value_of
+from udp_stream.pings.time_forms import found_time_form
 
 _MAGIC = (
-    (b"PK\x03\x04", "a zip archive or a spreadsheet"),
+    (b"PK\x03\x04", "a zip archive or a spreadsheet: unpack it, or save it as CSV"),
     (b"PAR1", "Parquet"),
-    (b"BZh", "data compressed by bzip2"),
-    (b"\xfd7zXZ\0", "data compressed by xz"),
-    (b"\x28\xb5\x2f\xfd", "data compressed by Zstandard"),
+    (b"BZh", "data compressed by bzip2: `bzip2 -dc FILE > NEW`"),
+    (b"\xfd7zXZ\0", "data compressed by xz: `xz -dc FILE > NEW`"),
+    (b"\x28\xb5\x2f\xfd", "data compressed by Zstandard: `zstd -dc FILE > NEW`"),
 )
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\x09-\x7e]\0){2}|(?:\0[\x09-\x7e]){2}")
 
@@ -57,7 +58,9 @@ _ERROR = re.compile(r"error|fault|exception|denied|unauthori[sz]ed|forbidden", r
 _OTHER_FEEDS = {
     "trip updates": re.compile(r"(^|\.)trip_?Update(\.|$)", re.IGNORECASE),
     "alerts": re.compile(r"(^|\.)(alert\.|PtSituationElement|SituationExchange)", re.IGNORECASE),
-    "timetables": re.compile(r"EstimatedTimetable|StopMonitoring|StopTimetable|MonitoredStopVisit"),
+    "timetables": re.compile(
+        r"EstimatedTimetable|StopMonitoring|StopTimetable|MonitoredStopVisit|timeToStation|expectedArrival|stop_lat$"
+    ),
 }
 """What other feeds hold, by names that are in them."""
 
@@ -200,7 +203,8 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
         return "wanted pings.box = [west, south, east, north] around the feed"
     if field is None:
         return None
-    values = [record[form.mapping.steps[field]] for record in records if form.mapping.steps[field] in record]
+    steps = form.mapping.steps[field]
+    values = [record[steps] for record in records if steps in record]
     if field == "time":
         found = kind_of(values)
         if (times := found_time_form(values)) is not None:
@@ -217,7 +221,7 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
     if values and all(map(is_missing, values)) and not all(value is None for value in values):
         return f"found a word for a missing value, wanted {WANTED[field]}"
     is_scaled = reason == Reason.COORDINATES_OUT_OF_RANGE and min(map(abs, numbers_of(values)), default=0) > _SCALED
-    mend = ": scaled? `udp-stream init FILE` says how to divide them" if is_scaled else without_unit(values)
+    mend = ": scaled? `udp-stream init FILE` says how to divide them" if is_scaled else mend_of(field, steps, values)
     return f"found {form_of(values)}, wanted {WANTED[field]}{mend}"
 
 

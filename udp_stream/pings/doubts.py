@@ -135,9 +135,12 @@ class UnitEvidence:
 
 
 def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
-    """The unit in which speeds that were read in the `configured` unit fit the movement. Pairs 4 to 30 s apart count
-    with both speeds above 5 km/h and near each other; if they are too few, all pairs 30 to 130 s apart."""
+    """The unit in which speeds that were read in the `configured` unit fit the movement; repeats do not count. Pairs 4
+    to 30 s apart count with both speeds above 5 km/h and near each other; if they are too few, all pairs 30 to 130 s
+    apart."""
     order = np.lexsort((pings.time_ms, pings.plate))
+    repeats = (np.diff(pings.plate[order]) == 0) & (np.diff(pings.time_ms[order]) == 0)
+    order = order[np.append(True, ~repeats)[: order.size]]  # the first in the log stays
     plate, speed = pings.plate[order], pings.speed[order] / QUANTA_PER_KMH
     seconds = np.diff(pings.time_ms[order]) / 1000
     km = steps_km(pings.lon[order], pings.lat[order])

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
 
-from udp_stream.pings.decode import YEAR_2000_MS, YEAR_2100_MS
 from udp_stream.pings.mapping import (
     ANY_KEY,
     FIELDS,
@@ -35,23 +32,12 @@ from udp_stream.pings.mends import (
     Value,
     form_of,
     is_missing,
+    mend_of,
     numbers_of,
     scaled_degrees,
-    without_unit,
 )
-from udp_stream.pings.times import (
-    EPOCHS,
-    ISO,
-    NO_OFFSET,
-    NO_TIME,
-    TimeValue,
-    as_float,
-    count_in,
-    joined_times,
-    number_of,
-    plain_halves,
-    read_times,
-)
+from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, found_time_form
+from udp_stream.pings.times import joined_times, plain_halves
 from udp_stream.pings.tracks import follow, track_of
 
 # Where an unknown feed has the fields of a ping: told from a sample of its records, by names and by formats.
@@ -60,8 +46,7 @@ Record = Mapping[Path, Value]
 """A record, flat: the values at its paths."""
 
 _DEPTH_MAX, _ELEMENTS_MAX, _FIELDS_MAX, NAMES_MAX = 8, 16, 200, 12
-_TIMES_MAX = 200  # times that are looked at
-_WORD = re.compile(r"[^\W\d][\w ./()°%-]{0,39}")
+_WORD = re.compile(r"\$?[^\W\d][\w ./()°%-]{0,39}")
 """A name that may be shown if it has one digit at most, and then a small letter: else it may be a plate."""
 
 
@@ -115,85 +100,6 @@ def shown_names(paths: Iterable[Path]) -> str:
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-_DATES = (
-    *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%Y.%m.%d"),
-    *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
-)
-_CLOCKS = (
-    *("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%I:%M:%S%p", "%I:%M%p", "%p %I:%M:%S"),
-    *("%H%M%S", "%H%M", "%H.%M.%S"),
-)
-_COUNT_MIN = 1e8
-"""Seconds since 1970: what is less is no time of our days."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimeForm:
-    """A format that reads nearly all of a sample. `has_offset`: times say how far they are from UTC. `span_ms`: of the
-    whole sample. `is_ambiguous`: with day and month exchanged the format reads them over the same span."""
-
-    time_format: str
-    has_offset: bool
-    span_ms: int
-    is_ambiguous: bool = False
-
-
-def found_time_form(values: Sequence[Value]) -> TimeForm | None:
-    """The format of these times; None if they are no times. Of several patterns the shortest span decides, as a
-    recording is of few days; then the day is first."""
-    values = values[:: -(-len(values) // _TIMES_MAX) or 1]  # from all over the sample
-    times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
-    least, texts = SHARE_MIN * len(times), [value for value in times if isinstance(value, str)]
-    if not times or len(times) < SHARE_MIN * len(values):
-        return None
-    numbers = [number_of(count_in(value)) if isinstance(value, str) else as_float(value) for value in times]
-    is_count = sum(number is not None and number > _COUNT_MIN for number in numbers) >= least
-    is_text = len(texts) >= least
-    for one in (*(EPOCHS if is_count else ()), *((ISO,) if is_text else ())):
-        if form := _form(times, one):
-            return form
-    forms = [form for one in (_patterns(texts[0]) if is_text else ()) if (form := _form(times, one))]
-    if not forms:
-        return None
-    best = min(forms, key=lambda form: form.span_ms)
-    exchanged = re.sub("%d(.)%m", r"%m\1%d", best.time_format)
-    same = {form.time_format for form in forms if form.span_ms == best.span_ms} - {best.time_format}
-    return replace(best, is_ambiguous=exchanged in same)
-
-
-def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
-    time_ms, status = read_times(times, time_format, UTC)
-    good = (status != NO_TIME) & (time_ms >= YEAR_2000_MS) & (time_ms < YEAR_2100_MS)
-    if good.sum() < SHARE_MIN * len(times):
-        return None
-    says = time_format in EPOCHS or (read_times(times, time_format, None)[1][good] != NO_OFFSET).mean() >= SHARE_MIN
-    return TimeForm(time_format, bool(says), int(np.ptp(time_ms[good])))
-
-
-def _patterns(example: str) -> Iterator[str]:
-    """Patterns that the example's look allows; what looks like an offset may be a year."""
-    example = plain_halves(example)
-    offset = re.search(r"( ?)(?:Z|[+-][0-9]{2}:?[0-9]{2})$", example)
-    readings = [(f"{offset[1]}%z", example[: offset.start()])] if offset else []
-    for tail, rest in readings if example.endswith("Z") else [("", example), *readings]:
-        yield from (f"{pattern}{tail}" for pattern in _patterns_by_look()[look_of(rest)])
-
-
-@cache
-def _patterns_by_look() -> Mapping[str, list[str]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    dates_first = [f"{day}{joint}{clock}" for day in _DATES for joint in (" ", "T", ", ", "", "-") for clock in _CLOCKS]
-    clocks_first = [f"{clock}{joint}{day}" for day in _DATES for joint in (" ", ", ") for clock in _CLOCKS]
-    for pattern in dates_first + clocks_first:
-        found[look_of(re.sub("%.", "0", re.sub("%[bBap]", "a", pattern)))].append(pattern)
-    return found
-
-
-def look_of(text: str) -> str:
-    """A text with a 0 for each run of digits, and an a for each run of letters."""
-    return re.sub(r"[^\W0-9_]+", "a", re.sub("[0-9]+", "0", text))
-
-
 PINGS_JUDGED_MIN, PLATES_PER_PING, SNAPSHOT_MS, POLL_MS = 50, 0.9, 60_000, 180_000
 """Fewer pings say nothing of a plate; more plates for each ping look like ids of messages, unless all are of a minute.
 They may be a poll's if the middle half of the times lies within three (43 s in one of 1,708 of Delhi's buses)."""
@@ -241,8 +147,8 @@ _WORD_OF_TIME = re.compile(
 
 def found_mapping(
     records: Sequence[Record], beside: Sequence[Record] = (), around: Sequence[Record] = (), delimiter: str = ""
-) -> tuple[FeedMapping, TimeForm, str]:
-    """The mapping of these records, the form of their times, a doubt about the plate or "". `beside`: what messages
+) -> tuple[FeedMapping, TimeForm, list[str]]:
+    """The mapping of these records, the form of their times, and doubts. `beside`: what messages
     have beside their records, such as a time; `around`: of each record what the objects around it have, such as a
     plate; `delimiter`: of CSV. Without a name of a speed, `speed` is "". ValueError with a clause for each field
     without a path."""
@@ -258,6 +164,7 @@ def found_mapping(
             fitting = formed if len(formed) == 1 else []
         if fitting:
             paths[field] = fitting[0]
+    doubt = "" if {"longitude", "latitude"} & {*paths} else _places(values, paths)
     more: dict[str, Any] = {}
     times = [record.get(paths["time"]) for record in records] if "time" in paths else []
     form = found_time_form(values[paths["time"]]) if times else None
@@ -265,14 +172,15 @@ def found_mapping(
     if (form is None or is_date) and (both := _two_times(values, paths, records)) is not None:
         (paths["time"], clock), times, form = both
         more = {"time": (dotted(paths["time"]), dotted(clock))}
-    if form is None and (found := _message_time(values_by_path(beside))) is not None:
+    has_names = any(isinstance(path[0], str) for path in values)  # where it has none, nothing can be put in
+    if form is None and has_names and (found := _message_time(values_by_path(beside))) is not None:
         path, form = found
         more = {"message_time": dotted(path)}
         ago = [one for one in _ranked(values, "ago", paths) if numbers_of(values[one])]
         paths["time"] = ago[0] if ago else path
         times = [record.get(paths["time"]) for record in records]
         form = replace(form, time_format=SECONDS_AGO) if ago else form
-    plate, doubt = _plate(records, around, paths, times, form)
+    plate, of_plate = _plate(records, around, paths, times, form)
     if plate is not None:
         paths["plate"] = plate
         more |= _operator(records, values, paths)
@@ -280,10 +188,12 @@ def found_mapping(
         more["speed"] = ""
     if form is None or len({*paths, *more} & set(FIELDS)) < len(FIELDS):
         missing = [_instead(field, values, delimiter) for field in FIELDS if field not in {*paths, *more}]
-        names = [] if paths else [f"the names are {shown_names(values) or 'none that may be shown'}"]
+        names = [f"the names are {shown_names(values) or 'none that may be shown'}"]
+        names = names if any(NO_NAME in clause for clause in missing) else []
         raise ValueError("".join(f"\n  {clause}" for clause in missing + names))
     keys: dict[str, Any] = {field: dotted(path) for field, path in paths.items()} | more
-    return FeedMapping(**keys, time_format=form.time_format, zone=None), form, doubt
+    doubts = [one for one in (doubt, of_plate) if one]
+    return FeedMapping(**keys, time_format=form.time_format, zone=None), form, doubts
 
 
 _DATE = re.compile(
@@ -300,7 +210,7 @@ def _two_times(
     """A date and a time of day in two fields, the times that they make, and the form of these."""
 
     def alike(path: Path, pattern: re.Pattern[str]) -> bool:
-        return all(pattern.fullmatch(plain_halves(str(value)).strip()) for value in values[path][:_TIMES_MAX])
+        return all(pattern.fullmatch(plain_halves(str(value)).strip()) for value in values[path][:TIMES_MAX])
 
     others = {path for field, path in taken.items() if field != "time"}
     words = {path: _words_of(path) for path in values if path not in others and is_shown(path)}
@@ -314,6 +224,23 @@ def _two_times(
             if (form := found_time_form(joined)) is not None:
                 return (date, clock), joined, form
     return None
+
+
+def _places(values: Mapping[Path, list[Value]], paths: dict[str, Path]) -> str:
+    """Put in the only two paths whose numbers are as fine as positions (ten metres), where no path has such a name, and
+    doubt which is which."""
+    if any(_ranked(values, field, paths) for field in ("longitude", "latitude")):
+        return ""
+    numbers = {path: np.array(numbers_of(values[path])) for path in values if is_shown(path)}
+    fine = [path for path in numbers if _fits("longitude", values[path])]
+    fine = [path for path in fine if (np.abs(numbers[path] * 1e3 % 1 - 0.5) < 0.499).mean() > 0.5]
+    if len(fine) != 2:
+        return ""
+    paths["latitude"], paths["longitude"] = sorted(fine, key=lambda path: np.abs(numbers[path]).max() > 90)
+    return f"longitude and latitude are {' and '.join(map(dotted, fine))}, {BY_VALUE}: is it so, and which is which?"
+
+
+BY_VALUE = "by what they hold"
 
 
 def _plate(
@@ -384,6 +311,9 @@ def _scaled(values: Mapping[Path, list[Value]], delimiter: str) -> str:
     return scaled_degrees(places, delimiter)
 
 
+NO_NAME = "no such name"
+
+
 def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = "") -> str:
     path = next((one for one in _ranked(values, field, {}) if is_shown(one)), None)
     ago = [one for one in _ranked(values, "ago", {}) if field == "time" and path is None]
@@ -391,8 +321,8 @@ def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = ""
         return f"time: found seconds at {dotted(ago[0])}, and no time of the message that they count back from"
     if path is not None and field in ("longitude", "latitude") and (mend := _scaled(values, delimiter)):
         return f"{field}: {mend}"
-    found = "no such name" if path is None else f"{form_of(values[path])} at {dotted(path)}"
-    mend = without_unit(values[path]) if path is not None and field != "plate" else ""
+    found = NO_NAME if path is None else f"{form_of(values[path])} at {dotted(path)}"
+    mend = "" if path is None else mend_of(field, path, values[path])
     varies = field == "plate" and path is not None and _fits("plate", values[path])
     found += ", which varies within a vehicle" if varies else ""
     return f"{field}: found {found}, wanted {WANTED[field]}{mend}"

@@ -74,6 +74,16 @@ def unit_of_name(name: str) -> str | None:
 _WITH_UNIT = re.compile(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?(\s*)([^\W\d_][^\W\d_/.]*(?:[/.][^\W\d_]+)?|°)\s*")
 
 
+def mend_of(field: str, path: Path, values: Sequence[Value]) -> str:
+    """What mends a field's values, in a clause behind a colon; "" if nothing is known to."""
+    match field:
+        case "plate":
+            return as_whole(values, path)
+        case "time":
+            return without_zone(values)
+    return without_unit(values)
+
+
 def without_unit(values: Sequence[Value]) -> str:
     """The command that leaves out the unit behind numbers, if most of them have it; else ""."""
     units = Counter(found[2] for value in values if isinstance(value, str) and (found := _WITH_UNIT.fullmatch(value)))
@@ -82,6 +92,31 @@ def without_unit(values: Sequence[Value]) -> str:
         return ""
     then = f', then speed.unit = "{unit_of_name(unit)}"' if unit_of_name(unit) in KMH_PER_UNIT else ""
     return f": `sed -E 's|([0-9]) *{unit}|\\1|g' FILE > NEW` leaves the unit out{then}"
+
+
+_ZONE = re.compile(r".*:[0-9][0-9.]* ?([A-Z]{3,4})($| [0-9]{4}$)")
+
+
+def without_zone(values: Sequence[Value]) -> str:
+    """The command that takes the zone's name out of times, if most of them have it; else ""."""
+    zones = Counter(
+        found.groups() for value in values if isinstance(value, str) and (found := _ZONE.match(value.strip()))
+    )
+    (zone, year), count = zones.most_common(1)[0] if zones else (("", ""), 0)
+    if count < SHARE_MIN * len(values):
+        return ""
+    is_utc = zone in ("UTC", "GMT") and not year
+    what = "has the offset that it means" if is_utc else "leaves the zone out: `init` asks for one"
+    return f": `sed -E 's/(:[0-9.]+) ?{zone}/\\1{'Z' * is_utc}/' FILE > NEW` {what}"
+
+
+def as_whole(values: Sequence[Value], path: Path) -> str:
+    """The command that makes whole numbers of numbers such as 7.0; "" if they are not all such."""
+    if not values or not all(isinstance(value, float) and value.is_integer() for value in values):
+        return ""
+    key = next(str(step) for step in reversed(path) if isinstance(step, str))
+    each = f'if type == "object" and has("{key}") then .["{key}"] |= floor else . end'
+    return f": `jq -c 'walk({each})' FILE > NEW` makes them whole"
 
 
 def of_packed(said: str, path: str) -> str:

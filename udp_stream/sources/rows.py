@@ -30,9 +30,10 @@ import msgspec
 
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import no_pings, odd_text
-from udp_stream.pings.found import found_time_form, shown_names
+from udp_stream.pings.found import shown_names
 from udp_stream.pings.mapping import FeedMapping, Path, dotted, steps_of
 from udp_stream.pings.texts import trim
+from udp_stream.pings.time_forms import found_time_form
 from udp_stream.pings.times import number_of
 
 DELIMITERS = (",", ";", "\t", "|")

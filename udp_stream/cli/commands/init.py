@@ -48,7 +48,15 @@ from udp_stream.pings.advice import (
 )
 from udp_stream.pings.decode import Box, PingDecoder, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.doubts import ALL_ZERO, Doubt, plate_warning, repeat_warning, unit_evidence
-from udp_stream.pings.found import PINGS_JUDGED_MIN, Record, TimeForm, flat, found_mapping, has_speeds, is_shown
+from udp_stream.pings.found import (
+    BY_VALUE,
+    PINGS_JUDGED_MIN,
+    Record,
+    flat,
+    found_mapping,
+    has_speeds,
+    is_shown,
+)
 from udp_stream.pings.json import (
     ENVELOPES,
     PLAIN,
@@ -65,6 +73,7 @@ from udp_stream.pings.mapping import ANY_KEY, FIELDS, MESSAGE_TIME, PRESETS, Fee
 from udp_stream.pings.mends import Value, numbers_of, of_packed, unit_of_name
 from udp_stream.pings.snapshots import UNIT, gtfs_formats
 from udp_stream.pings.texts import UNREADABLE, as_written, finite, from_xml, trim, value_of
+from udp_stream.pings.time_forms import TimeForm
 from udp_stream.pings.times import ISO
 from udp_stream.settings import Settings, load
 from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks, read_messages
@@ -122,7 +131,8 @@ def read_samples(path: str) -> list[Sample]:
             beside = [{path: one[path] for path in one if path[: len(envelope)] != envelope} for one in outside]
             samples.append(Sample(records, written, envelope, list(filter(None, beside)), around))
     if not samples:
-        found = no_pings(b"\n".join(messages)) or "JSON without a record in it" if messages else "an empty file"
+        text = messages[0] if messages and _decoded(messages[0]) is not None else b"\n".join(messages)
+        found = no_pings(text) or "JSON without a record in it" if messages else "an empty file"
         raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {found}")
     return samples
 
@@ -282,7 +292,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         pings, refused, *_ = _read(paths, PLAIN, _TRIED)
         if _lacks_speeds(refused):
             return _found(paths, silent, sample.form, None, "rare" if len(pings) else "")
-    sample, mapping, times, doubt = _mapped(samples, named(paths))
+    sample, mapping, times, found = _mapped(samples, named(paths))
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
     mapping = replace(mapping, records=records)
     lon, lat = _middle_of_sample(sample, mapping)
@@ -298,20 +308,20 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     feed = replace(_found(paths, form, sample.form, unit, by), keys=keys)
     day, is_label = feed.hours.partition(" ")[0], mapping.steps["plate"][-1] == "label"
     doubts = {
-        EXCHANGED: is_exchanged,
+        EXCHANGED: is_exchanged and not any(BY_VALUE in one for one in found),
         f"day and month could be exchanged; this reads the first ping as of {day}": times.is_ambiguous,
         "a path leads to one element of an array; the others are not read": mapping.one_element,
         "the plate is a label; some feeds have a destination there: is it the vehicle's?": is_label,
     }
-    feed.checks["source"] += [*filter(None, [doubt]), *(sentence for sentence, is_due in doubts.items() if is_due)]
+    feed.checks["source"] += [*found, *(sentence for sentence, is_due in doubts.items() if is_due)]
     return feed
 
 
 EXCHANGED = "longitude and latitude stand under each other's name, by where they lie"
 
 
-def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, TimeForm, str]:
-    """The likeliest sample, its mapping, the form of its times, a doubt. Vehicles have times of their own, stops have
+def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, TimeForm, list[str]]:
+    """The likeliest sample, its mapping, the form of its times, doubts. Vehicles have times of their own, stops have
     none. UsageError with what is missing in the sample that lacks the least."""
     found, faults = [], list[str]()
     for sample in samples:
