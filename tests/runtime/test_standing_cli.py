@@ -25,6 +25,12 @@ def test_the_command_line_asks_says_and_shows(tmp_path):
     _, said = run_cli("replay", str(log), *ours, "--out", str(tmp_path / "out"), "--queries", str(answers))
     assert "centre: 3 answered" in said and "rho 100 per square km" in " ".join(said.split())
     assert len(answers.read_bytes().splitlines()) == 3 + 1 + 1  # at 10:00 every position is older than ten minutes
+    in_ledger = [
+        run_cli("ledger", "releases", "--queries", *more, *ours)[0].encode().splitlines(keepends=True)
+        for more in ((), ("--to", "2024-01-08T09:30"), ("--from", "2024-01-08T09:30"))
+    ]
+    assert sorted(in_ledger[0]) == sorted(answers.read_bytes().splitlines(keepends=True))
+    assert in_ledger[1] + in_ledger[2] == in_ledger[0] != in_ledger[1]
     plate = msgspec.json.decode(fleet_log(clean=True)[0])["license_plate"]
     shown, _ = run_cli("ledger", "show", plate, *ours)
     (line,) = [line for line in shown.splitlines() if line.startswith("positions 1d from ")]

@@ -27,7 +27,7 @@ from udp_stream.release.forecaster import (
     SlotForecaster,
     encode_smoothed,
 )
-from udp_stream.release.record import UNREAD, WITHDRAWN, kind_of, slot_of
+from udp_stream.release.record import UNREAD, WITHDRAWN, kind_of, moment_of, slot_of
 from udp_stream.release.road import witness
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import Settings, is_file
@@ -45,7 +45,7 @@ def releases(arguments: argparse.Namespace, settings: Settings) -> None:
         if arguments.smoothed:
             _print(_estimates(ledger, settings, span))
             return
-        for payloads in _records(ledger, ids_in(ledger, span)):
+        for payloads in _records(ledger, (answers_in if arguments.queries else ids_in)(ledger, span)):
             ledger.mark(witness(payloads))
             _print(payloads.values())
 
@@ -126,6 +126,13 @@ def ids_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
             if kind_of(id_) in ("hat", WITHDRAWN) and span[0] <= slot_of(id_)[0] < span[1]:
                 found.append((*slot_of(id_), id_))
     return [id_ for *_, id_ in sorted(found)]
+
+
+def answers_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
+    """The ids of queries' answers whose moments lie in this span of Unix seconds, moment by moment."""
+    moments = {id_: moment_of(id_) for id_ in ledger.newest() if kind_of(id_) == "query"}
+    found = [id_ for id_, at_ms in moments.items() if span[0] <= at_ms / 1000 < span[1]]
+    return sorted(found, key=lambda id_: (moments[id_], id_))
 
 
 def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) -> Iterator[bytes]:
