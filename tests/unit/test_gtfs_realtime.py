@@ -41,7 +41,7 @@ def test_an_unset_speed_is_refused_and_a_speed_of_zero_counts():
     ("fields", "reason", "path"),
     [
         ({"plate": ""}, "missing_field", "$.license_plate"),
-        ({"plate": " Null", "number": "7"}, "placeholder_plate", "$.license_plate"),
+        ({"plate": " Null", "number": "n/a"}, "placeholder_plate", "$.license_plate"),
         ({"plate": "", "number": "n/a"}, "placeholder_plate", "$.license_plate"),
         ({"plate": "A" * 65}, "wrong_type", "$.license_plate"),
         ({"time_s": 0}, "time_out_of_range", "$.observationDateTime"),
@@ -62,6 +62,14 @@ def test_what_is_no_ping_is_refused_by_name_and_costs_its_message_nothing_else(f
     faulty = vehicle(**{"plate": "A1", **fields})
     assert refused(vehicle("B2"), faulty, vehicle("C3")) == [(1, reason, path)]
     assert decoded(snapshot(vehicle("B2"), faulty, vehicle("C3")))[0].plates == ("B2", "C3")
+
+
+@pytest.mark.parametrize("word", ["", " ", "N/A", "null", " - "])
+def test_a_word_for_a_missing_license_plate_leaves_the_id(word):
+    feed = snapshot(vehicle(word, number="7"), vehicle("A1", number="8"))
+    batch = GTFS_REALTIME.read([feed], 10**6, 100)
+    assert [ping.license_plate for ping in batch.pings] == ["7", "A1"] and not batch.refusals
+    assert (batch.notes["plate from vehicle.id"], batch.notes["plate from vehicle.license_plate"]) == (1, 1)
 
 
 def test_deleted_entities_and_those_without_a_vehicle_are_no_pings_and_the_note_says_so():

@@ -19,6 +19,7 @@ from udp_stream.errors import needs
 from udp_stream.pings.advice import LABEL
 from udp_stream.pings.decode import (
     NOT_IN_ARRAY,
+    PLACEHOLDERS,
     Location,
     PingFormat,
     PlacedPing,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 #
 # | ping | field of the entity |
 # | --- | --- |
-# | plate | `vehicle.vehicle.license_plate`; where that is empty, `vehicle.vehicle.id`; or the fields that are named |
+# | plate | `vehicle.vehicle.license_plate`; where that is empty or "N/A", `vehicle.vehicle.id`; or what is named |
 # | time | `vehicle.timestamp`; where that is unset, the message's `header.timestamp`; also if they are milliseconds |
 # | place | `vehicle.position` |
 # | speed | `vehicle.position.speed`, metres a second; unset is `missing_field`, and never 0 |
@@ -173,18 +174,20 @@ class _VehicleReader:
         return self._plate(vehicle), _time_s(vehicle, header), location, where.speed if has("speed") else None
 
     def _plate(self, vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
-        """The first of plate and id that is not blank, or what named fields say together, and which; bytes if it is not
-        UTF-8, None if there is none."""
+        """The first of plate and id that is neither blank nor a word for a missing value, or what named fields say
+        together, and which; bytes if it is not UTF-8, None if both are blank."""
         described = vehicle.vehicle
         if self._named:
             texts = [getattr(described, name) for name in self._named]
             if not all(isinstance(text, str) and text.strip() for text in texts):
                 return next((text for text in texts if not isinstance(text, str)), None), FROM_NAMED
             return (joined_plates(*([text] for text in texts))[0] if texts[1:] else texts[0]), FROM_NAMED
+        word: tuple[str | None, str] = (None, FROM_ID)
         for text, source in ((described.license_plate, FROM_LICENSE_PLATE), (described.id, FROM_ID)):
-            if text.strip():
+            if isinstance(text, bytes) or (text.strip() and text.strip().lower() not in PLACEHOLDERS):
                 return text, source
-        return None, FROM_ID
+            word = (text, source) if text.strip() and word[0] is None else word
+        return word
 
 
 _Values = tuple[tuple[str | bytes | None, str], int | None, Location | None, float | None]
