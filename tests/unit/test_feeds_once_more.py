@@ -247,6 +247,13 @@ MENDS = {
     "UTC's name": (csv(rows(with_time(lambda time: f"{time:%d/%m/%Y %H:%M:%S}.5 UTC"))), "feed.csv"),
     "plates with .0": (
         lines(one | {"vehicle": 1000.0 + at % BUSES} for at, one in enumerate(rows(plain))), "feed.json"),
+    "sides": (lines(one | {"lat": f"{one['lat'] + 3.7e-5:.6f}N", "lon": f"{-one['lon'] + 1e-6:.6f}W"}
+                    for one in rows(plain)), "feed.json"),
+    "sides behind degrees": (csv([one | {"lat": f"{one['lat'] + 3.7e-5:.6f}° N", "lon": f"{-one['lon'] + 1e-6:.6f}° W"}
+                                  for one in rows(plain)], ";"), "feed.csv"),
+    "both in a text": (lines(
+        {"vehicle": one["vehicle"], "time": one["time"], "at": f"{one['lat'] + 3.7e-5:.6f}, {one['lon'] - 1e-6:.6f}",
+         "speed": one["speed"]} for one in rows(plain)), "feed.json"),
     "UTF-16": (csv(rows(plain)).encode("utf-16"), "feed.csv"),
     "UTF-16, packed": (gzip.compress(csv(rows(plain)).encode("utf-16")), "feed.csv.gz"),
     "1e6, tabs, packed": (gzip.compress(csv(scaled(6), "\t").encode()), "feed.csv.gz"),

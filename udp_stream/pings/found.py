@@ -34,6 +34,7 @@ from udp_stream.pings.mends import (
     is_missing,
     mend_of,
     numbers_of,
+    pair_in_text,
     scaled_degrees,
 )
 from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, found_time_form
@@ -321,6 +322,8 @@ def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = ""
         return f"time: found seconds at {dotted(ago[0])}, and no time of the message that they count back from"
     if path is not None and field in ("longitude", "latitude") and (mend := _scaled(values, delimiter)):
         return f"{field}: {mend}"
+    if path is None and field in ("longitude", "latitude") and (pair := pair_in_text(values, not delimiter)):
+        return f"{field}: {pair}"
     found = NO_NAME if path is None else f"{form_of(values[path])} at {dotted(path)}"
     mend = "" if path is None else mend_of(field, path, values[path])
     varies = field == "plate" and path is not None and _fits("plate", values[path])

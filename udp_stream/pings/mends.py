@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from udp_stream.pings.decode import PLACEHOLDERS
-from udp_stream.pings.mapping import Path
+from udp_stream.pings.mapping import Path, dotted
 from udp_stream.pings.times import number_of
 from udp_stream.units import KMH_PER_UNIT
 
@@ -81,6 +81,8 @@ def mend_of(field: str, path: Path, values: Sequence[Value]) -> str:
             return as_whole(values, path)
         case "time":
             return without_zone(values)
+        case "longitude" | "latitude":
+            return without_unit(values) or without_side(values)
     return without_unit(values)
 
 
@@ -92,6 +94,31 @@ def without_unit(values: Sequence[Value]) -> str:
         return ""
     then = f', then speed.unit = "{unit_of_name(unit)}"' if unit_of_name(unit) in KMH_PER_UNIT else ""
     return f": `sed -E 's|([0-9]) *{unit}|\\1|g' FILE > NEW` leaves the unit out{then}"
+
+
+_WITH_SIDE = re.compile(r"\s*[0-9]+\.[0-9]{3,} ?°? ?[NSEW]\s*")
+
+
+def without_side(values: Sequence[Value]) -> str:
+    """The command that makes signs of N, S, E and W behind degrees, if most values have them; else ""."""
+    if sum(isinstance(value, str) and bool(_WITH_SIDE.fullmatch(value)) for value in values) < SHARE_MIN * len(values):
+        return ""
+    number = r"([0-9]+\.[0-9]{3,}) ?(°)? ?"
+    return f": `sed -E 's/{number}[NE]/\\1/g; s/{number}[SW]/-\\1/g' FILE > NEW` makes signs of N, S, E and W"
+
+
+_PAIR = re.compile(r"\s*(-?[0-9]+\.[0-9]{3,})( ?[,; ] ?)(-?[0-9]+\.[0-9]{3,})\s*")
+
+
+def pair_in_text(values: Mapping[Path, Sequence[Value]], is_json: bool) -> str:
+    """What is found where longitude and latitude stand in one text, with the command that takes them apart; else ""."""
+    for path, some in values.items():
+        pairs = [found for value in some if isinstance(value, str) and (found := _PAIR.fullmatch(value))]
+        if len(pairs) >= SHARE_MIN * len(some):
+            number = r"(-?[0-9]+\.[0-9]{3,})"
+            mend = f": `sed -E 's/\"{number} ?[,; ] ?{number}\"/[\\1, \\2]/g' FILE > NEW` makes an array of them"
+            return f"found two numbers in one text at {dotted(path)}{mend if is_json else ', wanted a column for each'}"
+    return ""
 
 
 _ZONE = re.compile(r".*:[0-9][0-9.]* ?([A-Z]{3,4})($| [0-9]{4}$)")
