@@ -194,6 +194,22 @@ def test_a_number_that_varies_within_a_vehicle_is_no_plate_and_a_line_is_none(tm
     assert feed.keys["plate"] == "chapa" and "chapa" in said and feed.plates == BUSES
 
 
+def test_fine_numbers_that_are_no_places_of_one_city_are_none(tmp_path):
+    def made(bus, time, lon, lat, speed):
+        turned = (time.timestamp() * 7.919 + bus * 31.7) % 170
+        return {
+            "vehicle": f"SIT{bus:03}",
+            "time": time.isoformat(),
+            "kurs": turned,
+            "druck": lat + 3.7e-5,
+            "speed": speed,
+        }
+
+    with pytest.raises(UsageError) as raised:
+        found(tmp_path, lines(rows(made)))
+    assert "longitude: found no such name" in str(raised.value) and "kurs, druck" in str(raised.value)
+
+
 def test_a_plate_from_outside_is_only_taken_where_no_ping_has_one():
     names = {"time": "time", "longitude": "lon", "latitude": "lat", "records": "points"}
     form, one = mapped_form(FeedMapping(plate="device", **names)), rows(plain)[0]

@@ -228,20 +228,21 @@ def _two_times(
 
 
 def _places(values: Mapping[Path, list[Value]], paths: dict[str, Path]) -> str:
-    """Put in the only two paths whose numbers are as fine as positions (ten metres), where no path has such a name, and
-    doubt which is which."""
+    """Put in the only two paths whose numbers are as fine as positions (ten metres), of one city, where no path has
+    such a name; and doubt which is which."""
     if any(_ranked(values, field, paths) for field in ("longitude", "latitude")):
         return ""
     numbers = {path: np.array(numbers_of(values[path])) for path in values if is_shown(path)}
     fine = [path for path in numbers if _fits("longitude", values[path])]
     fine = [path for path in fine if (np.abs(numbers[path] * 1e3 % 1 - 0.5) < 0.499).mean() > 0.5]
-    if len(fine) != 2:
+    if len(fine) != 2 or max(np.ptp(np.quantile(numbers[path], (0.1, 0.9))) for path in fine) > _CITY_DEGREES:
         return ""
     paths["latitude"], paths["longitude"] = sorted(fine, key=lambda path: np.abs(numbers[path]).max() > 90)
     return f"longitude and latitude are {' and '.join(map(dotted, fine))}, {BY_VALUE}: is it so, and which is which?"
 
 
 BY_VALUE = "by what they hold"
+_CITY_DEGREES = 2.0
 
 
 def _plate(
