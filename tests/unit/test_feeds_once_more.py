@@ -110,7 +110,7 @@ def own_names(bus, time, lon, lat, speed):
         "ido": time.isoformat(),
         "szel": round(lat + 3.7e-5, 6),
         "hossz": lon,
-        "seb": speed,
+        "seb": speed + bus % 7 / 10,
     }
 
 
@@ -196,7 +196,7 @@ def test_a_number_that_varies_within_a_vehicle_is_no_plate_and_a_line_is_none(tm
 
 def test_fine_numbers_that_are_no_places_of_one_city_are_none(tmp_path):
     def made(bus, time, lon, lat, speed):
-        turned = (time.timestamp() * 7.919 + bus * 31.7) % 170
+        turned = (time.timestamp() * 7.91937 + bus * 31.7) % 170
         return {
             "vehicle": f"SIT{bus:03}",
             "time": time.isoformat(),
@@ -208,6 +208,18 @@ def test_fine_numbers_that_are_no_places_of_one_city_are_none(tmp_path):
     with pytest.raises(UsageError) as raised:
         found(tmp_path, lines(rows(made)))
     assert "longitude: found no such name" in str(raised.value) and "kurs, druck" in str(raised.value)
+
+
+def test_places_without_names_are_east_of_90_degrees_where_they_are(tmp_path):
+    feed, said, read = found(tmp_path, lines(rows(own_names, at=(105.8, 21.0))))
+    assert read == ALL and "which is which" in said
+    assert (feed.keys["longitude"], feed.keys["latitude"]) == ("hossz", "szel")
+
+
+def test_places_that_have_names_are_not_looked_for_among_other_fine_numbers(tmp_path):
+    noise = [{"a": 20.12345 + at % 7 / 1000, "b": 30.12345 + at % 5 / 1000} for at in range(ALL[0])]
+    with pytest.raises(UsageError, match="degrees times 1e7"):
+        found(tmp_path, lines(one | more for one, more in zip(scaled(7), noise, strict=True)))
 
 
 def test_a_plate_from_outside_is_only_taken_where_no_ping_has_one():

@@ -237,7 +237,7 @@ def _places(values: Mapping[Path, list[Value]], paths: dict[str, Path]) -> str:
     fine = [path for path in fine if (np.abs(numbers[path] * 1e3 % 1 - 0.5) < 0.499).mean() > 0.5]
     if len(fine) != 2 or max(np.ptp(np.quantile(numbers[path], (0.1, 0.9))) for path in fine) > _CITY_DEGREES:
         return ""
-    paths["latitude"], paths["longitude"] = sorted(fine, key=lambda path: np.abs(numbers[path]).max() > 90)
+    paths["latitude"], paths["longitude"] = fine  # `init` looks whether that is at sea
     return f"longitude and latitude are {' and '.join(map(dotted, fine))}, {BY_VALUE}: is it so, and which is which?"
 
 
