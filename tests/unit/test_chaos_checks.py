@@ -69,6 +69,11 @@ def seen_of(ledger_file, flags):
     )  # fmt: skip
 
 
+def without_a_balance(seen):
+    lost = next(key for key, (spent, *_) in seen.balances.items() if spent)  # who was charged nothing has none to lose
+    return replace(seen, balances={key: one for key, one in seen.balances.items() if key != lost})
+
+
 def first_paid(seen):
     return next(at for at, entry in enumerate(seen.entries) if entry.charged.sum() > 0)
 
@@ -147,7 +152,7 @@ FAULTS = {
     "charged again": ("ledger", recharged),
     "admitted twice": ("ledger", lambda seen: replace(seen, entries=(*seen.entries, seen.entries[0]))),
     "never admitted": ("ledger", lambda seen: replace(seen, entries=seen.entries[1:])),
-    "lost balance": ("ledger", lambda seen: replace(seen, balances=dict(list(seen.balances.items())[1:]))),
+    "lost balance": ("ledger", without_a_balance),
     "stray balance": ("ledger", lambda seen: replace(seen, balances={**seen.balances, ("a day", b"x"): (5, 1)})),
     "what verify says": ("ledger", lambda seen: replace(seen, misfits=("a balance that fits nothing",))),
     "over budget": ("budgets", over_budget),
