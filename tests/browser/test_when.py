@@ -10,6 +10,7 @@ from benchmarks.made_up_city import MadeUpCity
 from benchmarks.typical import published
 from tests.board import get, wait_for
 from tests.browser.test_page import STEPS, cells_of
+from tests.forms import long_but
 from udp_stream.board.history import opened
 from udp_stream.board.server import Board, serving
 from udp_stream.board.slots import Slots
@@ -59,7 +60,7 @@ def test_a_day_of_the_history_is_chosen_by_its_date(week, new_page):
     assert page.wrong == [] and [url for url in page.asked if not url.startswith(week)] == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", long_but([1280], [1280, 390]))
 def test_the_panel_has_the_typical_week_of_its_cell_and_the_map_that_of_the_city(week, new_page, width):
     rows = usual(week, day="weekday")
     row = max((one for one in rows if one["hour"] == 8), key=lambda one: one["days"])

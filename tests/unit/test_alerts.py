@@ -76,7 +76,9 @@ def case(changed, fires):
 
 def judged(folder, tests, rules=RULES):
     """What promtool says of these cases; empty if all hold."""
-    (folder / "cases.yaml").write_text(json.dumps({"rule_files": [str(rules)], "tests": tests}))
+    (folder / "cases.yaml").write_text(
+        json.dumps({"rule_files": [str(rules)], "evaluation_interval": "2m", "tests": tests})
+    )
     done = subprocess.run(
         [found(), "test", "rules", "cases.yaml"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
