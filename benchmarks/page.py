@@ -1,7 +1,7 @@
-"""`make bench`, of the dashboard: a timetable is read, and the page draws thousands of cells in a Chromium.
+"""`make bench`, of the dashboard: a timetable is read, a crowd gets a slot, a Chromium draws thousands of cells.
 
-Beside it a page that holds the same outlines and lines and nothing else: Leaflet's own example of polygons, and a slot
-that changes each one's style. Milliseconds of wall time, the least of seven, in turn.
+Beside the last a page that holds the same outlines and lines and nothing else: Leaflet's own example of polygons, and a
+slot that changes each one's style. Milliseconds of wall time, the least of seven, in turn.
 """
 
 import functools

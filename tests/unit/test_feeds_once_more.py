@@ -216,6 +216,16 @@ def test_places_without_names_are_east_of_90_degrees_where_they_are(tmp_path):
     assert (feed.keys["longitude"], feed.keys["latitude"]) == ("hossz", "szel")
 
 
+def test_what_lacks_a_name_is_said_of_arrays_and_of_places_in_one_column(tmp_path):
+    polls = [{"time": 1709550000 + 15 * n, "states": unnamed(0, 2, 3)[12 * n :][:12]} for n in range(POLLS)]
+    with pytest.raises(UsageError, match=r"\n  time: found a number at 1, wanted a date"):
+        found(tmp_path, lines(polls))
+    places = [{"vehicle": one["vehicle"], "time": one["time"], "at": f"{one['lat']:.5f} {one['lon']:.5f}"}
+              for one in rows(plain)]  # fmt: skip
+    with pytest.raises(UsageError, match="longitude: found two numbers in one text at at, wanted a column for each"):
+        found(tmp_path, csv(places), "feed.csv")
+
+
 def test_places_that_have_names_are_not_looked_for_among_other_fine_numbers(tmp_path):
     noise = [{"a": 20.12345 + at % 7 / 1000, "b": 30.12345 + at % 5 / 1000} for at in range(ALL[0])]
     with pytest.raises(UsageError, match="degrees times 1e7"):
@@ -302,6 +312,7 @@ def test_a_command_that_is_told_makes_the_feed_readable_when_it_is_pasted(kind, 
     subprocess.run(command.replace("NEW", str(new)), shell=True, check=True)
     feed, _, read = found(tmp_path, new.read_bytes(), new.name)
     assert read == ALL and -74.3 <= feed.box[0] < -74.1 < feed.box[2] and 4.4 < feed.box[1] < 4.7
+    assert ("time_zone" in feed.keys) == (kind in ("zone's name", "Java's date"))
     if "speed.unit" in said:
         assert f'speed.unit = "{ {"km/h": "kmh"}.get(kind, kind) }"' in said
 

@@ -107,14 +107,13 @@ def without_side(values: Sequence[Value]) -> str:
     return f": `sed -E 's/{number}[NE]/\\1/g; s/{number}[SW]/-\\1/g' FILE > NEW` makes signs of N, S, E and W"
 
 
-_PAIR = re.compile(r"\s*(-?[0-9]+\.[0-9]{3,})( ?[,; ] ?)(-?[0-9]+\.[0-9]{3,})\s*")
+_PAIR = re.compile(r"\s*-?[0-9]+\.[0-9]{3,} ?[,; ] ?-?[0-9]+\.[0-9]{3,}\s*")
 
 
 def pair_in_text(values: Mapping[Path, Sequence[Value]], is_json: bool) -> str:
     """What is found where longitude and latitude stand in one text, with the command that takes them apart; else ""."""
     for path, some in values.items():
-        pairs = [found for value in some if isinstance(value, str) and (found := _PAIR.fullmatch(value))]
-        if len(pairs) >= SHARE_MIN * len(some):
+        if sum(isinstance(value, str) and bool(_PAIR.fullmatch(value)) for value in some) >= SHARE_MIN * len(some):
             number = r"(-?[0-9]+\.[0-9]{3,})"
             mend = f": `sed -E 's/\"{number} ?[,; ] ?{number}\"/[\\1, \\2]/g' FILE > NEW` makes an array of them"
             return f"found two numbers in one text at {dotted(path)}{mend if is_json else ', wanted a column for each'}"
@@ -133,7 +132,7 @@ def without_zone(values: Sequence[Value]) -> str:
     if count < SHARE_MIN * len(values):
         return ""
     is_utc = zone in ("UTC", "GMT") and not year
-    what = "has the offset that it means" if is_utc else "leaves the zone out: `init` asks for one"
+    what = "has the offset that it means" if is_utc else "leaves the zone out: the clock of the place is read then"
     return f": `sed -E 's/(:[0-9.]+) ?{zone}/\\1{'Z' * is_utc}/' FILE > NEW` {what}"
 
 

@@ -34,18 +34,8 @@ _DATES = (
     *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
 )
 _CLOCKS = (
-    *(
-        "%H:%M:%S",
-        "%H:%M:%S.%f",
-        "%H:%M:%S,%f",
-        "%H:%M",
-        "%I:%M:%S %p",
-        "%I:%M %p",
-        "%I:%M:%S%p",
-        "%I:%M%p",
-        "%p %I:%M:%S",
-    ),
-    *("%H%M%S", "%H%M", "%H.%M.%S"),
+    *("%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%S,%f", "%H:%M", "%H%M%S", "%H%M", "%H.%M.%S"),
+    *("%I:%M:%S %p", "%I:%M %p", "%I:%M:%S%p", "%I:%M%p", "%p %I:%M:%S"),
 )
 _COUNT_MIN = 1e8
 """Seconds since 1970: what is less is no time of our days."""
