@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
-FAST := tests/unit tests/privacy tests/contract tests/protocol
+FAST := tests/unit tests/privacy tests/contract tests/protocol tests/lab
 
 .PHONY: demo test test-fast test-services test-long test-soak explore chaos images test-images lint bench bench-stream accuracy services clean
 
@@ -16,7 +16,7 @@ test: $(STAMP)  ## every check; Kafka and Redis as containers where there are im
 	$(BIN)/python -m pytest --numprocesses 5 --dist loadscope -m "not long and not soak"
 
 test-fast: $(STAMP)  ## half of `make test`, in two minutes: what needs no service and starts no program
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" $(FAST) udp_stream streams
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" $(FAST) udp_stream streams lab
 
 test-services: $(STAMP)  ## the other half: whole programs, and a real Kafka, Redis and browser
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" tests $(addprefix --ignore=,$(FAST))

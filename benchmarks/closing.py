@@ -23,13 +23,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from benchmarks.__main__ import say
 from benchmarks.words import words
+from lab.services import kafka_and_redis
 from streams.topics import create_topics, topics_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.redis import open_redis_ledger
 from udp_stream.release.record import decode
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import IST
-from udp_stream.trial.services import services
 from udp_stream.windows.tables import cells_of
 
 HATS, PLATES, FLEET = 3000, 50, 6000
@@ -146,7 +146,7 @@ def bench_ledger(url: str) -> None:
 
 def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
+    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, kafka_and_redis() as running:
         config = Path(folder) / "udp-stream.toml"
         for database, (name, mean) in enumerate((("papers", "array-averaging"), ("default", "auto")), start=1):
             config.write_text(

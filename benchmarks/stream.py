@@ -24,11 +24,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.__main__ import Ping, say
 from benchmarks.words import words
+from lab.services import Services, kafka_and_redis
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
-from udp_stream.trial.services import Services, services
 
 BUSES, HOURS = 1000, 4
 FAUST_EVENTS = 100_000
@@ -211,7 +211,7 @@ def main() -> None:
     print(f"Python {sys.version.split()[0]}, the worker and its peers on core {cores[-1]} of {cores}; wall time")
     if len(cores) > 1:
         os.sched_setaffinity(0, set(cores[:-1]))  # inherited by broker and Redis
-    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
+    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, kafka_and_redis() as running:
         given = {name: deployed(name, Path(folder), running, database) for database, name in enumerate(DEPLOYMENTS)}
         os.sched_setaffinity(0, set(cores))
         rates = {name: rates_of(name, *given.get(name, given["bench"])) for name in PEERS}

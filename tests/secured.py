@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from udp_stream.trial.process import HOST
-from udp_stream.trial.services import Listener, RunningKafka, start_kafka
+from lab.process import HOST
+from lab.services import Listener, RunningKafka, start_kafka
 
 USER, PASSWORD = "surat-worker", 'correct "horse", battery = staple'
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -17,6 +17,8 @@ from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from lab.process import free_ports, temporary_folder
+from lab.services import RunningKafka, start_kafka
 from streams.feed import Feed, Pace
 from streams.kafka import records_of
 from streams.processors import is_tick
@@ -36,8 +38,6 @@ from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
-from udp_stream.trial.process import free_ports, temporary_folder
-from udp_stream.trial.services import RunningKafka, start_kafka
 
 FRAME = 4096
 BROKEN = Path(__file__).with_name("broken_worker.py")

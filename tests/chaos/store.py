@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.process import temporary_folder
+from lab.services import RunningRedis, command, start_redis
 from tests.chaos.proxy import HOST, Link, Proxy
-from udp_stream.trial.process import temporary_folder
-from udp_stream.trial.services import RunningRedis, command, start_redis
 
 DATA = "appendonlydir"
 REPLICA = "replicaof {host} {port}\nrepl-diskless-sync-delay 0\n"

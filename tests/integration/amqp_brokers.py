@@ -12,8 +12,8 @@ from uuid import uuid4
 from pika import BlockingConnection, ConnectionParameters, PlainCredentials
 from pika.exceptions import AMQPError
 
-from udp_stream.trial.process import HOST, Program, Running, launch, on_free_ports, temporary_folder
-from udp_stream.trial.services import ANSWER_SECONDS, class_path, java
+from lab.process import HOST, Program, Running, launch, on_free_ports, temporary_folder
+from lab.services import ANSWER_SECONDS, class_path, java
 
 QPID = "9.2.0"
 USER, PASSWORD = "reader", "a secret"

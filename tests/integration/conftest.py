@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
+from lab.process import free_ports
+from lab.services import RunningKafka, RunningRedis, cluster_id_at, command, kafka, redis
 from tests.integration.amqp_brokers import PASSWORD, USER, AmqpBroker, amqp, connected, declared_count, listed_count
 from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.trial.process import free_ports
-from udp_stream.trial.services import RunningKafka, RunningRedis, cluster_id_at, command, kafka, redis
 
 KAFKA_IMAGE = "apache/kafka:4.3.0"
 REDIS_IMAGE = "redis:7"

@@ -14,7 +14,7 @@ from threading import Event
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from udp_stream.trial.process import HOST, Program, Running, launch, on_free_ports, temporary_folder
+from lab.process import HOST, Program, Running, launch, on_free_ports, temporary_folder
 
 USER, PASSWORD = "reader", "a secret"
 SECONDS = 10

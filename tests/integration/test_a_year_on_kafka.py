@@ -6,6 +6,7 @@ import time
 
 from kafka import TopicPartition
 
+from lab.process import free_ports
 from streams.topics import admin, create_topics
 from tests.forked import forked_to_log
 from tests.integration.deployment import agree, log_of, worker
@@ -14,7 +15,6 @@ from tests.prometheus import health
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.errors import ConfigError, Lost
-from udp_stream.trial.process import free_ports
 
 
 def started(city, *flags, instance="other"):

@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
+from lab.process import free_ports
 from streams.kafka import Committed, Offsets
 from tests.forked import forked_to_log
 from tests.integration.deployment import agree, found_city, log_of, worker
@@ -17,7 +18,6 @@ from tests.integration.test_once import is_stopped, until
 from tests.prometheus import health, healthy_once
 from tests.runtime.harness import fleet_log
 from udp_stream.release import record as release
-from udp_stream.trial.process import free_ports
 
 AWAY_S = 20
 

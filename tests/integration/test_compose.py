@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from udp_stream.trial.process import free_ports
+from lab.process import free_ports
 
 ROOT = Path(__file__).parents[2]
 UP_SECONDS = 300

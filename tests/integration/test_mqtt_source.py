@@ -8,6 +8,7 @@ import pytest
 import trustme
 
 from benchmarks.feed_forms import FORMS, recorded
+from lab.process import free_ports
 from tests import way_in
 from tests.chaos.proxy import Proxy
 from tests.forms import long_but
@@ -21,7 +22,6 @@ from udp_stream.settings.sections import KafkaSection, LiveSection, SpeedSection
 from udp_stream.sources.brokers import TopicSource, kept_seed
 from udp_stream.sources.live import Handover
 from udp_stream.sources.opening import live_source
-from udp_stream.trial.process import free_ports
 
 SECONDS_MAX = 30
 needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto, of Debian's packages")

@@ -14,11 +14,11 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
+from lab.process import HOST, temporary_folder
+from lab.services import RunningRedis, command, start_redis
 from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask, check_large_slots
 from udp_stream.errors import Fenced, PrivacyRefused
 from udp_stream.ledgers.redis import Fence, RedisLedger, inspect_redis, open_redis_ledger
-from udp_stream.trial.process import HOST, temporary_folder
-from udp_stream.trial.services import RunningRedis, command, start_redis
 
 NODES = 3
 SLOTS = 16384  # by the specification

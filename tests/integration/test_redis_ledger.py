@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
+from lab.services import RunningRedis, start_redis
 from tests.contract import checks, presence, queries
 from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
@@ -31,7 +32,6 @@ from udp_stream.ledgers.opening import inspect_ledger, ledger_and_keys
 from udp_stream.ledgers.redis import Fence, RedisLedger, Session, open_redis_ledger
 from udp_stream.ledgers.redis_connection import Connection, load_scripts, scripts_of
 from udp_stream.settings import load
-from udp_stream.trial.services import RunningRedis, start_redis
 
 Check = Callable[[LedgerFactory], None]
 WAIT_SECONDS = 60

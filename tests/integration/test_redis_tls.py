@@ -5,6 +5,7 @@ import os
 import pytest
 from redis import Redis, RedisError
 
+from lab.process import free_ports
 from tests.contract.checks import ask
 from tests.integration.conftest import DURABLE, REDIS_IMAGE, in_containers, wait_for_container
 from tests.integration.test_secured_redis import ADMIN, USER, rights
@@ -12,7 +13,6 @@ from tests.secured import PASSWORD, certificates
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.settings import LedgerSection
-from udp_stream.trial.process import free_ports
 
 
 @pytest.fixture(scope="module")

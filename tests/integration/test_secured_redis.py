@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
+from lab.services import start_redis
 from tests.contract.checks import ALL_LEDGER_CHECKS, IN_CROWDS, ask, hour
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, certificates, secret_file, tls_in_front_of
@@ -18,7 +19,6 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.redis import open_redis_ledger
 from udp_stream.settings import LedgerSection
-from udp_stream.trial.services import start_redis
 
 RULES = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text(encoding="utf-8")
 USER, ADMIN = "udp-ledger", "admin-hush"

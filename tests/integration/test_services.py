@@ -15,7 +15,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from redis import Redis
 
-from udp_stream.trial.services import services
+from lab.services import kafka_and_redis
 
 LOG_APPEND_TIME = 1  # a record's timestamp type
 WAIT_SECONDS = 20
@@ -25,7 +25,7 @@ COMMAND = """
 import argparse, signal
 from pathlib import Path
 from udp_stream.cli import main as cli
-from udp_stream.cli.commands.kafka import services
+from lab.services import services
 signal.signal(signal.SIGTERM, cli._drain)
 try:
     services(argparse.Namespace(), None)
@@ -119,7 +119,7 @@ def test_the_command_tells_where_both_are_and_leaves_nobody_behind_on_sigterm() 
 def test_the_data_of_both_outlives_a_crash_by_packages_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # no java, no redis-server
-    with services() as both:
+    with kafka_and_redis() as both:
         for running in (both.kafka, both.redis):
             assert Path(running.program.command[0]).is_relative_to(sys.prefix)
         create_topic(both.kafka.bootstrap, "kept")

@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import contextmanager
 from datetime import datetime
 
+from lab.process import free_ports
 from tests.forked import forked_to_log
 from tests.integration.deployment import charges, log_of, worker
 from tests.prometheus import series_once, told_apart
@@ -14,7 +15,6 @@ from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.planning.policy import written
 from udp_stream.release.record import slot_of
-from udp_stream.trial.process import free_ports
 
 PATIENCE_S = 90
 

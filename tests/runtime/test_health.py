@@ -5,12 +5,12 @@ import json
 import time
 from contextlib import contextmanager
 
+from lab.process import free_ports
 from tests.forked import forked_to_log
 from tests.http_server import ok, serving, status
 from tests.prometheus import health, healthy_once, series_once
 from udp_stream.metrics import HANGS_S, Metrics
 from udp_stream.release.facts import SourceSeen, Waiting
-from udp_stream.trial.process import free_ports
 
 FLAGS = (
     "--set",

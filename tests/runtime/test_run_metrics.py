@@ -12,10 +12,10 @@ from subprocess import run as started
 
 import pytest
 
+from lab.process import free_ports
 from tests.forked import Forked
 from tests.prometheus import Series, series_once, told_apart
 from tests.verbs import run_verb
-from udp_stream.trial.process import free_ports
 from udp_stream.version import __version__
 
 FLAGS = ("--set", "hat.slot=15m", "--set", "release.min_plates=2", "--set", "kafka.idle_timeout=1s")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
+from lab.trees import consistent_counts_l1
 from tests.trellis import absolute, hamming, squared, trellis
-from udp_stream.experiments.trees import consistent_counts_l1
 from udp_stream.mechanisms.cdf import NOISY_MAX, consistent_counts, shares
 
 ROWS = st.integers(1, 12).flatmap(lambda k: st.lists(st.integers(-30, 60), min_size=k, max_size=k))

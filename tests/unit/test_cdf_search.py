@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from lab.trees import plain_error
 from tests.cdf_oracles import squared_error
-from udp_stream.experiments.trees import plain_error
 from udp_stream.mechanisms.cdf import (
     BINS_MAX,
     SHARE_MIN,

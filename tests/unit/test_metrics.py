@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
+from lab.process import free_ports
 from tests.prometheus import Series, text_at
 from udp_stream import metrics as metrics_module
 from udp_stream.cli.parsers import listening
@@ -27,7 +28,6 @@ from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON
 from udp_stream.release.facts import BatchRead, DiskSeen, SlotCounted, SlotPublished, SlotsDropped, SourceSeen, Waiting
 from udp_stream.release.record import Status
-from udp_stream.trial.process import free_ports
 
 ROOT = Path(__file__).parents[2]
 POLICY = "0d6992491d5ca62e"

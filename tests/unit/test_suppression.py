@@ -11,8 +11,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from lab.means import largest_bias, largest_move
 from tests.forms import long_but
-from udp_stream.experiments.means import largest_bias, largest_move
 from udp_stream.planning import suppression
 from udp_stream.planning.suppression import HatErrors, Nanos, Occupancy, chop_user, suppress_to
 from udp_stream.units import NANO

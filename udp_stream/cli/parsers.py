@@ -52,14 +52,14 @@ Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 Verb: TypeAlias = "Parser | argparse._ActionsContainer"
 
 
-def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
-    """A verb with the options of every verb; the function of its name in `cli/commands/MODULE.py` runs it."""
+def add_verb(verbs: Verbs, name: str, summary: str, module: str, package: str = "udp_stream.cli.commands") -> Parser:
+    """A verb with the options of every verb; the function of its name in this module of the package runs it."""
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
 
     def run(*given: object) -> None:
-        getattr(import_module(f"udp_stream.cli.commands.{module}"), name.replace("-", "_"))(*given)
+        getattr(import_module(f"{package}.{module}"), name.replace("-", "_"))(*given)
 
     parser.set_defaults(command=run, is_text=False)
     return parser
@@ -264,7 +264,8 @@ within 30 %. At the end it compares what may be hidden: speeds (swap-values) or 
 
 
 def _reproduce(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "reproduce", "compute the papers' figures and tables, and say what agrees", "reproduce")
+    about = "compute the papers' figures and tables, and say what agrees"
+    parser = add_verb(verbs, "reproduce", about, "reproduce", package="lab")
     about = (
         "mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case, cdf-trees (default: all of these); "
         "savings-range, savings-kde, savings-knn, multi-query, threshold, which take long"
@@ -482,7 +483,8 @@ unknown or breaks a rule. `udp-stream doctor` checks whether the ledger and Kafk
 
 
 def _services(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "services", "start a real Kafka and Redis on this machine, for trials and tests", "kafka")
+    about = "start a real Kafka and Redis on this machine, for trials and tests"
+    parser = add_verb(verbs, "services", about, "services", package="lab")
     parser.epilog = """\
 examples:
   udp-stream services

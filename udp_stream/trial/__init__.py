@@ -1,1 +1,1 @@
-"""What demos and tests run on, never a deployment."""
+"""A synthetic bus fleet, for demos and tests, never a deployment."""

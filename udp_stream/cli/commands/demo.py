@@ -213,7 +213,7 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
             return
         if arguments.kafka:
             with needs("Kafka client", "services"):
-                from udp_stream.cli.commands.demo_kafka import run_on_kafka
+                from lab.demo_kafka import run_on_kafka
             releases, estimates, summary = run_on_kafka(arguments, fleet)
         else:
             releases, estimates, summary = _embedded(arguments, settings, fleet)

@@ -1,4 +1,4 @@
-"""`topics create`, `worker`, `feed`, `releases`, and `services`: the deployment on Kafka."""
+"""`topics create`, `worker`, `feed` and `releases`: the deployment on Kafka."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
@@ -25,7 +25,6 @@ from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source
 from udp_stream.sources.recordings import open_sources, require_one_form, scheme_of
 from udp_stream.trial.fleet import live_messages
-from udp_stream.trial.services import services as both_services
 from udp_stream.windows.clocks import SteadyClock
 
 
@@ -166,20 +165,3 @@ def _hold(observers: Sequence[Observer]) -> None:
                 observe(Waiting(0, 0, 0, 0))
                 observe(SourceSeen(0.0, 0, is_away=True))
             time.sleep(HOLD_S)
-
-
-LOOK_SECONDS = 0.5
-
-
-def services(_arguments: argparse.Namespace, _settings: Settings) -> None:
-    """A Kafka and a Redis until SIGTERM or SIGINT. DependencyUnavailable if one cannot be started, or ends early."""
-    with both_services() as running:
-        bootstrap, url = running.kafka.bootstrap, running.redis.url
-        # Flushed: a program that reads them through a pipe would wait until the end for them.
-        print(f"KAFKA_BOOTSTRAP={bootstrap}\nREDIS_URL={url}", flush=True)
-        say(f"for other verbs: --set kafka.bootstrap={bootstrap} --set ledger.url={url}")
-        say("the tests take both lines above as variables; Ctrl-C ends Kafka and Redis, and deletes what they hold")
-        with suppress(KeyboardInterrupt):  # Ctrl-C is how a person stops it
-            while True:
-                running.fail_if_ended()
-                time.sleep(LOOK_SECONDS)

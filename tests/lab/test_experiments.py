@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.data import DataSet, Finding, HatSamples, ResultRow, Setup, itms_counts
+from lab.experiments import EXPERIMENTS, means
+from lab.means import EPSILONS, DrawnHat, MeanRow, repeated_means_of
+from lab.reproduce import claims, sentence, slug, write_outcome, write_table
 from tests.forms import long_rows
-from udp_stream.cli.commands.reproduce import claims, sentence, slug, write_outcome, write_table
-from udp_stream.experiments import EXPERIMENTS, means
-from udp_stream.experiments.data import DataSet, Finding, HatSamples, ResultRow, Setup, itms_counts
-from udp_stream.experiments.means import EPSILONS, DrawnHat, MeanRow, repeated_means_of
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure

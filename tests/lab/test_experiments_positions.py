@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from lab.data import DataSet, Images, Setup, Trajectories
+from lab.experiments import ON_POSITIONS
+from lab.queries import PairRow, SavingsRow, allowance
 from tests.forms import long_but
 from udp_stream.errors import UsageError
-from udp_stream.experiments import ON_POSITIONS
-from udp_stream.experiments.data import DataSet, Images, Setup, Trajectories
-from udp_stream.experiments.queries import PairRow, SavingsRow, allowance
 from udp_stream.mechanisms.base import Range
 from udp_stream.testing import seeded_bits
 
@@ -30,7 +30,7 @@ def setup_of(seed=1, repetitions=2):
 
 @pytest.fixture(autouse=True)
 def _little_noise_at_once(monkeypatch):
-    monkeypatch.setattr("udp_stream.experiments.queries.DRAWN_AT_ONCE", 1000)
+    monkeypatch.setattr("lab.queries.DRAWN_AT_ONCE", 1000)
 
 
 def rows_of(name, setup, jobs=3):
@@ -62,7 +62,7 @@ def test_a_baseline_saves_nothing_and_elimination_something(name):
 
 
 def test_counts_and_densities_are_also_asked_of_drawn_points_without_any_feed(monkeypatch):
-    monkeypatch.setattr("udp_stream.experiments.queries.CROWDS", (60,))
+    monkeypatch.setattr("lab.queries.CROWDS", (60,))
     setup = dataclasses.replace(setup_of(repetitions=1), data=())
     rows = rows_of("savings-kde", setup, None)
     of_ways = [row for row in rows if isinstance(row, SavingsRow)]
@@ -82,8 +82,8 @@ def test_savings_are_handed_on_and_never_more_than_there_is():
 
 
 def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones(monkeypatch):
-    monkeypatch.setattr("udp_stream.experiments.queries.QUERIES", (2, 3))
-    monkeypatch.setattr("udp_stream.experiments.queries.QUERIES_THEIRS", 3)
+    monkeypatch.setattr("lab.queries.QUERIES", (2, 3))
+    monkeypatch.setattr("lab.queries.QUERIES_THEIRS", 3)
     setup, many = setup_of(repetitions=1), ON_POSITIONS["multi-query"]
     rows = rows_of("multi-query", setup, None)
     errors = {(r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows if isinstance(r, SavingsRow)}
@@ -111,8 +111,8 @@ def test_positions_are_the_latest_that_are_fresh():
 def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(monkeypatch):
     """60,000 images and 9,740 taxis, here of fewer; images of a user in place of drawn clusters."""
     for name, size in (("POINTS_THEIRS", 90), ("CROWDS", (80,)), ("MULTI_FULL", 1), ("QUERIES", (7,)), ("POINTS", 20)):
-        monkeypatch.setattr(f"udp_stream.experiments.queries.{name}", size)
-    monkeypatch.setattr("udp_stream.experiments.queries.DIMENSIONS", 16)
+        monkeypatch.setattr(f"lab.queries.{name}", size)
+    monkeypatch.setattr("lab.queries.DIMENSIONS", 16)
     full = dataclasses.replace(setup_of(repetitions=3), data=(), full=True)
     knn = [row for row in rows_of("savings-knn", full, None) if isinstance(row, SavingsRow)]
     assert {row.repetitions for row in knn} == {1} and {row.data for row in knn} == {"clusters in 784 dimensions"}

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from udp_stream.experiments.data import (
+from lab.data import (
     BUSIEST,
     DataSet,
     Experiment,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.experiments.queries import BM, HANDED_ON, PM, PairRow, PreparedNoise, Trial, _a_day, errs_less
+from lab.queries import BM, HANDED_ON, PM, PairRow, PreparedNoise, Trial, _a_day, errs_less
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 

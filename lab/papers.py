@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.data import Images, PointCloud, Trajectories
 from udp_stream.errors import UsageError
-from udp_stream.experiments.data import Images, PointCloud, Trajectories
 from udp_stream.queries.plane import Plane
 
 IDX_IMAGES, ASKED_SHARE = 2051, 7

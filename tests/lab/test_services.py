@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lab import process as processes
+from lab.process import PortTaken, Program, Running, launch
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.trial import process as processes
-from udp_stream.trial.process import PortTaken, Program, Running, launch
 
 SLEEPER = ("sleep", "600")
 STUBBORN = ("sh", "-c", "trap '' TERM; echo ready; exec sleep 600")  # what is ignored stays so
@@ -108,7 +108,7 @@ def test_a_lost_port_is_tried_anew_elsewhere_and_not_for_ever(tmp_path: Path) ->
 PARENT = """
 import sys
 from pathlib import Path
-from udp_stream.trial.process import Program, launch
+from lab.process import Program, launch
 folder = Path(sys.argv[1])
 child = launch(Program("Test", ("sleep", "600"), folder, lambda _: True, disposable=True))
 print(child.pid, child.guard.pid, flush=True)

@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from udp_stream import experiments
-from udp_stream.cli.outputs import FileRole, require_distinct, used_files
-from udp_stream.cli.papers import read_papers_data, sorted_out
-from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
-from udp_stream.errors import PackageMissing, UsageError
-from udp_stream.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
-from udp_stream.experiments.data import (
+from lab.data import (
     Curve,
     DataSet,
     Experiment,
@@ -39,6 +33,11 @@ from udp_stream.experiments.data import (
     Setup,
     Trajectories,
 )
+from lab.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
+from lab.papers import read_papers_data, sorted_out
+from udp_stream.cli.outputs import FileRole, require_distinct, used_files
+from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
+from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.files import named
 from udp_stream.forms import as_text, csv_line
 from udp_stream.mechanisms.base import SamplesPerPlate
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 @cache
 def claims() -> dict[str, dict[str, str]]:
     """What the papers claim: texts, by name."""
-    return tomllib.loads(resources.files(experiments).joinpath("claims.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(resources.files("lab").joinpath("claims.toml").read_text(encoding="utf-8"))
 
 
 def sentence(finding: Finding) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from udp_stream.experiments.data import (
+from lab.data import (
     BUSIEST,
     ITMS_MAX_KMH,
     Curve,

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from lab.process import Program, Running, launch
+from lab.services import Services, kafka_and_redis
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.processors import ERROR
@@ -28,8 +30,6 @@ from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import decode_result, moment_of
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import Fleet
-from udp_stream.trial.process import Program, Running, launch
-from udp_stream.trial.services import Services, services
 
 WORKERS, SERVING, PATIENCE_S = 2, b"worker of group", 300.0
 SETTLED_S = 3.0
@@ -41,7 +41,7 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
     with ExitStack() as stack:
         status = stack.enter_context(console().status("starting Kafka and Redis"))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
-        flags = [*arguments.set, *_flags(stack.enter_context(services()), folder)]
+        flags = [*arguments.set, *_flags(stack.enter_context(kafka_and_redis()), folder)]
         settings = load(arguments.config, flags)
         say(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
         bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lab import services as jars
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.trial import services as jars
 
 
 class FakeMaven:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from udp_stream.experiments.data import (
+from lab.data import (
     Experiment,
     Figure,
     Finding,

@@ -7,21 +7,23 @@ A broker is a Java runtime, and jars: those of `kafka-4.3.0.jars` beside this fi
 is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`), or is broken there, is fetched into a folder of its own,
 checked and moved into place. Another version: change `KAFKA`, and commit the new list that this writes:
 
-    python -c "from udp_stream.trial.services import write_jar_list; write_jar_list()"
+    python -c "from lab.services import write_jar_list; write_jar_list()"
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
 import socket
 import struct
 import subprocess
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
@@ -32,8 +34,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from lab.process import HOST, PRIVATE_UMASK, Program, Running, launch, on_free_ports, temporary_folder
 from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
-from udp_stream.trial.process import HOST, PRIVATE_UMASK, Program, Running, launch, on_free_ports, temporary_folder
+from udp_stream.logs import say
 
 KAFKA, SCALA, JAVA_LEAST = "4.3.0", "2.13", 17  # the broker of Kafka 4 asks for that Java
 FETCHES_AT_ONCE, FETCH_SECONDS = 4, 60
@@ -413,7 +416,24 @@ class Services:
 
 
 @contextmanager
-def services() -> Iterator[Services]:
+def kafka_and_redis() -> Iterator[Services]:
     """Both while the block runs; raises as `kafka` and `redis`."""
     with redis() as running_redis, kafka() as running_kafka:
         yield Services(running_kafka, running_redis)
+
+
+LOOK_SECONDS = 0.5
+
+
+def services(_arguments: argparse.Namespace, _settings: object) -> None:
+    """A Kafka and a Redis until SIGTERM or SIGINT. DependencyUnavailable if one cannot be started, or ends early."""
+    with kafka_and_redis() as running:
+        bootstrap, url = running.kafka.bootstrap, running.redis.url
+        # Flushed: a program that reads them through a pipe would wait until the end for them.
+        print(f"KAFKA_BOOTSTRAP={bootstrap}\nREDIS_URL={url}", flush=True)
+        say(f"for other verbs: --set kafka.bootstrap={bootstrap} --set ledger.url={url}")
+        say("the tests take both lines above as variables; Ctrl-C ends Kafka and Redis, and deletes what they hold")
+        with suppress(KeyboardInterrupt):  # Ctrl-C is how a person stops it
+            while True:
+                running.fail_if_ended()
+                time.sleep(LOOK_SECONDS)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.experiments.data import (
+from lab.data import (
     Curve,
     Experiment,
     Figure,

@@ -6,9 +6,9 @@ import struct
 import numpy as np
 import pytest
 
-from udp_stream.cli.papers import read_papers_data, sorted_out
+from lab.data import Images, PointCloud
+from lab.papers import read_papers_data, sorted_out
 from udp_stream.errors import UsageError
-from udp_stream.experiments.data import Images, PointCloud
 
 COLLISIONS = """\
 CRASH DATE,CRASH TIME,BOROUGH,ZIP CODE,LATITUDE,LONGITUDE,LOCATION,COLLISION_ID

@@ -5,9 +5,9 @@ import signal
 import numpy as np
 import pytest
 
+from lab.reproduce import read_feed
 from tests.runtime.harness import fleet_log
 from udp_stream.cli import main as cli
-from udp_stream.cli.commands.reproduce import read_feed
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.settings import load

@@ -6,10 +6,10 @@ from math import prod
 import numpy as np
 import pytest
 
+from lab.reproduce import write_outcome
+from lab.trees import digits, even, plain_error, refined_errors
 from tests.cdf_oracles import dense_error
-from tests.unit.test_experiments import outcome_of, setup_of
-from udp_stream.cli.commands.reproduce import write_outcome
-from udp_stream.experiments.trees import digits, even, plain_error, refined_errors
+from tests.lab.test_experiments import outcome_of, setup_of
 from udp_stream.mechanisms.cdf import Tree
 
 BRANCHINGS = [(5,), (2, 3), (3, 2), (2, 2, 2), (4, 3, 2)]

@@ -6,8 +6,8 @@ figures, findings). The papers' claims and the words for findings are in `claims
 
 from __future__ import annotations
 
-from udp_stream.experiments import means, queries, trees, worst
-from udp_stream.experiments.data import Experiment
+from lab import means, queries, trees, worst
+from lab.data import Experiment
 
 _ALL = *means.EXPERIMENTS, worst.CHOP_USER, worst.WORST_CASE, trees.EXPERIMENT
 
