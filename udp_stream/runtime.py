@@ -487,8 +487,9 @@ class SpokenLog:
         self._log = RunLog(slots, grace_ms)
 
     def observe(self, fact: Fact) -> None:
-        self._log.observe(fact, time.time())
+        self._log.observe(fact, time.monotonic())
 
     def say_due(self, *, at_the_end: bool = False) -> None:
-        for line in self._log.lines(time.time(), at_the_end=at_the_end):
+        now_s = time.monotonic()
+        for line in self._log.lines(now_s, ahead_s=time.time() - now_s, at_the_end=at_the_end):
             say(line.text, line.event, line.figures, WARNING if line.warns else INFO)

@@ -215,7 +215,8 @@ def test_the_ledger_of_the_command_line_is_the_one_that_is_checked(tmp_path):
         assert done.returncode == 2 and f"{name}: no ledger there".encode() in done.stderr
 
 
-def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_sigterm_drains_and_a_later_run_finishes_the_work_and_sighup_ends_nothing(number, tmp_path):
     path = tmp_path / "pings.ndjson"
     path.write_bytes(b"\n".join(fleet_log()) + b"\n")
     whole = run("replay", path, *FLAGS, "--ledger", "l", cwd=tmp_path)
@@ -231,13 +232,15 @@ def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):
     while not part.exists() or part.stat().st_size == 0:
         assert time.monotonic() < deadline and slow.poll() is None
         time.sleep(0.02)
-    slow.send_signal(signal.SIGTERM)
-    _, err = slow.communicate(timeout=30)
+    slow.send_signal(number)
+    is_hangup = number == signal.SIGHUP
+    _, err = slow.communicate(b"".join(lines[len(lines) // 2 :]) if is_hangup else None, timeout=60)
     assert slow.returncode == 0, err
     rest = run("replay", path, *FLAGS, "--ledger", "l2", cwd=tmp_path)
     ids = [release.decode(line).release_id for line in whole.stdout.splitlines()]
     assert [release.decode(line).release_id for line in rest.stdout.splitlines()] == ids
-    assert set(part.read_bytes().splitlines()) < set(rest.stdout.splitlines())
+    written = set(part.read_bytes().splitlines())
+    assert written <= set(rest.stdout.splitlines()) and (len(written) == len(ids)) == is_hangup
 
 
 def test_demo_runs_without_services_or_files(tmp_path):

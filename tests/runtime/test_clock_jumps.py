@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from datetime import UTC, datetime
 from itertools import pairwise, product
@@ -230,5 +231,7 @@ def test_the_verb_accepts_what_comes_behind_a_jump(by, tmp_path):
             assert process.wait(30) == 0
         finally:
             process.kill()
-    ended = json.loads((tmp_path / "log").read_bytes().splitlines()[-1])
-    assert (ended["pings"], ended["refused"]) == (60, {}), ended
+    said = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
+    assert (said[-1]["pings"], said[-1]["refused"]) == (60, {}), said[-1]
+    took = [re.search(" pings in (.+? [a-z]+)", line["message"]) for line in said if line["event"] == "incoming"]
+    assert len(took) > 1 and all(one is None or re.fullmatch("[0-9]+ s", one[1]) for one in took), took

@@ -147,7 +147,8 @@ def test_a_server_is_left_alone_as_long_as_it_asks_but_five_minutes_at_most(aske
 
 def test_a_feed_that_stands_still_is_said_every_15_minutes_and_so_is_its_end():
     here, found = Hands(), []
-    look = LiveLook("http://host/", load(None, (), {}), lambda *words: found.append(words), here.clock)
+    clocks = {"clock": here.clock, "steady": here.clock}
+    look = LiveLook("http://host/", load(None, (), {}), lambda *words: found.append(words), **clocks)
 
     def ping(time_s):
         moment = datetime.fromtimestamp(time_s, UTC).isoformat()

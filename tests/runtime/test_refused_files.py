@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -176,6 +177,22 @@ def test_a_pipe_that_is_not_read_ends_a_run_with_status_2_and_the_mend(tmp_path)
     assert done.returncode == 2 and b"no ping was accepted" in done.stderr.splitlines()[-1]
     plates = {json.loads(line)["license_plate"].encode() for line in epochs(300).splitlines()}
     assert not any(plate in done.stderr for plate in plates)
+
+
+@pytest.mark.parametrize("hides_plates", [False, True])
+def test_a_run_of_a_recording_of_which_all_is_late_ends_with_2_and_names_replay(hides_plates, tmp_path):
+    """Its slots are out already; or, where whole plates are hidden, over by the wall."""
+    (tmp_path / "day.ndjson").write_bytes(b"\n".join(fleet_log(buses=20, hours=0.3, clean=True)))
+    domain = Path(__file__).parents[1] / "domain.cells"
+    mode = ("privacy.neighbours=add-remove", f"hat.domain={domain}", "pings.interval=10s", "hat.resolution=7")
+    flags = [word for key in ("hat.timezone=Asia/Kolkata", *(mode if hides_plates else ())) for word in ("--set", key)]
+    words = ("run", "day.ndjson", "--ledger", "l", "--out", "out", "--rejected", "rejected", *flags)
+    done = [run_in(tmp_path, *words) for _ in range(2)]
+    assert [one.returncode for one in done] == [2 if hides_plates else 0, 2], done[0].stderr
+    last = json.loads(done[1].stderr.splitlines()[-1])
+    assert last["event"] == "failed" and "replay" in last["message"]
+    rejected = [json.loads(line)["reason"] for line in (tmp_path / "rejected").read_bytes().splitlines()]
+    assert set(rejected) == {"late"}
 
 
 BOX = ("--set", "pings.box=[72.0, 20.5, 74.0, 22.5]", "--set", "speed.unit=mps")

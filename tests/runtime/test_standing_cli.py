@@ -50,11 +50,11 @@ def test_run_answers_into_a_file_that_it_adds_to_and_says_so_when_it_does_not_as
     ledger, out = str(tmp_path / "ledger"), str(tmp_path / "out")
     ours = ("run", str(log), "--config", str(toml), "--ledger", ledger, "--out", out)
     answers = tmp_path / "answers.ndjson"
-    for _ in range(2):  # the journal has the pings twice then, and the second time they are late
-        run_cli(*ours, "--queries", str(answers))
+    for status in (0, 2):  # the journal has the pings twice then, and the second time they are late
+        run_cli(*ours, "--queries", str(answers), status=status)
     (result,) = map(json.loads, answers.read_bytes().splitlines())
     assert result["schema"] == "udp-stream/query/1" and result["query"]["name"] == "centre"
     verified, _ = run_cli("ledger", "verify", "--config", str(toml), "--ledger", ledger)
     assert "every balance is the sum" in verified
-    _, said = run_cli(*ours)
+    _, said = run_cli(*ours, status=2)
     assert "--queries FILE" in said

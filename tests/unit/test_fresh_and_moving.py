@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,10 @@ from udp_stream.windows.clocks import Frame, LogPlaces
 from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader, Windows
 from udp_stream.windows.tables import cells_of
 
+ADD_REMOVE = (
+    *("privacy.neighbours=add-remove", f"hat.domain={Path(__file__).parents[1] / 'domain.cells'}"),
+    *("pings.interval=10s", "hat.resolution=7"),
+)
 WEEKS_1024_S = 1024 * 7 * 86_400
 BUSES, STILL, POLLS, EVERY_S = 40, 25, 12, 10
 
@@ -128,8 +133,14 @@ class Look:
     def __init__(self, source="http://feed/vehicles.pb", *flags):
         self.now_s, self.said = float(START_S), []
         self.settings = load(None, flags, {})
-        self.look = LiveLook(source, self.settings, lambda *words: self.said.append(words[:3]), lambda: self.now_s)
+        self.steady_s = 77.0
+        clocks = {"clock": lambda: self.now_s, "steady": lambda: self.steady_s}
+        self.look = LiveLook(source, self.settings, lambda *words: self.said.append(words[:3]), **clocks)
         self.fresh = self.look.fresh
+
+    def passes(self, seconds, jump_s=0):
+        self.now_s += seconds + jump_s
+        self.steady_s += seconds
 
 
 @pytest.mark.parametrize(("age_s", "is_read"), [(0, True), (599, True), (601, False), (93 * 86_400, False)])
@@ -148,10 +159,22 @@ def test_one_fresh_ping_makes_a_source_fresh_and_one_from_the_future_does_not():
     old = [message("B1", START_S - 100)]
     assert here.fresh(old) == [] and here.fresh([message("B2", START_S + 10**6)]) == []
     assert here.fresh([message("B3", START_S)]) != [] and here.fresh(old) == old, "others send seldom"
-    here.now_s += 120
+    here.passes(120)
     assert here.fresh(old) == []
     assert [event for _, event, _ in here.said] == ["stale", "fresh", "stale"]
     assert not any("hush" in text for text, _, _ in here.said)
+
+
+@pytest.mark.parametrize("jump_s", [3600, 86_400])
+def test_how_long_a_source_was_stale_is_told_by_the_steady_clock(jump_s):
+    here = Look()
+    here.fresh([message("B1", START_S)])
+    here.passes(1200, jump_s=jump_s)
+    here.fresh([message("B1", here.now_s - 700)])
+    here.passes(180, jump_s=-jump_s)
+    here.fresh([message("B1", here.now_s)])
+    assert [event for _, event, _ in here.said] == ["stale", "fresh"]
+    assert "after 3 min" in here.said[-1][0]
 
 
 @pytest.mark.parametrize("source", ["-", "monday.ndjson", "polls.pb"])
@@ -168,7 +191,7 @@ def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_and_again_while_i
     half = len(log) // 2
     for some, times in ((log[:half], 0), (log[half:], 0), (slow[:half], 1), (slow[half:], 1), (slow[:half], 2)):
         here.fresh(some)
-        here.now_s += LiveLook.SAMPLE_S
+        here.passes(LiveLook.SAMPLE_S)
         here.fresh([])
         odd = [text for text, event, _ in here.said if event == "odd"]
         assert len(odd) == times and all("mps" in text for text in odd), here.said
@@ -176,6 +199,22 @@ def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_and_again_while_i
     assert briefly.said == []
     briefly.look.end()
     assert [event for _, event, _ in briefly.said] == ["odd"]
+
+
+@pytest.mark.parametrize("factor", [0.4, 0], ids=["in no unit", "all 0"])
+@pytest.mark.parametrize("flags", [(), ADD_REMOVE], ids=["swap-values", "add-remove"])
+def test_a_doubt_is_said_once_and_again_when_it_had_been_gone_for_a_day(factor, flags):
+    here = Look("-", *flags)
+    log = list(fleet_log(buses=40, hours=0.1, clean=True))
+    odd = [json.dumps(ping | {"speed": ping["speed"] * factor}).encode() for ping in map(json.loads, log)]
+    day = round(86_400 / LiveLook.SAMPLE_S)
+    by_night = [odd, log] * 4 + [log] * (day // 2) + [odd] * 4
+    for looks, times in ((by_night, 1), ([odd] * day, 1), ([log] * day, 1), ([odd] * 4, 2)):
+        for some in looks:
+            here.fresh(some if some is odd else [])
+            here.passes(LiveLook.SAMPLE_S)
+            here.fresh([])
+        assert len([event for _, event, _ in here.said if event == "odd"]) == times, here.said
 
 
 def test_a_feed_whose_speeds_are_all_zero_is_said_to_have_none(tmp_path, capsys):

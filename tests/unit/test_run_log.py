@@ -75,6 +75,31 @@ def test_a_second_batch_of_old_pings_is_a_warning_and_then_no_more(grid):
     assert [line.event for line in log.lines(MIDNIGHT_S + 723)] == ["incoming"]
 
 
+def test_a_slot_that_was_half_read_says_why_nothing_is_released(grid):
+    log = RunLog(grid, 120_000)
+    log.lines(MIDNIGHT_S)
+    said = []
+    for number, hats in enumerate(({"withheld_partial": 7}, {"released": 7}, {"withheld_few_plates": 7})):
+        log.observe(SlotPublished((MIDNIGHT_S + number * HOUR_S) * 1000, hats), MIDNIGHT_S + 4 * HOUR_S)
+    said = [line for line in log.lines(MIDNIGHT_S + 5 * HOUR_S) if line.event == "slot"]
+    assert ["half" in line.text and "7 withheld" in line.text for line in said] == [True, False, False]
+
+
+def test_durations_are_of_the_steady_clock_and_times_of_the_walls(grid):
+    """The wall was an hour ahead, and is set right; then an hour behind."""
+    log = RunLog(grid, 120_000)
+    for steady_s, wrong_s in ((50.0, HOUR_S), (660.0, 0), (1270.0, -HOUR_S)):
+        log.observe(BatchRead(messages=9, pings=9, refused={}, newest_ms=(MIDNIGHT_S + 10 * HOUR_S) * 1000), steady_s)
+        now_s = MIDNIGHT_S + steady_s
+        slot_out(log, MIDNIGHT_S + round(steady_s) // 60 * HOUR_S, steady_s)
+        found = log.lines(steady_s + 5, ahead_s=now_s + wrong_s - steady_s)
+        assert not any("-" in line.text.partition(" in ")[2] for line in found if line.event == "incoming")
+        assert [line.figures["seconds"] for line in found if line.event == "slot"] == [0.0]
+    incoming = [line for line in found if line.event == "incoming"]
+    assert "in 10 min" in incoming[0].text
+    assert incoming[0].figures["next_close"].startswith("2024-01-08T00:02:00")
+
+
 def test_slots_that_are_withheld_for_their_unit_are_a_warning_each(grid):
     log = RunLog(grid, 120_000)
     log.lines(MIDNIGHT_S)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from udp_stream.cli.report import console
 from udp_stream.errors import ConfigError, UdpStreamError, UsageError
-from udp_stream.logs import INFO, WARNING, Trouble, counted, say
+from udp_stream.logs import INFO, SAY_AGAIN_S, WARNING, Trouble, counted, say
 from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, advise, lacks_value
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.doubts import Doubt, UnitEvidence, plate_warning, repeat_warning, unit_evidence
@@ -47,6 +47,9 @@ LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
 
 PLACED_PINGS = 20
 """Of a live feed that are there before its zone is doubted."""
+
+DOUBT_AGAIN_S = 86_400.0
+"""A doubt is said again once it was absent for so long: nights have too few pings to tell."""
 
 FUTURE_S = 60.0
 """A ping that is further ahead of our clock does not count for a source's age."""
@@ -131,7 +134,8 @@ def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
     if settings.speed.from_ == "movement":
         return []
     evidence = unit_evidence(pings, settings.ping_rules.unit)
-    found = _odd_unit(evidence, settings) or evidence.fault, still_warning(pings)
+    fault = evidence.fault
+    found = _odd_unit(evidence, settings), None if fault is None else Doubt(fault), still_warning(pings)
     return [sentence for sentence in found if sentence is not None]
 
 
@@ -391,14 +395,15 @@ class LiveLook:
         tell: Callable[[str, str, Mapping[str, object], int], None] = say,
         clock: Callable[[], float] = time.time,
         hear: Callable[[NDArray[np.int64]], None] = lambda _: None,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`hear` is told the times of all pings, before the clock is asked."""
+        """`hear` is told the times of all pings, before the clock is asked. Durations are of the `steady` clock."""
         self._name, self._settings, self._say, self._clock = source_name(source), settings, tell, clock
-        self._hear = hear
+        self._hear, self._steady = hear, steady
         self._decoder = replace(settings.decoder, rules=unclamped(settings))
         self._max_age_s, self._drops = max_age_s(source, settings), not settings.window_rules.by_wall
-        self._newest_ms, self._began_s, self._old = -math.inf, clock(), Trouble(clock)
-        self._held, self._held_s, self._odd = list[bytes](), clock(), dict[str, Trouble]()
+        self._newest_ms, self._began_s, self._old = -math.inf, steady(), Trouble(steady)
+        self._held, self._held_s, self._odd = list[bytes](), steady(), dict[str, float]()
         self._is_placed, self._place_at = False, 1
         self.stale = 0
 
@@ -408,7 +413,7 @@ class LiveLook:
         if not self._is_placed and len(self._held) >= self._place_at:
             self._place_at = 2 * len(self._held)  # so that a message is decoded twice, and not each time
             self._place(self._decoder.decode(self._held)[0])
-        if len(self._held) >= self.SAMPLE or self._clock() - self._held_s >= self.SAMPLE_S:
+        if len(self._held) >= self.SAMPLE or self._steady() - self._held_s >= self.SAMPLE_S:
             self.end()
         if self._max_age_s == math.inf:
             return messages
@@ -425,7 +430,7 @@ class LiveLook:
             return messages
         self.stale += len(pings) if self._drops else 0
         # A server that answers the same again and again, or nothing, hands on no messages.
-        if len(pings) or min(age_s, now_s - self._began_s) > self._max_age_s:
+        if len(pings) or min(age_s, self._steady() - self._began_s) > self._max_age_s:
             self._warn_of_age(age_s, bool(len(pings)))
         whole = set(pings.message.tolist()) if self._drops else ()
         return [message for at, message in enumerate(messages) if at not in whole]
@@ -451,19 +456,22 @@ class LiveLook:
             self._say(f"{self._name}: {sentence}", "odd", {}, WARNING)
 
     def end(self) -> None:
-        """Look at the pings since the last look, and warn of what was not odd before, and again while it lasts."""
+        """Look at the pings since the last look. Warn once of a doubt, and of another unit again while it lasts."""
         pings, _ = self._decoder.decode(self._held)
-        self._held, self._held_s, self._place_at = [], self._clock(), 1
+        self._held, self._held_s, self._place_at = [], self._steady(), 1
         if not self._is_placed:
             self._place(pings, least=1)
         rolled = rollover_warning(pings)
         repeats = repeat_warning(pings, self._settings.form.mapping.zone)
         odd = [*filter(None, (rolled, repeats)), *speed_warnings(pings, self._settings)]
-        kinds = [re.sub("[0-9,]+", "", sentence) for sentence in odd]  # as many again are nothing new
-        self._odd = {kind: self._odd.get(kind) or Trouble(self._clock) for kind in kinds}
-        for kind, sentence in zip(kinds, odd, strict=True):
-            if self._odd[kind].is_due(kind):
+        for sentence in odd:
+            kind = re.sub("[0-9,]+", "", sentence)  # as many again are nothing new
+            is_doubt = isinstance(sentence, Doubt)
+            is_due = self._held_s - self._odd.get(kind, -math.inf) >= (DOUBT_AGAIN_S if is_doubt else SAY_AGAIN_S)
+            if is_due:
                 self._say(f"{self._name}: {sentence}", "odd", {}, WARNING)
+            if is_due or is_doubt:
+                self._odd[kind] = self._held_s
 
 
 def named(files: Sequence[str]) -> str:

@@ -455,6 +455,8 @@ UNIT_IN_DOUBT: Final = (
     "sets it, or speed.unit_checked = true if it is right"
 )
 
+PARTIAL: Final = "less than half of their slot was read"
+
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Where a lag is another one: within these steps it has not changed."""
 
@@ -486,7 +488,8 @@ class _ClosedSlot:
 
 
 class RunLog:
-    """Lines of one run: counts and times, a line for each closed slot. `now_s` is Unix time, and never goes back.
+    """Lines of one run: counts and times, a line for each closed slot. `now_s` is of a clock that never goes back;
+    Unix time is `ahead_s` ahead of it.
 
     >>> from zoneinfo import ZoneInfo
     >>> log = RunLog(SlotGrid(3600, ZoneInfo("Asia/Kolkata")), grace_ms=120_000)
@@ -532,13 +535,13 @@ class RunLog:
                 for slot in self._slots.values():
                     slot.due = 0
 
-    def lines(self, now_s: float, *, at_the_end: bool = False) -> list[Line]:
+    def lines(self, now_s: float, *, ahead_s: float = 0.0, at_the_end: bool = False) -> list[Line]:
         """What is to be said now: of slots that are out, and of what comes in. Ask about once a second."""
         out = [at for at, slot in self._slots.items() if slot.due <= 0 and now_s - slot.last_s >= QUIET_S]
         slots = [(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out)]
         in_doubt = sum(slot.hats["withheld_unit"] for _, slot in slots)
         doubts = [Line("unit", UNIT_IN_DOUBT, {"hats": in_doubt}, warns=True)] if in_doubt else []
-        return [*(self._slot_line(*slot) for slot in slots), *doubts, *self._incoming(now_s, at_the_end)]
+        return [*(self._slot_line(*slot) for slot in slots), *doubts, *self._incoming(now_s, ahead_s, at_the_end)]
 
     def _slot_line(self, start_ms: int, slot: _ClosedSlot) -> Line:
         start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)
@@ -551,6 +554,8 @@ class RunLog:
         ]
         figures: dict[str, object] = {"slot_start": start.isoformat(), "hats": dict(slot.hats), "pings": slot.pings}
         figures |= {"refused": dict(refused), "seconds": round(took_s, 3)}
+        if partial := slot.hats["withheld_partial"]:
+            parts.append(f"{partial:,} withheld at no charge, as {PARTIAL}")
         if slot.due > 0:
             parts.append(f"{slot.due} of its parts not yet")
         if slot.repeats > REPEATS_SHARE * slot.pings:
@@ -561,9 +566,9 @@ class RunLog:
             figures["unpaired"], self._unpaired = self._unpaired, 0
         return Line("slot", ", ".join(parts), figures)
 
-    def _incoming(self, now_s: float, at_the_end: bool) -> Iterator[Line]:
-        since_s = None if self._said_s is None else now_s - self._said_s
-        lag_s = None if self._newest_ms is None else max(0.0, now_s - self._newest_ms / 1000)
+    def _incoming(self, now_s: float, ahead_s: float, at_the_end: bool) -> Iterator[Line]:
+        since_s, unix_s = None if self._said_s is None else now_s - self._said_s, now_s + ahead_s
+        lag_s = None if self._newest_ms is None else max(0.0, unix_s - self._newest_ms / 1000)
         state = self._pings > 0, frozenset(self._came), sum((lag_s or 0) >= limit for limit in LAG_STEPS_S)
         if since_s is not None:
             is_due = since_s >= (STEADY_S if state == self._said else MINUTE_S)
@@ -583,8 +588,8 @@ class RunLog:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self._came.most_common())
             parts.append(f"{self._came.total():,} refused ({reasons})")
         if not at_the_end and not (self._pings and (lag_s or 0) >= BEHIND_S):
-            closes_s = self._grid.end_of(round((now_s - self._grace_s) * 1000)) / 1000 + self._grace_s
-            closes, wait = self._wall(closes_s), duration_in_words(closes_s - now_s)
+            closes_s = self._grid.end_of(round((unix_s - self._grace_s) * 1000)) / 1000 + self._grace_s
+            closes, wait = self._wall(closes_s), duration_in_words(closes_s - unix_s)
             parts.append(f"next slot closes at {closes:%H:%M %Z}, in {wait}")
             figures["next_close"] = closes.isoformat()
         self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()

@@ -56,6 +56,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
     pace, heartbeat = Pace(arguments.rate, arguments.speedup, form), Heartbeat(arguments.alive)
     with ExitStack() as stack:
         topic = topics_of(settings.kafka).pings.name
+        stack.enter_context(noted(signal.SIGHUP))
         live = _live(arguments, settings)
         if live:
             begin_log()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
@@ -11,6 +12,7 @@ from udp_stream.cli import outputs
 from udp_stream.cli.commands.records import read_time
 from udp_stream.cli.first_look import looked_at, require_readable_pings, require_unit_of_files, stop_or_warn
 from udp_stream.cli.outputs import PRIVATE, open_output, records_out
+from udp_stream.cli.process import noted
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
 from udp_stream.forms import require_form
@@ -38,6 +40,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     outputs.require_distinct(files, outputs.used_files(arguments, settings, arguments.files))
     slots, progress = _slots_asked(arguments, settings), ReadingProgress(arguments.files)
     with ExitStack() as stack:
+        stack.enter_context(noted(signal.SIGHUP))  # a terminal that closes, or logrotate, ends no replay
         said, how = list[str](), (settings.speed.unit, progress.of)  # by sources, while the bar is shown
         opened = open_sources(arguments.files, *how, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]

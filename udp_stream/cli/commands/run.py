@@ -15,6 +15,7 @@ from udp_stream.cli import outputs
 from udp_stream.cli.first_look import (
     FeedWatch,
     LiveLook,
+    is_on_disk,
     max_age_s,
     require_readable_pings,
     require_unit_of_files,
@@ -29,8 +30,9 @@ from udp_stream.files import ALIVE, Heartbeat
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.logs import WARNING, begin_log, counted, say
+from udp_stream.pings.decode import Reason
 from udp_stream.pings.json import json_messages
-from udp_stream.release.facts import DiskSeen, Observer, SourceSeen, Summary, report_to
+from udp_stream.release.facts import PARTIAL, DiskSeen, Observer, SourceSeen, Summary, report_to
 from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, disk_of, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, NO_LIMIT, Journal
@@ -89,6 +91,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         ended = _go_on(source, runtime, settings, every, look)
         watch.end()
         look.end()
+        if ended and is_on_disk(arguments.source) and summary.refused and not summary.pings:
+            late, refused = summary.refused[Reason.LATE], summary.refused.total()
+            why = "; `udp-stream replay` reads recordings whose slots are over" if late else ""
+            # Also where whole plates are hidden: a file has ended, and nothing else is read after it.
+            text = f"no ping was accepted: {refused:,} refused, {late:,} of them late{why}"
+            raise UsageError(f"{arguments.source}: {text}")
         if ended and watch.accepted_nothing:
             stop_or_warn(UsageError("no ping was accepted"), settings, _say_warning)
         elif ended and not (summary.pings or summary.refused or ledger.progress().admitted):
@@ -131,6 +139,8 @@ def _summarize(summary: Summary, look: LiveLook) -> None:
     read += f", {summary.repeats:,} repeats" if summary.repeats > REPEATS_SHARE * summary.pings else ""
     read += f", {look.stale:,} too old to be read" if look.stale else ""
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
+    if partial := summary.hats["withheld_partial"]:
+        hats += f", {partial:,} withheld as {PARTIAL}"
     waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""
     text = f"ended: {read}; {counted(summary.slots, 'slot')}, {hats}{waiting}"
     say(text, "ended", {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)})
