@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import faust
 import numpy as np
@@ -89,10 +89,17 @@ class Deployment:
     look: Look = lambda _messages, _read: None
     observers: Sequence[Observer] = ()
     resets_clock: bool = False
+    hold: Callable[[UdpStreamError], None] = lambda _error: None
+    """Returns once a worker that has failed may end: for those that do not end in good order."""
 
 
-def run_worker(deployment: Deployment) -> None:
-    """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours."""
+def run_worker(deployment: Deployment, came: list[int] | None = None) -> None:
+    """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours.
+
+    `came` is given the numbers of the signals that come.
+    """
+    signals: list[int] = [] if came is None else came
+    stop = Stop(deployment.hold)
     begin_log()
     require_records_fit(deployment.settings.policy)
     # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
@@ -106,15 +113,16 @@ def run_worker(deployment: Deployment) -> None:
     require_rights(settings.kafka)
     require_asked_alike(settings, deployment.instance)
     with (
+        stop,
         TemporaryDirectory(prefix="udp-stream-worker-") as folder,
         ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
         _ledger_in(thread, deployment) as (ledger, keys),
     ):
         thread.submit(begin_work, settings, ledger).result()
-        stopped_by, error = asyncio.run(_work(deployment, ledger, keys, thread, folder))
-    if error is not None:
-        raise as_own_error(error)
-    if stopped_by == signal.SIGINT:
+        asyncio.run(_work(deployment, ledger, keys, thread, folder, stop, signals))
+    if stop.error is not None:
+        raise as_own_error(stop.error)
+    if signals[:1] == [signal.SIGINT]:
         raise KeyboardInterrupt
 
 
@@ -145,16 +153,22 @@ def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[t
 
 
 async def _work(
-    deployment: Deployment, ledger: Ledger, keys: PlateKeys, thread: ThreadPoolExecutor, folder: str
-) -> tuple[int, BaseException | None]:
-    """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
-    settings, stop, patience = deployment.settings, Stop(), Patience()
+    deployment: Deployment,
+    ledger: Ledger,
+    keys: PlateKeys,
+    thread: ThreadPoolExecutor,
+    folder: str,
+    stop: Stop,
+    signals: list[int],
+) -> None:
+    """Start, serve, drain; `stop` then has the error, `signals` the numbers of those that came."""
+    settings, patience = deployment.settings, Patience()
     if isinstance(ledger, Patient):
         ledger.wait_with(patience)
     log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
     observers = [log.observe, *deployment.observers]
     asyncio.get_running_loop().set_exception_handler(_loop_error)
-    signals = install_signal_handlers(stop)
+    install_signal_handlers(stop, signals)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
     client = client_id(deployment.instance, Rules.of(settings))
     app = build_app(settings, deployment.instance, client, folder, SESSION_S)
@@ -204,7 +218,6 @@ async def _work(
         await stop.last(app.stop, *(each.end for each in lanes), parts.close)
     log.say_due(at_the_end=True)
     say("the worker has ended", "ended")
-    return (signals[0] if signals else 0), stop.error
 
 
 class _Signs:
@@ -398,15 +411,18 @@ DRAIN_S = 10.0
 
 
 class Stop:
-    """Why the worker is to stop: the first error, or None for a signal.
+    """Why the worker is to stop: the first error, or None for a signal. Its block has all that is to be closed.
 
     An error after a signal is said as a warning: nothing of it is committed, and the next worker does it again. A
     supervisor that sees a status of 1 would take a planned restart for a crash.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hold: Callable[[UdpStreamError], None] = lambda _error: None) -> None:
+        """`hold` returns once a process that has failed, and does not end in good order, may end."""
         self.error: BaseException | None = None
         self._asked = asyncio.Event()
+        self._hold = hold
+        self._timer: threading.Timer | None = None
 
     def ask(self) -> None:
         self._asked.set()
@@ -444,20 +460,31 @@ class Stop:
                 self.fail(error)
 
     def end_soon(self) -> None:
+        """End the process in `DRAIN_S`, unless our block has ended by then."""
+
         def end() -> None:
             if self.error is not None:
-                say(str(as_own_error(self.error)), "failed", level=ERROR)
+                error = as_own_error(self.error)
+                say(str(error), "failed", level=ERROR)
+                self._hold(error)
             # In this thread `sys.exit` would end the thread alone.
             os._exit(self.status)
 
-        timer = threading.Timer(DRAIN_S, end)
-        timer.daemon = True
-        timer.start()
+        self._timer = threading.Timer(DRAIN_S, end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """All is closed: what follows may take its time."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
-def install_signal_handlers(stop: Stop) -> list[int]:
-    """SIGTERM and SIGINT ask us to stop; the numbers of those that came."""
-    came: list[int] = []
+def install_signal_handlers(stop: Stop, came: list[int]) -> None:
+    """SIGTERM and SIGINT are added to the list, and ask us to stop."""
 
     def handle(number: int) -> None:
         came.append(number)
@@ -465,7 +492,6 @@ def install_signal_handlers(stop: Stop) -> list[int]:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, handle, number)
-    return came
 
 
 def as_own_error(error: BaseException) -> UdpStreamError:

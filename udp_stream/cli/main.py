@@ -25,7 +25,7 @@ class Drained(BaseException):  # no `except Exception` on its way may take it
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     use_standard_streams()
-    arguments = argparse.Namespace(is_text=False)
+    arguments = argparse.Namespace(is_text=False, hold=False, came=[])
     try:
         program().parse_args(argv, arguments)
         say_errors_only(arguments.quiet)
@@ -47,7 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0 if arguments.is_text else OUTPUT_CLOSED
         return _fail(DependencyUnavailable(f"{error.filename}: its reader has closed it"))
     except UdpStreamError as error:
-        return _fail(error)
+        status = _fail(error)
+        if arguments.hold:
+            from udp_stream.cli.commands.kafka import hold
+
+            hold(arguments, error)
+        return status
     except OSError as error:  # a full disk, a file taken away: of the machine, not of ours
         return _fail(DependencyUnavailable(trouble_of(error)))
     except Exception as error:  # noqa: BLE001 (it ends the process; Python would print its text, which may quote a ping)

@@ -79,9 +79,9 @@ class NamedFile(io.FileIO):
 
 
 @contextmanager
-def noted(number: int) -> Iterator[list[int]]:
+def noted(number: int, known: list[int] | None = None) -> Iterator[list[int]]:
     """While the block runs, this signal is only added to the list. Its handler takes no lock: a thread may hold one."""
-    came: list[int] = []
+    came: list[int] = [] if known is None else known
     before = signal.signal(number, lambda number, _: came.append(number))
     try:
         yield came
@@ -95,7 +95,9 @@ def say_of_source(sentence: str) -> None:
 
 
 @contextmanager
-def observed(address: tuple[str, int] | None, software: str, settings: Settings) -> Iterator[list[Observer]]:
+def observed(
+    address: tuple[str, int] | None, software: str, settings: Settings | None = None
+) -> Iterator[list[Observer]]:
     """Observers for Prometheus at this address, none without one. DependencyUnavailable if it cannot be served."""
     if address is None:
         yield []
@@ -104,6 +106,9 @@ def observed(address: tuple[str, int] | None, software: str, settings: Settings)
         from udp_stream.metrics import Metrics
     from udp_stream.certificates import first_end
 
-    metrics = Metrics(software, settings.policy.fingerprint(), settings.zone, certificate_s=first_end(settings))
+    if settings is None:
+        metrics = Metrics(software, policy="")
+    else:
+        metrics = Metrics(software, settings.policy.fingerprint(), settings.zone, certificate_s=first_end(settings))
     with metrics.served(*address):
         yield [metrics.observe]

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
@@ -145,24 +146,29 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     metrics = observed(arguments.metrics, SOFTWARE, settings)
     with metrics as observers, noted(signal.SIGHUP):  # it ends a program that does not look out for it
         asked = arguments.instance, arguments.accept_loss, arguments.alive, FeedWatch(settings).look, observers
-        try:
-            run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock))
-        except UdpStreamError as error:
-            if not arguments.hold or error.exit_status not in FOR_A_PERSON:
-                raise
-            say(f"{error}. Held until it is stopped: to start again does not help", "failed", level=ERROR)
-            _hold(observers)
-            raise
+        hold = partial(_hold, arguments, observers)
+        run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock, hold), arguments.came)
 
 
 HOLD_S = 0.5
 
 
-def _hold(observers: Sequence[Observer]) -> None:
-    """Until SIGTERM or SIGINT; alive, with nothing to do, and not ready."""
-    with noted(signal.SIGTERM) as asked, noted(signal.SIGINT) as typed:
-        while not asked and not typed:
-            for observe in observers:
-                observe(Waiting(0, 0, 0, 0))
-                observe(SourceSeen(0.0, 0, is_away=True))
-            time.sleep(HOLD_S)
+def hold(arguments: argparse.Namespace, error: UdpStreamError) -> None:
+    """With `--hold`, an error that needs a person holds the process until SIGTERM or SIGINT, whatever raised it."""
+    came = arguments.came
+    with observed(arguments.metrics, SOFTWARE) as observers, noted(signal.SIGTERM, came), noted(signal.SIGINT, came):
+        _hold(arguments, observers, error)
+
+
+def _hold(arguments: argparse.Namespace, observers: Sequence[Observer], error: UdpStreamError) -> None:
+    """Alive, with nothing to do, and not ready, until one of the signals came that end a process."""
+    if not arguments.hold or error.exit_status not in FOR_A_PERSON:
+        return
+    say("held until it is stopped: to start again does not help", "failed", level=ERROR)
+    heartbeat = Heartbeat(arguments.alive)
+    while not arguments.came:
+        heartbeat.beat()
+        for observe in observers:
+            observe(Waiting(0, 0, 0, 0))
+            observe(SourceSeen(0.0, 0, is_away=True))
+        time.sleep(HOLD_S)
