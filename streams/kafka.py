@@ -99,16 +99,23 @@ class Producer:
 
     async def send(self, records: Iterable[OutgoingRecord]) -> asyncio.Future[None]:
         """Start writing; the future is done when every replica has all of them, or fails as `write` does."""
+        under_way = []
         try:
-            under_way = [
-                await self._producer.send(
-                    one.topic, one.value, key=one.key, partition=one.partition, headers=one.headers
-                )
-                for one in records
-            ]
+            for one in records:
+                if one.partition is not None:
+                    await self._know(one.topic, one.partition)
+                given = one.topic, one.value, one.key, one.partition
+                under_way.append(await self._producer.send(*given, headers=one.headers))
         except KafkaError as error:
             raise _refused(error) from error
         return asyncio.ensure_future(_arrival(under_way))
+
+    async def _know(self, topic: str, partition: int) -> None:
+        """The client asks for partitions every five minutes, and takes one that it does not know for a fault of ours:
+        the consumer may have one of a topic that was raised meanwhile. It may wait for the broker for ever."""
+        while partition not in await self._producer.partitions_for(topic):
+            await self._producer.client.force_metadata_update()
+            await asyncio.sleep(AGAIN_S)
 
 
 async def _arrival(under_way: list[asyncio.Future[Any]]) -> None:
@@ -440,9 +447,11 @@ class Offsets:
         cluster = await self._thread.call_thread(self._thread._consumer._client.fetch_all_metadata)
         return len(cluster.partitions_for_topic(topic) or ())
 
-    def partitions(self, topic: str, before: int) -> int:
+    async def partitions(self, topic: str, before: int) -> int:
         """How many partitions the topic has. ConfigError if it had more `before`: a slot would wait for all of them."""
-        found = len(self._thread._consumer.partitions_for_topic(topic) or ())
+        consumer = self._thread._consumer
+        await self._thread.call_thread(consumer._client.force_metadata_update)  # others may know of more than we do
+        found = len(consumer.partitions_for_topic(topic) or ())
         if found < max(1, before):
             raise ConfigError(
                 f"{topic}: expected at least {counted(max(1, before), 'partition')}, as it had before, got {found}: it "

@@ -637,7 +637,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         """The ledger is informed of what the former owner published."""
         tp, start = place.tp, await self._start(place)
         shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
-        sources, context = self._offsets.partitions(self._topics.pings.name, known), self._context
+        sources, context = await self._offsets.partitions(self._topics.pings.name, known), self._context
         follows = context.policy.forecasts or context.presence is not None
         given = self._accept_loss, follows, self._periods is not None, self._asked
         protocol = ShardProtocol(tp.partition, shards, sources, start, *given)

@@ -116,6 +116,16 @@ def stopping(call, reached, after, counted):
     return hooked
 
 
+def slow_to_learn(init):
+    """Producers that ask for their topics' partitions every five minutes, as by default."""
+
+    @functools.wraps(init)
+    def made(self, **options):
+        init(self, **options | {"metadata_max_age_ms": 300_000})
+
+    return made
+
+
 def underpaid(ask):
     def asked(self, *given):
         plan = ask(self, *given)
@@ -131,6 +141,7 @@ def main(config, seed, instance, stop="", disorder_ms="60000", wrong_s="0", rese
     real = time.time
     time.time = lambda: real() + float(wrong_s)
     worker.SESSION_S = SESSION_S
+    AIOKafkaProducer.__init__ = slow_to_learn(AIOKafkaProducer.__init__)
     rules = Settings.window_rules.fget
     Settings.window_rules = property(lambda settings: replace(rules(settings), disorder_ms=int(disorder_ms)))
     if stop == UNDERPAID:

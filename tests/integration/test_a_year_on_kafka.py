@@ -4,10 +4,11 @@ import json
 import signal
 import time
 
+import pytest
 from kafka import TopicPartition
 
 from lab.process import free_ports
-from streams.topics import admin, create_topics
+from streams.topics import admin, create_topics, group_of
 from tests.forked import forked_to_log
 from tests.integration.deployment import agree, log_of, worker
 from tests.integration.test_once import is_stopped, until
@@ -70,6 +71,37 @@ def test_raised_partitions_are_said_by_who_runs_refused_by_who_starts_and_have_a
     assert sum("created" in line for line in create_topics(here.settings.kafka)) == 2
     with worker(here, "one"):
         pass
+
+
+def members_of(city):
+    return {member.name: member for member in group_of(city.settings.kafka).members}
+
+
+def partitions_of(city):
+    return group_of(city.settings.kafka).partitions
+
+
+@pytest.mark.parametrize("topic", ["pings", "parts"])
+def test_workers_go_on_with_partitions_that_were_raised_and_lose_nothing(topic, city, redis_server):
+    here = city(fleet_log(clean=True), ledger=redis_server.url, shards=2)
+    name, before = getattr(here.topics, topic).name, getattr(here.topics, topic).partitions
+    config = here.config.read_text()
+    here.feed()
+    with agree(here) as (stack, expected):
+        # The first to come leads the group: it alone looks for new partitions, here each second.
+        here.config.write_text(config.replace("transactions", "client.metadata_max_age_ms = 1000\ntransactions"))
+        one = stack.enter_context(worker(here, "one"))
+        until(lambda: members_of(here).keys() == {"one"})
+        here.config.write_text(config)
+        two = stack.enter_context(worker(here, "two"))
+        until(lambda: members_of(here).keys() == {"one", "two"})
+        with admin(here.settings.kafka) as client:
+            client.create_partitions({name: before + 1})
+        until(lambda: before in {at for m in members_of(here).values() for of, at in m.partitions if of in name})
+        here.wait_for(expected, one, two)
+        # New partitions of pings have ticks: without they would hold up all slots from now on.
+        until(lambda: all(one.end and not one.behind for one in partitions_of(here) if topic == "pings"))
+        assert one.poll() is None and two.poll() is None
 
 
 def test_pings_that_were_deleted_before_they_were_read_have_a_status_of_their_own(city, redis_server):

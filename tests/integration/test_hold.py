@@ -8,13 +8,13 @@ from contextlib import suppress
 
 import pytest
 
+from lab.process import free_ports
 from streams.kafka import OutgoingRecord, Producer
 from tests.forked import forked_to_log
 from tests.integration.deployment import log_of
 from tests.prometheus import health, healthy_once
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import ConfigError, PrivacyRefused
-from udp_stream.trial.process import free_ports
 
 DRAIN_S = 1.0
 
@@ -53,7 +53,7 @@ def test_a_worker_that_fails_at_work_is_held_for_longer_than_its_drain(hangs, ci
         process.kill()
         process.wait()
     said = log_of((here.folder / "log").read_text())
-    assert sum("held until" in text for _, text in said) == 1
+    assert sum("Held until" in text for _, text in said) == 1
 
 
 @pytest.mark.parametrize("wrong", ["hat.resolution=99", "ledger.url="])

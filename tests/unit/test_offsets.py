@@ -2,6 +2,7 @@
 broker that knows them."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -139,9 +140,14 @@ def test_a_topic_with_fewer_partitions_than_it_had_stops_the_worker_in_words(the
     def partitions_for_topic(_topic):
         return None if there is None else set(range(there))
 
-    consumer = SimpleNamespace(partitions_for_topic=partitions_for_topic)
-    offsets_of = Offsets(SimpleNamespace(consumer=SimpleNamespace(_thread=SimpleNamespace(_consumer=consumer))))
+    async def call_thread(update):
+        await update()
+
+    client = SimpleNamespace(force_metadata_update=partial(asyncio.sleep, 0))
+    consumer = SimpleNamespace(partitions_for_topic=partitions_for_topic, _client=client)
+    thread = SimpleNamespace(_consumer=consumer, call_thread=call_thread)
+    offsets_of = Offsets(SimpleNamespace(consumer=SimpleNamespace(_thread=thread)))
     with pytest.raises(ConfigError, match=rf"^pings: expected at least {wanted}.*, got {there or 0}: .*topics create"):
-        offsets_of.partitions("pings", before)
+        asyncio.run(offsets_of.partitions("pings", before))
     there = 4
-    assert offsets_of.partitions("pings", before) == 4
+    assert asyncio.run(offsets_of.partitions("pings", before)) == 4

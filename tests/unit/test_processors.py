@@ -101,7 +101,7 @@ class Broker:
     async def is_read(self, tp, next_offset):
         return self.is_read_to_end and next_offset == len(self.logs[tp])
 
-    def partitions(self, _topic, before):
+    async def partitions(self, _topic, before):
         assert before in (0, 2)
         return 2
 

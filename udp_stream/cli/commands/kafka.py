@@ -164,7 +164,7 @@ def _hold(arguments: argparse.Namespace, observers: Sequence[Observer], error: U
     """Alive, with nothing to do, and not ready, until one of the signals came that end a process."""
     if not arguments.hold or error.exit_status not in FOR_A_PERSON:
         return
-    say("held until it is stopped: to start again does not help", "failed", level=ERROR)
+    say("Held until it is stopped: to start again does not help", "failed", level=ERROR)
     heartbeat = Heartbeat(arguments.alive)
     while not arguments.came:
         heartbeat.beat()
