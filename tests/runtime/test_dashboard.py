@@ -276,6 +276,23 @@ def test_a_file_may_come_later_and_be_written_anew(tmp_path):
         wait_for(lambda: len(slots_of(address)) == 2)
 
 
+def test_a_damaged_history_is_set_aside_and_the_dashboard_goes_on(tmp_path):
+    write(tmp_path / "r", [line for hour in range(40) for line in [release(cell, hour) for cell in CELLS]])
+    history, aside = tmp_path / "h", tmp_path / "h.damaged"
+    flags = "r", "--set", "dashboard.history=h", "--set", "dashboard.slots=2"
+    first = f"/v1/releases?slot={quote(start_of(0))}"
+    with dashboard(*flags, cwd=tmp_path) as (address, _):
+        before = get(address + first)
+    with history.open("r+b") as out:
+        out.seek(history.stat().st_size // 2)
+        out.write(b"\xa5" * 1000)
+    with dashboard(*flags, cwd=tmp_path) as (address, process):
+        assert get(address + first)[2] == before[2] and aside.exists()
+    (said,) = [line for line in map(json.loads, process.said) if line["event"] == "damaged_history"]
+    assert said["level"] == "warning" and "h.damaged" in said["message"]
+    assert process.returncode == 0
+
+
 def test_what_cannot_be_served_is_said_and_has_its_status(tmp_path):
     write(tmp_path / "r.ndjson", RELEASES[0])
     (tmp_path / "l").write_bytes(b"SQLite format 3\x00")

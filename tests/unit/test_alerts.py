@@ -30,6 +30,9 @@ WELL = {
     "unit_in_doubt": "0", "disk_free_bytes": "5e10", "ledger_bytes": "1e8", "journal_bytes": "1e6",
 }  # fmt: skip
 
+# What a dashboard shows, with the same clock.
+PAGE = {"page_up": "1", "page_dashboard_newest_slot_timestamp_seconds": "0+60"}
+
 
 def over(values):
     """A value, or a beginning and a step a minute, for the whole time; else as promtool spells a course."""
@@ -43,20 +46,23 @@ def course(before, minutes, after):
 
 
 def named(series, instance):
-    name, _, labels = series.partition("{")
-    labels = f'instance="{instance}",job="udp-stream"' + (f",{labels}" if labels else "}")
+    is_page, (name, _, labels) = series in PAGE, series.removeprefix("page_").partition("{")
+    job = "udp-stream-dashboard" if is_page else "udp-stream"
+    labels = f'instance="{instance}",job="{job}"' + (f",{labels}" if labels else "}")
     return f"{'' if name == 'up' else 'udp_stream_'}{name}{{{labels}" + ("" if labels.endswith("}") else "}")
 
 
 def input_series(changed, processes=("a", "b")):
     shown = {"up": "1", **WELL}
     both = changed if isinstance(changed, Mapping) else {}
+    page = {series: both.get(series, values) for series, values in PAGE.items()}
+    both = {series: values for series, values in both.items() if series not in PAGE}
     told = [{**shown, **both} for _ in processes]
     if not isinstance(changed, Mapping):  # of one process each
         told = [{**shown, **one} for one in changed]
     return [
         {"series": named(series, instance), "values": over(values)}
-        for instance, values_of in zip(processes, told, strict=True)
+        for instance, values_of in zip([*processes, "page"], [*told, page], strict=True)
         for series, values in values_of.items()
         if values is not None
     ]
@@ -160,6 +166,14 @@ CASES = {
     ),
     "UdpStreamDiskFull": (
         [{"disk_free_bytes": "5e10-1e8x490 1e9+0x1900"}, {}], {"4h": set(), "10h": {"UdpStreamDiskFull"}},
+    ),
+    "UdpStreamDashboardGone": (  # it ends, or begins each three minutes and ends at once
+        {"page_up": f"1+0x180 0+0x300 {' '.join(['1 0 0'] * 100)} 1+0x{MINUTES}"},
+        {"3h": set(), "200m": {"UdpStreamDashboardGone"}, "9h": {"UdpStreamDashboardGone"}, "14h": set()},
+    ),
+    "UdpStreamDashboardBehind": (
+        {"page_dashboard_newest_slot_timestamp_seconds": f"0+60x180 10800+0x300 28800+60x{MINUTES}"},
+        {"3h": set(), "5h": set(), "6h": {"UdpStreamDashboardBehind"}, "10h": set()},
     ),
     "UdpStreamLedgerGrows": (
         [{"ledger_bytes": course("1e8", 180, "6e9")}, {}], {"3h": set(), "5h": {"UdpStreamLedgerGrows"}},

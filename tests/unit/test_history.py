@@ -2,13 +2,15 @@
 
 import json
 import sqlite3
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.board import START, cells, estimate, get, release
-from udp_stream.board import server
+from tests.board import START, cells, estimate, get, release, write
+from udp_stream.board import follow, server
+from udp_stream.board.follow import GrowingFile, feed, growing
 from udp_stream.board.history import History, Span, Unusable, opened
 from udp_stream.board.server import Board, serving
 from udp_stream.board.slots import Slots
@@ -101,6 +103,99 @@ def test_a_full_disk_ends_the_history_and_nothing_else(file, capsys):
     assert "full" in capsys.readouterr().err
 
 
+def sql(statement):
+    def damage(file):
+        with closing(sqlite3.connect(file)) as history, history:
+            history.execute(statement)
+
+    return damage
+
+
+def overwritten(start, many=512):
+    """From this share of the file on."""
+
+    def damage(file):
+        text = bytearray(file.read_bytes())
+        at = int(start * len(text))
+        text[at : at + many] = b"\xa5" * many
+        file.write_bytes(text)
+
+    return damage
+
+
+DAMAGES = {
+    "head": overwritten(0, 60), "schema": overwritten(0, 4096), "middle": overwritten(0.5), "end": overwritten(0.9),
+    "half": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+    "records": sql("UPDATE parts SET body = randomblob(length(body))"),
+    "one record": sql("UPDATE parts SET body = substr(body, 1, 40) || x'00' || substr(body, 42)"),
+    "blocks": sql("UPDATE parts SET blocks = x'5b'"), "slots": sql("UPDATE slots SET listed = x'7b'"),
+    "times": sql("UPDATE slots SET listed = replace(listed, ':00', ';00')"),
+    "cells": sql("INSERT INTO cells VALUES ('zzzz')"), "table": sql("DROP TABLE parts"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_named_and_set_aside_and_the_records_are_shown(damage, file, capsys):
+    lines = lines_of(release), lines_of(estimate)
+    before = whole(file, *lines)
+    before.history.close()
+    DAMAGES[damage](file)
+    again = whole(file, *lines)
+    said, aside = capsys.readouterr().err, file.with_name(f"{file.name}.damaged")
+    if damage == "schema":  # nothing tells whose it was
+        assert again.history is None and not aside.exists() and str(file) in said
+        return
+    assert aside.exists() and said.count("\n") == 1 and str(file) in said and str(aside) in said
+    assert [one.version for one in again.shown.slots] == [one.version for one in before.shown.slots]
+    if again.history is not None:
+        again.history.close()
+    assert texts(whole(file, *lines)) == texts(whole(file.with_name("other"), *lines, kept=HOURS))
+
+
+def test_a_file_that_is_damaged_while_it_is_used_is_none_from_then_on(file, capsys):
+    slots = whole(file, lines_of(release))
+    board = Board(slots)
+    with serving(board, "127.0.0.1:0") as address:
+        DAMAGES["records"](file)
+        paths = f"releases?from={day(0)}", f"releases?slot={START.isoformat()}", "slots", "releases"
+        assert [get(f"{address}v1/{path}")[0] for path in paths] == [503, 404, 200, 200]
+    assert file.with_name(f"{file.name}.damaged").exists() and slots.history is None
+    slots.take(lines_of(release, range(HOURS, HOURS + 1)))
+    assert slots.show() and str(file) in capsys.readouterr().err
+
+
+def test_of_large_files_the_newest_come_first_and_in_the_end_all_is_as_it_is_written(file, monkeypatch):
+    class Enough(Exception):
+        pass
+
+    def at_end(_):
+        ends.append([slot.start_ms for slot in slots.shown.slots])
+        if len(ends) == 2:
+            raise Enough
+
+    monkeypatch.setattr(follow, "NEWEST_BYTES", 2**14)
+    write(file.with_name("r"), [*lines_of(release), b"none"])
+    write(file.with_name("e"), [*lines_of(estimate), estimate(CELLS[0], HOURS - 1, 9.0), estimate(CELLS[1], 0, 8.0)])
+    slots, ends = Slots(KEPT, history=opened(str(file))), []
+    with ExitStack() as stack, pytest.raises(Enough):
+        files = [stack.enter_context(closing(GrowingFile(file.with_name(name)))) for name in "re"]
+        feed(growing(files), slots, at_end)
+    assert ends == [[start_ms(hour) for hour in range(HOURS - KEPT, HOURS)]] * 2 and slots.refused == 1
+    both = [file.with_name(name).read_bytes().splitlines() for name in "re"]
+    assert texts(slots) == texts(whole(file.with_name("other"), *both, kept=HOURS))
+
+
+def test_what_the_history_has_is_not_written_again(file):
+    whole(file, lines_of(release), lines_of(estimate)).history.close()
+    with closing(sqlite3.connect(file)) as history, history:
+        history.execute("CREATE TABLE written (start_ms INTEGER)")
+        history.execute("CREATE TRIGGER told AFTER INSERT ON parts BEGIN INSERT INTO written VALUES (new.start_ms); END")
+    again = whole(file, lines_of(release), lines_of(estimate), [estimate(CELLS[0], 0, 9.0)])
+    with closing(sqlite3.connect(file)) as history:
+        written = {start for (start,) in history.execute("SELECT start_ms FROM written")}
+    assert written - {slot.start_ms for slot in again.shown.slots} == {start_ms(0)}
+
+
 @pytest.fixture
 def address(file, monkeypatch):
     monkeypatch.setattr(server, "RECORDS_MAX", 50)
@@ -134,3 +229,15 @@ def test_v1_answers_for_any_slot_and_for_spans_in_pages(address):
     assert json.loads(get(f"{address}/v1/slots")[2])["days"] == [day(0), day(2)]
     for query in ("from=monday", "slot=latest&from=2024-01-08", "to=2024-01-08T00:00"):
         assert get(f"{address}/v1/releases?{query}")[0] == 400
+
+
+@pytest.mark.parametrize("places", [0, 1])
+def test_whole_histories_have_a_lane_that_ends_in_503_and_nothing_else_waits_in_it(places, file, monkeypatch):
+    monkeypatch.setattr(server, "BULK_MAX", places)
+    with serving(Board(whole(file, lines_of(release), lines_of(estimate))), "127.0.0.1:0") as address:
+        for kind in ("releases", "estimates", "releases"):
+            status, headers, _ = get(f"{address}v1/{kind}?from={day(0)}&form=csv")
+            assert (status, int(headers.get("Retry-After", 0)) > 0) == ((200, False) if places else (503, True))
+        for query in (f"cell={CELLS[0]}", f"cell={CELLS[0]}&from={day(0)}", "slot=latest&form=csv", "slot=latest"):
+            assert get(f"{address}v1/estimates?{query}")[0] == 200
+        assert get(f"{address}v1/slots?from={day(0)}")[0] == 200

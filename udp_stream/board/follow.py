@@ -1,7 +1,8 @@
 """Files that grow, and their lines, or those of topics, on their way to the slots.
 
 A file is read up to its last line break; a missing file is waited for. A file that is replaced (rotated) is read to
-its end first. An emptied or rewritten file is read from its start: records have ids, so none comes twice.
+its end first. An emptied or rewritten file is read from its start: records have ids, so none comes twice. Where a file
+is large the last lines of all come first, and again in their turn: the newest slots need not wait for the others.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
 
 READ_BYTES, PAUSE_S, SHOW_S = 2**17, 0.1, 1.0
+NEWEST_BYTES: Final = 8 * 2**20  # of a file's end: two days of a city of 100 cells by the hour
 HEAD_BYTES: Final = 256  # of a file's beginning: where it differs, another file was written under the name
 
 
 class Batch(NamedTuple):
-    """Lines from one place. `at_end`: all that is there now has been read, of every place."""
+    """Lines from one place, which is empty for lines that come again. `at_end`: the newest lines of every place have
+    been read, and from the second time on all that is there now."""
 
     place: str
     lines: Sequence[bytes]
@@ -59,6 +62,22 @@ class GrowingFile:
                 return found
         return []
 
+    @property
+    def size(self) -> int:
+        with suppress(FileNotFoundError):
+            return self.path.stat().st_size
+        return 0
+
+    def newest(self) -> list[bytes]:
+        """The last whole lines. `read` gives them again. OSError may leave."""
+        if not self.size:
+            return []
+        start = max(0, self.size - NEWEST_BYTES)
+        with self.path.open("rb") as file:
+            file.seek(start)
+            lines = file.read(NEWEST_BYTES).split(b"\n")
+        return [line for line in lines[min(start, 1) : -1] if line]
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -91,7 +110,11 @@ class GrowingFile:
 
 
 def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:
-    """The lines of files, without end."""
+    """The lines of files, without end; the newest first where one of the files is large."""
+    if any(file.size > NEWEST_BYTES for file in files):
+        for file in files:
+            yield Batch("", file.newest(), at_end=False)
+        yield Batch("", (), at_end=True)
     while True:
         for file in files:
             while lines := file.read():
@@ -101,12 +124,14 @@ def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:
 
 
 def feed(batches: Iterable[Batch], slots: Slots, at_end: Callable[[bool], None]) -> None:
-    """Hand lines to the slots. `at_end` is told, whenever all that is there was read, whether a slot has changed. The
-    first refusal of each source is logged with its reason, never with the line."""
+    """Hand lines to the slots. `at_end` is told, at the end of a reading, whether a slot has changed. The first refusal
+    of each source is logged with its reason, never with the line."""
     said, shown_s, changed = set[str](), time.monotonic(), False
     for batch in batches:
         refused = slots.take(batch.lines)
-        if refused and batch.place not in said:
+        if not batch.place:
+            slots.refused -= refused.total()  # they are counted when they come again
+        elif refused and batch.place not in said:
             said.add(batch.place)
             why = ", ".join(f"{counted(number, 'line')}: {reason}" for reason, number in refused.items())
             say(f"{batch.place}: not shown ({why})", "refused", level=WARNING)

@@ -1,16 +1,19 @@
 """The history: all slots that the dashboard has read, in a SQLite file of its own, packed as they are in memory.
 
 One process writes, from one thread. Readers open the file for themselves. A file that cannot be used, or a disk that is
-full, is said once; the page goes on without a history.
+full, is said once; the page goes on without a history. A damaged file is set aside, and a start begins another.
 """
 
 from __future__ import annotations
 
 import fcntl
+import gzip
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,8 +21,9 @@ import msgspec
 
 from udp_stream.board.packed import Kind, Packed, Slot
 from udp_stream.logs import WARNING, say
+from udp_stream.windows.tables import is_cell
 
-APPLICATION_ID: Final = 0x75647068  # "udph"
+APPLICATION_ID, APPLICATION_AT = 0x75647068, 68  # "udph"; the byte of SQLite's header at which it is
 VERSION: Final = 1
 BUSY_S: Final = 10.0
 
@@ -62,8 +66,22 @@ class Unusable(Exception):
     """Why there is no history."""
 
 
+class Damaged(Unusable):
+    """A history that cannot be read as it was written."""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Damaged in place of what a damaged file raises."""
+    try:
+        yield
+    except (sqlite3.Error, zlib.error, msgspec.DecodeError, ValueError, EOFError, gzip.BadGzipFile) as error:
+        raise Damaged(str(error)) from error
+
+
 class History:
-    """The file of a name; Unusable if it is another's, of a later version, or written by another process.
+    """The file of a name; Unusable if it is another's, of a later version, or written by another process. Damaged may
+    leave each method.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -84,12 +102,17 @@ class History:
         except OSError:
             os.close(self._lock)
             raise Unusable("another dashboard writes it") from None
+        is_ours = os.pread(self._lock, 4, APPLICATION_AT) == APPLICATION_ID.to_bytes(4, "big")
         try:
             self._writing = sqlite3.connect(name, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._begin()
-        except (sqlite3.Error, Unusable) as error:
+        except Unusable:
             self.close()
-            raise Unusable(str(error)) from error
+            raise
+        except sqlite3.Error as error:
+            self.close()
+            is_damaged = is_ours and not isinstance(error, sqlite3.OperationalError)
+            raise (Damaged if is_damaged else Unusable)(str(error)) from error
 
     def close(self) -> None:
         self._writing.close()
@@ -106,11 +129,14 @@ class History:
             raise Unusable("it is no history of a dashboard")
         elif version > VERSION:
             raise Unusable(f"it is of version {version}, from a later udp-stream; this one knows version {VERSION}")
+        (found,) = self._writing.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise Damaged(found.splitlines()[-1])
         self._writing.execute("PRAGMA journal_mode = WAL")
         self._writing.execute("PRAGMA synchronous = NORMAL")
 
     def write(self, slots: Iterable[Slot], cells: Iterable[str]) -> None:
-        """In one transaction; sqlite3.Error if the disk is full."""
+        """In one transaction; sqlite3.Error if the disk is full, Damaged if the file is."""
         self._writing.execute("BEGIN IMMEDIATE")
         try:
             for slot in slots:
@@ -124,36 +150,37 @@ class History:
                 self._writing.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)", parts)
             self._writing.executemany("INSERT OR IGNORE INTO cells VALUES (?)", [(cell,) for cell in cells])
             self._writing.execute("COMMIT")
-        except sqlite3.Error:
+        except sqlite3.Error as error:
             if self._writing.in_transaction:
                 self._writing.execute("ROLLBACK")
-            raise
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            raise Damaged(str(error)) from error
 
     def _read(self, what: str, *values: str | int) -> list[tuple[Any, ...]]:
-        with closing(self._opened()) as file:
+        with reading(), closing(self._opened()) as file:
             return file.execute(what, values).fetchall()
 
     def _opened(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
+        return sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S, check_same_thread=False
+        )
 
     def slot(self, start_ms: int) -> Slot | None:
-        rows = self._read("SELECT listed FROM slots WHERE start_ms = ?", start_ms)
-        if not rows:
-            return None
-        listed = msgspec.json.decode(rows[0][0], type=_Listed)
-        what = "SELECT kind, body, digest, size, lines, blocks FROM parts WHERE start_ms = ?"
-        parts: dict[Kind, Packed] = {
-            kind: Packed(body, digest, size, lines, _blocks_of(blocks))
-            for kind, body, digest, size, lines, blocks in self._read(what, start_ms)
-        }
-        return Slot(start_ms, listed.slot_start, listed.slot_end, listed.version, 0, listed.hats, parts)
+        with reading(), closing(self._opened()) as file:
+            return _slot_in(file, start_ms)
+
+    def written(self, start_ms: int) -> Slot | None:
+        """The same slot, for the thread that writes, which has the file open."""
+        with reading():
+            return _slot_in(self._writing, start_ms)
 
     def parts(self, kind: Kind, starts: Sequence[int]) -> Iterator[tuple[int, Packed]]:
         """The records of one kind of these slots, which are in the order of their starts."""
         what = """SELECT start_ms, body, digest, size, lines, blocks FROM parts
             WHERE kind = ? AND start_ms BETWEEN ? AND ? ORDER BY start_ms"""
         wanted = set(starts)
-        with closing(self._opened()) as file:
+        with reading(), closing(self._opened()) as file:
             rows = file.execute(what, (kind, starts[0], starts[-1])) if starts else ()
             for start_ms, body, digest, size, lines, blocks in rows:
                 if start_ms in wanted:
@@ -165,7 +192,11 @@ class History:
         return [int(start) for (start,) in reversed(rows)]
 
     def cells(self) -> list[str]:
-        return [str(cell) for (cell,) in self._read("SELECT cell FROM cells")]
+        cells = [str(cell) for (cell,) in self._read("SELECT cell FROM cells")]
+        with reading():
+            if not all(is_cell(int(cell, 16)) for cell in cells):
+                raise ValueError("a cell is none")
+        return cells
 
     def listed(self, span: Span, most: int) -> list[tuple[int, bytes]]:
         """Starts and lines of `/v1/slots`."""
@@ -185,6 +216,23 @@ class History:
         return None if first is None else (str(first), str(last))
 
 
+def _slot_in(file: sqlite3.Connection, start_ms: int) -> Slot | None:
+    row = file.execute("SELECT listed FROM slots WHERE start_ms = ?", (start_ms,)).fetchone()
+    if row is None:
+        return None
+    listed = msgspec.json.decode(row[0], type=_Listed)
+    what = "SELECT kind, body, digest, size, lines, blocks FROM parts WHERE start_ms = ?"
+    parts: dict[Kind, Packed] = {
+        kind: Packed(body, digest, size, lines, _blocks_of(blocks))
+        for kind, body, digest, size, lines, blocks in file.execute(what, (start_ms,))
+    }
+    for moment in (listed.slot_start, listed.slot_end):
+        datetime.fromisoformat(moment)
+    if not all(part.is_whole for part in parts.values()):
+        raise ValueError("the records of a slot are not those that were written")
+    return Slot(start_ms, listed.slot_start, listed.slot_end, listed.version, 0, listed.hats, parts)
+
+
 _blocks_of = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 
 
@@ -196,12 +244,31 @@ class _Listed(msgspec.Struct):
 
 
 def opened(name: str) -> History | None:
-    """The history of `dashboard.history`; without it if it cannot be used, which is said."""
+    """The history of `dashboard.history`, or a new one in place of a damaged one; None if it cannot be used, which is
+    said."""
     try:
         return History(name) if name else None
+    except Damaged as error:
+        return opened(name) if set_aside(name, str(error)) else None
     except Unusable as error:
         say_without(name, str(error))
         return None
+
+
+def set_aside(name: str, why: str) -> bool:
+    """Rename a damaged file, with what SQLite keeps beside it; whether that can be done."""
+    aside = f"{name}.damaged"
+    try:
+        Path(name).replace(aside)
+    except OSError as error:
+        say_without(name, f"it is damaged ({why}), and cannot be renamed: {error.strerror}")
+        return False
+    for end in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            Path(f"{name}{end}").replace(f"{aside}{end}")
+    said = f"dashboard.history: {name} is damaged ({why}): it is now {aside}; the dashboard's start begins another"
+    say(said, "damaged_history", level=WARNING)
+    return True
 
 
 def say_without(name: str, why: str) -> None:

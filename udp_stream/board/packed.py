@@ -32,6 +32,11 @@ class Packed(NamedTuple):
     def opened(self) -> io.BufferedIOBase:
         return gzip.open(io.BytesIO(self.body))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the text that was packed; where it cannot be opened OSError, EOFError or zlib.error leaves."""
+        return blake2b(self.opened().read(), digest_size=8).hexdigest() == self.digest
+
     def block_of(self, key: str) -> bytes:
         """The text of the one block that may have the piece of this key, where pieces are sorted by it."""
         at = bisect_right(self.blocks, (key, len(self.body)))

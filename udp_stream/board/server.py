@@ -20,12 +20,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -36,7 +37,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from udp_stream.board.history import Span
+from udp_stream.board.history import Damaged, Span, reading
 from udp_stream.board.look import POLICY, Look
 from udp_stream.board.packed import Kind, Packed, Slot, packed
 from udp_stream.board.places import Places, collection
@@ -91,26 +92,36 @@ RECORDS: Final = "slot", "cell", "form", *SPAN
 TYPICAL: Final = "cell", "day", "form"
 RECORDS_MAX: Final = 100_000  # of an answer
 AT_ONCE: Final = 100  # slots of an answer that waits for no other; larger ones are made one after the other
+BULK_MAX, AGAIN_S = 8, 10  # answers of all cells in many slots that are made and sent at a time; seconds until one more
 CHILD_NICE: Final = 10
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _CELL: Final = re.compile("[0-9a-f]{15}")
 _GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
 
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class _Answers:
-    """Answers that are not packed with a slot, made one after the other beside the loop. The latest are kept."""
+class _Lane:
+    """Answers that are not packed with a slot, made beside the loop in threads that no other lane waits for. The latest
+    of kept slots are kept. At most `most` requests are in it, from asking to having all: then 503."""
 
-    def __init__(self) -> None:
-        self._making, self._made = asyncio.Lock(), lru_cache(maxsize=ANSWERS_MAX)(_made)
+    def __init__(self, threads: int, most: int) -> None:
+        self._threads, self._free = ThreadPoolExecutor(threads), most
+        self.long, self.kept = asyncio.Lock(), lru_cache(maxsize=ANSWERS_MAX)(_made)
 
-    async def get(
-        self, kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str, place_of: PlaceOf | None
-    ) -> Packed:
-        async with self._making:
-            return await asyncio.to_thread(self._made, kind, parts, cell, form, place_of)
+    def __enter__(self) -> None:
+        if not self._free:
+            again = {hdrs.RETRY_AFTER: str(AGAIN_S)}
+            raise web.HTTPServiceUnavailable(text=f"at most {BULK_MAX} whole histories at a time\n", headers=again)
+        self._free -= 1
+
+    def __exit__(self, *_: object) -> None:
+        self._free += 1
+
+    async def make(self, make: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, make, *arguments)
 
 
 @dataclass
@@ -125,15 +136,16 @@ class Board:
     is_ready: bool = False
     holidays: Sequence[str] = ()
     typical: tuple[bytes, ...] | None = None
-    _typical_day: str = ""
+    _typical_days: tuple[str, str] = "", ""
+    _typical_lock: threading.Lock = field(default_factory=threading.Lock)
     streams: set[socket.socket] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop | None = None
     _told: int = 0
     _placed: tuple[str, Packed] = ("", collection())  # of outlines with this digest
     _is_elsewhere: bool = False
-    _of_cells: _Answers = field(default_factory=_Answers)
-    _of_slots: _Answers = field(default_factory=_Answers)
-    _spans: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _of_cells: _Lane = field(default_factory=lambda: _Lane(2, FILES_MAX))
+    _of_slots: _Lane = field(default_factory=lambda: _Lane(1, FILES_MAX))
+    _bulk: _Lane = field(default_factory=lambda: _Lane(1, BULK_MAX))
 
     def announce(self, changed: bool) -> None:
         if self.places is not None:
@@ -204,17 +216,20 @@ class Board:
         return await _answer(request, self._placed[1], FORMS["geojson"])
 
     def make_typical(self) -> None:
-        """Make the typical week anew where a day has passed, in a thread of its own; of one day there is none."""
-        slots = self.slots.shown.slots
-        if not slots or self._typical_day == slots[-1].start[:10]:
+        """Make the typical week anew where there are other days, in a thread of its own; of one day there is none."""
+        if not self.slots.shown.slots:
             return
-        first, last = self.slots.days()
-        if first == last:
+        first, last = days = self.slots.days()
+        if first == last or days == self._typical_days:
             return
-        self._typical_day = slots[-1].start[:10]
+        self._typical_days = days
         threading.Thread(target=self._make_typical, daemon=True).start()
 
     def _make_typical(self) -> None:
+        with self._typical_lock:  # the last that was begun stands
+            self._made_typical()
+
+    def _made_typical(self) -> None:
         """In a process of its own: it takes minutes and memory that readers need."""
         slots = self.slots.shown.slots
         slot_ms, given = (
@@ -255,9 +270,8 @@ class Board:
             raise _refused(f"day: expected {', '.join(CLASSES)}")
         if self.typical is None:
             raise web.HTTPServiceUnavailable(text="the typical week is being made\n")
-        parts = [f'"{name}":"{value}"'.encode() for name, value in (("cell", cell), ("day", day)) if value]
-        lines = [line for line in self.typical if all(part in line for part in parts)]
-        text = await asyncio.to_thread(packed, in_form(form, lines, TypicalHour))
+        lane = self._of_slots if cell is None else self._of_cells
+        text = await lane.make(_of_week, self.typical, cell, day, form)
         more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'inline; filename="typical.{form}"'}
         return await _answer(request, text, FORMS[form], more, TYPICAL)
 
@@ -278,25 +292,36 @@ class Board:
     async def _of_span(self, kind: Kind, asked: Mapping[str, str], request: web.Request) -> web.StreamResponse:
         """Records of a span, whole slots up to `RECORDS_MAX`; a link names the next page."""
         span, cell, form = _span(asked), asked.get("cell"), asked.get("form", "ndjson")
-        found = await asyncio.to_thread(self.slots.slots_in, span, kind)
-        taken, number = 0, 0
-        for _, lines in found:
-            number += lines if cell is None else min(lines, 1)
-            if taken and number > RECORDS_MAX:
-                break
-            taken += 1
-        async with self._spans if taken > AT_ONCE else nullcontext():
-            body = await asyncio.to_thread(self._joined, kind, [start for start, _ in found[:taken]], cell, form)
-        more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'attachment; filename="{kind}.{form}"'}
-        if taken < len(found):
-            place = dict(asked) | {"from": iso_of(found[taken][0])}
-            more[hdrs.LINK] = f'<{request.path}?{urlencode(place)}>; rel="next"'
-        return await _answer(request, body, FORMS[form], more, RECORDS)
+        lane = self._bulk if cell is None else self._of_cells
+        with lane:
+            found = await lane.make(self.slots.slots_in, span, kind)
+            taken, number = 0, 0
+            for _, lines in found:
+                number += lines if cell is None else min(lines, 1)
+                if taken and number > RECORDS_MAX:
+                    break
+                taken += 1
+            async with lane.long if taken > AT_ONCE else nullcontext():
+                body = await lane.make(self._joined, kind, [start for start, _ in found[:taken]], cell, form)
+            more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'attachment; filename="{kind}.{form}"'}
+            if taken < len(found):
+                place = dict(asked) | {"from": iso_of(found[taken][0])}
+                more[hdrs.LINK] = f'<{request.path}?{urlencode(place)}>; rel="next"'
+            return await _answer(request, body, FORMS[form], more, RECORDS)
 
     def _joined(self, kind: Kind, starts: Sequence[int], cell: str | None, form: str) -> Packed:
-        parts = self.slots.parts_of(kind, starts)
-        lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
-        return packed(in_form(form, lines, KINDS[kind], self.places.name_of if self.places else None))
+        try:
+            with reading():
+                return _made(kind, self.slots.parts_of(kind, starts), cell, form, self._place_of)
+        except Damaged as error:
+            self.slots.lose(error)
+            raise web.HTTPServiceUnavailable(
+                text="the history is damaged: what it had is not kept any more\n"
+            ) from error
+
+    @property
+    def _place_of(self) -> PlaceOf | None:
+        return self.places.name_of if self.places else None
 
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
         asked = _parameters(request, *RECORDS)
@@ -317,9 +342,8 @@ class Board:
         if form == "ndjson" and cell is None:
             (answer,) = parts
         else:
-            answers = self._of_slots if cell is None else self._of_cells
-            place_of = self.places.name_of if self.places else None
-            answer = await answers.get(kind, parts, cell, form, place_of)
+            lane = self._of_slots if cell is None else self._of_cells
+            answer = await lane.make(lane.kept, kind, parts, cell, form, self._place_of)
         way = "inline" if form == "ndjson" else "attachment"
         file = f'{way}; filename="{"synthetic-" * self.slots.is_synthetic}{kind}-{name}.{form}"'
         return await _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, RECORDS)
@@ -365,9 +389,14 @@ def iso_of(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()
 
 
-def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str, place_of: PlaceOf | None) -> Packed:
+def _made(kind: Kind, parts: Iterable[Packed], cell: str | None, form: str, place_of: PlaceOf | None) -> Packed:
     lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
     return packed(in_form(form, lines, KINDS[kind], place_of))
+
+
+def _of_week(rows: Iterable[bytes], cell: str | None, day: str | None, form: str) -> Packed:
+    parts = [f'"{name}":"{value}"'.encode() for name, value in (("cell", cell), ("day", day)) if value]
+    return packed(in_form(form, (row for row in rows if all(part in row for part in parts)), TypicalHour))
 
 
 def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from heapq import merge
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from udp_stream.board.history import History, Span, say_without
+from udp_stream.board.history import Damaged, History, Span, say_without, set_aside
 from udp_stream.board.packed import NOTHING, Kind, Packed, Slot, packed
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Hat, Privacy, Release
@@ -35,6 +35,7 @@ KINDS: Final[dict[Kind, type[Release] | type[Smoothed] | type[Withdrawal]]] = {
     "releases": Release, "estimates": Smoothed, "withdrawals": Withdrawal,
 }  # fmt: skip
 
+T = TypeVar("T")
 Refused = Literal["no release and no estimate of this version", "no cell or slot", "too many cells", "not over yet"]
 
 
@@ -83,9 +84,16 @@ class _Part:
         self.packed, self.lines, self.statuses = known, dict[str, bytes](), Counter[str]()
 
     def pack(self) -> None:
-        if self.lines:
+        if not self._is_known():
             self.statuses = Counter()
-            self.packed, self.lines = packed(self._merged(), _cell_of), {}
+            self.packed = packed(self._merged(), _cell_of)
+        self.lines = {}
+
+    def _is_known(self) -> bool:
+        """Whether what came since is there already: a start reads all again."""
+        came = {line + b"\n" for line in self.lines.values()}
+        with self.packed.opened() as lines:
+            return came <= came.intersection(lines)
 
     def _merged(self) -> Iterator[bytes]:
         with self.packed.opened() as lines:
@@ -97,13 +105,13 @@ class _Part:
 
 
 class _Filling:
-    def __init__(self, start_ms: int, start: str, end: str) -> None:
-        self.start_ms, self.start, self.end = start_ms, start, end
+    def __init__(self, start_ms: int, start: str, end: str, version: str = "") -> None:
+        self.start_ms, self.start, self.end, self.version = start_ms, start, end, version
         self.parts: dict[Kind, _Part] = {kind: _Part() for kind in KINDS}
 
     @classmethod
     def of_slot(cls, slot: Slot) -> _Filling:
-        found = cls(slot.start_ms, slot.start, slot.end)
+        found = cls(slot.start_ms, slot.start, slot.end, slot.version)
         found.parts = {kind: _Part(slot.parts.get(kind, NOTHING)) for kind in KINDS}
         found.parts["releases"].statuses = Counter(slot.hats)
         return found
@@ -140,14 +148,30 @@ class Slots:
         self._open_bytes = 0
         self._outlines: dict[str, bytes] = {}
         self._privacy: tuple[int, Privacy] | None = None
+        self._days: tuple[str, str] | None = None
         self._announced = 0
         self.refused = 0
         self.shown = Shown(0, (), self._listing(()), packed([b"{}\n"]), None)
+        self._outlines = {cell: _outline(cell) for cell in (self._known(History.cells) or ())[:CELLS_MAX]}
+        newest = self._known(lambda history: history.newest(most)) or ()
+        self._filling = {start_ms: self._begun(start_ms, "", "") for start_ms in newest}
+        self._open = set(self._filling)
+        self._pack()
+
+    def _known(self, read: Callable[[History], T]) -> T | None:
+        """What the history has. Where it is damaged there is none from now on."""
+        history = self.history
+        try:
+            return None if history is None else read(history)
+        except Damaged as error:
+            self.lose(error)
+            return None
+
+    def lose(self, error: Damaged) -> None:
+        """Go on without a damaged history."""
+        history, self.history = self.history, None
         if history is not None:
-            self._outlines = {cell: _outline(cell) for cell in history.cells()[:CELLS_MAX]}
-            self._filling = {start_ms: self._begun(start_ms, "", "") for start_ms in history.newest(most)}
-            self._open = set(self._filling)
-            self._pack()
+            set_aside(history.name, str(error))
 
     def take(self, lines: Iterable[bytes]) -> Counter[Refused]:
         """Records, each its JSON; why some are refused, and how many. What is taken is shown by `show`."""
@@ -210,27 +234,28 @@ class Slots:
 
     def _begun(self, start_ms: int, start: str, end: str) -> _Filling:
         """A slot, with the records that the history has of it."""
-        known = None if self.history is None else self.history.slot(start_ms)
+        known = self._known(lambda history: history.written(start_ms))
         return _Filling(start_ms, start, end) if known is None else _Filling.of_slot(known)
 
     def slots_in(self, span: Span, kind: Kind) -> list[tuple[int, int]]:
         """Start and records of each slot in a span."""
-        found = {} if self.history is None else dict(self.history.lines(kind, span))
+        found = dict(self._known(lambda history: history.lines(kind, span)) or ())
         shown = {slot.start_ms: slot.parts[kind].lines for slot in self.shown.slots
                  if span.has(slot.start_ms, slot.start[:10])}  # fmt: skip
         return sorted((found | shown).items())
 
     def slot_at(self, start_ms: int) -> Slot | None:
-        found = self.shown.slot_at(start_ms)
-        return self.history.slot(start_ms) if found is None and self.history is not None else found
+        return self.shown.slot_at(start_ms) or self._known(lambda history: history.slot(start_ms))
 
     def days(self) -> tuple[str, str]:
         """The first and the last local day of the slots that are there."""
-        known = None if self.history is None else self.history.days()
-        return known or (self.shown.slots[0].start[:10], self.shown.slots[-1].start[:10])
+        if self._days is None:
+            slots = self.shown.slots
+            self._days = self._known(History.days) or (slots[0].start[:10], slots[-1].start[:10])
+        return self._days
 
     def parts_of(self, kind: Kind, starts: Sequence[int]) -> Iterator[Packed]:
-        """The records of one kind of these slots, in the order of their starts."""
+        """The records of one kind of these slots, in the order of their starts. Damaged may leave."""
         shown = {slot.start_ms: slot.parts[kind] for slot in self.shown.slots}
         history = self.history
         past = iter(() if history is None else history.parts(kind, [one for one in starts if one not in shown]))
@@ -249,32 +274,37 @@ class Slots:
 
     def listed_in(self, span: Span, most: int) -> Packed:
         """The lines of `/v1/slots` of a span, at most so many."""
-        found = {} if self.history is None else dict(self.history.listed(span, most))
+        found = dict(self._known(lambda history: history.listed(span, most)) or ())
         shown = {slot.start_ms: msgspec.json.encode(slot.listed()) for slot in self.shown.slots
                  if span.has(slot.start_ms, slot.start[:10])}  # fmt: skip
         rows = [msgspec.Raw(line) for _, line in sorted((found | shown).items())[:most]]
         return packed([msgspec.json.encode({"slots": rows}), b"\n"])
 
-    def _keep(self, slots: Iterable[Slot]) -> None:
+    def _keep(self, slots: Sequence[Slot]) -> None:
         """Write slots to the history. Where that fails there is none from now on."""
-        if self.history is None:
+        if (history := self.history) is None or not slots:
             return
         try:
-            self.history.write(slots, self._outlines)
+            history.write(slots, self._outlines)
+        except Damaged as error:
+            self.lose(error)
         except sqlite3.Error as error:
-            say_without(self.history.name, str(error))
+            say_without(history.name, str(error))
             self.history = None
 
     def _pack(self) -> None:
         """Show what was taken, and keep it packed only. The same records again change nothing."""
         change, known = self.shown.change, {slot.start_ms: slot for slot in self.shown.slots}
         new = list[Slot]()
+        if self._open or self._past:
+            self._days = None
         for start_ms in sorted(self._open):
             slot = self._filling[start_ms].shown(change + 1)
             if start_ms not in known or known[start_ms].version != slot.version:
                 known[start_ms], change = slot, change + 1
                 new.append(slot)
-        self._keep([*(past.shown(0) for past in self._past.values()), *new])
+        past = [(filling.version, filling.shown(0)) for filling in self._past.values()]
+        self._keep([*(slot for version, slot in past if slot.version != version), *new])
         self._open, self._open_bytes, self._past = set(), 0, {}
         if change != self.shown.change:
             # A withdrawal may be of a slot that is kept no more.
@@ -285,7 +315,7 @@ class Slots:
 
     def _listing(self, slots: Iterable[Slot]) -> Packed:
         more: dict[str, object] = {"synthetic": True} if self.is_synthetic else {}
-        if self.history is not None and (days := self.history.days()) is not None:
+        if (days := self._known(History.days)) is not None:
             more["days"] = days
         return packed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | more), b"\n"])
 
