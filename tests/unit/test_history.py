@@ -189,7 +189,9 @@ def test_what_the_history_has_is_not_written_again(file):
     whole(file, lines_of(release), lines_of(estimate)).history.close()
     with closing(sqlite3.connect(file)) as history, history:
         history.execute("CREATE TABLE written (start_ms INTEGER)")
-        history.execute("CREATE TRIGGER told AFTER INSERT ON parts BEGIN INSERT INTO written VALUES (new.start_ms); END")
+        history.execute(
+            "CREATE TRIGGER told AFTER INSERT ON parts BEGIN INSERT INTO written VALUES (new.start_ms); END"
+        )
     again = whole(file, lines_of(release), lines_of(estimate), [estimate(CELLS[0], 0, 9.0)])
     with closing(sqlite3.connect(file)) as history:
         written = {start for (start,) in history.execute("SELECT start_ms FROM written")}
