@@ -57,6 +57,7 @@ lint: $(STAMP)
 bench: $(STAMP)  ## prints ratios beside a peer over the same bytes; the page beside its shapes alone, in a Chromium
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.bulk
 
 accuracy: $(STAMP)  ## what a typical week errs by, and a day beside every guess: make accuracy DATA=folder-of-recorded-days SEEDS=10
 	$(BIN)/python -m benchmarks.typical $(if $(SEEDS),--seeds $(SEEDS))
