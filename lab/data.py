@@ -1,15 +1,13 @@
-"""What experiments take and report: HATs with speeds, recorded or drawn as the papers say, plates' positions over time;
-rows of tables, figures as data, and findings on the claims of `claims.toml`."""
+"""What experiments take: HATs with speeds, recorded or drawn as the papers say, and plates' positions over time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from statistics import NormalDist
-from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.noise import Integers
+from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -98,6 +96,9 @@ class HatSamples:
         return float(self.samples.mean())
 
 
+Hats: TypeAlias = Sequence[HatSamples]
+
+
 @dataclass(frozen=True)
 class DataSet:
     """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in all (`whole`). The
@@ -137,12 +138,8 @@ class DataSet:
     def busiest(self) -> HatSamples:
         return max(self.hats, key=lambda hat: hat.counts.total)
 
-    def share(self, hats: Sequence[HatSamples]) -> float:
+    def share(self, hats: Hats) -> float:
         return sum(hat.counts.total for hat in hats) / self.total
-
-    def constant_error_kmh(self, hats: Sequence[HatSamples]) -> float:
-        errors = [abs(hat.mean - self.constant) for hat in hats]
-        return float(np.average(errors, weights=[hat.counts.total for hat in hats])) / QUANTA_PER_KMH
 
 
 @dataclass(frozen=True)
@@ -233,7 +230,12 @@ def data_sets(setup: Setup) -> list[DataSet]:
 BUSIEST = "busiest HAT"
 
 
-def choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[HatSamples]]]:
+def cases(setup: Setup) -> Iterator[tuple[DataSet, str, Hats]]:
+    """Each data set with each choice of its HATs."""
+    return ((data, *choice) for data in data_sets(setup) for choice in choices(setup, data))
+
+
+def choices(setup: Setup, data: DataSet) -> list[tuple[str, Hats]]:
     """The busiest HAT and, of feeds, all HATs with enough plates: their label and the HATs."""
     enough = [hat for hat in data.hats if data.recorded and hat.counts.plates >= setup.min_plates]
     return [(BUSIEST, [data.busiest]), *([(all_hats(setup), enough)] if enough else [])]
@@ -244,87 +246,7 @@ def all_hats(setup: Setup) -> str:
     return f"HATs of >= {setup.min_plates} plates"
 
 
-class ResultRow(SimpleNamespace):
-    """A row of a table: its attributes are the columns, in order."""
-
-
-R = TypeVar("R", bound=ResultRow)
-Job = Callable[[], Sequence[ResultRow]]
-
-
-def where(rows: Iterable[R], **columns: object) -> list[R]:
-    """The rows that have these values in these columns."""
-    return [row for row in rows if all(getattr(row, name) == value for name, value in columns.items())]
-
-
-def of_kind(kind: type[R], rows: Iterable[ResultRow]) -> list[R]:
-    """The rows of one table."""
-    return [row for row in rows if isinstance(row, kind)]
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One line of a panel. A `guess` is the baseline guess; `marks` are points without a line."""
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    kind: Literal["curve", "guess", "marks"] = "curve"
-
-
-def curve(name: str, rows: Sequence[ResultRow], x: str, y: str, kind: Literal["curve", "guess"] = "curve") -> Curve:
-    """The line of two columns."""
-    xs, ys = (tuple(float(getattr(row, column)) for row in rows) for column in (x, y))
-    return Curve(name, xs, ys, kind)
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Axes with their units, and curves. Logarithmic only where every value is positive."""
-
-    title: str
-    x_label: str
-    y_label: str
-    curves: Sequence[Curve]
-    log_x: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Panels side by side, one file each of PNG and SVG."""
-
-    name: str
-    title: str
-    panels: Sequence[Panel]
-
-
-class Finding:
-    """Whether our numbers agree with a claim of `claims.toml`, and the values that its texts name."""
-
-    def __init__(self, claim: str, agrees: object, **values: Any) -> None:
-        self.claim, self.agrees, self.values = claim, bool(agrees), values
-
-    @staticmethod
-    def but(lead: str, cases: Sequence[str], separator: str = "; ") -> str:
-        """Cases in which a claim does not hold, behind the words that lead to them; nothing where there are none."""
-        return f"{lead}{separator.join(cases)}" if cases else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an experiment found: rows by the names of their tables, figures and findings."""
-
-    tables: Mapping[str, Sequence[ResultRow]]
-    figures: Sequence[Figure]
-    findings: Sequence[Finding]
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A named experiment: work in pieces, then what follows from all rows."""
-
-    name: str
-    about: str
-    jobs: Callable[[Setup], list[Job]]
-    conclude: Callable[[Setup, Sequence[Any]], Outcome]
+def weights_of(hats: Hats) -> Floats:
+    """Each HAT's share of their samples."""
+    totals = np.array([hat.counts.total for hat in hats], dtype=np.float64)
+    return totals / float(totals.sum())

@@ -7,9 +7,9 @@ figures, findings). The papers' claims and the words for findings are in `claims
 from __future__ import annotations
 
 from lab import means, queries, trees, worst
-from lab.data import Experiment
+from lab.results import Experiment
 
-_ALL = *means.EXPERIMENTS, worst.CHOP_USER, worst.WORST_CASE, trees.EXPERIMENT
+_ALL = *means.EXPERIMENTS, *worst.EXPERIMENTS, trees.EXPERIMENT
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 ON_POSITIONS: dict[str, Experiment] = {experiment.name: experiment for experiment in queries.EXPERIMENTS}

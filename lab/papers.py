@@ -11,7 +11,7 @@ import csv
 import gzip
 import io
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lab.data import Images, PointCloud, Trajectories
 from udp_stream.errors import UsageError
+from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.queries.plane import Plane
 
 IDX_IMAGES, ASKED_SHARE = 2051, 7
@@ -35,15 +36,15 @@ Found = Trajectories | PointCloud | Images
 def read_papers_data(path: Path, rng: np.random.Generator) -> Found:
     """What a file, or a folder of T-Drive's files, holds. UsageError for anything else."""
     if path.is_dir():
-        files = sorted(one for one in path.rglob("*") if one.is_file() and one.suffix in (".txt", ".csv", ".gz"))
-        return _drive(path.name or "t-drive", [(str(one), _bytes_of(one)) for one in files], path)
-    data, name = _bytes_of(path), path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+        return _drive(path.name or "t-drive", path, sorted(path.rglob("*")))
+    data = _bytes_of(path)
+    name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
     if data[:4] == struct.pack(">I", IDX_IMAGES):
         return _images(name, data, path)
     head = data[:4096].decode("utf-8-sig", "replace").partition("\n")[0].upper()
     if "LATITUDE" in head and "LONGITUDE" in head:
         return _collisions(name, data, path, rng)
-    return _drive(name, [(str(path), data)], path)
+    return _drive(name, path, [path])
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -60,63 +61,54 @@ def _images(name: str, data: bytes, path: Path) -> Images:
         raise UsageError(
             f"{path}: expected {count} images of {rows} x {columns} bytes, got {max(0, len(data) - 16)} bytes"
         )
+    if count < ASKED_SHARE:
+        raise UsageError(f"{path}: expected at least {ASKED_SHARE} images, got {count}")
     pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, offset=16).reshape(count, rows * columns)
     is_asked = np.arange(count) % ASKED_SHARE == ASKED_SHARE - 1
-    if not is_asked.any():
-        raise UsageError(f"{path}: expected at least {ASKED_SHARE} images, got {count}")
     return Images(name, pixels[~is_asked], pixels[is_asked])
 
 
 def _collisions(name: str, data: bytes, path: Path, rng: np.random.Generator) -> PointCloud:
     rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace")))
     names = {str(column).strip().upper(): column for column in rows.fieldnames or ()}
-    at = [(row[names["LATITUDE"]], row[names["LONGITUDE"]]) for row in rows]
-    lat, lon = _placed([one for one, _ in at], [one for _, one in at])
-    if not lat.size:
+    places = _places([(row[names["LATITUDE"]], row[names["LONGITUDE"]]) for row in rows])
+    places = places[~np.isnan(places[:, 0])]
+    if not places.size:
         raise UsageError(f"{path}: expected rows with LATITUDE and LONGITUDE, and none has a place")
-    chosen = np.sort(rng.choice(lat.size, min(COLLISIONS, lat.size), replace=False))
-    where = _in_plane(lat[chosen], lon[chosen])
-    return PointCloud(name, np.arange(chosen.size), np.zeros(chosen.size, np.int64), where)
+    chosen = np.sort(rng.choice(len(places), min(COLLISIONS, len(places)), replace=False))
+    return PointCloud(name, np.arange(chosen.size), np.zeros(chosen.size, np.int64), _in_plane(places[chosen]))
 
 
-def _drive(name: str, files: Sequence[tuple[str, bytes]], path: Path) -> Trajectories:
-    parts = [part for file, data in files if (part := _drive_rows(file, data)) is not None]
-    if not parts:
+def _drive(name: str, path: Path, files: Sequence[Path]) -> Trajectories:
+    """Of all files together: taxis, times (ms on Beijing's clock), and where they were."""
+    taxis, times, places = [], [], []
+    for file in files:
+        if file != path and (file.suffix not in (".txt", ".csv", ".gz") or not file.is_file()):
+            continue
+        lines = [line.split(",") for line in _bytes_of(file).decode("utf-8", "replace").splitlines() if line.strip()]
+        if wrong := next((number for number, line in enumerate(lines, 1) if len(line) != 4), 0):
+            raise UsageError(f"{file}: line {wrong}: expected {DRIVE_FORM}, got {len(lines[wrong - 1])} fields")
+        if lines:  # some taxis have none
+            taxis.append(np.array([line[0].strip() for line in lines]))
+            places.append(_places([(line[3], line[2]) for line in lines]))
+            try:
+                times.append(np.array([line[1].strip() for line in lines], "datetime64[ms]").astype(np.int64))
+            except ValueError as error:
+                raise UsageError(f"{file}: expected {DRIVE_FORM}, got a time of another form") from error
+    if not taxis:
         others = "NYMVC's CSV with LATITUDE and LONGITUDE, or MNIST's images"
         raise UsageError(f"{path}: expected T-Drive's lines ({DRIVE_FORM}), {others}")
-    taxis, times, lat, lon = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Trajectories(name, np.unique(taxis, return_inverse=True)[1], times, _in_plane(lat, lon))
+    where = np.concatenate(places)
+    is_place = ~np.isnan(where[:, 0])
+    plate = np.unique(np.concatenate(taxis)[is_place], return_inverse=True)[1]
+    return Trajectories(name, plate, np.concatenate(times)[is_place], _in_plane(where[is_place]))
 
 
-def _drive_rows(
-    file: str, data: bytes
-) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] | None:
-    """Taxis, times (ms on Beijing's clock), latitudes, longitudes; None of an empty file, as some taxis have."""
-    lines = [line.split(",") for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
-    if not lines:
-        return None
-    if wrong := next((number for number, line in enumerate(lines, 1) if len(line) != 4), 0):
-        raise UsageError(f"{file}: line {wrong}: expected {DRIVE_FORM}, got {len(lines[wrong - 1])} fields")
-    try:
-        times = np.array([line[1].strip() for line in lines], "datetime64[ms]").astype(np.int64)
-    except ValueError as error:
-        raise UsageError(f"{file}: expected {DRIVE_FORM}, got a time of another form") from error
-    lat, lon, is_place = _numbers([line[3] for line in lines], [line[2] for line in lines])
-    return np.array([line[0].strip() for line in lines])[is_place], times[is_place], lat[is_place], lon[is_place]
-
-
-def _placed(lat: Sequence[str], lon: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    north, east, is_place = _numbers(lat, lon)
-    return north[is_place], east[is_place]
-
-
-def _numbers(
-    lat: Sequence[str], lon: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Both in degrees, and whether they are a place: numbers on earth, and not (0, 0)."""
-    north, east = (np.array([_number(text) for text in column], np.float64) for column in (lat, lon))
-    is_place = (np.abs(north) <= 80) & (np.abs(east) <= 180) & ((north != 0) | (east != 0))
-    return north, east, is_place
+def _places(texts: Iterable[tuple[str, str]]) -> Floats:
+    """Latitudes and longitudes, degrees, shape (texts, 2); nan where no place is: not on earth, or (0, 0)."""
+    found = np.array([[_number(lat), _number(lon)] for lat, lon in texts]).reshape(-1, 2)
+    is_place = np.less_equal(abs(found), (80, 180)).all(axis=1) & found.any(axis=1)
+    return np.where(is_place[:, None], found, np.nan)
 
 
 def _number(text: str) -> float:
@@ -126,9 +118,9 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-def _in_plane(lat: NDArray[np.float64], lon: NDArray[np.float64]) -> NDArray[np.int64]:
-    plane = Plane(round(float(np.median(lat)), 2), round(float(np.median(lon)), 2))
-    return plane.quanta(lat, lon)
+def _in_plane(places: Floats) -> Integers:
+    lat, lon = places.T
+    return Plane(round(float(np.median(lat)), 2), round(float(np.median(lon)), 2)).quanta(lat, lon)
 
 
 def sorted_out(found: Sequence[Found]) -> tuple[tuple[Trajectories, ...], tuple[Trajectories, ...], Images | None]:
@@ -136,6 +128,7 @@ def sorted_out(found: Sequence[Found]) -> tuple[tuple[Trajectories, ...], tuple[
     images = [one for one in found if isinstance(one, Images)]
     if len(images) > 1:
         raise UsageError(f"expected one set of images, got {len(images)}")
-    still = tuple(one for one in found if isinstance(one, PointCloud))
-    moving = tuple(one for one in found if isinstance(one, Trajectories) and not isinstance(one, PointCloud))
+    places = [one for one in found if isinstance(one, Trajectories)]
+    still = tuple(one for one in places if isinstance(one, PointCloud))
+    moving = tuple(one for one in places if not isinstance(one, PointCloud))
     return moving, still, images[0] if images else None

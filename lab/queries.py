@@ -7,30 +7,17 @@ three standard errors. Of two ways that answered the same questions, differences
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from lab.data import (
-    Experiment,
-    Figure,
-    Finding,
-    Job,
-    Outcome,
-    Panel,
-    PointCloud,
-    ResultRow,
-    Setup,
-    Trajectories,
-    curve,
-    drawn_points,
-    of_kind,
-    where,
-)
+from lab.data import PointCloud, Setup, Trajectories, drawn_points
+from lab.results import Curve, Experiment, Figure, Finding, Panel, Point, Row, Rows, Tables, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
 from udp_stream.queries.elimination import Budgeting, How, Split
@@ -102,57 +89,44 @@ class Trial:
     better: How = "distance"
     is_shifted: bool = False
 
-    @property
-    def worse(self) -> How:
-        return "point" if self.better == "distance" else "distance"
 
-    @property
-    def rhos(self) -> tuple[float, ...]:
-        return (RHO_SMALL, *RHOS) if self.is_shifted else RHOS
-
-
-class SavingsRow(ResultRow):
+def row_of(columns: Mapping[str, Any], how: str, split: str, runs: Sequence[Attempt]) -> Row:
     """One query, parameter, budget, method and split. `bias` is the mean signed error, a spread that of a mean."""
-
-
-class PairRow(ResultRow):
-    """Two ways on the same moments and places: their errors, and by how much the first errs less, pair by pair, with
-    the spread of that mean. `first_saved`: the share of the budget that the first leaves."""
-
-    @property
-    def is_less(self) -> bool:
-        return bool(self.less_by > SURE * self.spread)
-
-    @property
-    def is_more(self) -> bool:
-        return bool(self.less_by < -SURE * self.spread)
-
-
-def row_of(columns: Mapping[str, Any], how: str, split: str, runs: Sequence[Attempt]) -> SavingsRow:
-    """The row of these runs; `columns` are its first columns."""
     off, saved = np.array(runs).T
-    errors, root = np.abs(off), np.sqrt(off.size)
-    of_errors = {**_quartiles("error", errors), "error_spread": float(errors.std() / root)}
-    of_biases = {"bias": float(off.mean()), "bias_spread": float(off.std() / root)}
-    found = {**of_errors, **_quartiles("saved", saved), **of_biases}
-    return SavingsRow(**columns, privatisation=how, split=split, repetitions=len(runs), **found)
-
-
-def _quartiles(name: str, values: Floats) -> dict[str, float]:
-    low, high = np.quantile(values, (0.25, 0.75))
-    return {f"{name}_mean": float(values.mean()), f"{name}_25": float(low), f"{name}_75": float(high)}
+    error = abs(off)
+    root = np.sqrt(off.size)
+    quarters = {
+        name: {
+            f"{name}_mean": some.mean(),
+            f"{name}_25": np.quantile(some, 0.25),
+            f"{name}_75": np.quantile(some, 0.75),
+        }
+        for name, some in (("error", error), ("saved", saved))
+    }
+    return Row(
+        columns["query"], **columns, privatisation=how, split=split, repetitions=off.size, **quarters["error"],
+        error_spread=error.std() / root, **quarters["saved"], bias=off.mean(), bias_spread=off.std() / root,
+    )  # fmt: skip
 
 
 Way: TypeAlias = tuple[str, Sequence[Attempt]]
 
 
-def pair_of(columns: Mapping[str, Any], split: str, first: Way, second: Way) -> PairRow:
-    """The row of the runs of two ways; `columns` are its first columns."""
-    ours, theirs = (np.array([abs(off) for off, _ in runs]) for _, runs in (first, second))
-    less, saved = theirs - ours, float(np.mean([share for _, share in first[1]]))
-    errors = {"first_error": float(ours.mean()), "second_error": float(theirs.mean())}
-    gain = {"less_by": float(less.mean()), "spread": float(less.std() / np.sqrt(less.size)), "first_saved": saved}
-    return PairRow(**columns, split=split, first=first[0], second=second[0], repetitions=less.size, **errors, **gain)
+def pair_of(columns: Mapping[str, Any], split: str, first: Way, second: Way) -> Row:
+    """Two ways on the same moments and places: their errors, and by how much the first errs less, pair by pair, with
+    the spread of that mean. `first_saved`: the share of the budget that the first leaves."""
+    (ours, saved), (theirs, _) = (abs(np.array(runs)).T for _, runs in (first, second))
+    less = theirs - ours
+    return Row(
+        f"{columns['query']}-pairs", **columns, split=split, first=first[0], second=second[0], repetitions=less.size,
+        first_error=ours.mean(), second_error=theirs.mean(), less_by=less.mean(),
+        spread=less.std() / np.sqrt(less.size), first_saved=saved.mean(),
+    )  # fmt: skip
+
+
+def beyond(rows: Sequence[Row], sign: int, value: str = "less_by", spread: str = "spread") -> list[Row]:
+    """The rows whose value is below 0 (-1), or above (1), by more than chance may make."""
+    return [row for row in rows if sign * getattr(row, value) > SURE * getattr(row, spread)]
 
 
 def _try(
@@ -161,33 +135,28 @@ def _try(
     questions: Sequence[tuple[Integers, Any]],
     cost: Cost,
     randomness: Mapping[tuple[str, How], Randomness],
-) -> list[SavingsRow | PairRow]:
+) -> Iterator[Row]:
     """Every split and method that has a randomness, on the same questions: positions, and a place. Rows of each way
     and of pairs: PM beside BM with the same noise, the two kinds of noise, the two thresholds."""
-    rows, baselines = list[SavingsRow | PairRow](), dict[str, list[Attempt]]()
+    baselines = dict[str, list[Attempt]]()
     for split in SPLITS:
-        runs = dict[str, list[Attempt]]()
+        runs = defaultdict[str, list[Attempt]](list)
         for how in (how for how in HOWS if (split, how) in randomness):
             for points, place in questions:
-                terms = terms_for(cost, len(points), how, split)
+                terms = Budgeting.alike(cost, len(points), how, SPLITS[split])
+                terms = terms.baseline() if split == "BM" else terms
                 answers = trial.ask(points, place, columns["parameter"], terms, randomness[split, how])
                 for way, answered in answers.items():
-                    runs.setdefault(way, []).append(answered)
+                    runs[way].append(answered)
         baselines = baselines or runs
-        rows += [row_of(columns, way, split, some) for way, some in runs.items()]
-        for way, some in runs.items() if split != "BM" else ():
-            if way != UNSHIFTED:
-                rows.append(pair_of(columns, split, (f"PM, {way}", some), (f"BM, {way}", baselines[way])))
-        for first, second in ((trial.better, trial.worse), ("distance", UNSHIFTED)):
+        for way, some in runs.items():
+            yield row_of(columns, way, split, some)
+            if split != "BM" and way != UNSHIFTED:
+                yield pair_of(columns, split, (f"PM, {way}", some), (f"BM, {way}", baselines[way]))
+        worse = HOWS[trial.better == "point"]
+        for first, second in ((trial.better, worse), ("distance", UNSHIFTED)):
             if first in runs and second in runs:
-                rows.append(pair_of(columns, split, (first, runs[first]), (second, runs[second])))
-    return rows
-
-
-def terms_for(cost: Cost, plates: int, how: How, split: str) -> Budgeting:
-    """The baseline's, or those of elimination."""
-    terms = Budgeting.alike(cost, plates, how, SPLITS[split])
-    return terms.baseline() if split == "BM" else terms
+                yield pair_of(columns, split, (first, runs[first]), (second, runs[second]))
 
 
 QUARTER = 0.25
@@ -195,24 +164,28 @@ QUARTER = 0.25
 budget that is saved, which is stricter."""
 
 
-def no_worse(pairs: Sequence[PairRow], section: str, data: str) -> Finding:
+def no_worse(pairs: Rows, section: str, data: str) -> Finding:
     """Remark 6: elimination beside its baseline, pair by pair, where it lets go of a quarter."""
     found = [row for row in pairs if row.second.startswith("BM, ")]
     some = [row for row in found if row.first_saved >= QUARTER]
-    more, name = [row for row in some if row.is_more], "{0.split} {1} {0.parameter:g} at rho {0.rho:g}"
-    worse = [name.format(row, row.second.removeprefix("BM, ")) for row in more]
+    name = "{0.split} {1} {0.parameter:g} at rho {0.rho:g}"
+    worse = [name.format(row, row.second.removeprefix("BM, ")) for row in beyond(some, -1)]
     counts = {"held": len(some) - len(worse), "selected": len(some), "pairs": len(found)}
     of = {"data": data, "section": section, "share": len(some) / max(1, len(found))}
-    return Finding("no-worse", not worse, **of, but=Finding.but("; worse: ", worse[:4], ", "), **counts)
+    return Finding("no-worse", not worse, **of, but=but("; worse: ", worse[:4], ", "), **counts)
 
 
-def error_and_saved(
-    rows: Sequence[SavingsRow], title: str, what: str, of: Sequence[tuple[str, Mapping[str, object]]], error: str
-) -> Panel:
-    """A line over rho for each of these ways that has rows: their errors, or what they save (BM saves nothing)."""
-    of_rows = [(name, where(rows, **given)) for name, given in of if what == "error_mean" or given["split"] != "BM"]
-    curves = [curve(name, some, "rho", what) for name, some in of_rows if some]
-    return Panel(title, "rho", error if what == "error_mean" else "share of the budget left", curves, log_x=True)
+def error_and_saved(rows: Rows, titles: Mapping[float, str], names: str, error: str) -> Iterator[Panel]:
+    """For each parameter a line over rho for each method that has rows: their errors, then what they save (BM saves
+    nothing)."""
+    for column, label in (("error_mean", error), ("saved_mean", "share of the budget left")):
+        for value, title in titles.items():
+            curves = list[Curve]()
+            for how, split in product((*HOWS, "count"), SPLITS):
+                some = rows.where(parameter=value, privatisation=how, split=split)
+                if some and (column == "error_mean" or split != "BM"):
+                    curves.append(some.curve(names.format(split, how), "rho", column))
+            yield Panel(title, "rho", label, curves, "x")
 
 
 # `savings-range`, `savings-kde`, `savings-knn` (Section 7.1, Figures 3 to 5, and 8): on recorded positions, counts and
@@ -230,12 +203,15 @@ def count_once(
 ) -> dict[str, Attempt]:
     """How far a square's count is off, relative to the truth (at least 1); of distances by both thresholds."""
     region = Rectangle(*place, width, width)
-    query, truth = RangeCount(region), positions_inside(region, points)
+    query = RangeCount(region)
+    truth = positions_inside(region, points)
     pie = query.elimination(terms)
     state = pie.run(points, *drawn)
-    ways = {terms.how: query} | ({UNSHIFTED: RangeCount(region, shifted=False)} if terms.how == "distance" else {})
-    off = {way: one.answer(terms, pie, state).value - truth for way, one in ways.items()}
-    return {way: (one / max(1, truth), terms.saved(state)) for way, one in off.items()}
+    ways: dict[str, RangeCount] = {terms.how: query}
+    if terms.how == "distance":
+        ways[UNSHIFTED] = RangeCount(region, shifted=False)
+    off = {way: (one.answer(terms, pie, state).value - truth) / max(1, truth) for way, one in ways.items()}
+    return {way: (one, terms.saved(state)) for way, one in off.items()}
 
 
 def density_once(
@@ -248,186 +224,163 @@ def density_once(
     return {terms.how: (query.answer(terms, pie, state).value - query.truth(points), terms.saved(state))}
 
 
-def nearest_once(query: Nearest, points: Integers, terms: Budgeting, drawn: Randomness) -> dict[str, Attempt]:
-    """The nearest, and how much farther away they are together than the true ones, relative to these."""
-    pie, distance = query.elimination(terms), query.distance(points.astype(np.float64))
-    state, truth = pie.run(points, *drawn), float(distance[query.truth(points)].sum())
+def nearest_once(
+    points: Integers, place: tuple[float, ...], k: float, terms: Budgeting, drawn: Randomness
+) -> dict[str, Attempt]:
+    """The k nearest to a place in the plane, or to an image: how much farther away they are together than the true
+    nearest, relative to these."""
+    query = Nearest.to_stop(int(k), *place) if len(place) == 2 else Nearest(int(k), place, steps_per_unit=1000)
+    pie = query.elimination(terms)
+    distance = query.distance(points.astype(np.float64))
+    state = pie.run(points, *drawn)
+    truth = float(distance[query.truth(points)].sum())
     found = float(distance[query.answer(terms, pie, state).plates].sum())
     return {terms.how: (found / truth - 1 if truth else 0.0, terms.saved(state))}
 
 
-def stop_once(points: Integers, place: tuple[float, float], k: float, *more: Any) -> dict[str, Attempt]:
-    """The k nearest to a place in the plane."""
-    return nearest_once(Nearest.to_stop(int(k), *place), points, *more)
-
-
-def image_once(points: Integers, image: tuple[float, ...], k: float, *more: Any) -> dict[str, Attempt]:
-    """The k images nearest to an image."""
-    return nearest_once(Nearest(int(k), image, steps_per_unit=1000), points, *more)
-
-
 RANGE = Trial("savings-range", "width, m", (1000.0, 2000.0, 4000.0), count_once, "Fig. 3", 504, is_shifted=True)
 KDE = Trial("savings-kde", "bandwidth, m", (250.0, 500.0, 1000.0), density_once, "Fig. 4", 300, better="point")
-KNN = Trial("savings-knn", "k", (1.0, 5.0, 20.0), stop_once, "Fig. 5", 300)
-IMAGES = replace(KNN, ask=image_once)
+KNN = Trial("savings-knn", "k", (1.0, 5.0, 20.0), nearest_once, "Fig. 5", 300)
 
 
-def _jobs(trial: Trial, setup: Setup) -> list[Job]:
+def savings_points(trial: Trial, setup: Setup) -> Iterator[Point]:
+    """Feeds and clouds of points; None for images."""
     crowds = setup.still or tuple(drawn_points(points, setup.rng(f"crowd/{points}")) for points in CROWDS)
-    clouds = () if trial is KNN else crowds
-    feeds = product((*setup.positions, *clouds), trial.values, trial.rhos)
-    images = product(KNN.values, RHOS) if trial is KNN else ()
-    return [
-        *(partial(_rows, trial, setup, feed, value, rho) for feed, value, rho in feeds),
-        *(partial(_image_rows, setup, k, rho) for k, rho in images),
-    ]
+    rhos = (RHO_SMALL, *RHOS) if trial.is_shifted else RHOS
+    yield from product((*setup.positions, *(() if trial is KNN else crowds)), trial.values, rhos)
+    if trial is KNN:
+        yield from product([None], trial.values, RHOS)
 
 
-def _rows(trial: Trial, setup: Setup, feed: Trajectories, value: float, rho: float) -> list[SavingsRow | PairRow]:
-    times, rng = min(setup.repetitions, trial.most), setup.rng(f"{trial.name}/{feed.name}")
-    if isinstance(feed, PointCloud):
-        times = min(times, max(CROWD_LEAST, CROWD_POINTS // feed.plate.size))
-    moments = (feed.at(moment)[1] for moment in feed.moments(times, rng))
-    questions = [(points, feed.place_near_a_plate(points, rng)) for points in moments]
-    columns = {"data": feed.name, "query": trial.name, "parameter": value, "rho": rho}
-    randomness = _randomness(setup, f"{trial.name}/{feed.name}/{value}/{rho}", product(SPLITS, HOWS))
-    return _try(trial, columns, questions, rho_per_square_metre(rho), randomness)
+def savings_rows(trial: Trial, setup: Setup, feed: Trajectories | None, value: float, rho: float) -> Iterator[Row]:
+    """c64 and log-c10 of images with distances only."""
+    ways: Iterable[tuple[str, How]] = product(SPLITS, HOWS)
+    if feed is None:
+        name, questions = _images(setup, value)
+        stream, cost = f"images/{value}/{rho}", concentrated(round(rho * 10**6 * NANO))
+        of_points = ("BM", "c4") if value == K_TWICE or not setup.full else ("BM",)
+        ways = ((split, how) for split, how in ways if how == "distance" or split in of_points)
+    else:
+        name, cost = feed.name, rho_per_square_metre(rho)
+        times, rng = min(setup.repetitions, trial.most), setup.rng(f"{trial.name}/{name}")
+        if isinstance(feed, PointCloud):
+            times = min(times, max(CROWD_LEAST, CROWD_POINTS // feed.plate.size))
+        positions = [feed.at(moment)[1] for moment in feed.moments(times, rng)]
+        questions = [(points, feed.place_near_a_plate(points, rng)) for points in positions]
+        stream = f"{trial.name}/{name}/{value}/{rho}"
+    columns = {"data": name, "query": trial.name, "parameter": value, "rho": rho}
+    randomness = {
+        (split, how): (setup.bits(f"{stream}/{how}/{split}"), PreparedNoise(DRAWN_AT_ONCE)) for split, how in ways
+    }
+    return _try(trial, columns, questions, cost, randomness)
 
 
-def _randomness(setup: Setup, name: str, ways: Iterable[tuple[str, How]]) -> dict[tuple[str, How], Randomness]:
-    return {(split, how): (setup.bits(f"{name}/{how}/{split}"), PreparedNoise(DRAWN_AT_ONCE)) for split, how in ways}
-
-
-def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | PairRow]:
-    """Of a user's images, or of clusters of points with values from 0 to 255 in 784 dimensions; c64 and log-c10 with
-    distances only."""
-    rng, images = setup.rng(f"images/{k}"), setup.images
+def _images(setup: Setup, k: float) -> tuple[str, list[tuple[Integers, tuple[float, ...]]]]:
+    """A user's images, or clusters of points with values from 0 to 255 in 784 dimensions: their name, and those to
+    search with one to ask about."""
+    rng = setup.rng(f"images/{k}")
+    images = setup.images
     size = POINTS_THEIRS if setup.full else POINTS
-    times = 1 if setup.full else min(setup.repetitions, IMAGES_MOST)
     centres = rng.uniform(60, 195, (CLUSTERS, DIMENSIONS))
-
-    def drawn() -> tuple[Integers, tuple[float, ...]]:
-        if images is not None:
-            of = rng.choice(len(images.searched), min(size, len(images.searched)), replace=False)
-            asked = images.asked[int(rng.integers(len(images.asked)))]
-            return images.searched[of].astype(np.int64), tuple(map(float, asked))
-        values = centres[rng.integers(0, CLUSTERS, size + 1)] + rng.normal(0, 45, (size + 1, DIMENSIONS))
-        points = np.clip(np.rint(values), 0, 255).astype(np.int64)
-        return points[1:], tuple(map(float, points[0]))
-
-    questions = [drawn() for _ in range(times)]
-    name = "clusters in 784 dimensions" if images is None else images.name
-    columns = {"data": name, "query": IMAGES.name, "parameter": k, "rho": rho}
-    of_points = ("BM", "c4") if k == K_TWICE or not setup.full else ("BM",)
-    ways = [(split, how) for split, how in product(SPLITS, HOWS) if how == "distance" or split in of_points]
-    randomness = _randomness(setup, f"images/{k}/{rho}", ways)
-    return _try(IMAGES, columns, questions, concentrated(round(rho * 10**6 * NANO)), randomness)
+    questions = []
+    for _ in range(1 if setup.full else min(setup.repetitions, IMAGES_MOST)):
+        if images is None:
+            values = centres[rng.integers(0, CLUSTERS, size + 1)] + rng.normal(0, 45, (size + 1, DIMENSIONS))
+            pixels = np.clip(np.rint(values), 0, 255).astype(np.int64)
+            points, asked = pixels[1:], pixels[0]
+        else:
+            chosen = rng.choice(len(images.searched), min(size, len(images.searched)), replace=False)
+            points, asked = images.searched[chosen].astype(np.int64), images.asked[int(rng.integers(len(images.asked)))]
+        questions.append((points, tuple(map(float, asked))))
+    return "clusters in 784 dimensions" if images is None else images.name, questions
 
 
-def _savings_conclude(trial: Trial, setup: Setup, found: Sequence[ResultRow]) -> Outcome:
-    del setup
-    rows, pairs = of_kind(SavingsRow, found), of_kind(PairRow, found)
-    figures, findings = list[Figure](), list[Finding]()
-    for data in dict.fromkeys(row.data for row in rows):
-        of_data = [row for row in where(rows, data=data) if row.privatisation != UNSHIFTED]
-        of_both, shifted = where(pairs, data=data), where(pairs, data=data, second=UNSHIFTED)
-        others = [row for row in of_both if row.second != UNSHIFTED]
-        panels = [_panel(of_data, value, what) for what in ("error_mean", "saved_mean") for value in trial.values]
-        title = f"{trial.name}, {data}: {trial.parameter} {', '.join(f'{value:g}' for value in trial.values)}"
-        figures.append(Figure(f"{trial.name}-{data}", title, panels))
-        findings += [*_on_savings(trial, data, of_data), no_worse(others, "Section 7.1, Remark 6", data)]
-        findings.append(errs_less(trial, others, data))
+def savings_conclude(trial: Trial, _setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+    """What elimination saves of each data set, whether it errs less, and where noise is better."""
+    for data in tables[trial.name].sets():
+        rows = tables[trial.name].where(data=data)
+        both = tables[f"{trial.name}-pairs"].where(data=data)
+        shifted = both.where(second=UNSHIFTED)
+        pairs = Rows(row for row in both if row.second != UNSHIFTED)
+        of = {"data": data, "figure": trial.figure}
+        titles = {value: f"{value:g}" for value in trial.values}
+        panels = list(error_and_saved(rows, titles, "{}, {}", "mean error"))
+        yield Figure(
+            f"{trial.name}-{data}", f"{trial.name}, {data}: {trial.parameter} {', '.join(titles.values())}", panels
+        )
+        c64 = Rows(row for row in rows.where(split="c64") if row.privatisation != UNSHIFTED)
+        by_split = {one: rows.mean("saved_mean", split=one, privatisation="distance") for one in SPLITS if one != "BM"}
+        yield Finding("more-rounds", by_split["c64"] > by_split["c4"], saved=_by_key(by_split), **of)
+        by_rho = {rho: c64.mean("saved_mean", rho=rho) for rho in sorted({row.rho for row in rows})}
+        first, *_, last = saved = list(by_rho.values())
+        agrees = all(a <= b + 0.02 for a, b in pairwise(saved)) and last > first
+        yield Finding("savings-grow", agrees, saved=_by_key(by_rho), **of)
+        by_value = {value: c64.mean("saved_mean", parameter=value) for value in trial.values}
+        first, *_, last = saved = list(by_value.values())
+        claim, agrees = "savings-fall", first > last
+        if trial.is_shifted:
+            claim, agrees = "savings-alike", max(saved) - min(saved) < 0.1
+        yield Finding(claim, agrees, saved=_by_key(by_value), parameter=trial.parameter, **of)
+        yield no_worse(pairs, "Section 7.1, Remark 6", data)
+        yield errs_less(trial, pairs, data)
         if trial.better == "point":
-            findings.append(_biases(trial, of_data, data))
+            point, distance = (_bias(rows.where(split="BM", privatisation=how)) for how in HOWS)
+            agrees = point.below and distance.above and not (point.above or distance.below)
+            agrees = agrees and abs(point.mean) < abs(distance.mean)
+            yield Finding("biases", agrees, point=point, distance=distance, **of)
         if shifted:
-            title = f"range counts, {data}: the shifted threshold beside 0, {trial.parameter}"
-            panels = [_shift_panel(shifted, value) for value in trial.values]
-            figures.append(Figure(f"shifted-threshold-{data}", title, panels))
-            findings += _on_shifts(shifted, data)
-    return Outcome({trial.name: rows, f"{trial.name}-pairs": pairs} if rows else {}, figures, findings)
-
-
-def _panel(rows: Sequence[SavingsRow], value: float, what: str) -> Panel:
-    ways = product(HOWS, SPLITS)
-    of = [(f"{split}, {how}", {"parameter": value, "privatisation": how, "split": split}) for how, split in ways]
-    return error_and_saved(rows, f"{value:g}", what, of, "mean error")
-
-
-def _shift_panel(rows: Sequence[PairRow], value: float) -> Panel:
-    curves = []
-    for split in SPLITS:
-        some = where(rows, parameter=value, split=split)
-        curves.append(curve(f"{split}, shifted", some, "rho", "first_error"))
-        curves.append(curve(f"{split}, 0", some, "rho", "second_error"))
-    return Panel(f"{value:g}", "rho", "mean error", curves, log_x=True)
-
-
-def _mean(rows: Sequence[ResultRow], column: str, **given: object) -> float:
-    return float(np.mean([getattr(row, column) for row in where(rows, **given)]))
+            yield from _on_shifts(trial, shifted, data)
 
 
 def _by_key(shares: Mapping[Any, float]) -> str:
     return ", ".join(f"{key if isinstance(key, str) else f'{key:g}:'} {share:.2f}" for key, share in shares.items())
 
 
-def _on_savings(trial: Trial, data: str, rows: Sequence[SavingsRow]) -> Iterator[Finding]:
-    of = {"data": data, "figure": trial.figure}
-    by_split = {one: _mean(rows, "saved_mean", split=one, privatisation="distance") for one in SPLITS if one != "BM"}
-    yield Finding("more-rounds", by_split["c64"] > by_split["c4"], saved=_by_key(by_split), **of)
-    c64 = where(rows, split="c64")
-    by_rho = {rho: _mean(c64, "saved_mean", rho=rho) for rho in sorted({row.rho for row in rows})}
-    saved = list(by_rho.values())
-    agrees = all(a <= b + 0.02 for a, b in pairwise(saved)) and saved[-1] > saved[0]
-    yield Finding("savings-grow", agrees, saved=_by_key(by_rho), **of)
-    by_value = {value: _mean(c64, "saved_mean", parameter=value) for value in trial.values}
-    saved = list(by_value.values())
-    if trial.is_shifted:
-        yield Finding("savings-alike", max(saved) - min(saved) < 0.1, saved=_by_key(by_value), **of)
-    else:
-        of["parameter"] = trial.parameter
-        yield Finding("savings-fall", saved[0] > saved[-1], saved=_by_key(by_value), **of)
-
-
-def errs_less(trial: Trial, pairs: Sequence[PairRow], data: str) -> Finding:
-    """Whether the baseline errs less one way than the other, where they differ by more than chance."""
-    some = where(pairs, split="BM")
-    if trial.is_shifted:  # the paper's claim is about small budgets
-        some = where(some, rho=min(row.rho for row in some))
-    less, more = sum(row.is_less for row in some), sum(row.is_more for row in some)
-    counts = {"less": less, "more": more, "rows": len(some), "means": [_mean(some, error) for error in _BOTH]}
-    reasons = "the differences are no more than chance may make", "it depends on the parameter and the budget"
-    reason = reasons[more > 0]
-    better = "positions" if trial.better == "point" else "distances"
-    of = {"data": data, "figure": trial.figure, "better": better, "reason": reason}
-    return Finding("errs-less", less > 0 and not more, **of, **counts)
-
-
 _BOTH = "first_error", "second_error"
 
 
-def _biases(trial: Trial, rows: Sequence[SavingsRow], data: str) -> Finding:
-    found = []
-    for how in HOWS:
-        some = where(rows, split="BM", privatisation=how)
-        below, above = (sum(sign * row.bias > SURE * row.bias_spread for row in some) for sign in (-1, 1))
-        found.append(ResultRow(mean=_mean(some, "bias"), below=below, above=above, rows=len(some)))
-    point, distance = found
-    agrees = point.below and distance.above and not (point.above or distance.below)
-    agrees = agrees and abs(point.mean) < abs(distance.mean)
-    return Finding("biases", agrees, data=data, figure=trial.figure, point=point, distance=distance)
+def errs_less(trial: Trial, pairs: Rows, data: str) -> Finding:
+    """Whether the baseline errs less one way than the other, where they differ by more than chance."""
+    some = pairs.where(split="BM")
+    if trial.is_shifted:  # the paper's claim is about small budgets
+        some = some.where(rho=min(row.rho for row in some))
+    less, more = (len(beyond(some, sign)) for sign in (1, -1))
+    means = [some.mean(error) for error in _BOTH]
+    reason = (
+        "it depends on the parameter and the budget" if more else "the differences are no more than chance may make"
+    )
+    of = {"data": data, "figure": trial.figure, "better": {"point": "positions", "distance": "distances"}[trial.better]}
+    counts = {"less": less, "more": more, "rows": len(some)}
+    return Finding("errs-less", less and not more, reason=reason, means=means, **of, **counts)
 
 
-def _on_shifts(pairs: Sequence[PairRow], data: str) -> Iterator[Finding]:
+def _bias(rows: Rows) -> Row:
+    below, above = (len(beyond(rows, sign, "bias", "bias_spread")) for sign in (-1, 1))
+    return Row("", mean=rows.mean("bias"), below=below, above=above, rows=len(rows))
+
+
+def _on_shifts(trial: Trial, pairs: Rows, data: str) -> Iterator[Figure | Finding]:
+    panels = []
+    for value in trial.values:
+        of_splits = {split: pairs.where(parameter=value, split=split) for split in SPLITS}
+        curves = [
+            some.curve(f"{split}, {threshold}", "rho", error)
+            for split, some in of_splits.items()
+            for threshold, error in (("shifted", "first_error"), ("0", "second_error"))
+        ]
+        panels.append(Panel(f"{value:g}", "rho", "mean error", curves, "x"))
+    title = f"range counts, {data}: the shifted threshold beside 0, {trial.parameter}"
+    yield Figure(f"shifted-threshold-{data}", title, panels)
     rhos = sorted({row.rho for row in pairs})
-    small = where(pairs, rho=rhos[0])
-    less = sum(row.is_less for row in small)
-    means = ((rho, *(_mean(pairs, error, rho=rho) for error in _BOTH)) for rho in rhos)
+    small = pairs.where(rho=rhos[0])
+    less = len(beyond(small, 1))
+    means = ((rho, *(pairs.mean(error, rho=rho) for error in _BOTH)) for rho in rhos)
     said = ", ".join(f"{rho:g}: {shifted:.3g} against {zero:.3g}" for rho, shifted, zero in means)
-    counts = {"less": less, "rows": len(small)}
-    yield Finding("shifted-less", 2 * less > len(small), data=data, rho=rhos[0], means=said, **counts)
-    worse = [f"{row.split} {row.parameter:g} at rho {row.rho:g}" for row in pairs if row.is_more]
+    agrees = 2 * less > len(small)
+    yield Finding("shifted-less", agrees, data=data, rho=rhos[0], means=said, less=less, rows=len(small))
+    worse = [f"{row.split} {row.parameter:g} at rho {row.rho:g}" for row in beyond(pairs, -1)]
     counts = {"held": len(pairs) - len(worse), "rows": len(pairs)}
-    yield Finding("shifted-harms", not worse, data=data, but=Finding.but("; worse: ", worse[:4], ", "), **counts)
+    yield Finding("shifted-harms", not worse, data=data, but=but("; worse: ", worse[:4], ", "), **counts)
 
 
 # `multi-query` (Section 7.2, Figure 6): m range counts at m moments of a recorded feed, 3 km wide. BM gives each B/m.
@@ -439,87 +392,88 @@ RAMP_FROM = 0.75
 
 WIDTH, QUERIES, BUDGETS = 3000.0, (7, 14, 28, 56), (1e-5, 1e-4, 1e-3)
 QUERIES_THEIRS, BUDGET_THEIRS = 56, 1e-4  # 7 x 8 queries, and 1e-4 per square metre
-BM, HANDED_ON, PM = "BM", "BM handed on", "PM"
+BM, HANDED_ON, PM = METHODS = "BM", "BM handed on", "PM"
 MULTI_MOST, SPLIT = 50, "log-c10"
 MULTI_FULL = 5  # repetitions of 9,740 points: nine minutes of a core
 
 
-def allowance(left: float, query: int, queries: int, budget: float) -> float:
-    """Algorithm 3's amount for the query of this number, from 1, for a plate with so much left."""
+def allowance(left: Floats, query: int, queries: int, budget: float) -> Floats:
+    """Algorithm 3's amount for the query of this number, from 1, for plates with so much left."""
     ramp = 1.0 if queries == 1 else RAMP_FROM + (1 - RAMP_FROM) * (query - 1) / (queries - 1)
     return ramp * (left - (queries - query + 1) / queries * budget) + budget / queries
 
 
-def _multi_jobs(setup: Setup) -> list[Job]:
+def multi_points(setup: Setup) -> Iterator[Point]:
+    """Numbers of queries on the paper's budget, then other budgets for its number, by both kinds of noise."""
     settings = [(m, BUDGET_THEIRS) for m in QUERIES] + [(QUERIES_THEIRS, B) for B in BUDGETS if B != BUDGET_THEIRS]
     feeds: Sequence[Trajectories] = setup.positions
     if setup.full and not setup.moving:
-        feeds = (drawn_points(CROWDS[0], setup.rng("multi/crowd")),)
-    cases = product(feeds, settings, HOWS)
-    return [partial(_multi_rows, setup, feed, m, B, how) for feed, (m, B), how in cases]
+        feeds = [drawn_points(CROWDS[0], setup.rng("multi/crowd"))]
+    return product(feeds, settings, HOWS)
 
 
-def _multi_rows(setup: Setup, feed: Trajectories, queries: int, budget: float, how: How) -> list[SavingsRow | PairRow]:
+def multi_rows(setup: Setup, feed: Trajectories, setting: tuple[int, float], how: How) -> Iterator[Row]:
     """In a row, the parameter is the number of queries, rho the budget of all, split the method; an error is the mean
     over a repetition's queries."""
-    rng, runs = setup.rng(f"multi/{feed.name}/{queries}"), {method: list[Attempt]() for method in (BM, HANDED_ON, PM)}
+    queries, budget = setting
+    rng = setup.rng(f"multi/{feed.name}/{queries}")
+    runs = {method: list[Attempt]() for method in METHODS}
     for i in range(min(setup.repetitions, MULTI_FULL if setup.full else MULTI_MOST)):
         moments = [feed.at(moment) for moment in sorted(feed.moments(queries, rng))]
         day = [(plates, points, feed.place_near_a_plate(points, rng)) for plates, points in moments]
         for method, found in runs.items():
             bits = setup.bits(f"multi/{feed.name}/{queries}/{budget}/{how}/{method}/{i}")
-            found.append(_a_day(day, rho_per_square_metre(budget), how, method, bits))
+            found.append(a_day(day, rho_per_square_metre(budget), how, method, bits))
     columns = {"data": feed.name, "query": "multi-query", "parameter": float(queries), "rho": budget}
-    pairs = [pair_of(columns, SPLIT, (PM, runs[PM]), (f"{base}, {how}", runs[base])) for base in (BM, HANDED_ON)]
-    return [*(row_of(columns, how, method, found) for method, found in runs.items()), *pairs]
+    for method, found in runs.items():
+        yield row_of(columns, how, method, found)
+    for base in (BM, HANDED_ON):
+        yield pair_of(columns, SPLIT, (PM, runs[PM]), (f"{base}, {how}", runs[base]))
 
 
-def _a_day(
+def a_day(
     day: Sequence[tuple[Integers, Integers, tuple[float, float]]], cost: Cost, how: How, method: str, bits: Bits
 ) -> Attempt:
     """The mean error over these queries (plates, positions, a square's middle), and the share of budgets left."""
     seen = np.unique(np.concatenate([plates for plates, _, _ in day]))
-    left, errors, m = np.full(seen.size, float(cost.nano)), [], len(day)
+    left = np.full(seen.size, float(cost.nano))
+    errors = []
     for number, (plates, points, place) in enumerate(day, 1):
         at = np.searchsorted(seen, plates)
-        even = np.full(plates.size, cost.nano / m)
-        amounts = even if method == BM else np.array([allowance(one, number, m, cost.nano) for one in left[at]])
+        amounts = allowance(left[at], number, len(day), cost.nano) if method != BM else cost.nano / len(day)
         budgets = np.maximum(np.minimum(amounts, left[at]), 1.0).astype(np.int64)
         terms = Budgeting("zcdp", budgets, how, SPLITS[SPLIT])
         terms = terms if method == PM else terms.baseline()
         query = RangeCount(Rectangle(*place, WIDTH, WIDTH))
-        pie, truth = query.elimination(terms), positions_inside(query.region, points)
+        pie = query.elimination(terms)
+        truth = positions_inside(query.region, points)
         state = pie.run(points, bits)
         errors.append(abs(query.answer(terms, pie, state).value - truth) / max(1, truth))
         left[at] -= state.charged
     return float(np.mean(errors)), float(left.mean() / cost.nano)
 
 
-def _multi_conclude(setup: Setup, found: Sequence[ResultRow]) -> Outcome:
-    del setup
-    rows, pairs = of_kind(SavingsRow, found), of_kind(PairRow, found)
-    figures, findings = [], list[Finding]()
-    for data in dict.fromkeys(row.data for row in rows):
-        some, ours = where(rows, data=data), where(pairs, data=data)
+def multi_conclude(_setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+    """The claims of Figure 6, then the same of elimination alone."""
+    for data in tables["multi-query"].sets():
+        rows = tables["multi-query"].where(data=data)
+        pairs = tables["multi-query-pairs"].where(data=data)
         panels = (
-            _multi_panel("number of queries", "parameter", where(some, rho=BUDGET_THEIRS)),
-            _multi_panel("budget", "rho", where(some, parameter=QUERIES_THEIRS)),
+            _multi_panel("number of queries", "parameter", rows.where(rho=BUDGET_THEIRS)),
+            _multi_panel("budget", "rho", rows.where(parameter=QUERIES_THEIRS)),
         )
-        title = f"{data}: mean error of m range counts, {WIDTH:g} m wide"
-        figures.append(Figure(f"multi-query-{data}", title, panels))
-        # the claims of Figure 6, then the same of elimination alone
-        findings += [*_on_gains(ours, data, BM, ""), *_on_gains(ours, data, HANDED_ON, ", by elimination alone")]
-    return Outcome({"multi-query": rows, "multi-query-pairs": pairs} if rows else {}, figures, findings)
+        yield Figure(f"multi-query-{data}", f"{data}: mean error of m range counts, {WIDTH:g} m wide", panels)
+        for base, alone in ((BM, ""), (HANDED_ON, ", by elimination alone")):
+            yield from _on_gains(pairs, base, {"data": data, "base": base, "alone": alone})
 
 
-def _multi_panel(title: str, column: str, rows: Sequence[SavingsRow]) -> Panel:
-    rows = sorted(rows, key=lambda row: float(getattr(row, column)))
+def _multi_panel(title: str, column: str, rows: Rows) -> Panel:
+    rows = Rows(sorted(rows, key=lambda row: float(getattr(row, column))))
     curves = [
-        curve(f"{method}, {how}", where(rows, privatisation=how, split=method), column, "error_mean")
-        for how in HOWS
-        for method in (BM, HANDED_ON, PM)
+        rows.where(privatisation=how, split=method).curve(f"{method}, {how}", column, "error_mean")
+        for how, method in product(HOWS, METHODS)
     ]
-    return Panel(title, title, "mean relative error", curves, log_x=True)
+    return Panel(title, title, "mean relative error", curves, "x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,33 +488,29 @@ class Gain:
         return f"{self.less_by:.3f} ± {self.margin:.3f} ({self.share:.0%})"
 
 
-def _gain(pairs: Sequence[PairRow], queries: int, budget: float, base: str) -> Gain:
-    some = [row for row in where(pairs, parameter=queries, rho=budget) if row.second.rpartition(", ")[0] == base]
-    less, spread, error = (_mean(some, column) for column in ("less_by", "spread", "second_error"))
+def _gain(pairs: Rows, base: str, queries: int, budget: float) -> Gain:
+    of_queries = pairs.where(parameter=queries, rho=budget)
+    some = Rows(row for row in of_queries if row.second.rpartition(", ")[0] == base)
+    less, spread, error = (some.mean(column) for column in ("less_by", "spread", "second_error"))
     return Gain(less, SURE * spread, less / error if error else 0.0)
 
 
-def _on_gains(pairs: Sequence[PairRow], data: str, base: str, alone: str) -> Iterator[Finding]:
-    by_m = {m: _gain(pairs, m, BUDGET_THEIRS, base) for m in QUERIES}
-    by_budget = {B: _gain(pairs, QUERIES_THEIRS, B, base) for B in BUDGETS}
-    of = {"data": data, "base": base, "alone": alone}
+def _on_gains(pairs: Rows, base: str, of: Mapping[str, str]) -> Iterator[Finding]:
+    by_m = {m: _gain(pairs, base, m, BUDGET_THEIRS) for m in QUERIES}
+    by_budget = {B: _gain(pairs, base, QUERIES_THEIRS, B) for B in BUDGETS}
     gains = ", ".join(f"{gain} at m = {m:g}" for m, gain in by_m.items())
-    agrees = all(gain.less_by > gain.margin for gain in by_m.values())
-    yield Finding("handed-on", agrees, gains=gains, reason=_why_no_less(by_m), **of)
-    agrees = _grow([(gain.less_by, gain.margin) for gain in by_m.values()])
-    yield Finding("gap-over-queries", agrees, gains=gains, **of)
-    shares = [(g.share, g.margin * g.share / g.less_by if g.less_by else 1.0) for g in by_budget.values()]
-    gains = ", ".join(f"{gain} at {budget:g}" for budget, gain in by_budget.items())
-    yield Finding("gain-over-budgets", _grow(shares), gains=gains, **of)
-
-
-def _why_no_less(by_m: Mapping[int, Gain]) -> str:
     reasons: dict[str, Callable[[Gain], bool]] = {
         "rounds of elimination cost more accuracy than savings buy": lambda gain: gain.less_by < -gain.margin,
         "the difference is no more than chance may make": lambda gain: abs(gain.less_by) <= gain.margin,
     }
     found = {why: ", ".join(str(m) for m, gain in by_m.items() if holds(gain)) for why, holds in reasons.items()}
-    return "; ".join(f"at m = {some} {why}" for why, some in found.items() if some)
+    reason = "; ".join(f"at m = {some} {why}" for why, some in found.items() if some)
+    yield Finding("handed-on", not reason, gains=gains, reason=reason, **of)
+    agrees = _grow([(gain.less_by, gain.margin) for gain in by_m.values()])
+    yield Finding("gap-over-queries", agrees, gains=gains, **of)
+    shares = [(g.share, g.margin * g.share / g.less_by if g.less_by else 1.0) for g in by_budget.values()]
+    gains = ", ".join(f"{gain} at {budget:g}" for budget, gain in by_budget.items())
+    yield Finding("gain-over-budgets", _grow(shares), gains=gains, **of)
 
 
 def _grow(gains: Sequence[tuple[float, float]]) -> bool:
@@ -577,9 +527,8 @@ COUNTS = "counts about 5.5 %"
 COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
 
 
-def below_once(points: Integers, place: None, share: float, terms: Budgeting, drawn: Randomness) -> dict[str, Attempt]:
+def below_once(points: Integers, _place: None, share: float, terms: Budgeting, drawn: Randomness) -> dict[str, Attempt]:
     """Whether a count is found below a share of the households and is not, or the other way round."""
-    del place
     query = Threshold(share, PEOPLE)
     pie = query.elimination(terms)
     state = pie.run(points, *drawn)
@@ -590,11 +539,8 @@ def below_once(points: Integers, place: None, share: float, terms: Budgeting, dr
 THRESHOLD = Trial("threshold", "q", (0.03, 0.05, 0.06, 0.1), below_once, "Fig. 9", 500)
 
 
-def _threshold_jobs(setup: Setup) -> list[Job]:
-    return [partial(_threshold_rows, setup, share, rho) for share, rho in product(THRESHOLD.values, COUNT_RHOS)]
-
-
-def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow | PairRow]:
+def threshold_rows(setup: Setup, share: float, rho: float) -> Iterator[Row]:
+    """Drawn counts of households, each a single position."""
     counts = setup.rng(f"threshold/{share}").binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD.most)).tolist()
     columns = {"data": COUNTS, "query": THRESHOLD.name, "parameter": share, "rho": rho}
     questions = [(np.array([[count]]), None) for count in counts]
@@ -605,31 +551,35 @@ def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow |
     return _try(THRESHOLD, columns, questions, concentrated(round(rho * NANO)), randomness)
 
 
-def _threshold_conclude(setup: Setup, found: Sequence[ResultRow]) -> Outcome:
-    del setup
-    rows, pairs = of_kind(SavingsRow, found), of_kind(PairRow, found)
-    of = {q: [(split, {"parameter": q, "split": split}) for split in SPLITS] for q in THRESHOLD.values}
-    panels = [
-        error_and_saved(rows, f"q = {q:g}", what, ways, "share of wrong answers")
-        for what in ("error_mean", "saved_mean")
-        for q, ways in of.items()
-    ]
-    saved = {rho: _mean(rows, "saved_mean", rho=rho, split="c64") for rho in COUNT_RHOS}
+def threshold_conclude(_setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+    """Wrong answers, and what is left of the budget, by q."""
+    rows = tables["threshold"]
+    panels = list(error_and_saved(rows, {q: f"q = {q:g}" for q in THRESHOLD.values}, "{}", "share of wrong answers"))
+    yield Figure("threshold", f"is a count of {PEOPLE:,} below q of them: wrong answers, budget left", panels)
+    yield no_worse(tables["threshold-pairs"], "Fig. 9", COUNTS)
+    saved = {rho: rows.mean("saved_mean", rho=rho, split="c64") for rho in COUNT_RHOS}
     first, *_, last = saved.values()
-    findings = (
-        no_worse(pairs, "Fig. 9", COUNTS),
-        Finding("threshold-saves", last > max(0.5, first), saved=_by_key(saved)),
-    )
-    figure = Figure("threshold", f"is a count of {PEOPLE:,} below q of them: wrong answers, budget left", panels)
-    return Outcome({"threshold": rows, "threshold-pairs": pairs}, [figure], findings)
+    yield Finding("threshold-saves", last > max(0.5, first), saved=_by_key(saved))
+
+
+def _savings(trial: Trial, what: str) -> Experiment:
+    steps = partial(savings_points, trial), partial(savings_rows, trial), partial(savings_conclude, trial)
+    return Experiment(trial.name, f"what {what} {_LEFT}", *steps)
 
 
 _LEFT = "by elimination leaves of a budget"
 EXPERIMENTS = (
-    *(
-        Experiment(trial.name, f"what {what} {_LEFT}", partial(_jobs, trial), partial(_savings_conclude, trial))
-        for trial, what in ((RANGE, "a range count"), (KDE, "a density"), (KNN, "a query of the nearest"))
+    _savings(RANGE, "a range count"),
+    _savings(KDE, "a density"),
+    _savings(KNN, "a query of the nearest"),
+    Experiment(
+        "multi-query", "what savings buy over many queries, by Algorithm 3", multi_points, multi_rows, multi_conclude
     ),
-    Experiment("multi-query", "what savings buy over many queries, by Algorithm 3", _multi_jobs, _multi_conclude),
-    Experiment("threshold", f"what a threshold query {_LEFT}", _threshold_jobs, _threshold_conclude),
+    Experiment(
+        "threshold",
+        f"what a threshold query {_LEFT}",
+        lambda _: product(THRESHOLD.values, COUNT_RHOS),
+        threshold_rows,
+        threshold_conclude,
+    ),
 )

@@ -20,21 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from lab.data import (
-    Curve,
-    DataSet,
-    Experiment,
-    Figure,
-    Finding,
-    HatSamples,
-    Outcome,
-    Panel,
-    ResultRow,
-    Setup,
-    Trajectories,
-)
+from lab.data import DataSet, HatSamples, Setup, Trajectories
 from lab.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from lab.papers import read_papers_data, sorted_out
+from lab.results import Curve, Experiment, Figure, Finding, Outcome, Panel, Row
 from udp_stream.cli.outputs import FileRole, require_distinct, used_files
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
@@ -91,10 +80,10 @@ def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[File
     return list(writers)
 
 
-def write_table(rows: Sequence[ResultRow], path: Path) -> None:
+def write_table(rows: Sequence[Row], path: Path) -> None:
     """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a sum."""
     with path.open("wb") as file:
-        file.write(csv_line(list(vars(rows[0])) if rows else []))
+        file.write(csv_line(list(vars(rows[0]))))
         for row in rows:
             cells = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in vars(row).values()]
             file.write(csv_line(cells))
@@ -146,10 +135,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title, fontsize=9)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    if panel.log_x:
+    if "x" in panel.log:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-    if panel.log_y:
+    if "y" in panel.log:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         low, high = axes.get_ylim()
@@ -244,18 +233,12 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
     )
     used = used_files(arguments, settings, [*(path for path, _ in feeds), *arguments.theirs])
     for name in names:
-        outcome = run(known[name], setup)
+        outcome = known[name].run(setup, partial(stepwise, name))
         files = write_outcome(outcome, name, arguments.out, used)
         _tell(known[name], outcome)
         console().print(f"{len(files)} files: {', '.join(str(file) for file in files)}", highlight=False)
     if setup.data:
         console().print("These are true means of the feeds and errors against them: not private, for your eyes.")
-
-
-def run(experiment: Experiment, setup: Setup) -> Outcome:
-    """All of its work, with a progress bar on a terminal."""
-    rows = [row for job in stepwise(experiment.name, experiment.jobs(setup)) for row in job()]
-    return experiment.conclude(setup, rows)
 
 
 def _feeds(arguments: argparse.Namespace, asked: Sequence[tuple[str, Sequence[str]]]) -> tuple[DataSet, ...]:

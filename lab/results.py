@@ -1,0 +1,138 @@
+"""Experiments and what they find: rows of tables, figures as data, findings on the claims of `claims.toml`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from lab.data import Setup
+from udp_stream.mechanisms.noise import Floats
+
+
+class Row(SimpleNamespace):
+    """A row of a table: its attributes are the columns, in order."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: str, **columns: Any) -> None:
+        super().__init__(**columns)
+        self.table = table
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a panel. A `guess` is the baseline guess; `marks` are points without a line."""
+
+    name: str
+    x: Floats | Sequence[float]
+    y: Floats | Sequence[float]
+    kind: Literal["curve", "guess", "marks"] = "curve"
+
+
+class Rows(list[Row]):
+    """Rows of one table.
+
+    >>> rows = Rows(Row("errors", cap=cap, error_kmh=cap / 2, constant_kmh=9.0) for cap in (1, 2))
+    >>> rows.where(cap=2).column("error_kmh").tolist(), rows.mean("error_kmh")
+    ([1.0], 0.75)
+    >>> rows.curve("guess", "cap", "constant_kmh")
+    Curve(name='guess', x=array([1., 2.]), y=array([9., 9.]), kind='guess')
+    """
+
+    def where(self, **columns: object) -> Rows:
+        """The rows that have these values in these columns."""
+        return Rows(row for row in self if all(getattr(row, name) == value for name, value in columns.items()))
+
+    def sets(self) -> list[str]:
+        """The names of the data sets, in order."""
+        return list(dict.fromkeys(row.data for row in self))
+
+    def column(self, name: str) -> Floats:
+        return np.array([getattr(row, name) for row in self], np.float64)
+
+    def mean(self, name: str, **columns: object) -> float:
+        """The mean of a column over the rows that have these values."""
+        return float(self.where(**columns).column(name).mean())
+
+    def curve(self, name: str, x: str, y: str) -> Curve:
+        """The line of two columns, by its name in the legend; a column `constant_...` is the guess's."""
+        return Curve(name, self.column(x), self.column(y), "guess" if "constant_" in y else "curve")
+
+    def curves(self, x: str, columns: Mapping[str, str]) -> list[Curve]:
+        """A line for each of these columns, by its name in the legend."""
+        return [self.curve(name, x, y) for name, y in columns.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Axes with their units, and curves. `log`: the logarithmic axes, where every value is positive."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    log: Literal["", "x", "y", "xy"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Panels side by side, one file each of PNG and SVG."""
+
+    name: str
+    title: str
+    panels: Sequence[Panel]
+
+
+class Finding:
+    """Whether our numbers agree with a claim of `claims.toml`, and the values that its texts name."""
+
+    def __init__(self, claim: str, agrees: object, **values: Any) -> None:
+        self.claim = claim
+        self.agrees = bool(agrees)
+        self.values = values
+
+
+def but(lead: str, cases: Sequence[str], separator: str = "; ") -> str:
+    """Cases in which a claim does not hold, behind the words that lead to them; nothing where there are none."""
+    return f"{lead}{separator.join(cases)}" if cases else ""
+
+
+Point: TypeAlias = tuple[Any, ...]
+Tables: TypeAlias = Mapping[str, Rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an experiment found: rows by the names of their tables, figures and findings."""
+
+    tables: Tables
+    figures: Sequence[Figure]
+    findings: Sequence[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A named experiment: `points` are its data, mechanisms and sweep; `measure(setup, *point)` makes the rows of one;
+    `conclude` sees all."""
+
+    name: str
+    about: str
+    points: Callable[[Setup], Iterable[Point]]
+    measure: Callable[..., Iterable[Row]]
+    conclude: Callable[[Setup, Tables], Iterator[Figure | Finding]]
+
+    def run(self, setup: Setup, each: Callable[[list[Point]], Iterable[Point]] = iter) -> Outcome:
+        """All of its work; `each` may show how far it is."""
+        tables = defaultdict[str, Rows](Rows)
+        for point in each(list(self.points(setup))):
+            for row in self.measure(setup, *point):
+                tables[row.table].append(row)
+        found = list(self.conclude(setup, tables))
+        figures = [one for one in found if isinstance(one, Figure)]
+        findings = [one for one in found if isinstance(one, Finding)]
+        return Outcome({name: rows for name, rows in tables.items() if rows}, figures, findings)
