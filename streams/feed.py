@@ -206,6 +206,7 @@ class Feed:
         except self._errors as error:
             self._failed.append(error)
             return
+        sending.add_callback(lambda _: BROKER.back())
         sending.add_errback(self._failed.append)
 
     def _raise_failed(self) -> None:

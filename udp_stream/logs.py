@@ -141,11 +141,12 @@ class Trouble:
         self._clock, self._said = clock, dict[str, float]()
         self._began_s: float | None = None
 
-    def is_due(self, what: str) -> bool:
-        """Whether to say this now: it has not been said for `SAY_AGAIN_S`. The first call begins the trouble."""
+    def is_due(self, what: str, ago_s: float = 0.0) -> bool:
+        """Whether to say this now: it has not been said for `SAY_AGAIN_S`. The first call begins the trouble, so long
+        ago."""
         now_s = self._clock()
         if self._began_s is None:
-            self._began_s = now_s
+            self._began_s = now_s - ago_s
         if now_s - self._said.get(what, -math.inf) < SAY_AGAIN_S:
             return False
         self._said[what] = now_s
@@ -203,14 +204,15 @@ class Outage:
     def lasted_s(self) -> float:
         return self._trouble.lasted_s
 
-    def away(self) -> None:
-        """It does not answer."""
+    def away(self, gone: str = "", ago_s: float = 0.0) -> None:
+        """It does not answer, and was asked so long ago; `gone` says so in other words."""
         self._complained_s = self._clock()
-        self._trouble.is_due("")  # begins it
-        if self.lasted_s >= self._after_s and self._trouble.is_due(self._gone):
+        self._trouble.is_due("", ago_s)  # begins it
+        text = gone or self._gone
+        if self.lasted_s >= self._after_s and self._trouble.is_due(text):
             again = f" for {self.lasted_s:.0f} s" if self._was_said else ""
             self._was_said = True
-            say(f"{self._gone}{again}", "outage", level=WARNING)
+            say(f"{text}{again}", "outage", level=WARNING)
 
     def back(self) -> None:
         """It has answered."""

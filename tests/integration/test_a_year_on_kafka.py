@@ -8,6 +8,7 @@ import pytest
 from kafka import TopicPartition
 
 from lab.process import free_ports
+from lab.services import command
 from streams.topics import admin, create_topics, group_of
 from tests.forked import forked_to_log
 from tests.integration.deployment import agree, log_of, worker
@@ -116,20 +117,28 @@ def test_pings_that_were_deleted_before_they_were_read_have_a_status_of_their_ow
     assert ended(started(here)) == Lost.exit_status
 
 
-def test_a_redis_that_is_away_is_waited_for_and_old_pings_are_said(city, redis_server):
+@pytest.mark.parametrize("dies", [True, False], ids=["killed", "full"])
+def test_a_redis_that_is_away_or_full_is_waited_for_and_old_pings_are_said(dies, city, redis_server):
+    gone = "the ledger does not answer" if dies else "maxmemory"
     here = city(fleet_log(clean=True), ledger=redis_server.url)
     here.feed()
     with agree(here) as (stack, expected):
         one = stack.enter_context(worker(here, "one", stop="SIGSTOP@recorded@2"))
         until(lambda: is_stopped(one))
-        redis_server.kill()
+        if dies:
+            redis_server.kill()
+        else:
+            command(redis_server.port, "CONFIG", "SET", "maxmemory", "1")
         one.send_signal(signal.SIGCONT)
-        until(lambda: any("the ledger does not answer" in text for _, text in said(here)))
+        until(lambda: any(gone in text for _, text in said(here)))
         time.sleep(8)  # more than the client's own pauses
         assert one.poll() is None
-        redis_server.restart()
+        if dies:
+            redis_server.restart()
+        else:
+            command(redis_server.port, "CONFIG", "SET", "maxmemory", "0")
         here.wait_for(expected, one)
-        assert sum("the ledger does not answer" in text for _, text in said(here)) == 1
+        assert sum(gone in text for _, text in said(here)) == 1
         assert sum("the ledger answers again" in text for _, text in said(here)) == 1
         here.feed(here.messages[:200])
         until(lambda: (late_in_status(here) or {"pings": 0})["pings"] > 0)

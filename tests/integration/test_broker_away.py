@@ -12,6 +12,7 @@ from faust.types import TP
 
 from lab.process import free_ports
 from streams.kafka import Committed, Offsets
+from streams.topics import group_of
 from tests.forked import forked_to_log
 from tests.integration.deployment import agree, found_city, log_of, worker
 from tests.integration.test_once import is_stopped, until
@@ -73,6 +74,25 @@ def test_what_was_committed_is_known_or_waited_for_while_a_broker_starts(kafka_s
             await asked_all_the_time(consumer)
 
     asyncio.run(run())
+
+
+@pytest.mark.long
+def test_a_feed_says_that_the_broker_went_and_that_it_is_back(tmp_path, kafka_server):
+    here = found_city(tmp_path, kafka_server.bootstrap, [])
+    process = forked_to_log(
+        "tests.forked", ["feed", "--config", here.config, "--fleet", "20"], tmp_path / "log", tmp_path
+    )
+    said = lambda text: (tmp_path / "log").read_text().count(text)  # noqa: E731
+    try:
+        until(lambda: any(one.end for one in group_of(here.settings.kafka).partitions))
+        kafka_server.kill()
+        until(lambda: said("a Kafka broker does not answer"))
+        kafka_server.restart()
+        until(lambda: said("Kafka answers again"))
+        assert process.poll() is None and said("a Kafka broker does not answer") == 1
+    finally:
+        process.terminate()
+        process.wait(20)
 
 
 @pytest.mark.long

@@ -10,13 +10,13 @@ from udp_stream.ledgers.redis_connection import connection_to
 
 
 class Server:
-    """Away until `back_s`. Each try takes a second, and so does each pause."""
+    """Away until `back_s`. Each try takes a second or longer, and each pause a second."""
 
-    def __init__(self, back_s, trouble):
-        self.back_s, self.trouble, self.now_s = back_s, trouble, 0.0
+    def __init__(self, back_s, trouble, try_s):
+        self.back_s, self.trouble, self.try_s, self.now_s = back_s, trouble, try_s, 0.0
 
     def send(self, _url, commands):
-        self.now_s += 1.0
+        self.now_s += self.try_s
         return ([b"PONG"] * len(commands), None) if self.now_s > self.back_s else ([], self.trouble)
 
     def wait(self, _seconds):
@@ -29,8 +29,8 @@ def ask(monkeypatch):
     """Ask a server for a PONG: the answer, the server, and the patience."""
     monkeypatch.setattr(redis_connection.time, "sleep", lambda _: None)
 
-    def asked(back_s, trouble=None, ended=False):
-        server = Server(back_s, trouble or exceptions.ConnectionError("refused"))
+    def asked(back_s, trouble=None, ended=False, try_s=1.0):
+        server = Server(back_s, trouble or exceptions.ConnectionError("refused"), try_s)
         connection = connection_to("redis://127.0.0.1:1/0", "{udp}", {})
         connection.connections = server
         connection.patience = patience = Patience(clock=lambda: server.now_s)
@@ -54,8 +54,15 @@ def test_ten_minutes_without_redis_are_waited_for_and_said_twice(ask, capsys):
 
 
 def test_a_server_that_starts_again_is_not_worth_a_line(ask, capsys):
-    assert ask(back_s=2.0)[0] == [b"PONG"]
+    assert ask(back_s=1.0)[0] == [b"PONG"]
     assert capsys.readouterr().err == ""
+
+
+def test_a_server_that_hangs_is_said_with_the_first_question_that_it_leaves_open(ask, capsys):
+    """A server that is paused takes questions and answers none of them: each takes the client's half a minute."""
+    assert ask(back_s=50.0, try_s=30.0)[0] == [b"PONG"]
+    away, back = capsys.readouterr().err.splitlines()
+    assert "does not answer" in away and back.endswith("after 60 s")
 
 
 def test_no_worker_waits_for_ever(ask):

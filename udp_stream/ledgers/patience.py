@@ -12,6 +12,8 @@ from udp_stream.logs import Outage
 WAIT_S: Final = 900.0
 """After this time a worker ends (status 4): another may reach the ledger. The group waits 1,000 s."""
 
+WAITS: Final = "; the worker waits for it, for a quarter of an hour at most"
+
 PAUSE_S: Final = 2.0
 
 SAID_S: Final = 2.0
@@ -23,12 +25,9 @@ class Patience:
     takes half a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = WAIT_S) -> None:
-        self._outage = Outage(
-            "the ledger does not answer; the worker waits for it, for a quarter of an hour at most",
-            "the ledger answers again",
-            after_s=SAID_S,
-            clock=clock,
-        )
+        there = "the ledger answers again"
+        self._outage = Outage(f"the ledger does not answer{WAITS}", there, after_s=SAID_S, clock=clock)
+        self._clock, self._asked_s = clock, clock()
         self._seconds, self.tries, self._ended = seconds, 0, threading.Event()
 
     @property
@@ -39,9 +38,15 @@ class Patience:
         """The worker stops: nothing is waited for any more."""
         self._ended.set()
 
-    def away(self) -> None:
+    def ask(self) -> None:
+        """A try begins."""
+        self._asked_s = self._clock()
+
+    def away(self, why: str = "") -> None:
+        """The try has failed; `why` says what a person can do."""
         self.tries += 1
-        self._outage.away()
+        gone = f"the ledger takes nothing: {why}{WAITS}" if why else ""
+        self._outage.away(gone, self._clock() - self._asked_s)
 
     def back(self) -> None:
         self._outage.back()

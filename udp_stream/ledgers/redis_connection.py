@@ -91,6 +91,8 @@ def sentence(trouble: Exception | None, tls: bool = False) -> str:
     if found is not None:
         return _of_tls(found)
     text = str(trouble)
+    if why := full(trouble):
+        return why
     match trouble:
         case exceptions.AskError():
             return "it is one server of a cluster: write redis+cluster:// in ledger.url"
@@ -109,6 +111,17 @@ def sentence(trouble: Exception | None, tls: bool = False) -> str:
             )
             return f"it ends the connection. {why}"
     return text or type(trouble).__name__
+
+
+def full(trouble: Exception | None) -> str:
+    """What a person can do for a server without room; "" where that is not its trouble.
+
+    >>> full(exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"))
+    'its disk is full, or cannot be written: make room there'
+    """
+    if isinstance(trouble, exceptions.OutOfMemoryError):
+        return "its memory is full: raise its maxmemory; then `udp-stream ledger archive` takes out what is over"
+    return "its disk is full, or cannot be written: make room there" if str(trouble).startswith("MISCONF") else ""
 
 
 def _of_tls(error: ssl.SSLError) -> str:
@@ -147,8 +160,9 @@ _PASSING = (
     exceptions.TryAgainError,
     exceptions.ClusterDownError,
     exceptions.ReadOnlyError,
+    exceptions.OutOfMemoryError,
 )
-_PASSING_WORDS = ("NOREPLICAS", "BUSY ", "LOADING", "MASTERDOWN")
+_PASSING_WORDS = ("NOREPLICAS", "BUSY ", "LOADING", "MASTERDOWN", "MISCONF")
 _NO_ANSWER = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.InvalidResponse, OSError)
 
 # Trying again is decided in `Connection.exchange`. RESP2: the replies that scripts and clusters give have one form.
@@ -228,6 +242,8 @@ class Connection:
         pauses, and no patience either."""
         trouble: Exception | None = None
         for pause in self._pauses(pauses):
+            if self.patience:
+                self.patience.ask()
             holder = self.holder  # other threads may find or lose it meanwhile
             if holder is None:
                 holder, trouble = self._find()
@@ -242,7 +258,7 @@ class Connection:
                 if self.slot is not None:
                     self.holder = None
             if self.patience:
-                self.patience.away()
+                self.patience.away(full(trouble))
             if pause is not None:
                 time.sleep(pause)
         raise DependencyUnavailable(
@@ -334,7 +350,7 @@ def _urls(asked: str, nodes: Sequence[Any]) -> list[str]:
 
 
 def _is_final(trouble: Exception, clustered: bool) -> bool:
-    """Whether asking again would not help: a wrong password, a full memory or disk, a cluster asked as one server."""
+    """Whether asking again would not help: a wrong password, a cluster asked as one server."""
     if isinstance(trouble, (exceptions.AuthenticationError, exceptions.AuthorizationError)):
         return True
     if isinstance(trouble, exceptions.AskError) and not clustered:
