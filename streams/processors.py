@@ -23,6 +23,7 @@ from streams.kafka import Committed, Headers, Offsets, OutgoingRecord, Producer,
 from streams.records import query_records, release_records, smoothed_records, withdrawal_records
 from streams.topics import OTHER_QUERIES, Binding, Topics, mark_header, mark_in, other_version
 from udp_stream.errors import ConfigError, Fenced, Lost
+from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.pings.times import parse_timestamps
@@ -689,6 +690,11 @@ class ShardProcessor(Partitions[ShardAssignment]):
             if is_running and isinstance(message, wire.PositionsEnd) and message.asked not in ("", self._asked):
                 raise ConfigError(f"the writer of {where} {OTHER_QUERIES}")
             assigned.protocol.add(one.offset, message)
+
+    def doubt(self) -> UnitDoubt | None:
+        """The releases that give evidence of another unit of speed, if we plan and some do."""
+        planner = self._assignments.get(PLANNER)
+        return None if planner is None else planner.context.doubt
 
     async def _carry_out(self, assigned: ShardAssignment, step: Any) -> bool:
         await self._work[type(step)](assigned, step)

@@ -197,6 +197,7 @@ async def _work(
 
         pings = SourceProcessor(common, rules, idle_s, look)
         parts = ShardProcessor(common, context, ledger, thread, once)
+        log.doubt = parts.doubt
         lanes = connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
         signs = _Signs(app, topics, offsets, pings, parts, patience)

@@ -26,6 +26,7 @@ import numpy as np
 
 from udp_stream.errors import ConfigError, Lost
 from udp_stream.files import draft_of, named, sync_directory
+from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.opening import ledger_place
@@ -120,6 +121,10 @@ class _Runtime:
         self._noted = False
         self._due: frozenset[str] | None = None
         self._written = frozenset[str]()
+
+    def doubt(self) -> UnitDoubt | None:
+        """The releases that give evidence of another unit of speed, if some do."""
+        return self._context.doubt
 
     def _pass_on(self, read: ReadResult) -> None:
         self._report(batch_read(read))
@@ -239,6 +244,7 @@ class Embedded(_Runtime):
         self._ask({every: latest.push(frame.pings, rows, watermark_ms) for every, latest in self._latest.items()})
 
     def _released(self, counts: SlotCounts) -> None:
+        self.summary.doubt = self.doubt()
         left = budget_left(counts, self._context, self._ledger)
         self.summary.spent(counts.start_ms, int(np.unique(counts.plate).size), left)
 
@@ -469,7 +475,8 @@ def say_ahead(ahead_s: float, resets: bool = False) -> None:
 
 
 class SpokenLog:
-    """A `RunLog` with a clock and a voice: an observer of a run. `say_due` is to be called about once a second.
+    """A `RunLog` with a clock and a voice: an observer of a run. `say_due` is to be called about once a second. `doubt`
+    tells which releases are in doubt of their unit.
 
     >>> import sys
     >>> from datetime import UTC
@@ -485,11 +492,12 @@ class SpokenLog:
 
     def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
         self._log = RunLog(slots, grace_ms)
+        self.doubt: Callable[[], UnitDoubt | None] = lambda: None
 
     def observe(self, fact: Fact) -> None:
         self._log.observe(fact, time.monotonic())
 
     def say_due(self, *, at_the_end: bool = False) -> None:
         now_s = time.monotonic()
-        for line in self._log.lines(now_s, ahead_s=time.time() - now_s, at_the_end=at_the_end):
+        for line in self._log.lines(now_s, time.time() - now_s, self.doubt(), at_the_end=at_the_end):
             say(line.text, line.event, line.figures, WARNING if line.warns else INFO)

@@ -8,7 +8,9 @@ can carry discrete noise.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from math import prod
 
 NANO = 10**9
 
@@ -18,6 +20,19 @@ QUANTA_PER_KMH = 4096
 KMH_QUANTUM = 1 / QUANTA_PER_KMH
 
 KMH_PER_UNIT = {"kmh": 1.0, "mps": 3.6, "mph": 1.609344, "knots": 1.852}
+
+
+def factor_in_words(units: Sequence[str], configured: str) -> str:
+    """A unit that may be any of these, by how many times it is the configured one.
+
+    >>> factor_in_words(["mph", "knots"], "kmh"), factor_in_words([], "kmh")
+    ('another unit, by a factor of about 1.7', 'another unit')
+    """
+    factors = [KMH_PER_UNIT[unit] / KMH_PER_UNIT[configured] for unit in units]
+    if not factors:
+        return "another unit"
+    return f"another unit, by a factor of about {prod(factors) ** (1 / len(factors)):.2g}"
+
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+import shlex
 from collections import Counter, defaultdict
 
 import pytest
@@ -58,7 +60,11 @@ def replay(file, folder, *flags):
     done = run_verb(["replay", file, "--ledger", "ledger", "--out", "out", *words], cwd=folder)
     assert done.returncode == 0, done.stderr.decode()
     found = defaultdict(Counter)
-    for record in map(decode, (folder / "out").read_bytes().splitlines()):
+    for line in (folder / "out").read_bytes().splitlines():
+        if b'"withdraws"' in line:
+            found[json.loads(line)["hat"]["slot_start"][:13]]["withdrawn"] += 1
+            continue
+        record = decode(line)
         found[record.hat.slot_start[:13]][record.status] += 1
         assert record.status != "withheld_unit" or (record.privacy.epsilon == 0 and record.mean is None)
     return found, " ".join(done.stderr.decode().split())
@@ -74,13 +80,15 @@ def slower(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("factor", "pings", "noon"),
+    ("factor", "pings", "noon", "looks"),
     [
-        (1 / 3.6, two_days, "2016-11-25T12"),
-        pytest.param(3.6, a_day_twice, "2015-06-07T12", marks=pytest.mark.long),
+        (1 / 3.6, two_days, "2016-11-25T12", "'mps'"),
+        pytest.param(3.6, a_day_twice, "2015-06-07T12", "another unit", marks=pytest.mark.long),
     ],
 )
-def test_a_unit_that_changes_at_noon_is_told_and_then_nothing_is_released_or_charged(factor, pings, noon, tmp_path):
+def test_a_unit_that_changes_at_noon_is_told_and_then_nothing_is_released_or_charged(
+    factor, pings, noon, looks, tmp_path
+):
     found, said = replay(written(tmp_path / "pings.ndjson", factor, pings, noon), tmp_path)
     slots = after(noon, found)
     told = next(at for at, statuses in enumerate(slots) if "withheld_unit" in statuses)
@@ -88,6 +96,15 @@ def test_a_unit_that_changes_at_noon_is_told_and_then_nothing_is_released_or_cha
     assert all(statuses.keys() == {"withheld_unit"} for statuses in slots[told:])
     assert not any("withheld_unit" in one for slot, one in found.items() if slot < noon)
     assert "speed.unit_checked" in said
+    (out,) = re.findall(f"look like speeds in {looks}.*? ([0-9,]+) releases of them are out: `udp-stream (.*?)`", said)
+    done = run_verb([*shlex.split(out[1]), "--ledger", "ledger"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    withdrawn = {slot: some["withdrawn"] for slot, some in replay(tmp_path / "pings.ndjson", tmp_path)[0].items()}
+    since = min(slot for slot, count in withdrawn.items() if count)
+    assert since[:-2] == noon[:-2] and abs(int(since[-2:]) - 12) <= 1
+    wrong = [slot for slot in sorted(found) if slot >= since and "withheld_unit" not in found[slot]]
+    assert int(out[0].replace(",", "")) == sum(found[slot]["released"] for slot in wrong) > 20
+    assert {slot for slot, count in withdrawn.items() if count} == set(wrong)
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
         assert ledger.verify() == []
         for entry in ledger.entries():

@@ -110,3 +110,36 @@ def test_a_sparse_fleet_that_stands_says_nothing():
 def test_too_few_pairs_fit_neither_a_unit_nor_none():
     found = unit_evidence(decoded(scaled(10)[:60], "kmh"), "kmh")
     assert found.unit is None and found.fault is None
+
+
+def changed(pings, share, factor):
+    """The last share of the pings is so many times what it was."""
+    since = round(len(pings) * (1 - share))
+    for at, message in enumerate(pings):
+        one = json.loads(message)
+        yield json.dumps(one | {"speed": one["speed"] * factor}).encode() if at >= since else message
+
+
+@pytest.mark.parametrize("share", [0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.8])
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize(("of", "to"), [*itertools.permutations(["kmh", "mps", "mph"], 2)])
+def test_of_a_unit_that_changes_on_the_way_no_third_is_named(of, to, is_sparse, share):
+    factor = KMH_PER_UNIT[of] / KMH_PER_UNIT[to]
+    log = twice_a_minute(1 / KMH_PER_UNIT[of]) if is_sparse else scaled(1 / KMH_PER_UNIT[of])
+    found = unit_evidence(decoded(list(changed(log, share, factor)), of), of)
+    if found.unit in (None, of):
+        return  # too little of the other one
+    assert found.named == f"{to!r}" or "factor" in found.named
+    if found.changes and not is_sparse:
+        assert float(found.named.rpartition(" ")[2]) == pytest.approx(1 / factor, rel=0.1)
+
+
+@pytest.mark.parametrize("unit", KMH_PER_UNIT)
+@pytest.mark.parametrize("read_in", KMH_PER_UNIT)
+def test_a_unit_is_named_where_no_other_fits(unit, read_in):
+    found = unit_evidence(decoded(scaled(1 / KMH_PER_UNIT[unit]), read_in), read_in)
+    assert found.unit == unit
+    if {unit, read_in} != {"mph", "knots"}:  # which are near each other
+        assert found.named == repr(unit) and not found.changes
+    between = unit_evidence(decoded(scaled(1 / 1.726), "kmh"), "kmh")  # mph and knots
+    assert len(between.fits) == 2 and between.named.endswith("1.7")

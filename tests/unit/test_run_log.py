@@ -4,6 +4,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.logs import end_log
 from udp_stream.pings.decode import Reason
 from udp_stream.release.facts import BatchRead, RunLog, SlotCounted, SlotPublished, SlotRecorded, SlotsDropped
@@ -111,3 +112,14 @@ def test_slots_that_are_withheld_for_their_unit_are_a_warning_each(grid):
             {"hats": count} for status, count in hats.items() if status == "withheld_unit"
         ]
         assert all("speed.unit" in line.text for line in warned)
+
+
+def test_the_warning_of_a_unit_says_which_since_when_and_how_to_take_back_what_is_out(grid):
+    log = RunLog(grid, 120_000)
+    doubt = UnitDoubt("2024-01-08T12:00:00+05:30", "2024-01-08T15:00:00+05:30", 40, "kmh", "'mps'")
+    for hats, warns in (({"released": 2}, False), ({"withheld_unit": 2}, True)):
+        log.observe(SlotPublished(MIDNIGHT_S * 1000, hats), MIDNIGHT_S)
+        warned = [line for line in log.lines(MIDNIGHT_S + 10, doubt=doubt) if line.warns]
+        assert bool(warned) == warns
+    assert all(word in warned[0].text for word in ("'mps'", f"--from {doubt.since} --to {doubt.until}", "40 releases"))
+    assert warned[0].figures == {"hats": 2, "since": doubt.since, "until": doubt.until, "released": 40}

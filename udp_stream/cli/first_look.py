@@ -143,7 +143,7 @@ def _odd_unit(evidence: UnitEvidence, settings: Settings) -> str | None:
     configured = settings.ping_rules.unit
     if evidence.unit in (None, configured) or settings.speed.unit_checked:
         return None
-    return f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.unit!r}"
+    return f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.named}"
 
 
 def stop_or_warn(error: UdpStreamError, settings: Settings, warn: Callable[[str], None] | None = None) -> None:

@@ -18,7 +18,7 @@ from udp_stream.logs import counted, is_quiet
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
-from udp_stream.release.facts import UNIT_IN_DOUBT, SlotRow, Summary
+from udp_stream.release.facts import SlotRow, Summary, doubt_in_words
 from udp_stream.settings import Settings
 from udp_stream.units import REPEATS_SHARE
 from udp_stream.version import __version__
@@ -134,7 +134,7 @@ def troubles(summary: Summary) -> Iterator[str]:
     if summary.held:
         yield f"{summary.held:,} accepted pings wait in slots that were not released. {way}"
     if withheld := summary.hats["withheld_unit"]:
-        yield f"HATs withheld: {withheld:,}, because {UNIT_IN_DOUBT}."
+        yield f"HATs withheld: {withheld:,}, because {doubt_in_words(summary.doubt)}."
     if summary.repeats > REPEATS_SHARE * summary.pings:
         share = f"{summary.repeats:,} of {summary.pings:,} pings ({summary.repeats / summary.pings:.0%})"
         yield f"{share} share plate and time with another and count once: {COARSE} (`udp-stream init FILE` says which)."

@@ -14,6 +14,7 @@ import numpy as np
 from udp_stream.forecast.model import Predicted, ReleasedHats
 from udp_stream.forecast.news import log_likelihoods
 from udp_stream.mechanisms.noise import Floats
+from udp_stream.units import KMH_PER_UNIT, factor_in_words
 
 ORDINARY: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)
 """What a city's speeds may be of their forecasts on any day, storms and empty roads included."""
@@ -53,6 +54,37 @@ class Evidence(NamedTuple):
     @property
     def is_enough(self) -> bool:
         return max(self) >= ENOUGH
+
+
+class UnitDoubt(NamedTuple):
+    """Releases that may be of speeds in another unit, of slots that start from `since` until `until` (ISO 8601).
+    `configured` is the unit that was set, `likely` the other one in words.
+
+    >>> UnitDoubt("2024-01-08T12:00:00+05:30", "2024-01-08T15:00:00+05:30", 40, "kmh", "'mps'").released
+    40
+    """
+
+    since: str
+    until: str
+    released: int
+    configured: str
+    likely: str
+
+
+def likely_unit(evidence: Evidence, configured: str) -> str:
+    """The other unit in words: by name where it is the only one that no ordinary day explains.
+
+    >>> likely_unit(Evidence(slower=20.0), "kmh"), likely_unit(Evidence(faster=20.0), "mph")
+    ("'mps'", "'kmh'")
+    >>> likely_unit(Evidence(faster=20.0), "mps")
+    'another unit, by a factor of about 0.4'
+    """
+    factors = {unit: KMH_PER_UNIT[configured] / kmh for unit, kmh in KMH_PER_UNIT.items()}
+    if evidence.faster > evidence.slower:
+        fits = [unit for unit, factor in factors.items() if factor > max(ORDINARY)]
+    else:
+        fits = [unit for unit, factor in factors.items() if factor < min(ORDINARY)]
+    return repr(fits[0]) if len(fits) == 1 else factor_in_words(fits, configured)
 
 
 def evidence_of(usual: Predicted, seen: ReleasedHats, max_kmh: float) -> tuple[float, float]:

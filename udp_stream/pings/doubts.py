@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from math import inf, isinf, isnan, log, nan
 
@@ -13,7 +13,7 @@ from udp_stream.pings.decode import Pings
 from udp_stream.pings.found import PINGS_JUDGED_MIN, PLATES_PER_PING, POLL_MS, SNAPSHOT_MS
 from udp_stream.pings.mends import SHARE_MIN
 from udp_stream.pings.tracks import JUMP_KMH, steps_km
-from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH, REPEATS_SHARE
+from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH, REPEATS_SHARE, factor_in_words
 
 SHARE_OF_ONE_PLATE, TIMES_MEDIAN = 0.1, 10
 """One of ten plates or more with a tenth of all pings and ten times the median's is a word for a missing plate (the
@@ -103,7 +103,7 @@ def _comes_twice(time_ms: int, zone: tzinfo) -> bool:
 PAIRS_MIN, SPARSE_PAIRS_MIN = 100, 500
 """With fewer pairs of pings 4 to 30 s apart they are looked for farther apart; with fewer of those nothing is said."""
 
-FITS_NONE = "by how far buses go, speeds fit no unit that is known (scaled? places that stand still?)"
+FITS_NONE = "by how far buses go, speeds fit no unit that is known (scaled? changed? places that stand still?)"
 ALL_ZERO = 'every speed is 0, and buses move: the feed has no speeds (speed.from = "movement" derives them)'
 """The faults of evidence."""
 
@@ -119,12 +119,16 @@ _SPARSE_BELOW, _SPARSE_ABOVE = 0.25, 0.15
 class UnitEvidence:
     """What `pairs` pairs of pings say: distance over time is `ratio` times the reported speed (median, by distance; of
     pings far apart of all together). `unit`: of those that fit the configured unit, or the nearest; None if none fits,
-    or, with ratio nan, if there are too few pairs. `pairs` and `ratio` must not be shown."""
+    or, with ratio nan, if there are too few pairs. `pairs` and `ratio` must not be shown. `changes`: the first pairs do
+    not fit the same as the last ones, so that all together may fit a third. `named` is the unit in words: by its name
+    only if nothing else fits, else by how many times it is the configured one."""
 
     pairs: int
     ratio: float
     unit: str | None
     fits: tuple[str, ...] = ()
+    changes: bool = False
+    named: str = ""
 
     @property
     def fault(self) -> str | None:
@@ -148,19 +152,33 @@ def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
     near = of_one & (seconds >= _SECONDS[0]) & (seconds <= _SPARSE_SECONDS[1]) & (km * 3600 <= JUMP_KMH * seconds)
     if near.sum() >= PAIRS_MIN and not speed.any() and km[near].sum() * 3600 > _MOVING_KMH * seconds[near].sum():
         return UnitEvidence(int(near.sum()), inf, None)
-    fits = of_one & (seconds >= _SECONDS[0]) & (seconds <= _SECONDS[1])
+    dense = of_one & (seconds >= _SECONDS[0]) & (seconds <= _SECONDS[1])
     reported = (speed[1:] + speed[:-1]) / 2
-    fits &= (np.minimum(speed[1:], speed[:-1]) > _MOVING_KMH) & (km > 0)
-    fits &= np.abs(np.diff(speed)) <= _EVEN * reported
-    pairs = int(fits.sum())
-    if pairs >= PAIRS_MIN:
-        said_km = (seconds * reported)[fits] / 3600
-        return _evidence(pairs, _median(km[fits] / said_km, said_km), configured, _BELOW, _ABOVE)
-    sparse = near & (seconds >= _SPARSE_SECONDS[0])
-    said = float((seconds * reported)[sparse].sum()) / 3600
-    if (count := int(sparse.sum())) < SPARSE_PAIRS_MIN or said == 0 or not (gone := float(km[sparse].sum())):
+    dense &= (np.minimum(speed[1:], speed[:-1]) > _MOVING_KMH) & (km > 0)
+    dense &= np.abs(np.diff(speed)) <= _EVEN * reported
+    said_km = seconds * reported / 3600
+    if (pairs := int(dense.sum())) >= PAIRS_MIN:
+        chosen, least, band = dense, PAIRS_MIN, (_BELOW, _ABOVE)
+    else:
+        chosen, least, band = near & (seconds >= _SPARSE_SECONDS[0]), SPARSE_PAIRS_MIN, (_SPARSE_BELOW, _SPARSE_ABOVE)
+    rows = np.flatnonzero(chosen)
+    if rows.size < least:
         return UnitEvidence(pairs, nan, None)
-    return _evidence(count, gone / said, configured, _SPARSE_BELOW, _SPARSE_ABOVE)
+    rows = rows[np.argsort(pings.time_ms[order][1:][rows], kind="stable")]
+    found = []
+    at_ends = min(least, rows.size // 3)
+    for some in (rows, rows[:at_ends], rows[-at_ends:]):
+        gone, said = km[some], said_km[some]
+        if not gone.any() or not said.any():
+            return UnitEvidence(pairs, nan, None)
+        ratio = _median(gone / said, said) if chosen is dense else float(gone.sum() / said.sum())
+        found.append(_evidence(some.size, ratio, configured, *band))
+    whole, first, last = found
+    changes = not first.unit == last.unit == whole.unit
+    if not changes and len(whole.fits) == 1:
+        return replace(whole, named=repr(whole.unit))
+    told = next((one for one in (last, first) if one.unit not in (None, configured)), whole)
+    return replace(whole, changes=changes, named=factor_in_words(told.fits, configured))
 
 
 def _evidence(pairs: int, ratio: float, configured: str, below: float, above: float) -> UnitEvidence:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused, UdpStreamError
+from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, Verdict
 from udp_stream.ledger.rules import archived_s, budget_balances, iso_utc, largest_budgets, periods_to_compare
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms
@@ -308,6 +309,11 @@ class ReleaseContext:
     def question(self) -> CityQuestion | None:
         return AskShape() if self.city is None and self.policy.shapes else self.city
 
+    @property
+    def doubt(self) -> UnitDoubt | None:
+        """The releases that give evidence of another unit of speed, if some do."""
+        return None if self.forecaster is None else self.forecaster.doubt
+
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
         return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
 
@@ -320,7 +326,9 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
         sums = PresenceForecaster(context.calendar.slots, rules, context.software, context.trial)
         return replace(context, forecaster=sums)
     judges = context.judges_unit and policy.forecasts
-    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes, judges)
+    forecaster = Forecaster(
+        context.calendar.slots, policy.max_speed, context.software, policy.shapes, judges, policy.unit
+    )
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
     return replace(context, forecaster=forecaster, planner=planner)
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.pings.decode import Reason
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release, ResultStatus, Status, decode
@@ -378,6 +379,7 @@ class Summary:
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     answers_made: int = 0
     by_slot: dict[int, SlotRow] = field(default_factory=dict)
+    doubt: UnitDoubt | None = None
     _recording_ms: int = 0
 
     def observe(self, fact: Fact) -> None:
@@ -450,10 +452,21 @@ STEADY_S: Final = 600.0
 BEHIND_S: Final = 600.0
 """From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
 
-UNIT_IN_DOUBT: Final = (
-    "releases say that speeds are in another unit than speed.unit: slots are withheld, at no charge, until a person "
-    "sets it, or speed.unit_checked = true if it is right"
-)
+
+def doubt_in_words(doubt: UnitDoubt | None) -> str:
+    """Why slots are withheld for their unit, and what a person does about it and about the releases before.
+
+    >>> doubt_in_words(None).partition(":")[0]
+    'releases say that speeds are in another unit than speed.unit'
+    """
+    how = "slots are withheld, at no charge, until a person sets it, or speed.unit_checked = true if it is right"
+    if doubt is None:
+        return f"releases say that speeds are in another unit than speed.unit: {how}"
+    why = f"releases since {doubt.since} look like speeds in {doubt.likely}, and speed.unit is {doubt.configured!r}"
+    span = f"--from {doubt.since} --to {doubt.until} --reason 'wrong unit of speed'"
+    out = f"{counted(doubt.released, 'release')} of them are out"
+    return f"{why}: {how}. {out}: `udp-stream ledger withdraw {span}`, with its --ledger or --config, takes them back"
+
 
 PARTIAL: Final = "less than half of their slot was read"
 
@@ -535,13 +548,21 @@ class RunLog:
                 for slot in self._slots.values():
                     slot.due = 0
 
-    def lines(self, now_s: float, *, ahead_s: float = 0.0, at_the_end: bool = False) -> list[Line]:
-        """What is to be said now: of slots that are out, and of what comes in. Ask about once a second."""
+    def lines(
+        self, now_s: float, ahead_s: float = 0.0, doubt: UnitDoubt | None = None, *, at_the_end: bool = False
+    ) -> list[Line]:
+        """What is to be said now: of slots that are out, and of what comes in. Ask about once a second. `doubt` is said
+        where slots are withheld for their unit."""
         out = [at for at, slot in self._slots.items() if slot.due <= 0 and now_s - slot.last_s >= QUIET_S]
         slots = [(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out)]
         in_doubt = sum(slot.hats["withheld_unit"] for _, slot in slots)
-        doubts = [Line("unit", UNIT_IN_DOUBT, {"hats": in_doubt}, warns=True)] if in_doubt else []
-        return [*(self._slot_line(*slot) for slot in slots), *doubts, *self._incoming(now_s, ahead_s, at_the_end)]
+        lines = [self._slot_line(*slot) for slot in slots]
+        if in_doubt:
+            figures: dict[str, object] = {"hats": in_doubt}
+            if doubt is not None:
+                figures |= {"since": doubt.since, "until": doubt.until, "released": doubt.released}
+            lines.append(Line("unit", doubt_in_words(doubt), figures, warns=True))
+        return [*lines, *self._incoming(now_s, ahead_s, at_the_end)]
 
     def _slot_line(self, start_ms: int, slot: _ClosedSlot) -> Line:
         start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)

@@ -18,7 +18,7 @@ from udp_stream.forecast.model import DAYS, PER_HAT, Memory, ReleasedHats, SlotF
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
 from udp_stream.forecast.presence import PresenceEstimates, PresenceMemory
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
-from udp_stream.forecast.unit import Evidence, evidence_of
+from udp_stream.forecast.unit import Evidence, UnitDoubt, evidence_of, likely_unit
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.base import NonNegative, Share
 from udp_stream.mechanisms.city_tree import city_bins
@@ -415,6 +415,9 @@ def value_of(record: Release) -> tuple[float, float]:
 class SlotForecaster(ABC):
     """What learns slot by slot from what a ledger holds. Slots that are `due` were seen and not learnt yet."""
 
+    doubt: UnitDoubt | None = None
+    """The releases that give evidence of another unit, if some do."""
+
     def __init__(self, slots: SlotGrid, software: str) -> None:
         self._slots, self._software = slots, software
         self._due: dict[Slot, set[int]] = {}
@@ -507,10 +510,16 @@ class Forecaster(SlotForecaster):
     """What was known before there was evidence."""
 
     def __init__(
-        self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False, judges_unit: bool = False
+        self,
+        slots: SlotGrid,
+        max_speed: int,
+        software: str,
+        shapes: bool = False,
+        judges_unit: bool = False,
+        unit: str = "kmh",
     ) -> None:
         super().__init__(slots, software)
-        self._max_kmh, self._judges_unit = max_speed / QUANTA_PER_KMH, judges_unit
+        self._max_kmh, self._judges_unit, self._unit = max_speed / QUANTA_PER_KMH, judges_unit, unit
         self._new_shapes = partial(CityMemory, city_bins(max_speed).edges_kmh[1:]) if shapes else lambda: None
         self._forget()
 
@@ -546,7 +555,7 @@ class Forecaster(SlotForecaster):
         if not records:
             return []
         when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
-        if self._judges_unit and self._judge_unit(records, *when):
+        if self._judges_unit and self._judge_unit(records, slot, *when):
             records = [msgspec.structs.replace(record, mean=None) for record in records]
         for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
             memory.count(*self._when(slot), sum(record.samples for record in records))
@@ -564,7 +573,7 @@ class Forecaster(SlotForecaster):
             self._shapes.learn(day, answer)
         return with_cdfs(estimates, {record.release_id: record.plates for record in records}, self._shapes.told(day))
 
-    def _judge_unit(self, records: Sequence[Release], day: dt.date, hours: float) -> bool:
+    def _judge_unit(self, records: Sequence[Release], slot: Slot, day: dt.date, hours: float) -> bool:
         """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict all is forgotten
         that was learnt since the first evidence. A doubt lasts until there are records under another policy."""
         if records[0].policy != self._policy:
@@ -575,7 +584,10 @@ class Forecaster(SlotForecaster):
         released = released_hats(records, hours)
         usual = memory.predict(day, released.cells, released.prior)
         self._evidence = self._evidence.more(evidence_of(usual, released, self._max_kmh))
-        self._is_doubted = self._evidence.is_enough or any(record.status == "withheld_unit" for record in records)
+        is_withheld = any(record.status == "withheld_unit" for record in records)
+        self._is_doubted = self._evidence.is_enough or is_withheld
+        if not is_withheld:
+            self.doubt = self._doubted(slot, sum(record.status == "released" for record in records))
         if self._is_doubted and self._usual is not None:
             self._memory, self._shapes = self._usual
         if self._is_doubted or not self._evidence.is_any:
@@ -584,8 +596,17 @@ class Forecaster(SlotForecaster):
             self._usual = deepcopy((self._memory, self._shapes))
         return self._is_doubted
 
+    def _doubted(self, slot: Slot, released: int) -> UnitDoubt | None:
+        if not self._evidence.is_any:
+            return None
+        likely, since = likely_unit(self._evidence, self._unit), self._slots.iso(slot[0])
+        if self.doubt is not None:
+            since, released = self.doubt.since, released + self.doubt.released
+        return UnitDoubt(since, self._slots.iso(slot[1]), released, self._unit, likely)
+
     def _forget_unit(self, policy: str) -> None:
         """There is no doubt of the unit of the releases of a policy, so far."""
+        self.doubt = None
         self._policy, self._is_doubted, self._evidence, self._usual = policy, False, Evidence(), None
 
     def _when(self, slot: Slot) -> tuple[dt.date, float]:

@@ -218,10 +218,9 @@ def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat
     if evidence.fault is not None:
         raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {evidence.fault} ({NO_RELEASE})")
     if (unit := evidence.unit) is not None and unit != rules.unit:
-        times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
         raise ConfigError(
-            f"expected speed.unit = {unit!r}, got {rules.unit!r}: pings move about as fast as they report in {unit}, "
-            f"which is {times:.2f} times as fast as in {rules.unit} ({NO_RELEASE})"
+            f"expected speed.unit = {evidence.named}, got {rules.unit!r}: pings move about as fast as they report in "
+            f"{evidence.named} ({NO_RELEASE})"
         )
     if (still := still_warning(pings)) is not None:
         return CannotTell(f"cannot tell: {still} ({NO_RELEASE})")

@@ -487,6 +487,7 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     doubts = {
         f"{evidence.fault}: convert them first": evidence.fault,
         f"the feed's {by} says {said}, not {unit}: one of the two is wrong": said is not None and said != unit,
+        "the unit changes on the way, or speeds are of several feeds": evidence.unit is not None and evidence.changes,
         f"{' and '.join(evidence.fits)} both fit how far buses go: which is it?": said is None and evidence.fits[1:],
         "every speed is 0: if the buses move, the feed has no speeds, and speed.from is 'movement'": is_zero,
         str(still): still,

@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         clock = SteadyClock(time.time, time.monotonic, max_age_s(arguments.source, settings), hears=not by_wall)
         given = settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal
         runtime = LiveRuntime(*given, _outputs(appended), observers, clock, watch.look)
+        log.doubt = runtime.doubt
         # These are left in reverse: what is due, and the summary as the last line.
         look = LiveLook(arguments.source, settings, clock=clock.now_s, hear=clock.hear)
         stack.callback(_summarize, summary, look)
