@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,13 +12,15 @@ import pytest
 
 from tests.contract.road import Opening
 from tests.failing import Died, DyingLedger, RivalledLedger
-from tests.unit.test_flow import START, slot
+from tests.unit.test_flow import START, a_context, slot
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import presence as mechanism
 from udp_stream.release import presence
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import PRESENCE, kind_of
+from udp_stream.release.road import release_slot
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues, tabulate
@@ -139,6 +141,49 @@ def rival_at_every_call(new_ledger: Opening) -> None:
             require_whole(ledger, ours, gave)
 
 
+def _whole_plates(*flags: str, pings: int = 400) -> Callable[[Ledger, int], object]:
+    def road(ledger: Ledger, start: int) -> object:
+        return run(ledger, context_of(*flags), slot(start=start, pings=pings) if pings else empty(start))
+
+    return road
+
+
+def _counts(*flags: str) -> Callable[[Ledger, int], object]:
+    return lambda ledger, start: release_slot(*slot(start=start), a_context(*flags), ledger, lambda _: None)
+
+
+_WEEK, _NOBODY = ("budget.period=7d",), ("release.min_plates=1000",)
+AT_ONE_TIME = [
+    (_whole_plates(), _whole_plates(*_WEEK)),
+    (_whole_plates(pings=0), _whole_plates(*_WEEK, pings=0)),
+    *permutations((_whole_plates(pings=0), _counts()), 2),
+    *permutations((_whole_plates(), _counts(*_NOBODY)), 2),
+    *permutations((_whole_plates(pings=0), _counts(*_NOBODY)), 2),
+]
+"""Two runs whose budget periods overlap, whether they charge somebody or not."""
+
+
+def rival_of_another_period_at_every_call(new_ledger: Opening) -> None:
+    """Whatever call a run of an overlapping period gets in before, with another slot: one of them at most releases."""
+    for number, (ours, theirs) in enumerate(AT_ONE_TIME):
+        for call in range(40):
+            opened, came = new_ledger(), list[bool]()
+            with opened() as other, opened() as ledger:
+
+                def rival(other: Ledger = other, came=came, theirs=theirs) -> None:
+                    came.append(True)
+                    with suppress(PrivacyRefused):
+                        theirs(other, START + HOUR)
+
+                with suppress(PrivacyRefused):
+                    ours(RivalledLedger(ledger, call, rival), START)
+                recorded = {entry.period for entry in ledger.entries() if entry.payload is not None}
+                assert len(recorded) <= 1, (number, call, recorded)
+            if not came:
+                break
+        assert call > 5
+
+
 def _learn_another_day(context: ReleaseContext) -> None:
     """So that its forecasts are others: it has seen the hour before, on another ledger."""
     before, elsewhere = slot(3, pings=3000, start=START - HOUR), MemoryLedger()
@@ -184,5 +229,10 @@ def _slots() -> list[Tables]:
 
 CHECKS = [
     pytest.param(check, id=f"presence_{check.__name__}")
-    for check in (dies_at_every_call, dies_at_every_call_with_plates, rival_at_every_call)
+    for check in (
+        dies_at_every_call,
+        dies_at_every_call_with_plates,
+        rival_at_every_call,
+        rival_of_another_period_at_every_call,
+    )
 ]

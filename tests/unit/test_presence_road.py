@@ -2,6 +2,7 @@
 
 import dataclasses
 from datetime import datetime
+from itertools import product
 from math import ceil
 
 import msgspec
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.contract.presence import CELLS, DOMAIN, FLAGS, HOUR, context_of, empty, run
-from tests.unit.test_flow import START, slot
+from tests.failing import DyingLedger
+from tests.unit.test_flow import START, a_context, slot
 from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.ledger.port import Admission
@@ -20,12 +22,13 @@ from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.mechanisms.presence import entries
 from udp_stream.planning.slot import SlotPlan
+from udp_stream.release import charge
 from udp_stream.release.charge import plan_slot, require_one_promise, with_forecaster
 from udp_stream.release.facts import Summary
 from udp_stream.release.forecaster import LedgerHistory, PresenceForecaster, encode_smoothed
 from udp_stream.release.presence import record_presence, rows_in
 from udp_stream.release.record import PRESENCE, decode, encode, kind_of, presence_id, slot_of
-from udp_stream.release.road import record_slot
+from udp_stream.release.road import record_slot, release_slot
 from udp_stream.release.sums import decode_sums
 from udp_stream.release.withdrawal import withdraw
 from udp_stream.settings import load
@@ -222,6 +225,32 @@ def test_charges_of_the_other_promise_at_the_same_time_are_refused():
     with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours"):
         run(ledger, context, slot())
     assert not any(kind_of(entry.release_id) == PRESENCE for entry in ledger.entries())
+
+
+@pytest.mark.parametrize("notes", [True, False])
+def test_a_hat_that_died_before_its_record_is_not_finished_under_another_promise(notes, monkeypatch):
+    """Also on a ledger of an older version, which noted nothing where nobody was charged."""
+    if not notes:
+        monkeypatch.setattr(charge, "note_asked", lambda *_: None)
+    roads = {
+        name: lambda ledger, sets=sets: release_slot(*slot(), a_context(*sets), ledger, lambda _: None)
+        for name, sets in {"swap-values": ("release.min_plates=1000",), "charged": ()}.items()
+    }
+    hidden = {"add-remove": lambda ledger: run(ledger, context_of(), empty())}
+    for first, second in (*product(roads.items(), hidden.items()), *product(hidden.items(), roads.items())):
+        ledger = MemoryLedger()
+        dying = DyingLedger(ledger)
+        dying.record = lambda releases, ledger=ledger: [
+            ledger.record([one])[0] if kind_of(one[0]) == PRESENCE else 1 / 0 for one in releases
+        ]
+        with pytest.raises(ZeroDivisionError):
+            first[1](dying)
+        before = [entry.release_id for entry in ledger.entries()]
+        with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours") as refused:
+            second[1](ledger)
+        assert "another version" not in str(refused.value)
+        assert not any(entry.payload for entry in ledger.entries() if kind_of(entry.release_id) == "hat")
+        assert notes is False or [entry.release_id for entry in ledger.entries()] == before
 
 
 @pytest.mark.parametrize("pings", [0, 600])

@@ -11,8 +11,9 @@ from slots and settings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.planning import policy as names
 from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
-from udp_stream.planning.promise import ACCOUNTINGS, OF_A_SWAP, accounting_of
+from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, OF_A_SWAP, NeighbourRelation, accounting_of
 from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of, within_1km
 from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
@@ -109,10 +110,6 @@ class _Account:
     released: Counter[_Made] = field(default_factory=Counter)
     city: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def hides_plates(self) -> bool:
-        return any(map(names.ending_of, self.speeds))
-
     def take(self, entry: Entry) -> None:
         if names.is_of_positions(entry.period):
             self.positions.setdefault(entry.period, _Spent()).take(entry)
@@ -144,11 +141,13 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         if kind_of(entry.release_id) not in (CLIPS, WITHDRAWN):
             account.take(entry)
     measures = {measure_of(period) for period in account.speeds} or {policy.accounted.measure}
+    endings = set(map(names.ending_of, account.speeds))
+    relations = [one for one in NEIGHBOURS.values() if one.ending in endings] or [policy.relation]
     variants = [ACCOUNTINGS[accounting_of(one.name, policy.accounting)].variant for one in measures]
     return {
         "basic": {
             "name": "Speeds of buses by H3 cell and timeslot",
-            "description": f"{_SUMS if account.hides_plates else _kinds()}, released once per cell and timeslot.",
+            "description": f"{_of_each(relations, _kinds)}, released once per cell and timeslot.",
             "data_product_type": "Summary statistics",
             "data_product_sector": "Government",
             "intended_use": "Publishing what a live bus feed says of a city's traffic, without a driver's conduct.",
@@ -166,9 +165,9 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             },
         },
         "details": {
-            "privacy_unit_details": {"adjacency": policy.relation.adjacency(policy.speed_from)},
-            "unprotected_quantities": list(policy.relation.public),
-            "accounting": _OF_PLATES if account.hides_plates else _OF_SPEEDS,
+            "privacy_unit_details": {"adjacency": "; ".join(one.adjacency(policy.speed_from) for one in relations)},
+            "unprotected_quantities": [quantity for one in relations for quantity in one.public],
+            "accounting": {key: _of_each(relations, partial(_accounting, key)) for key in _OF_SPEEDS},
             "implementation": {
                 "mechanisms": f"{_joined(_noise_of(one) for one in measures)} and exponential mechanism, exact "
                 "integer arithmetic (arXiv 2004.00010)",
@@ -327,7 +326,20 @@ def _in_one_budget(time: str, one: OneBudget, account: _Account) -> dict[str, An
     }
 
 
-def _kinds() -> str:
+def _of_each(relations: Collection[NeighbourRelation], text: Callable[[NeighbourRelation], str]) -> str:
+    """The text of the relation; of several, as of different days, each with its name."""
+    if len(relations) == 1:
+        return "".join(map(text, relations))
+    return "; ".join(f"{one.name}: {text(one)}" for one in relations)
+
+
+def _accounting(key: str, relation: NeighbourRelation) -> str:
+    return (_OF_SPEEDS if relation.public_counts else _OF_PLATES)[key]
+
+
+def _kinds(relation: NeighbourRelation) -> str:
+    if not relation.public_counts:
+        return _SUMS
     *others, last = (STATISTICS[name].plural for name in priced())
     return f"{', '.join(others)} and {last} of bus speeds, each where it was asked for".capitalize()
 

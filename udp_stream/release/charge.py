@@ -37,6 +37,7 @@ from udp_stream.planning.policy import (
     time_of,
 )
 from udp_stream.planning.presence import PresenceRules
+from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import AskShape, CityQuestion, require_paid
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, PresenceForecaster, Slot, SlotForecaster, Smoothed
@@ -345,9 +346,11 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         context.forecaster.saw(counts)
     if context.presence is not None:
         return SlotPlan.empty(counts)
-    if None not in ledger.recorded(ids_of(hats)):
+    policy, recorded = context.policy, ledger.recorded(ids_of(hats))
+    require_relation(policy.neighbours, ids_of(hats), recorded)
+    if None not in recorded:
         return SlotPlan.empty(counts)
-    policy, slot = context.policy, SlotToPlan.of_counts(counts, context, ledger)
+    slot = SlotToPlan.of_counts(counts, context, ledger)
     period = slot.in_period.period
     check = partial(require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates)
     # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one the same balances.
@@ -359,14 +362,13 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         city = charge_city(asked, question, counts, period, policy, ledger)
     # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be charged.
     priced = _price(hats, slot, context.planner, ledger, why)
-    is_charging = asked is not None or any(hat.plan is not None for hat in priced)
-    if is_charging:
-        check()
+    check()
     context.before_charge()
     # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was charged, 0 if it was not.
     charged = _charge(priced, slot, ledger)
-    if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
-        check()
+    if not any(hat.charged.any() for hat in charged):
+        note_asked(period, ledger)
+    check()  # of two runs that begin at once, at least one sees the other here, before anything is drawn
     # PLAN. The same as columns, by cell: it names no plate, and travels to shards.
     return SlotPlan(
         counts.start_ms,
@@ -461,7 +463,10 @@ def charge_once(
 
 
 def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
-    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them."""
+    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them, or the HAT was
+    asked under another neighbour relation, which has none."""
+    if not remembered:
+        raise another_relation(id_)
     try:
         return msgspec.json.decode(remembered, type=kind)
     except msgspec.DecodeError as error:
@@ -474,23 +479,24 @@ def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
 def require_one_promise(
     period: str, budget_nano: int, calendar: BudgetCalendar | PositionPeriods, ledger: Ledger, plates: Sequence[bytes]
 ) -> None:
-    """PrivacyRefused if a charged period, or one that was asked (`note_asked`), overlaps this one, or if these plates
-    could exceed one budget of speeds and positions."""
-    known = periods_to_compare(ledger, period)
+    """PrivacyRefused if a charged period, or one that was asked under another neighbour relation or for whole plates
+    (`note_asked`), overlaps this one, or if these plates could exceed one budget of speeds and positions."""
+    known, meta = periods_to_compare(ledger, period), ledger.meta()
     if period not in known:
-        meta = ledger.meta()
         require_not_archived(period, known, meta)
-        known = [*known, *(name.removeprefix(ASKED_NOTE) for name in meta if name.startswith(ASKED_NOTE))]
+    asked = [name.removeprefix(ASKED_NOTE) for name in meta if name.startswith(ASKED_NOTE)]
+    known += [name for name in asked if ending_of(name) or ending_of(period)]
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     require_no_overlap(period, calendar.overlapping(period, known))
 
 
 ASKED_NOTE = "asked:"
-"""The prefix, before a period, of a ledger's note that whole plates were asked in it."""
+"""The prefix, before a period, of a ledger's note that plates were asked in it, and perhaps none was charged."""
 
 
 def note_asked(period: str, ledger: Ledger) -> None:
-    """Whether anybody was charged in a period of whole plates is secret. So it refuses others once it was asked."""
+    """Note the period, whose name tells the neighbour relation, before anything is recorded where no charge tells it:
+    where nobody was charged, and for whole plates always, as there it is secret whether anybody was."""
     if f"{ASKED_NOTE}{period}" not in ledger.meta():
         ledger.note(f"{ASKED_NOTE}{period}", "")
 
@@ -508,8 +514,25 @@ NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
+def require_relation(neighbours: str, release_ids: Sequence[str], payloads: Sequence[bytes | None]) -> None:
+    """PrivacyRefused if one of these records was made under another neighbour relation."""
+    others = [f'"neighbours":"{name}"'.encode() for name in NEIGHBOURS if name != neighbours]
+    for id_, payload in zip(release_ids, payloads, strict=True):
+        if payload is not None and any(other in payload for other in others):
+            raise another_relation(id_)
+
+
+def another_relation(release_id: str) -> PrivacyRefused:
+    """The refusal of a HAT that a ledger holds under another neighbour relation."""
+    return PrivacyRefused(
+        f"{release_id} was asked or recorded under another privacy.neighbours on this ledger, and is made once. Set "
+        "privacy.neighbours as it was, or release only from the end of its budget period on. Else use another ledger; "
+        "its budgets add to this one's"
+    )
+
+
 def require_no_overlap(period: str, others: Sequence[str]) -> None:
-    """PrivacyRefused if there are others: charged periods that overlap this one.
+    """PrivacyRefused if there are others: charged or asked periods that overlap this one.
 
     Ask before charging, and again before drawing: of two runs that begin at once, at least one sees the other.
     """
@@ -524,7 +547,7 @@ def require_no_overlap(period: str, others: Sequence[str]) -> None:
     overlaps = f"shares windows of {length} with" if window else "overlaps"
     end = f"{length} after the end" if window else "the end"
     raise PrivacyRefused(
-        f"the budget period {period} {overlaps} {_named(others)}, in which plates were charged on this ledger. Each "
+        f"the budget period {period} {overlaps} {_named(others)}, in which plates were asked on this ledger. Each "
         f"period has a budget of its own: where they overlap, a plate could lose the sum. Set {settings} as they were, "
         f"or release only from {end} of the other period on. Else use another ledger; its budgets add to this one's"
     )

@@ -551,7 +551,7 @@ class Forecaster(SlotForecaster):
     def _learn_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> list[Smoothed]:
         withdrawn = history.withdrawn(*slot, cells) if self._withdrawals else set()
         found = history.releases(*slot, [cell for cell in cells if cell not in withdrawn])
-        records = [record for record in found if record is not None]
+        records = [record for record in found if record is not None and record.noised is None]
         if not records:
             return []
         when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)

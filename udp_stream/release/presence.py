@@ -34,9 +34,11 @@ from udp_stream.release.charge import (
     NO_ROWS,
     HatInFlight,
     ReleaseContext,
+    another_relation,
     ids_of,
     note_asked,
     require_one_promise,
+    require_relation,
     terms_from,
 )
 from udp_stream.release.forecaster import LedgerHistory, PresenceForecaster
@@ -70,13 +72,17 @@ def record_presence(counts: SlotCounts, values: SlotValues, context: ReleaseCont
     """
     rules, forecaster = _of_mode(context)
     forecaster.saw(counts)
+    ids = [release_id(cell_name(cell), counts.start_ms, counts.end_ms) for cell in rules.cells.tolist()]
+    require_relation("add-remove", ids, ledger.recorded(ids))
     sums = _sums_once(counts, values, rules, forecaster, context, ledger)
     hats = _hats_of(sums.asked.domain, counts)
     period = context.calendar.slot_in_period(counts.start_ms).period
 
     def derive(todo: Sequence[int]) -> list[bytes]:
         free = [Admission(hats[i].release_id, NO_ROWS, NO_ROWS, 0, b"") for i in todo]
-        ledger.admit(period, context.policy.budget_nano, (), free)
+        for one, verdict in zip(free, ledger.admit(period, context.policy.budget_nano, (), free), strict=True):
+            if verdict.terms:
+                raise another_relation(one.release_id)
         return records_of(sums, (counts.start_ms, counts.end_ms), context, todo)
 
     drawn = draw_once(ledger, ids_of(hats), derive)

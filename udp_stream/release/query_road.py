@@ -38,7 +38,14 @@ from udp_stream.planning.policy import PositionPeriods
 from udp_stream.queries.elimination import BETA, Due, Round, State
 from udp_stream.queries.kinds import Found
 from udp_stream.queries.standing import StandingQuery
-from udp_stream.release.charge import NO_ROWS, ReleaseContext, charge_once, require_one_promise, terms_from
+from udp_stream.release.charge import (
+    NO_ROWS,
+    ReleaseContext,
+    charge_once,
+    note_asked,
+    require_one_promise,
+    terms_from,
+)
 from udp_stream.release.facts import Observer, QueryRecorded
 from udp_stream.release.record import (
     QUERY_SCHEMA,
@@ -165,11 +172,15 @@ class _Rounds:
 
     def result(self, id_: str) -> QueryResult:
         charged, periods = NO_ROWS, self._context.periods
+        check = partial(
+            require_one_promise, self.period, periods.budget_nano, periods, self._ledger, self._moment.plates
+        )
+        check()
         if (due := self._asked.due(self._asked.pie.begin())) is not None:
-            checked = self.period, periods.budget_nano, periods, self._ledger, self._moment.plates
-            require_one_promise(*checked)
             charged = self._charge(1, due)
-            require_one_promise(*checked)  # of two runs that begin at once, at least one sees the other before it draws
+        if not charged.any():
+            note_asked(self.period, self._ledger)
+        check()  # of two runs that begin at once, at least one sees the other before it draws
         of_result = id_, self._query, self._moment, self._context.release
         if not self._is_ours:
             most = int(self._query.budgets(1, self._terms.handed_on).max())

@@ -37,7 +37,7 @@ from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import HatPlan, Terms, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release.charge import NO_ROWS, HatInFlight, ReleaseContext, hats_of, ids_of, plan_slot
+from udp_stream.release.charge import NO_ROWS, HatInFlight, ReleaseContext, hats_of, ids_of, plan_slot, require_relation
 from udp_stream.release.city import CityQuestion, require_paid
 from udp_stream.release.record import (
     SCHEMA,
@@ -160,6 +160,7 @@ def record_slot(
 
     # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps the first.
     drawn = draw_once(ledger, ids_of(hats), draw)
+    require_relation(context.policy.neighbours, ids_of(hats), drawn.payloads)
     done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
     if not done:
         return RecordedSlot(done, drawn.made, None)
