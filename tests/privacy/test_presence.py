@@ -284,6 +284,27 @@ def test_a_vector_that_costs_more_than_its_charge_never_leaves(monkeypatch):
 
 
 @MODES
+@pytest.mark.parametrize("sigma", [401, 104_401, SCALE_MAX])
+def test_the_noise_that_is_drawn_is_that_which_plates_pay_for_in_exact_arithmetic(sigma, plates, monkeypatch):
+    """No distribution test tells a scale that is half a percent off; the squares over what is handed to the sampler
+    do: one quantum less would cost a plate more than its charge."""
+    drawn, dice = [], np.random.default_rng(sigma)
+    sampler = presence.discrete_gaussian
+    monkeypatch.setattr(presence, "discrete_gaussian", lambda bits, t: drawn.extend(t.tolist()) or sampler(bits, t))
+    query = Query(np.full(3, 18 * KMH), FULL, sigma, plates)
+    vectors = entries(PlateRows(*np.array([(0, cell, 9, 9 * 60 * KMH) for cell in range(3)]).T), query)
+    (whole,) = vectors.charges(1, query).tolist()
+    for charge in (whole, *dice.integers(0, whole, 20).tolist()):
+        kept = shortened(vectors, np.array([charge]), query)
+        noised(kept, 3, query, seeded_bits(sigma))
+        squares = sum(value**2 for value in (*kept.residual.tolist(), *kept.weight.tolist()))
+        (scale,) = {Fraction(t) for t in drawn[-6:]}
+        assert squares * NANO / (2 * scale**2) <= charge
+        assert charge < whole or squares * NANO / (2 * (scale * 995 / 1000) ** 2) > charge
+    assert len(drawn) == 6 * 21 and set(drawn) == {sigma}
+
+
+@MODES
 @pytest.mark.parametrize("sigma", [500 * KMH, SCALE_MAX])
 def test_noise_of_every_entry_has_the_stated_scale_and_30_percent_off_is_noticed(sigma, plates):
     cells = 6000

@@ -52,6 +52,13 @@ def test_large_scales_follow_the_normal_distribution():
     assert stats.kstest(draws / (0.7 * SCALE_MAX), "norm").pvalue < 1e-6
 
 
+def test_a_scale_that_is_half_a_percent_off_is_noticed():
+    """Of 500,000 draws the deviation is known to a tenth of a percent."""
+    sigma, draws = 104_401, 500_000
+    deviation = discrete_gaussian(seeded_bits(8), np.full(draws, sigma)).std() / sigma
+    assert abs(deviation - 1) < 4.5 / math.sqrt(2 * draws) < 0.005
+
+
 def test_every_draw_has_its_own_scale():
     draws = discrete_gaussian(seeded_bits(6), np.tile([1, 50, 2500, 3], 40_000), np.tile([1, 1, 1, 2], 40_000))
     deviation = draws.reshape(-1, 4).std(axis=0)

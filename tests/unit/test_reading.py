@@ -28,11 +28,11 @@ RULES = ReadingRules(
 START = 1_704_067_200_000
 
 
-def ping(plate, minute):
+def ping(plate, minute, speed=20):
     hour, minute = divmod(minute, 60)
     return (
-        b'{"license_plate": "%s", "observationDateTime": "2024-01-01T%02d:%02d:00Z", "speed": 20, "location": '
-        b'{"type": "Point", "coordinates": [72.8, 21.1]}}' % (plate.encode(), hour, minute)
+        b'{"license_plate": "%s", "observationDateTime": "2024-01-01T%02d:%02d:00Z", "speed": %d, "location": '
+        b'{"type": "Point", "coordinates": [72.8, 21.1]}}' % (plate.encode(), hour, minute, speed)
     )
 
 
@@ -149,6 +149,19 @@ def test_a_slot_is_partial_if_less_than_half_of_it_was_read_a_few_old_positions_
         record(old + at, first + at // 9, ping("abcdefghi"[at % 9], first + at // 9)) for at in range(9 * (60 - first))
     ]
     slots = take(SourceReader(RULES, SourceCheckpoint(0)), [*pings, record(9999, 130, b"", tick=True)]).closed
+    assert [(slot.start_ms, slot.partial) for slot in slots] == [(START, first > 30)]
+
+
+@pytest.mark.parametrize("speeds", [lambda at: 0, lambda at: 20 * (at % 9 == 0), lambda at: 20 * (at < 270)])
+@pytest.mark.parametrize("first", [10, 29, 33, 50])
+def test_no_speed_decides_whether_a_slot_is_partial(first, speeds):
+    """A verdict from speeds would cost each plate something, and is charged to none. Buses may stand for an hour."""
+    reader = SourceReader(RULES, SourceCheckpoint(0))
+    pings = [
+        record(at, first + at // 9, ping("abcdefghi"[at % 9], first + at // 9, speeds(at)))
+        for at in range(9 * (60 - first))
+    ]
+    slots = take(reader, [*pings, record(9999, 130, b"", tick=True)]).closed
     assert [(slot.start_ms, slot.partial) for slot in slots] == [(START, first > 30)]
 
 
