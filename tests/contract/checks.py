@@ -425,6 +425,8 @@ def _closed_times(open_ledger: LedgerFactory) -> None:
         expect(charged_by(ledger.admit("closed", 10, plates, [ask(first, [3, 3])])), [[3, 3]], "a verdict stands")
         expect_refused(lambda: ledger.record([(second, b"drawn late")]), "no new record")
         expect(ledger.record([(first, b"again")]), [b"stands"], "a record stands")
+        ledger.admit("withdrawn", 0, [], [ask(f"withdrawn:{first}", [])])
+        expect(ledger.record([(f"withdrawn:{first}", b"wrong")]), [b"wrong"], "what is archived can be withdrawn")
         expect(charged_by(ledger.admit("closed", 10, plates, [ask(third, [2]), ask("closed/any", [1])])), [[2], [1]],
                "times that are open go on")  # fmt: skip
         expect(ledger.record([(third, b"third")]), [b"third"], "times that are open go on")

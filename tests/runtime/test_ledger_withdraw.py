@@ -2,23 +2,25 @@
 
 import json
 import shutil
+from contextlib import suppress
 from datetime import timedelta
 
 import msgspec
 import pytest
 
 from tests.contract.checks import ask
-from tests.runtime.test_ledger_archive import MONDAY, SETS, archived, releases, replay, run
+from tests.failing import DyingLedger
+from tests.runtime.test_ledger_archive import DAYS, MONDAY, SETS, archived, pings, releases, replay, run
 from tests.runtime.test_ledger_archive import made as made
 from tests.runtime.test_live_run import Clock, ids, lines, live
 from tests.runtime.test_live_run import frames as frames
-from udp_stream.errors import PrivacyRefused, UsageError
+from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.record import decode, kind_of, slot_of
 from udp_stream.release.road import release_slot
-from udp_stream.release.withdrawal import SCHEMA, decode_withdrawal, noted, withdraw
+from udp_stream.release.withdrawal import SCHEMA, decode_withdrawal, noted, unpublished_withdrawals, withdraw
 from udp_stream.settings import LedgerSection, load
 from udp_stream.testing import a_context, two_hats
 
@@ -201,21 +203,122 @@ def test_a_run_publishes_marks_with_its_next_slot_once_also_if_it_dies_behind_it
 # The ledger.
 
 
-def test_what_is_archived_cannot_be_withdrawn_and_marks_are_archived_with_their_hats(city):
-    published = [decode(line) for line in (city / "out.ndjson").read_bytes().splitlines()]
+ARCHIVE = "city.ledger.before-2024-01-10"
+
+
+def marks_in(folder, ledger="city.ledger"):
+    found = releases(folder, ledger).splitlines()
+    return [decode_withdrawal(line).withdraws for line in found if is_mark(line)]
+
+
+def test_marks_are_archived_with_their_hats(city):
     withdrawn(city, "--to", "2024-01-08T06:00")
     archived(city)
-    file = "city.ledger.before-2024-01-10"
-    assert sum(map(is_mark, releases(city, file).splitlines())) == 6
-    assert not any(map(is_mark, releases(city).splitlines()))
-    assert run("ledger", "verify", "--ledger", file, cwd=city).stdout
-    assert withdrawn(city, published[0].release_id, status=2).stderr
+    assert len(marks_in(city, ARCHIVE)) == 6 and marks_in(city) == []
+    assert run("ledger", "verify", "--ledger", ARCHIVE, cwd=city).stdout
+
+
+def test_what_is_archived_is_withdrawn_in_the_ledger_and_once(city):
+    published = [decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()]
+    estimates = releases(city, "city.ledger", "--smoothed", "--from", "2024-01-12")
+    withdrawn(city, "--to", "2024-01-08T06:00", reason="first")
+    archived(city)
+    before, records = (city / ARCHIVE).read_bytes(), releases(city, ARCHIVE)
+    wrong = published[0], published[7]
+    assert b"1 HAT withdrawn, 1 before" in withdrawn(city, *wrong).stdout
+    assert marks_in(city) == [published[7]]
+    # Nothing is forecast from archived days, so no estimate changes.
+    assert releases(city, "city.ledger", "--smoothed", "--from", "2024-01-12") == estimates
+    span = "--from", "2024-01-08T06:00", "--to", "2024-01-10T04:00"
+    hats = withdrawn(city, *span, "--dry-run").stdout.decode().split()
+    assert hats == published[published.index(hats[0]) :][: len(hats)] and len(hats) > 20
+    assert f"{len(hats) - 1:,} HATs withdrawn, 1 before".encode() in withdrawn(city, *span).stdout
+    assert b"0 HATs withdrawn" in withdrawn(city, *span, reason="another").stdout
+    assert (city / ARCHIVE).read_bytes() == before and releases(city, ARCHIVE) == records
+    # The usual week lacks what is withdrawn, in whichever order its files come.
+    found = releases(city).splitlines()
+    marks = [line for line in found if is_mark(line)]
+    assert len(marks) == len(hats)
+    (city / "old.ndjson").write_bytes(records)
+    (city / "new.ndjson").write_bytes(b"\n".join(found) + b"\n")
+    weeks = []
+    for files in (("old.ndjson", "new.ndjson"), ("new.ndjson", "old.ndjson"), ("old.ndjson",)):
+        run("typical", *files, "--out", "week.ndjson", cwd=city)
+        weeks.append((city / "week.ndjson").read_bytes())
+    assert weeks[0] == weeks[1] != weeks[2]
+    # The same archive again moves nothing; that of a later time has the marks, and knows them.
+    archived(city)
+    assert [line for line in releases(city).splitlines() if is_mark(line)] == marks
+    (city / "more.ndjson").write_bytes(b"\n".join(pings(first=DAYS, days=1)) + b"\n")
+    replay(city, log="more.ndjson")
+    archived(city, "2024-01-11")
+    assert len(marks_in(city, "city.ledger.before-2024-01-11")) == len(marks) and marks_in(city) == []
+    assert b"0 HATs withdrawn" in withdrawn(city, *wrong).stdout
+    for ledger in ("city.ledger", ARCHIVE, "city.ledger.before-2024-01-11"):
+        assert run("ledger", "verify", "--ledger", ledger, cwd=city).stdout
+
+
+def test_an_archive_that_was_moved_is_named_and_one_that_lacks_is_asked_for(city):
+    published = [decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()]
+    archived(city)
+    (city / "elsewhere").mkdir()
+    (city / ARCHIVE).rename(city / "elsewhere" / "old")
+    for words in ((published[0],), ("--to", "2024-01-08T06:00"), ("--cell", published[0][:15])):
+        assert b"--archive" in withdrawn(city, *words, status=2).stderr
+    assert marks_in(city) == []
+    withdrawn(city, "--from", "2024-01-10", "--to", "2024-01-10T03:00")  # what is not archived needs no archive
+    late = marks_in(city)
+    assert late and all(slot_of(id_)[0] >= (MONDAY + timedelta(days=2)).timestamp() for id_ in late)
+    assert b"1 HAT withdrawn" in withdrawn(city, published[0], "--archive", "elsewhere/old").stdout
+    assert marks_in(city) == [published[0], *late]
+    shutil.copytree(city, city.parent / "other")
+    for name in ("pings.ndjson", "none", "city.ledger"):
+        assert b"archive" in withdrawn(city, published[1], "--archive", name, status=2).stderr
+    with ledger_and_keys(LedgerSection(url=str(city / "another.ledger"))):
+        pass
+    said = run("ledger", "withdraw", published[1], "--ledger", "another.ledger", "--reason", "wrong", "--archive",
+               "elsewhere/old", cwd=city, status=2)  # fmt: skip
+    assert b"expected an archive of this ledger" in said.stderr
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_an_archive_that_was_interrupted_keeps_what_is_withdrawn_meanwhile(city, at):
+    """Before its file, before its note, and in the middle of what is dropped: a mark is made once."""
+    published = [decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()]
+    before_s = int((MONDAY + timedelta(days=2)).timestamp())
     with ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _):
-        with pytest.raises(UsageError, match="record"):
-            withdraw(ledger, [published[0].release_id], "wrong", AT, "test")
-        id_ = f"withdrawn:{published[0].release_id}"
-        with pytest.raises(PrivacyRefused, match="archived"):
-            ledger.admit("any", 0, [], [ask(id_, [])])
+        dying = DyingLedger(ledger)
+        left = iter(range(at))
+        for name in ("note", "drop"):
+            real = getattr(ledger, name)
+            setattr(dying, name, lambda *given, real=real: real(*given) if next(left, None) is not None else 1 / 0)
+        with suppress(ZeroDivisionError):
+            archive(dying, before_s, city / ARCHIVE)
+    assert b"2 HATs withdrawn" in withdrawn(city, published[0], published[20], "--archive", ARCHIVE).stdout
+    archived(city)
+    assert marks_in(city) == [published[0], published[20]]
+    assert b"0 HATs withdrawn, 2 before" in withdrawn(city, published[0], published[20]).stdout
+    for ledger in ("city.ledger", ARCHIVE):
+        assert run("ledger", "verify", "--ledger", ledger, cwd=city).stdout
+
+
+def test_a_run_publishes_a_mark_of_an_archived_hat_with_its_next_slot(city):
+    published = [decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()]
+    archived(city)
+    withdrawn(city, published[3])
+    with ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _):
+        assert list(unpublished_withdrawals(ledger)) == [f"withdrawn:{published[3]}"]
+
+
+@pytest.mark.parametrize("sets", [("release.min_plates=1000",), ()], ids=["nobody charged", "charged"])
+def test_hats_are_withdrawn_whether_or_not_somebody_was_charged(made, tmp_path, sets):
+    shutil.copy(made / "pings.ndjson", tmp_path)
+    replay(tmp_path, sets=sets)
+    published = [decode(line).release_id for line in (tmp_path / "out.ndjson").read_bytes().splitlines()]
+    span = "--from", "2024-01-09", "--to", "2024-01-09T06:00"
+    assert b"6 HATs withdrawn" in withdrawn(tmp_path, *span).stdout
+    assert set(marks_in(tmp_path)) < set(published)
+    assert b"1 HAT withdrawn" in withdrawn(tmp_path, published[0]).stdout
 
 
 @pytest.mark.parametrize("call", ["admit", "record", "note"])

@@ -13,7 +13,8 @@ import pytest
 from tests.failing import Died, DyingLedger, RivalledLedger
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
-from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.ledgers.archive import archive
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.mechanisms.cdf import node_counts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of
@@ -424,6 +425,22 @@ def test_a_change_at_the_end_of_a_period_overlaps_nothing():
     run(ledger, a_context("budget.period=12h"), slot(start=night))
     run(ledger, a_context("hat.timezone=UTC"), slot(start=night + 48 * 3_600_000))
     assert len(ledger.periods()) == 3 and ledger.verify() == []
+
+
+def test_a_rolling_budget_does_not_reach_back_over_what_is_archived(tmp_path):
+    """Else the archived day's budget and its own could be spent within one window."""
+    day, rolling = 24 * 3_600_000, "budget.period=rolling 2d"
+    midnight = START + 14 * 3_600_000
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        run(ledger, a_context(), slot())
+        run(ledger, a_context("release.min_plates=1000"), slot(start=midnight + 5 * day))  # it charges nobody
+        archive(ledger, midnight // 1000, tmp_path / "archive")
+        assert ledger.periods() == []
+        for start in (midnight, midnight + 2 * day - 3_600_000):
+            with pytest.raises(PrivacyRefused, match="archived"):
+                run(ledger, a_context(rolling), slot(start=start))
+        assert ledger.periods() == []
+        assert run(ledger, a_context(rolling), slot(start=midnight + 2 * day))
 
 
 class Turns:

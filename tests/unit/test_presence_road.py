@@ -339,7 +339,7 @@ def test_days_that_are_over_are_archived_with_their_sums_with_and_without_plates
         asked_s = (MIDNIGHT + 2 * DAY) // 1000
         assert whole_periods(asked_s + 3600, periods_of(ledger)) == asked_s
         done = archive(ledger, asked_s, tmp_path / "archive")
-        assert done.entries == 4 * (CELLS + 1) and ledger.verify() == []
+        assert (done.entries, done.periods) == (4 * (CELLS + 1), 2) and ledger.verify() == []
         with open_archive(done.path) as copy:
             assert sum(kind_of(entry.release_id) == PRESENCE for entry in copy.entries()) == 4
         with pytest.raises(PrivacyRefused, match="archived"):

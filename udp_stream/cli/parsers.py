@@ -326,6 +326,7 @@ def _ledger(verbs: Verbs) -> None:
     withdraw.add_argument("ids", nargs="*", metavar="ID", help="release_id of a record")
     _span(withdraw)
     _option(withdraw, "--cell", "CELL", "only of this cell; repeatable", action="append", default=[])
+    _option(withdraw, "--archive", "FILE", "an archive that was moved; repeatable", action="append", default=[])
     _option(withdraw, "--reason", "TEXT", "why; readers see it", required=True)
     _switch(withdraw, "--dry-run", "print what would be withdrawn; change nothing")
     parsers = show, verify, export, older, records, archive, withdraw

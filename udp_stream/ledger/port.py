@@ -20,8 +20,8 @@
    about a ledger, the first one noted is kept for ever.
 8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million plates.
 9. What is archived stays decided: from `close_before` on nothing new is admitted or recorded under an id of that time
-   or earlier (`rules.end_of`), in any process (`PrivacyRefused`). Only such entries can be dropped, with the balances
-   of their period, which is over.
+   or earlier (`rules.end_of`), in any process (`PrivacyRefused`), but for withdrawals. Only such entries can be
+   dropped, with the balances of their period, which is over.
 10. A ledger that went back in time is noticed: `mark` is called before anything is published, and what the mark says is
    kept apart from the ledger, where there is a place for it.
 

@@ -497,10 +497,20 @@ def archived(release_id: str, seconds: int) -> PrivacyRefused:
     )
 
 
+def closes_at(release_id: str) -> int:
+    """The time that, once archived, closes an id: its end; of a withdrawal, which charges and draws nothing, none.
+
+    >>> id_ = "8742d98b6ffffff-1641009600-3600"
+    >>> closes_at(id_) == end_of(id_) == end_of(f"withdrawn:{id_}"), closes_at(f"withdrawn:{id_}") == NEVER_ENDS
+    (True, True)
+    """
+    return NEVER_ENDS if release_id.startswith("withdrawn:") else end_of(release_id)
+
+
 def require_open(release_ids: Iterable[str], closed: int | None) -> None:
-    """PrivacyRefused if one of these ids is of a time that is archived: up to `closed`."""
+    """PrivacyRefused if one of these ids is closed, as its time is archived: up to `closed`."""
     for release_id in release_ids:
-        if closed is not None and end_of(release_id) <= closed:
+        if closed is not None and closes_at(release_id) <= closed:
             raise archived(release_id, closed)
 
 

@@ -6,7 +6,10 @@ time up to which the ledger is closed (`Ledger.close_before`). The order is the 
 1. CLOSE. From here on nothing of that time is charged, drawn or recorded: what is to be moved stands still.
 2. COPY. The file is made complete under another name, synced and linked into place.
 3. CHECK. It adds up by itself, and each entry of the ledger that is to be moved is in it, byte for byte.
-4. DROP, period by period. After a crash the same command goes on: it finds its file, checks what is left, and drops it.
+4. NAME. The ledger notes the file: `ledger withdraw` finds there what the ledger has no more.
+5. DROP, period by period. After a crash the same command goes on: it finds its file, checks what is left, and drops it.
+
+A withdrawal of an archived HAT is made in the ledger, and moved by the next archive.
 
 The file is an SQLite database in a ledger's schema under another application id, so no run takes it for a ledger.
 """
@@ -15,8 +18,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, time, timedelta
 from math import inf
 from pathlib import Path
@@ -26,11 +29,15 @@ from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.forecast.model import DAYS
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.ledger.rules import NEVER_ENDS, amounts_of, end_of
+from udp_stream.ledger.rules import NEVER_ENDS, amounts_of, archived_s, end_of, iso_utc
 from udp_stream.ledgers.sqlite import CHARGE, REMEMBER, SCHEMA, SqliteLedger, usable
 from udp_stream.planning.policy import CLOCK_CHANGE_S, Period, ending_of, period_of
+from udp_stream.release.record import WITHDRAWN, kind_of
 
 ARCHIVE_ID = 0x75647061  # "udpa"
+
+ARCHIVE_NOTE = "archive:"
+"""The prefix, before a path, of a ledger's note of an archive that was made there."""
 
 _FIND = """
 SELECT release_id, period, budget, terms, plates, charged, payload
@@ -43,7 +50,8 @@ Moved = dict[str, list[str]]
 
 
 class Archived(NamedTuple):
-    """What was done: up to when the ledger is closed, the file, how many entries of how many periods it has."""
+    """What was done: up to when the ledger is closed, the file, how many entries of how many periods it has (of whole
+    plates, of those that were asked)."""
 
     before_s: int
     path: Path
@@ -66,14 +74,18 @@ def archive(ledger: Ledger, before_s: int, path: Path) -> Archived:
     ledger.close_before(before_s)
     moved = moved_before(ledger, before_s)
     # COPY.
-    if not is_there:
+    if is_there:
+        moved = _without_later_withdrawals(moved, path)
+    else:
         _copy(ledger, before_s, moved, path)
     # CHECK.
     with open_archive(path) as copy:
         if contradictions := copy.verify():
             raise PrivacyRefused(f"the archive {path} contradicts itself, so nothing is dropped: {contradictions[0]}")
-        entries, periods = copy.progress().admitted, len(copy.periods())
+        entries, periods = copy.progress().admitted, len(periods_of(copy))
     _require_copied(ledger, moved, path)
+    # NAME.
+    ledger.note(f"{ARCHIVE_NOTE}{path.resolve()}", str(before_s))
     # DROP.
     for period, ids in moved.items():
         ledger.drop(period, ids)
@@ -149,6 +161,41 @@ def open_archive(path: Path) -> Iterator[SqliteLedger]:
         yield SqliteLedger(path, connection, None)
 
 
+@contextmanager
+def open_archives(ledger: Ledger, paths: Iterable[Path]) -> Iterator[list[Ledger]]:
+    """The ledger's archives, to be read: at these paths, and those that it names and that are there. UsageError for
+    another file."""
+    meta = ledger.meta()
+    named = (Path(name.removeprefix(ARCHIVE_NOTE)) for name in meta if name.startswith(ARCHIVE_NOTE))
+    with ExitStack() as stack:
+        found: list[Ledger] = []
+        for path in dict.fromkeys(path.resolve() for path in [*paths, *filter(Path.exists, named)]):
+            is_ours = path.is_file() and is_archive(path)
+            if is_ours:
+                found.append(stack.enter_context(open_archive(path)))
+            if not is_ours or found[-1].meta()["ledger_id"] != meta["ledger_id"]:
+                raise UsageError(f"{path}: expected an archive of this ledger, got another file or none")
+        yield found
+
+
+def require_all(ledger: Ledger, archives: Sequence[Ledger]) -> None:
+    """UsageError if these archives lack entries that the ledger had."""
+    elsewhere = ledger.progress().admitted - sum(1 for _ in ledger.newest())
+    if elsewhere > sum(one.progress().admitted for one in archives):
+        closed = iso_utc(archived_s(ledger.meta()) or 0)
+        raise UsageError(
+            f"the ledger is archived before {closed}, and not all of its archives are where it made them: name them "
+            "with --archive FILE, or only what is later with --from"
+        )
+
+
+def _without_later_withdrawals(moved: Moved, path: Path) -> Moved:
+    with open_archive(path) as copy:
+        there = set(copy.newest())
+    kept = {period: [id_ for id_ in ids if id_ in there or kind_of(id_) != WITHDRAWN] for period, ids in moved.items()}
+    return {period: ids for period, ids in kept.items() if ids}
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
 
@@ -209,10 +256,12 @@ def _row(entry: Entry) -> tuple[Any, ...]:
 
 
 def _require_copied(ledger: Ledger, moved: Moved, path: Path) -> None:
+    ids = {release_id for some in moved.values() for release_id in some}
     with usable(path), closing(_connect(path)) as connection:
         for entry in ledger.entries():
-            found = connection.execute(_FIND, (entry.release_id,)).fetchone() if entry.period in moved else _row(entry)
-            if found != _row(entry):
+            if entry.release_id not in ids:
+                continue
+            if connection.execute(_FIND, (entry.release_id,)).fetchone() != _row(entry):
                 raise PrivacyRefused(
                     f"{entry.release_id}: expected the archive {path} to have the ledger's entry, got another one or "
                     "none. Nothing is dropped: name another file with --out"

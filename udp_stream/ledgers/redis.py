@@ -81,8 +81,8 @@ from udp_stream.ledger.rules import (
     archived,
     archived_s,
     between,
+    closes_at,
     column,
-    end_of,
     misfits,
     names_around,
     require_closed,
@@ -153,8 +153,8 @@ def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool)
 
 
 def ends_of(release_ids: Iterable[str]) -> bytes:
-    """When the slots or moments of ids end: eight bytes each."""
-    return np.array([end_of(release_id) for release_id in release_ids], "<i8").tobytes()
+    """The times that close ids (`rules.closes_at`): eight bytes each."""
+    return np.array([closes_at(release_id) for release_id in release_ids], "<i8").tobytes()
 
 
 def balance(values: Iterable[bytes | None]) -> Balance:

@@ -2,14 +2,14 @@
 
 A withdrawal is a record of its own. The withdrawn record keeps its bytes, its plates keep their charge, and its HAT is
 never drawn again. It follows from public records and from what a person says, so it costs nothing. The ledger keeps the
-first withdrawal of a HAT like a release, admitted without a plate; whoever publishes a deployment's releases publishes
-it with those of its next slot. Forecasts and estimates learn nothing from a withdrawn HAT, nor from what its slot told
-of the whole city: forecasters notice a note of the ledger, and begin anew.
+first withdrawal of a HAT like a release, admitted without a plate, also where the HAT is in an archive. Whoever
+publishes a deployment's releases publishes it with those of its next slot. Forecasts and estimates learn nothing from a
+withdrawn HAT, nor from what its slot told of the whole city: forecasters notice a note of the ledger, and begin anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -65,30 +65,49 @@ def withdrawal_id(release_id: str) -> str:
     return f"{WITHDRAWN}:{release_id}"
 
 
-def withdraw(ledger: Ledger, release_ids: Sequence[str], reason: str, at: str, software: str) -> int:
+def withdraw(
+    ledger: Ledger,
+    release_ids: Sequence[str],
+    reason: str,
+    at: str,
+    software: str,
+    archives: Sequence[Ledger] = (),
+) -> int:
     """Withdraw these HATs; how many were not withdrawn before. Interrupted, it is to be called again.
 
+    `archives` are all of the ledger's, where one of the HATs may be archived: they have records and withdrawals.
     UsageError for a reason of no or too much text, and for a HAT that has no record; nothing is withdrawn then.
-    PrivacyRefused for one of an archived time.
     """
     if not reason.isprintable() or not 0 < len(reason.strip()) <= len(reason) <= REASON_MAX:
         raise UsageError(f"expected a reason of 1 to {REASON_MAX} characters in one line")
-    marks = []
-    for release_id, payload in zip(release_ids, ledger.recorded(release_ids), strict=True):
+    marks, records = [], recorded_in([ledger, *archives], release_ids)
+    before = recorded_in([ledger, *archives], [withdrawal_id(release_id) for release_id in release_ids])
+    for release_id in release_ids:
+        payload = records.get(release_id)
         if payload is None or kind_of(release_id) != "hat":
             raise UsageError(f"{release_id}: expected a HAT with a record in this ledger")
         hat, id_ = decode(payload).hat, withdrawal_id(release_id)
+        if id_ in before:
+            continue
         marks.append((id_, msgspec.json.encode(Withdrawal(SCHEMA, id_, release_id, hat, reason, at, software)), hat))
     # A period of its slot's own, so that it is archived with its HAT; nobody is charged in it.
     for period in dict.fromkeys(_period_of(id_, hat) for id_, _, hat in marks):
         of_period = [id_ for id_, _, hat in marks if _period_of(id_, hat) == period]
         ledger.admit(period, 0, (), [Admission(id_, _NOBODY, _NOBODY, 0, b"") for id_ in of_period])
-    before = ledger.recorded([id_ for id_, *_ in marks])
     ledger.record([(id_, payload) for id_, payload, _ in marks])
     # Last: who sees the note finds all its records.
-    new = before.count(None)
-    _note(ledger, msgspec.json.encode(Noted(reason, at, new)).decode())
-    return new
+    _note(ledger, msgspec.json.encode(Noted(reason, at, len(marks))).decode())
+    return len(marks)
+
+
+def recorded_in(places: Iterable[Ledger], release_ids: Sequence[str]) -> dict[str, bytes]:
+    """The payloads of these ids, each of the first place that has it."""
+    found: dict[str, bytes] = {}
+    for place in places:
+        left = [release_id for release_id in release_ids if release_id not in found]
+        payloads = zip(left, place.recorded(left), strict=True)
+        found |= {release_id: payload for release_id, payload in payloads if payload is not None}
+    return found
 
 
 def _period_of(id_: str, hat: Hat) -> str:
@@ -116,8 +135,7 @@ def unpublished_withdrawals(ledger: Ledger, is_ours: Callable[[int], bool] = lam
 
 def withdrawals_of(ledger: Ledger, release_ids: Sequence[str]) -> dict[str, bytes]:
     """The withdrawals of these HATs, by id."""
-    ids = [withdrawal_id(release_id) for release_id in release_ids]
-    return {id_: payload for id_, payload in zip(ids, ledger.recorded(ids), strict=True) if payload is not None}
+    return recorded_in([ledger], [withdrawal_id(release_id) for release_id in release_ids])
 
 
 def decode_withdrawal(payload: bytes) -> Withdrawal:

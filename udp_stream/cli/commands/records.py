@@ -14,9 +14,9 @@ from udp_stream.cli.commands.ledger import open_existing, open_to_read
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Ledger
-from udp_stream.ledger.rules import end_of
+from udp_stream.ledger.rules import archived_s, end_of
 from udp_stream.ledgers.archive import archive as run_archive
-from udp_stream.ledgers.archive import latest_day, periods_of, whole_periods
+from udp_stream.ledgers.archive import latest_day, open_archives, periods_of, require_all, whole_periods
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import (
@@ -29,6 +29,7 @@ from udp_stream.release.forecaster import (
 )
 from udp_stream.release.record import UNREAD, WITHDRAWN, kind_of, moment_of, slot_of
 from udp_stream.release.road import witness
+from udp_stream.release.withdrawal import recorded_in
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import Settings, is_file
 from udp_stream.windows.tables import SlotGrid
@@ -100,20 +101,25 @@ def withdraw(arguments: argparse.Namespace, settings: Settings) -> None:
     names = arguments.since, arguments.until, arguments.cell
     if bool(arguments.ids) == any(names):
         raise UsageError("expected the ids of records, or --from, --to or --cell")
-    with open_existing(settings) as (ledger, _):
+    named = map(Path, arguments.archive)
+    with open_existing(settings) as (ledger, _), open_archives(ledger, named) as archives:
         zone, cells = slots_of(ledger, settings).zone, set(arguments.cell)
         span = read_time(arguments.since, zone, -inf), read_time(arguments.until, zone, inf)
-        found = arguments.ids or [id_ for id_ in ids_in(ledger, span) if not cells or id_.partition("-")[0] in cells]
-        ids = [id_ for some in _records(ledger, list(dict.fromkeys(found))) for id_ in some]
-        if not arguments.ids:
-            ids = [id_ for id_ in ids if kind_of(id_) == "hat"]
+        places = [*archives, ledger]
+        found = arguments.ids or [id_ for place in places for id_ in ids_in(place, span) if kind_of(id_) == "hat"]
+        if cells:
+            found = [id_ for id_ in found if id_.partition("-")[0] in cells]
+        ids = list(recorded_in(places, list(dict.fromkeys(found))))
+        closed, earliest = archived_s(ledger.meta()), min((end_of(id_) - 1 for id_ in arguments.ids), default=span[0])
+        if closed is not None and earliest < closed:
+            require_all(ledger, archives)
         if missing := set(arguments.ids) - set(ids) or (set() if ids else {"a record there"}):
-            raise UsageError(f"expected {min(missing)} in the ledger, got none: nothing is withdrawn")
+            raise UsageError(f"expected {min(missing)} in the ledger or its archives, got none: nothing is withdrawn")
         if arguments.dry_run:
             print(*ids, sep="\n")
             return
         at = datetime.now(zone).isoformat(timespec="seconds")
-        new = withdraw_hats(ledger, ids, arguments.reason, at, SOFTWARE)
+        new = withdraw_hats(ledger, ids, arguments.reason, at, SOFTWARE, archives)
     print(f"{counted(new, 'HAT')} withdrawn, {len(ids) - new:,} before. Their budget stays spent, their records stay.")
     print("A run or worker publishes the marks with its next slot; `ledger releases` prints them.")
 
