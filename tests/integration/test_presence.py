@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from tests.integration.deployment import worker
+from tests.unit.test_flow import a_context, slot
 from udp_stream.release.record import PRESENCE, decode, kind_of
+from udp_stream.release.road import release_slot
 
 HEAD = """\
 [privacy]
@@ -34,6 +36,24 @@ def pings(second):
         yield msgspec.json.encode(
             {"license_plate": f"bus {number}", "observationDateTime": now, "location": where, "speed": 20 + number}
         )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_worker_is_refused_on_a_day_of_counts_that_charged_nobody(city, tmp_path):
+    here = city([], shards=1, partitions=2)
+    (tmp_path / "cells").write_text("\n".join(CELLS))
+    text = here.config.read_text()
+    here.config.write_text(HEAD.format(domain=tmp_path / "cells") + text[text.index("[ledger]") :])
+    hour_ms = round(time.time()) // 3600 * 3_600_000
+    with here.ledger() as (ledger, _):
+        release_slot(*slot(start=hour_ms), a_context("release.min_plates=1000"), ledger, lambda _: None)
+        before = [entry.release_id for entry in ledger.entries()]
+    with worker(here, "one") as one:
+        assert one.wait(200) == 5
+    assert "privacy.neighbours" in (here.folder / "one.err").read_text() and not here.releases()
+    with here.ledger() as (ledger, _):
+        assert [entry.release_id for entry in ledger.entries()] == before
 
 
 @pytest.mark.timeout(400)

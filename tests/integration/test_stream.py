@@ -14,6 +14,7 @@ from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.processors import ERROR
 from streams.topics import Binding, admin, group_of, read_releases, topics_of
+from tests.contract import presence
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
@@ -118,6 +119,22 @@ def test_a_worker_in_another_zone_than_the_ledgers_is_refused(city):
     assert not here.releases()
     with here.ledger() as (ledger, _):
         assert [entry.release_id for entry in ledger.entries()] == ["hat"]
+
+
+def test_a_worker_is_refused_at_a_time_of_whole_plates_where_it_would_charge_nobody(city):
+    here = city(fleet_log(hours=0.6, clean=True))
+    here.config.write_text(here.config.read_text().replace("min_plates = 4", "min_plates = 1000"))
+    here.feed()
+    with here.ledger() as (ledger, _):
+        presence.run(ledger, presence.context_of(), presence.empty(1_704_706_200_000))  # that day, without a ping
+        before = [entry.release_id for entry in ledger.entries()]
+    done = run_verb(["worker", "--config", here.config], cwd=here.folder)
+    assert done.returncode == 5, done.stderr
+    *_, (level, said) = log_of(done.stderr)
+    assert level == "error" and "privacy.neighbours" in said
+    assert not here.releases()
+    with here.ledger() as (ledger, _):
+        assert [entry.release_id for entry in ledger.entries()] == before
 
 
 def faulty_log():
