@@ -6,9 +6,9 @@ anyone with a list of plates can undo an unkeyed hash of one.
 
 **No speed decides where a ping goes, or with which others.** The clock of a topic observes an array as a whole, so how
 arrays are cut decides which pings are late. So arrays are cut by number alone, and what is not a single ping is dealt
-out to the partitions in turn; where speeds are by movement all of it goes to the first, as all pings of a plate have to
-come by one partition. Whether an array is too large is decided with `SPEED_BYTES` for each speed, however it is
-written. Kafka's own limits count every byte (docs/privacy-model.md).
+out to the partitions in turn. Where speeds are by movement, or whole plates hidden, all of it goes to the first: pings
+of a plate have to come by one partition, and no plate decides by which. Whether an array is too large is decided with
+`SPEED_BYTES` for each speed, however it is written. Kafka's own limits count every byte (docs/privacy-model.md).
 """
 
 from __future__ import annotations

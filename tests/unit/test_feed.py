@@ -10,6 +10,7 @@ import pytest
 
 import streams.feed as feeding
 from streams.feed import Feed, Pace, partition_of
+from udp_stream.cli import main as cli
 from udp_stream.cli.commands.kafka import send_live
 from udp_stream.cli.first_look import LiveLook
 from udp_stream.pings.json import JSON, mapped_form
@@ -113,6 +114,24 @@ def test_where_speeds_are_by_movement_arrays_stay_together_and_single_pings_stay
     ] * 3  # fmt: skip
     where = [partition for partition, _, _ in sent(log, deals=False)]
     assert where == [0, partition_of("B", PARTITIONS), 0] * 3
+
+
+def test_where_whole_plates_are_hidden_no_plate_decides_on_which_partition_messages_of_others_are(tmp_path):
+    """Pings of one plate and time count once in a partition: on two, in two cells, they may count twice."""
+    (tmp_path / "cells").write_text("87608c4d2ffffff")
+    hidden = "privacy.neighbours=add-remove", f"hat.domain={tmp_path}/cells", "pings.interval=10s"
+    others = [b"[%s,%s]" % (a_ping("A", "1", second), a_ping("B", "1", second)) for second in range(20)]
+    crowd = [b"[%s]" % a_ping("C", "1", second) for second in range(20)]
+
+    def where(crowds):
+        mixed = [one for at, other in enumerate(others) for one in (other, *crowd[: crowds(at)])]
+        (tmp_path / "log.ndjson").write_bytes(b"\n".join(mixed))
+        sets = [word for key in hidden for word in ("--set", key)]
+        assert cli.main(["feed", str(tmp_path / "log.ndjson"), "--bootstrap", "nowhere:1", *sets]) == 0
+        return [record for record in Producer.sent if record[2] in others]
+
+    assert len(alone := where(lambda _: 0)) == 20
+    assert where(lambda at: at % 3) == alone
 
 
 def test_a_plate_stays_on_one_partition_for_ever():

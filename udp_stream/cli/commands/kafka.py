@@ -63,7 +63,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
             begin_log()
             stack.callback(begin_log, as_json=False)
         frames = iter(()) if live else _frames(arguments, settings, stack)
-        deals = settings.speed.from_ == "field"
+        deals = settings.speed.from_ == "field" and not settings.window_rules.by_wall
         sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form, deals))
         if live:
             of, hears = max_age_s(arguments.files[0], settings), not settings.window_rules.by_wall
