@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from benchmarks.feed_forms import FORMS, recorded
-from tests import way_in
+from tests import one_plate, way_in
 from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import PASSWORD, USER, connected
 from tests.mutations import facts, pieces
@@ -216,6 +216,21 @@ def test_tls_is_checked_against_an_authority_of_ones_own(queue, password, tmp_pa
         with pytest.raises(DependencyUnavailable, match="has a certificate that is not trusted"):
             next(source(queue, password, port=link.port, scheme="amqps").messages())
     queue.wait_for(0)
+
+
+@pytest.mark.timeout(300)
+def test_a_queue_hands_on_the_same_of_others_whatever_one_plate_sends(queue, password):
+    found = []
+    for is_crowded in (False, True):
+        queue.publish(*one_plate.feed(is_crowded))
+        messages = list[bytes]()
+        with reading(source(queue, password, prefetch=1000)) as handover:
+            while not one_plate.has_ended(messages):
+                messages += taken(handover, 1)
+                handover.kept()
+        found.append(messages)
+    alone, crowded = found
+    assert one_plate.others(crowded) == alone and len(crowded) > len(alone) + one_plate.MESSAGES / 2
 
 
 @pytest.mark.long

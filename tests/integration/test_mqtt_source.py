@@ -9,11 +9,11 @@ import trustme
 
 from benchmarks.feed_forms import FORMS, recorded
 from lab.process import free_ports
-from tests import way_in
+from tests import one_plate, way_in
 from tests.chaos.proxy import Proxy
 from tests.forms import long_but
 from tests.gtfs import snapshot, vehicle
-from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, mqtt, password_file
+from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, connected, mqtt, password_file
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.pings.decode import PingDecoder, PingRules
@@ -267,6 +267,24 @@ def test_a_certificate_is_checked_and_an_authority_of_ones_own_can_be_named(tmp_
                 found += taken(handover, 1)
                 handover.kept()
             assert plates(found) == [f"BUS{number}" for number in range(200)]
+
+
+@pytest.mark.timeout(300)
+def test_a_topic_hands_on_the_same_of_others_whatever_one_plate_sends(broker, topic):
+    found = []
+    for name, is_crowded in (("alone", False), ("crowded", True)):
+        with reading(source(broker.port, f"{topic}/{name}", seed=name)) as handover:
+            client, messages = connected(broker.port), list[bytes]()
+            sending = [client.publish(f"{topic}/{name}/1", one, 1) for one in one_plate.feed(is_crowded)]
+            while not one_plate.has_ended(messages):
+                messages += taken(handover, 1)
+                handover.kept()
+            sending[-1].wait_for_publish(SECONDS_MAX)
+            client.disconnect()
+            client.loop_stop()
+            found.append(messages)
+    alone, crowded = found
+    assert one_plate.others(crowded) == alone and len(crowded) > len(alone) + one_plate.MESSAGES / 2
 
 
 FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"

@@ -40,7 +40,7 @@ class ToySource(ConnectedSource):
         if not self.waiting:
             self.stop()
         self.stopped.wait(0 if self.left else 0.01)
-        some, self.left = self.left[:500], self.left[500:]
+        some, self.left = self.left[:300], self.left[300:]
         return some
 
     def acknowledge(self, ids):

@@ -10,7 +10,7 @@ from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.cli import main as cli
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, json_messages
-from udp_stream.pings.snapshots import GTFS_REALTIME, REMEMBERED, SINGLE, Unrepeated
+from udp_stream.pings.snapshots import FORGOTTEN_S, GTFS_REALTIME, REMEMBERED, SINGLE, Unrepeated
 from udp_stream.sources.recordings import GtfsFiles, sentences
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200)
@@ -157,12 +157,17 @@ def test_what_several_polls_have_is_handed_on_once_in_its_order():
 
 
 def test_a_snapshot_that_is_older_than_the_last_hands_nothing_on_twice_and_what_is_long_gone_is_forgotten():
+    """By a plate's own newer pings, whatever others send; and by the day."""
     once = Unrepeated(GTFS_REALTIME, 10**6, 100)
-    old, new = snapshot(vehicle("A1")), snapshot(vehicle("A1", time_s=START_S + 9))
-    assert [len(once.take(one)) for one in (old, new, old, new)] == [1, 1, 0, 0]
+    at = lambda second, plate="A1": snapshot(vehicle(plate, time_s=START_S + second))  # noqa: E731
+    assert [len(once.take(one)) for one in (at(0), at(9), at(0), at(9))] == [1, 1, 0, 0]
     for later in range(3 * REMEMBERED):
-        once.take(snapshot(vehicle("B2", time_s=START_S + later)))
-    assert len(once._seen) <= 2 * REMEMBERED + 2 and len(once.take(old)) == 1
+        assert len(once.take(at(later, "B2"))) == 1
+    assert once.take(at(0)) == [] == once.take(at(0), FORGOTTEN_S - 1)
+    for later in range(10, 10 + 3 * REMEMBERED):
+        once.take(at(later))
+    assert sum(len(own.pings) for own in once._plates.values()) <= 4 * REMEMBERED and len(once.take(at(0))) == 1
+    assert len(once.take(at(0), FORGOTTEN_S)) == 1 and list(once._plates) == ["A1"]
 
 
 def write(path, data):

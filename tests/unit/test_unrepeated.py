@@ -1,14 +1,17 @@
 """Snapshots of a feed that is in a form of its own: its pings stay as they are, and count once."""
 
 import json
+import random
 
 import pytest
 
+from tests.forms import long_but
+from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.pings.advice import advise
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON, FeedForm, mapped_form
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.snapshots import PIECE_BYTES_MAX, Unrepeated
+from udp_stream.pings.snapshots import FORGOTTEN_S, GTFS_REALTIME, PIECE_BYTES_MAX, Unrepeated
 
 MAPPED = mapped_form(FeedMapping(plate="id", time="t", time_format="epoch_s", longitude="x", latitude="y", speed="v",
                                  records="buses")).format  # fmt: skip
@@ -72,3 +75,46 @@ def test_a_piece_of_an_array_is_refused_for_the_same_reason_as_a_message(piece):
     text = f"[{piece}]".encode()
     (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
     assert alone.reason == directly.reason
+
+
+def rows_of_json(rows):
+    where = lambda lon: {"coordinates": [lon, 21.2]}  # noqa: E731
+    time = lambda second: f"2024-01-08T10:{second // 60:02}:{second % 60:02}Z"  # noqa: E731
+    return json.dumps(
+        [{"license_plate": row[0], "observationDateTime": time(row[1]), "speed": 5, "location": where(row[2])}
+         for row in rows]
+    ).encode()  # fmt: skip
+
+
+def rows_of_a_feed(rows):
+    return f'{{"buses": [{", ".join(a_bus(json.dumps(plate), second) for plate, second, _ in rows)}]}}'.encode()
+
+
+def rows_of_gtfs(rows):
+    """Those of one plate without times of their own."""
+    return snapshot(*(vehicle(plate, "", None if plate == "b" else START_S + at, lon) for plate, at, lon in rows))
+
+
+@pytest.mark.parametrize("step_s", [0, 700])
+@pytest.mark.parametrize(("reads", "written"), [(JSON, rows_of_json), (MAPPED, rows_of_a_feed),
+                                                (GTFS_REALTIME, rows_of_gtfs)])  # fmt: skip
+@pytest.mark.parametrize("seed", long_but([0, 1], range(20)))
+def test_what_is_new_of_a_plate_follows_from_its_own_pings_and_the_wall(reads, written, seed, step_s):
+    """Another plate may be in each snapshot, or change it: one that stays as it is, is not taken."""
+    dice, of_another = random.Random(f"{seed}"), random.Random(f"{seed} another")
+    alone, beside = Unrepeated(reads, 10**6, 1000), Unrepeated(reads, 10**6, 1000)
+    shown, found, crowded = [], [], []
+    for at in range(300):
+        last, now_s = shown, float(step_s * at)
+        if dice.random() < 0.4:
+            newest = max(0, at - dice.choice([0, 0, 0, 3, 80]))
+            shown = [("a", max(0, newest - back), 72.5) for back in range(dice.randrange(4))]
+            shown += [("b", max(0, newest - dice.randrange(3)), dice.choice([72.5, 72.6, 72.7]))]
+        if at == 0 or shown != last or now_s // FORGOTTEN_S != (now_s - step_s) // FORGOTTEN_S:
+            found.append(alone.take(written(shown), now_s))
+            crowded.append([])
+        crowd = [("c", of_another.randrange(at + 1), 72.5)] * of_another.choice([0, 1, 9])
+        messages = beside.take(written([*crowd, *shown]), now_s)
+        crowded[-1] += [one for one in messages if b'"c"' not in one]
+    assert crowded == found
+    assert 0 < alone.counts["repeats"] < alone.counts["read"] - 50

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from hashlib import blake2b
 from itertools import repeat
@@ -294,9 +294,16 @@ def _bindings() -> tuple[type[FeedHeader], type[FeedMessage], type[Exception]]:
 # A ping is a repeat if it has the plate and time of another, or, without a time of its own, the plate and place. Speeds
 # are not compared, so that no speed decides what is handed on. Nor are places where speeds are derived from them: there
 # a fix without a time is new in each poll.
+#
+# What is remembered of a plate follows from its own pings and the wall's time: no plate decides what is handed on of
+# another. What comes again later is a repeat for its slot, too, if the slot is still open.
 
-REMEMBERED = 8
-"""Snapshots. Servers behind an address answer with snapshots of different age, so one would be too few."""
+REMEMBERED = 32
+"""Snapshots that had a new ping of the plate, up to twice as many. Servers behind an address answer with snapshots of
+different age; a queue sends 1,000 messages again, if it has to: 32 of each of 31 buses."""
+
+FORGOTTEN_S = 86_400
+"""All is forgotten as often: plates that are gone take no memory for ever."""
 
 PIECE_BYTES_MAX = 2**16
 """A longer piece is shortened, and then refused: a ping has some 150 bytes, and a record of Kafka at most 1 MiB."""
@@ -309,12 +316,28 @@ _NO_JSON = b"\0"
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
-_Key = tuple[str, str] | str | bytes
+_Key = str | int | bytes
+_Place = tuple[float, float] | None
+
+
+@dataclass(slots=True)
+class _Plate:
+    """How many snapshots had a new ping of a plate; its last pings, with where each was first, and the last of these
+    snapshots that had it."""
+
+    snapshots: int = 0
+    pings: dict[_Key, tuple[_Place, int]] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Drop old pings; at each snapshot that would cost more than reading."""
+        if self.snapshots % REMEMBERED == 0:
+            oldest = self.snapshots - REMEMBERED
+            self.pings = {key: seen for key, seen in self.pings.items() if seen[1] > oldest}
 
 
 class Unrepeated:
     """The new pings of snapshots, given in the order of their times. A snapshot of more than `max_bytes` or `max_pings`
-    is refused. `remembered`: snapshots, 1 or more.
+    is refused.
 
     `counts`: how many pings were `read`, `repeats`, or `refused` by the format; and the notes of the format.
     `unreadable`: why nothing of the last snapshot could be read; it is handed on even so.
@@ -327,18 +350,18 @@ class Unrepeated:
     ([], 2)
     """
 
-    def __init__(self, ping_format: PingFormat, max_bytes: int, max_pings: int, remembered: int = REMEMBERED) -> None:
-        self._format, self._limits, self._remembered = ping_format, (max_bytes, max_pings), remembered
-        self._taken = 0
-        self._seen: dict[_Key, int] = {}  # in which snapshot last
-        self._places: dict[_Key, tuple[float, float]] = {}
+    def __init__(self, ping_format: PingFormat, max_bytes: int, max_pings: int) -> None:
+        self._format, self._limits = ping_format, (max_bytes, max_pings)
+        self._taken = self._days = 0
+        self._plates = defaultdict[str, _Plate](_Plate)
         self._fixes: dict[str, tuple[Point, int, int]] = {}  # the last, in how many snapshots, in which last
         self.counts: Counter[str] = Counter()
         self.unreadable: Reason | None = None
 
-    def take(self, snapshot: bytes) -> list[bytes]:
+    def take(self, snapshot: bytes, now_s: float = 0.0) -> list[bytes]:
         """A JSON message for each new ping, in order; other pieces as they are, for the reader to refuse. A ping in the
-        contract's form keeps its fields and no others."""
+        contract's form keeps its fields and no others. `now_s`: seconds of a steady clock, where snapshots are live."""
+        self._forget(int(now_s // FORGOTTEN_S))
         snapshot = from_xml(snapshot)
         batch = self._format.read([snapshot], *self._limits)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
@@ -351,19 +374,17 @@ class Unrepeated:
         self._count_standing(batch)
         positions, new = self._new_pings(snapshot, batch)
         if refused:
-            others = self._new([blake2b(piece, digest_size=16).digest() for _, piece in refused])
+            digests = [blake2b(piece, digest_size=16).digest() for _, piece in refused]
+            others = self._new([(_NOBODY, digest, None) for digest in digests])
             self.counts["repeats"] += len(refused) - len(others)
             both = [*zip(positions, new, strict=True), *(refused[at] for at in others)]
             new = [message for _, message in sorted(both, key=itemgetter(0))]
         self._taken += 1
-        self._forget()
         return [piece + _NO_JSON for piece in new] if self.unreadable and not self._format.is_json else new
 
     def _new_pings(self, snapshot: bytes, batch: WireBatch) -> tuple[list[int], list[bytes]]:
         """The positions of new pings in the snapshot, and their messages."""
-        keys = _keys(batch)
-        new = self._new(keys)
-        self._count_moved(keys, batch)
+        new = self._new(_known_by(batch))
         self.counts["repeats"] += batch.message.size - len(new)
         if not new:
             return [], []
@@ -413,31 +434,35 @@ class Unrepeated:
         if standing or self.counts[STANDING]:
             self.counts[STANDING] = standing
 
-    def _count_moved(self, keys: Sequence[_Key], batch: WireBatch) -> None:
-        """Count the pings whose plate and time were there from another place: more than repeats."""
-        points = [ping.location.coordinates for ping in batch.pings]
-        places = [(point.lon, point.lat) for point in points]
-        if batch.columns is not None:
-            places = list(zip(batch.columns.lon.tolist(), batch.columns.lat.tolist(), strict=True))
-        if moved := sum(self._places.setdefault(key, at) != at for key, at in zip(keys, places, strict=True)):
-            self.counts[MOVED] += moved
-
-    def _new(self, keys: Sequence[_Key]) -> list[int]:
-        """The indices of keys that none of the last snapshots had."""
-        seen, taken, new = self._seen, self._taken, []
-        for at, key in enumerate(keys):
+    def _new(self, pings: Sequence[tuple[str, _Key, _Place]]) -> list[int]:
+        """The indices of pings that none of their plate's remembered snapshots had. Those that came from another place
+        are counted: they are more than repeats."""
+        new, moved = list[int](), 0
+        for at, (plate, key, place) in enumerate(pings):
+            seen = self._plates[plate].pings
             if key not in seen:
                 new.append(at)
-            seen[key] = taken
+                seen[key] = place, 0
+            elif seen[key][0] != place:
+                moved += 1
+        if moved:
+            self.counts[MOVED] += moved
+        with_new = {pings[at][0] for at in new}
+        for plate in with_new:
+            self._plates[plate].snapshots += 1
+        for plate, key, _ in pings:
+            own = self._plates[plate]
+            own.pings[key] = own.pings[key][0], own.snapshots
+        for plate in with_new:
+            self._plates[plate].forget()
         return new
 
-    def _forget(self) -> None:
-        """Drop keys that the last snapshots did not have; at each snapshot that would cost more than reading."""
-        if self._taken % self._remembered == 0:
-            oldest = self._taken - self._remembered
-            self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
-            self._places = {key: place for key, place in self._places.items() if key in self._seen}
-            self._fixes = {plate: fix for plate, fix in self._fixes.items() if fix[2] >= oldest}
+    def _forget(self, days: int) -> None:
+        """Forget all at the turn of the clock's days, whoever sends then."""
+        if days != self._days:
+            self._days = days
+            self._plates.clear()
+            self._fixes.clear()
 
 
 def _beginnings(value: Any) -> Any:
@@ -449,12 +474,18 @@ def _beginnings(value: Any) -> Any:
     return value[:_TEXT_MAX] if isinstance(value, str) else value
 
 
-def _keys(batch: WireBatch) -> Sequence[_Key]:
-    """What tells pings apart. A time in milliseconds has no blank, so a text of both is as good as a pair."""
-    if batch.columns is None:
-        return [
-            (ping.license_plate, str(ping.location.coordinates) if is_untimed else ping.observationDateTime)
-            for ping, is_untimed in zip(batch.pings, batch.untimed or repeat(False), strict=False)
-        ]
-    rows = zip(batch.columns.time_ms.tolist(), batch.columns.plates, strict=True)
-    return [f"{time_ms} {plate}" for time_ms, plate in rows]
+_NOBODY = ""
+"""Instead of the plate of a piece that is refused."""
+
+
+def _known_by(batch: WireBatch) -> list[tuple[str, _Key, _Place]]:
+    """The plate of each ping, what tells it from others of its plate, and its place."""
+    if batch.columns is not None:
+        wire = batch.columns
+        places = zip(wire.lon.tolist(), wire.lat.tolist(), strict=True)
+        return list(zip(wire.plates, wire.time_ms.tolist(), places, strict=True))
+    found = list[tuple[str, _Key, _Place]]()
+    for ping, is_untimed in zip(batch.pings, batch.untimed or repeat(False), strict=False):
+        place = ping.location.coordinates.lon, ping.location.coordinates.lat
+        found.append((ping.license_plate, str(place) if is_untimed else ping.observationDateTime, place))
+    return found

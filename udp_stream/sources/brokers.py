@@ -59,7 +59,6 @@ PREFETCH = 1000
 """Messages that are on their way at once, and come again after a crash: ten seconds of 1,000 buses."""
 
 HEARTBEAT_S = 30
-REMEMBERED_PREFETCHES = 4
 
 
 class QueueSource(ConnectedSource):
@@ -69,7 +68,7 @@ class QueueSource(ConnectedSource):
         self, name: str, settings: Settings, say: Say, _folder: Path | None = None, prefetch: int = PREFETCH
     ) -> None:
         self._parameters, shown = _parameters(name, settings.live)
-        super().__init__(shown, settings, say, remembered=REMEMBERED_PREFETCHES * prefetch)
+        super().__init__(shown, settings, say)
         from pika.exceptions import AMQPError
 
         self.errors = (*self.errors, AMQPError)

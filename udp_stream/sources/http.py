@@ -27,6 +27,7 @@ from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import Trouble, Warned, counted
 from udp_stream.pings.advice import no_pings
 from udp_stream.pings.snapshots import (
+    FORGOTTEN_S,
     FROM_ID,
     FROM_LICENSE_PLATE,
     MOVED,
@@ -289,6 +290,8 @@ class PolledSource(ConnectedSource):
         self.stopped.wait(max(0.0, self._due_s - time.monotonic()))
         self._began_s, self._due_s = time.monotonic(), 0.0
         is_fresh = self._began_s - self._changed_s < UNCHANGED_S
+        # Else what is forgotten would be handed on again with the next change, whoever makes it.
+        is_fresh &= self._began_s // FORGOTTEN_S == self._changed_s // FORGOTTEN_S
         self._answer = self._get.get(self._validators if is_fresh else {})
         if self._get.certificate_s < math.inf:
             self.contact.certificate_s = self._get.certificate_s
@@ -333,7 +336,7 @@ class PolledSource(ConnectedSource):
             title = "GTFS-realtime" if self._kind == GTFS else "JSON"
             self.say(f"{self.name}: {title} {self._why}, polled every {self._every_s:g} s")
         reader, before = self._reader, self._reader.counts.copy()
-        frame = reader.take(body)
+        frame = reader.take(body, time.monotonic())
         if reader.unreadable:
             what = "GTFS-realtime message" if self._kind == GTFS else "JSON of pings"
             held = no_pings(body, self._kind == GTFS) or "JSON of another kind"

@@ -163,13 +163,11 @@ DRAIN_S = 10.0
 MOVED_MIN = 200
 """Pings before their repeats are looked at."""
 
-REMEMBERED_MESSAGES = 4000
-"""Messages that are compared with the next: a message that was not acknowledged comes again."""
-
 
 class ConnectedSource(ABC):
     """A feed behind a connection, which is opened again when it fails. Messages are acknowledged once their pings are
-    kept: in Kafka, or in a journal. A message that comes twice is handed on once.
+    kept: in Kafka, or in a journal. What was not comes again: it is left out if it is among its plate's last pings, and
+    else a repeat.
 
     A kind of source has three methods: `open`, `read` and `acknowledge`. These and `disconnect` run in the thread that
     reads `messages`. Each may raise one of `errors`, which `failure` puts into words.
@@ -186,7 +184,6 @@ class ConnectedSource(ABC):
         settings: Settings,
         say: Say,
         *,
-        remembered: int = REMEMBERED_MESSAGES,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
         self.name, self.say, form = name, say, settings.form
@@ -195,7 +192,7 @@ class ConnectedSource(ABC):
             require_gtfs(settings, name, say)
             read, self.format = gtfs_formats(form)
         self._retries = Retries(name, first_pause_s, say, time.monotonic, random.random)
-        self._unrepeated = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX, remembered)
+        self._unrepeated = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
         self.contact = Contact()
         self.stopped = threading.Event()
         self._is_waiting, self._is_moved = True, False
@@ -219,7 +216,7 @@ class ConnectedSource(ABC):
         """End the connection. What this raises is ignored."""
 
     def take(self, message: bytes) -> list[bytes]:
-        new = self._unrepeated.take(message)
+        new = self._unrepeated.take(message, time.monotonic())
         counts = self._unrepeated.counts
         if not self._is_moved and counts["read"] >= MOVED_MIN and (moved := moved_share(counts)):
             self._is_moved = True
