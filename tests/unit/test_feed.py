@@ -36,6 +36,7 @@ class Producer:
 
     def send(self, topic, value, key=None, partition=None):  # noqa: ARG002 (the client's signature)
         sending = Future()
+        sending.add_callback = lambda call: sending.exception() or call(None)
         sending.add_errback = lambda call: sending.exception() and call(sending.exception())
         if len(value) > self.limit:
             sending.set_exception(MessageSizeTooLargeError())
