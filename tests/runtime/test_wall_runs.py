@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -202,6 +203,22 @@ def test_a_span_that_cannot_be_is_refused_before_anything_is_charged(tmp_path, f
     ended = udp_stream(tmp_path, flags, "replay", "day.ndjson", *trial, *arguments)
     assert ended.returncode == 2 and rule in ended.stderr.decode()
     assert not (tmp_path / "city.ledger").exists()
+
+
+def test_the_table_by_hours_has_what_may_be_shown_and_nothing_untrue(tmp_path, flags):
+    (tmp_path / "day.ndjson").write_bytes(b"\n".join(fleet_log(buses=20, hours=1.5, clean=True)))
+    span = "--from", "2024-01-08T03:30", "--until", "2024-01-08T05:00"
+    words = "replay", "day.ndjson", "--trial", "--out", "out", "--smoothed", "estimates", *span
+    said = [udp_stream(tmp_path, flags, *words, *more).stderr.decode().splitlines() for more in ((), ("--json",))]
+    records = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
+    assert {one["status"] for one in records} == {"released"} and len(records) % 6 == 0
+    hours = [line.split() for line in said[0] if re.match("0[0-9]:00 ", line)]
+    cells = str(len(records) // 6)
+    assert [row[:3] for row in hours] == [["03:00", cells, cells], ["04:00", cells, cells]]
+    (names,) = [line for line in said[0] if line.split()[:1] == ["hour"]]
+    assert "cells" in names and "buses" not in names and "budget" not in names
+    by_slot = json.loads(said[1][-1])["by_slot"].values()
+    assert {(one["measured"], one["buses"], one["budget_left"]) for one in by_slot} == {(int(cells), None, None)}
 
 
 def test_where_pings_tell_the_slots_a_span_is_refused(tmp_path):

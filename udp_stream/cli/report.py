@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Self, TypeVar
 
 from rich.console import Console
@@ -79,7 +80,8 @@ def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
 
 
 def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) -> None:
-    """A row for each local hour in which slots begin: averages over its slots. Nothing where there is one slot only."""
+    """A row for each local hour in which slots begin: averages over its slots, without columns of what is secret. Nothing
+    where there is one slot only."""
     hours: dict[str, list[SlotRow]] = {}
     for start_ms, row in sorted(by_slot.items()):
         hours.setdefault(grid.iso(start_ms)[11:13] + ":00", []).append(row)
@@ -87,12 +89,17 @@ def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) ->
         return
     cells = []
     for hour, rows in sorted(hours.items()):
-        many, pings = len(rows), sum(row.pings for row in rows)
-        error = f"{sum(row.error for row in rows) / pings:.1f}" if pings else "-"
-        sums = [sum(getattr(row, name) for row in rows) / many for name in ("buses", "hats", "measured", "left")]
-        shown = [*(f"{number:.0f}" for number in sums[:3]), error, f"{sums[3]:.0%}"]
-        names = "hour", "buses", "cells", "with a release", "expected error", "budget left"
-        cells.append(list(zip(names, (hour, *shown), strict=True)))
+        pings = sum(row.pings for row in rows)
+        buses, left = ([getattr(row, name) for row in rows] for name in ("buses", "left"))
+        shown = {
+            "hour": hour,
+            "buses": None if None in buses else f"{mean(buses):.0f}",
+            "cells": f"{mean(row.hats for row in rows):.0f}",
+            "with a release": f"{mean(row.measured for row in rows):.0f}",
+            "expected error": f"{sum(row.error for row in rows) / pings:.1f}" if pings else "-",
+            "budget left": None if None in left else f"{mean(left):.0%}",
+        }
+        cells.append([(name, cell) for name, cell in shown.items() if cell is not None])
     print_rows(out, cells)
 
 
@@ -245,7 +252,8 @@ def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str]
 
 
 def _facts(row: SlotRow) -> dict[str, float | None]:
-    sizes = {"buses": row.buses, "hats": row.hats, "measured": row.measured, "budget_left": round(row.left, 4)}
+    left = None if row.left is None else round(row.left, 4)
+    sizes = {"buses": row.buses, "hats": row.hats, "measured": row.measured, "budget_left": left}
     return {**sizes, "expected_error_kmh": round(row.error / row.pings, 3) if row.pings else None}
 
 

@@ -154,17 +154,17 @@ class SlotSmoothed:
 
 @dataclass(slots=True)
 class SlotRow:
-    """How a slot went: its buses, HATs, those with a mean, what is left of the budget; `error` is the sum over `pings`
-    of expected errors, in km/h.
+    """How a slot went: its buses, HATs, those released, what is left of the budget; `error` is the sum over `pings` of
+    expected errors, in km/h. Buses and what is left are None where they are secret.
 
     >>> SlotRow(buses=40, hats=9, measured=3, pings=200, error=500.0).error / 200
     2.5
     """
 
-    buses: int = 0
+    buses: int | None = None
     hats: int = 0
     measured: int = 0
-    left: float = 1.0
+    left: float | None = None
     pings: int = 0
     error: float = 0.0
 
@@ -429,7 +429,7 @@ class Summary:
     def _recorded(self, hat: HatRecorded) -> None:
         row = self._row(self._recording_ms)
         row.hats += 1
-        row.measured += hat.mean_error_kmh is not None
+        row.measured += hat.status == "released"
         self.hats[hat.status] += 1
         self.promises[hat.policy, hat.period, hat.period_epsilon, hat.delta] += 1
         if hat.status == "released":
