@@ -86,6 +86,10 @@ def _ledger_option(parser: Parser, default: str = "ledger file or URL (default: 
     _option(parser, "--ledger", "FILE", default, type=ledger_place)
 
 
+def _gtfs_option(parser: Parser, about: str) -> None:
+    _option(parser, "--gtfs", "FILE", about)
+
+
 def _span(parser: Parser) -> None:
     _option(parser, "--from", "TIME", "slots that start then or later, as 2026-10-01", dest="since")
     _option(parser, "--to", "TIME", "slots that start before, as 2026-10-01T06:00", dest="until")
@@ -407,7 +411,7 @@ examples:
 def _dashboard(verbs: Verbs) -> None:
     parser = add_verb(verbs, "dashboard", "show released records in a browser, until stopped", "dashboard")
     _files(parser, "lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka)")
-    _option(parser, "--gtfs", "FILE", "the city's timetable, a zip or a folder, for names and lines (dashboard.gtfs)")
+    _gtfs_option(parser, "the city's timetable, a zip or a folder, for names and lines (dashboard.gtfs)")
     parser.epilog = """\
 examples:
   udp-stream dashboard releases.ndjson estimates.ndjson --gtfs gtfs.zip
@@ -422,9 +426,10 @@ def _typical(verbs: Verbs) -> None:
     parser = add_verb(verbs, "typical", "the typical week: usual speeds by cell, class of day and hour", "typical")
     parser.add_argument("files", nargs="+", metavar="FILE", help="lines of JSON: releases, and estimates for a guess")
     _option(parser, "--out", "FILE", ".ndjson, .csv, .geojson or .parquet (default: lines of JSON)", default="-")
+    _gtfs_option(parser, "the city's timetable, a zip or a folder, for the names of places (dashboard.gtfs)")
     parser.epilog = """\
 examples:
-  udp-stream typical releases.ndjson estimates.ndjson --out week.csv
+  udp-stream typical releases.ndjson estimates.ndjson --gtfs gtfs.zip --out week.csv
   udp-stream typical releases.ndjson --out week.geojson --set 'dashboard.holidays=["2024-01-26"]'
 
 It reads what was released, so it costs no budget. low_kmh to high_kmh is a 95 % interval. On so many days the cell was
@@ -456,10 +461,12 @@ no worker or run goes on, or a partition has none; 5 the ledger is refused. If s
 def _doctor(verbs: Verbs) -> None:
     parser = add_verb(verbs, "doctor", "check that everything is reachable and safely configured", "doctor")
     _files(parser, "check speed.unit by these pings, instead of Kafka's")
+    _ledger_option(parser)
+    _gtfs_option(parser, "also check that this timetable, a zip or a folder, can be read")
     parser.epilog = """\
 examples:
   udp-stream doctor --config city.toml
-  udp-stream doctor pings.ndjson.gz --set ledger.url=city.ledger
+  udp-stream doctor pings.ndjson.gz --ledger city.ledger --gtfs gtfs.zip
 
 Checks the configuration, the ledger and its key, the durability of a Redis, and the topics' settings. Checks whether
 the latest pings move as fast as they report, which tells kmh, mps and mph apart, and whether the running workers have

@@ -80,8 +80,8 @@ def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
 
 
 def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) -> None:
-    """A row for each local hour in which slots begin: averages over its slots, without columns of what is secret. Nothing
-    where there is one slot only."""
+    """A row for each local hour in which slots begin: averages over its slots, without columns of what is secret.
+    Nothing where there is one slot only."""
     hours: dict[str, list[SlotRow]] = {}
     for start_ms, row in sorted(by_slot.items()):
         hours.setdefault(grid.iso(start_ms)[11:13] + ":00", []).append(row)

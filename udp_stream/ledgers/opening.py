@@ -26,6 +26,7 @@ from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.release.query_road import QUERY_NOTE
 from udp_stream.release.record import CLIPS, PRESENCE, UNREAD, WITHDRAWN, decode, kind_of, slot_of
 from udp_stream.release.withdrawal import NOTE
+from udp_stream.release.withdrawal import noted as withdrawals
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
 from udp_stream.settings.rules import check_url
 from udp_stream.windows.tables import SlotGrid
@@ -253,12 +254,18 @@ def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
 
 
 def slots_of(ledger: Ledger, settings: Settings) -> SlotGrid:
-    """Slots in the ledger's zone: that of its latest HAT, else of a policy that it notes. Else in ours."""
+    """Slots in the ledger's zone, else in ours."""
+    name = zone_of(ledger)
+    return settings.calendar.slots if name is None else SlotGrid(settings.policy.slot_seconds, ZoneInfo(name))
+
+
+def zone_of(ledger: Ledger) -> str | None:
+    """The zone of the ledger's latest HAT, else of a policy that it notes."""
     noted = _policies(ledger.meta())
     for fingerprint in (*_of_ends(ledger), *noted):
         with suppress(KeyError, ValueError, OSError):  # none is noted, or none that this machine knows
-            return SlotGrid(settings.policy.slot_seconds, ZoneInfo(noted[fingerprint]["hat.timezone"]))
-    return settings.calendar.slots
+            return ZoneInfo(noted[fingerprint]["hat.timezone"]).key
+    return None
 
 
 def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
@@ -414,11 +421,12 @@ def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
 
 
 class Holdings(NamedTuple):
-    """What a ledger holds: charged and recorded HATs (with rounds of queries), periods, doubts, the newest id.
+    """What a ledger holds: charged and recorded HATs (with rounds of queries), periods, doubts, the newest id, the
+    zone, and how many of these HATs a person has withdrawn.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> Holdings.of(MemoryLedger())
-    Holdings(charged=0, recorded=0, unpublished=0, periods=0, caveats=(), newest=None)
+    Holdings(charged=0, recorded=0, unpublished=0, periods=0, caveats=(), newest=None, zone=None, withdrawn=0)
     """
 
     charged: int
@@ -427,13 +435,24 @@ class Holdings(NamedTuple):
     periods: int
     caveats: tuple[str, ...]
     newest: str | None = None
+    zone: str | None = None
+    withdrawn: int = 0
 
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
-        progress = progress_of(ledger)
+        progress, meta = progress_of(ledger), ledger.meta()
+        withdrawn = sum(one.hats for one in withdrawals(meta))  # each is admitted and recorded like a HAT
         unpublished = sum(kind_of(release_id) not in UNREAD for release_id, _ in ledger.unpublished())
-        doubts = caveats(ledger.meta())
-        return cls(progress.admitted, progress.recorded, unpublished, len(ledger.periods()), doubts, progress.newest)
+        return cls(
+            progress.admitted - withdrawn,
+            progress.recorded - withdrawn,
+            unpublished,
+            len(ledger.periods()),
+            caveats(meta),
+            progress.newest,
+            zone_of(ledger),
+            withdrawn,
+        )
 
 
 class LedgerView(NamedTuple):
@@ -453,12 +472,13 @@ class LedgerView(NamedTuple):
     def __str__(self) -> str:
         if self.holdings is None:
             return f"{self.kind} at {self.place}: {self.said}"
-        charged, recorded, unpublished, periods, doubts, _ = self.holdings
+        held = self.holdings
+        withdrawn = f"{held.withdrawn:,} withdrawn, " if held.withdrawn else ""
         holds = (
-            f"{counted(charged, 'HAT')} charged, {recorded:,} recorded, {unpublished:,} not published yet, in "
-            f"{counted(periods, 'period')}"
+            f"{counted(held.charged, 'HAT')} charged, {held.recorded:,} recorded, {withdrawn}{held.unpublished:,} not "
+            f"published yet, in {counted(held.periods, 'period')}"
         )
-        return f"{self.kind} at {self.place}: {'; '.join([self.said, holds, *doubts])}"
+        return f"{self.kind} at {self.place}: {'; '.join([self.said, holds, *held.caveats])}"
 
 
 def look_at(asked: LedgerSection) -> LedgerView:

@@ -20,6 +20,7 @@ import numpy as np
 from udp_stream.cli import first_look
 from udp_stream.cli.first_look import named, require_files, still_warning, unclamped, warnings_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
+from udp_stream.gtfs import read_network
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
@@ -48,6 +49,8 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
         ("ledger", lambda: _ledger(settings, for_workers=not (arguments.files or _is_embedded(settings)))),
     ]
+    if arguments.gtfs:
+        checks.append(("timetable", partial(_timetable, arguments.gtfs)))
     if arguments.files:
         for files in together(arguments.files):
             checks.append((f"pings of {named(files)}", partial(_pings_of_files, files, settings)))
@@ -102,6 +105,11 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     if not is_here(settings.ledger) and ledger_there(settings.ledger) is not None:
         return CannotTell(f"{said}; cannot tell before its first use on this machine: is this key its key")
     return said
+
+
+def _timetable(name: str) -> str:
+    network = read_network(name)
+    return f"{name}: {counted(len(network.stops), 'stop')}, {counted(len(network.lines), 'line')}"
 
 
 def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:

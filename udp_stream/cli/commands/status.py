@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
 from udp_stream.files import ALIVE, SILENT_S
@@ -22,6 +23,7 @@ from udp_stream.logs import counted
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, journal_size
+from udp_stream.windows.tables import SlotGrid
 
 FOR_OPERATORS, LATEST = "for operators only: exact counts, no releases", 20
 ERRORS: Final[dict[int, type[UdpStreamError]]] = {3: ConfigError, 4: DependencyUnavailable, 5: PrivacyRefused}
@@ -173,8 +175,10 @@ def _of_ledger(ledger: LedgerView, settings: Settings, why: str) -> Status:
 
 
 def _newest(ledger: LedgerView | None, settings: Settings) -> str | None:
-    charged = None if ledger is None or ledger.holdings is None else ledger.holdings.newest
-    return slot_start(charged, settings.calendar.slots)
+    if ledger is None or ledger.holdings is None:
+        return None
+    slots, zone = settings.calendar.slots, ledger.holdings.zone
+    return slot_start(ledger.holdings.newest, slots if zone is None else SlotGrid(slots.seconds, ZoneInfo(zone)))
 
 
 def _run_state(folder: Path) -> tuple[str, float | None]:

@@ -9,11 +9,14 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from udp_stream.board.places import Places
 from udp_stream.board.slots import LINE_BYTES_MAX, Record, read_record
 from udp_stream.cli.outputs import records_out, require_distinct, used_files
 from udp_stream.errors import UsageError
 from udp_stream.forms import require_form
+from udp_stream.gtfs import read_network
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
@@ -23,9 +26,13 @@ from udp_stream.settings import Settings
 
 
 def typical(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Read all records, and write a row for each cell, class of day and hour. UsageError if there is no release."""
+    """Read all records, and write a row for each cell, class of day and hour. UsageError if there is no release,
+    ConfigError for a timetable that cannot be read."""
     require_form(arguments.out)
-    require_distinct([("--out", arguments.out)], used_files(arguments, settings, arguments.files))
+    gtfs = arguments.gtfs or settings.dashboard.gtfs
+    read = [*arguments.files, *([gtfs] if gtfs else [])]
+    require_distinct([("--out", arguments.out)], used_files(arguments, settings, read))
+    places = Places(read_network(gtfs)) if gtfs else None
     files = [name for name in arguments.files if name != "-"]  # on standard input withdrawals come before
     withdrawn = {one.withdraws for one in _records(files) if isinstance(one, Withdrawal)}
     week, releases, refused = Week(), 0, 0
@@ -42,7 +49,8 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
     if not releases:
         raise UsageError(f"{', '.join(arguments.files)}: expected releases, as `run --out` writes them, got none")
     with records_out(arguments.out, TypicalHour) as write:
-        write([msgspec.json.encode(row) for row in week.rows(settings.dashboard.holidays)])
+        rows = week.rows(settings.dashboard.holidays)
+        write([msgspec.json.encode(replace(row, place=places and places.name_of(row.cell))) for row in rows])
 
 
 def _records(files: Iterable[str]) -> Iterator[Record | None]:
