@@ -44,6 +44,17 @@ def test_a_feed_that_is_set_rightly_has_no_warning_and_nothing_is_left_behind(ca
     assert list(tmp_path.iterdir()) == []
 
 
+def test_errors_of_plan_and_of_a_dry_run_are_near_each_other_and_it_is_said_why_they_differ(capsys, log, monkeypatch):
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ())
+    _, out, _ = dry(capsys, log)
+    assert cli.main(["plan", str(log)]) == 0
+    row = r" 7 1h (?:[\d,]+ ){3}\d+% ([\d.]+) ([\d.]+) "
+    texts = out, " ".join(capsys.readouterr().out.split())
+    ours, theirs = (tuple(map(float, re.search(row, text).groups())) for text in texts)
+    assert ours[0] == pytest.approx(theirs[0], rel=0.15) and ours[1] == theirs[1]
+    assert "`plan`" in out and "noise" in out
+
+
 @pytest.mark.parametrize("verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]])
 def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(capsys, log, tmp_path, monkeypatch, verb):
     monkeypatch.chdir(tmp_path)

@@ -252,6 +252,10 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
         out.print(f"{count:,} refused: {reason}")
     for warning in (*speed_warnings(beginning, settings), *warnings_of(beginning, settings), *odd):
         out.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    out.print(
+        "expected error: as `plan` FILE tells it, but for the noise, which is new in each dry run and the same in each "
+        "plan, and for the slots, of which `plan` may rehearse a sample. So the two differ by some 5 %."
+    )
     said = "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
     console().print(said)
 
