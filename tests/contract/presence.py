@@ -8,8 +8,10 @@ from itertools import permutations, product
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
+from tests.contract.queries import ask
 from tests.contract.road import Opening
 from tests.failing import Died, DyingLedger, RivalledLedger
 from tests.unit.test_flow import START, a_context, slot
@@ -22,7 +24,8 @@ from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import PRESENCE, kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.settings import load
-from udp_stream.testing import SeededEntropy
+from udp_stream.testing import SeededEntropy, a_moment
+from udp_stream.windows.positions import Moment
 from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues, tabulate
 
 DOMAIN = Path(__file__).parents[1] / "domain.cells"
@@ -152,6 +155,12 @@ def _counts(*flags: str) -> Callable[[Ledger, int], object]:
     return lambda ledger, start: release_slot(*slot(start=start), a_context(*flags), ledger, lambda _: None)
 
 
+def _answers(ledger: Ledger, _: int) -> object:
+    """Of a moment without a plate: nobody is charged."""
+    nowhere = np.zeros(0)
+    return ask(ledger, moment=Moment(a_moment().time_ms, (), nowhere, nowhere))
+
+
 _WEEK, _NOBODY = ("budget.period=7d",), ("release.min_plates=1000",)
 AT_ONE_TIME = [
     (_whole_plates(), _whole_plates(*_WEEK)),
@@ -159,6 +168,7 @@ AT_ONE_TIME = [
     *permutations((_whole_plates(pings=0), _counts()), 2),
     *permutations((_whole_plates(), _counts(*_NOBODY)), 2),
     *permutations((_whole_plates(pings=0), _counts(*_NOBODY)), 2),
+    *permutations((_whole_plates(pings=0), _answers), 2),
 ]
 """Two runs whose budget periods overlap, whether they charge somebody or not."""
 
