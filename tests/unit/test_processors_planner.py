@@ -196,6 +196,13 @@ def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_m
     told = is_doubted.index(True)
     assert told >= 2 and all(is_doubted[told:])
     assert not any("withheld_unit" in found[start] for start in sorted(found)[:told])
+    with ThreadPoolExecutor(1) as thread:  # the worker that plans knows what is out
+        worker = Worker(city(None), MemoryLedger(), thread, settings)
+        asyncio.run(worker.run(random.Random(0)))
+        doubt = worker.parts.doubt()
+    out = [one.hat.slot_start for one in map(decode, releases.values()) if one.status == "released"]
+    assert doubt.since in sorted(found)[:told] and doubt.until == sorted(found)[told]
+    assert doubt.released == sum(start >= doubt.since for start in out) > 0
 
 
 @pytest.mark.parametrize("seed", long_but((0,), range(4)))
