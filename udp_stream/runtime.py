@@ -79,7 +79,8 @@ Smooth = Callable[[Sequence[Smoothed]], None]
 
 
 class Outputs(NamedTuple):
-    """Where a live run writes; `written` are the ids of releases and answers that readers have already.
+    """Where a live run writes; `written` are the ids of releases and answers that readers have already, `estimated` the
+    cells and slots of their estimates.
 
     Without `queries` no standing query is asked, and none is charged for.
     """
@@ -89,6 +90,7 @@ class Outputs(NamedTuple):
     rejected: Reject | None = None
     written: frozenset[str] = frozenset()
     queries: Write | None = None
+    estimated: frozenset[tuple[str, str]] = frozenset()
 
 
 class _Runtime:
@@ -121,6 +123,7 @@ class _Runtime:
         self._noted = False
         self._due: frozenset[str] | None = None
         self._written = frozenset[str]()
+        self._estimated = frozenset[tuple[str, str]]()
 
     def doubt(self) -> UnitDoubt | None:
         """The releases that give evidence of another unit of speed, if some do."""
@@ -137,7 +140,7 @@ class _Runtime:
             self._answer(moment)
 
     def _release(self, slot: SlotPings) -> None:
-        """Charge, draw, record and mark the slot's HATs, publish them, then their estimates."""
+        """Charge, draw, record and mark the slot's HATs, publish them and their estimates; then they count as out."""
         counts, values = tabulate(slot)
         self._report(SlotCounted(slot.start_ms, counts.repeats))
         withdrawn = {} if self._due is None else unpublished_withdrawals(self._ledger)  # before the mark is raised
@@ -151,18 +154,19 @@ class _Runtime:
             published = releases | {name: PublishedRelease(payload) for name, payload in withdrawn.items()}
             self._publish([published[name] for name in (*new, *withdrawn) if name not in self._written])
             self._report(slot_published(slot.start_ms, list(releases.values())))
+            if self._smooth is not None:
+                estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
+                is_due = self._due is None or bool(new)
+                lacking = [one for one in estimates if (one.hat.cell, one.hat.slot_start) not in self._estimated]
+                self._smooth(lacking if is_due else [])
+                self._report(slot_smoothed(counts, estimates))
 
         take_road = release_slot if self._context.presence is None else release_presence
-        out = take_road(counts, values, self._context, self._ledger, publish)
+        take_road(counts, values, self._context, self._ledger, publish)
         if self._context.presence is None:  # else how many plates there are, and what they have left, is theirs alone
             self._released(counts)
         if withdrawn:
             self._ledger.published(list(withdrawn))
-        if self._smooth is not None:
-            estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
-            is_new = self._due is None or any(self._is_due(name, name in out.made) for name in out.payloads)
-            self._smooth(estimates if is_new else [])
-            self._report(slot_smoothed(counts, estimates))
 
     def _released(self, counts: SlotCounts) -> None:
         """A slot is out."""
@@ -281,7 +285,7 @@ class LiveRuntime(_Runtime):
         to = (release_sink(outputs.release), smooth, outputs.rejected, outputs.queries)
         super().__init__(settings, ledger, entropy, hash_plate, software, report_to(*observers), *to)
         self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
-        self._written = outputs.written
+        self._written, self._estimated = outputs.written, outputs.estimated
         self._journal, self._look = journal, look
         hears = not settings.window_rules.by_wall
         self._clock = SteadyClock(time.time, time.monotonic, hears=hears) if clock is None else clock

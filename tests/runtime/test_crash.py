@@ -3,8 +3,11 @@
 A forked child replays a log and dies when one of two clocks gets there: its own processor time spreads the deaths over
 the whole run, the clock on the wall also goes on while it waits for the disk. Another takes over, until one comes
 through; then another ledger, until enough have died.
+
+Whole programs die before each effect that they have on ledger and outputs, and in the middle of each write.
 """
 
+import json
 import os
 import random
 import signal
@@ -15,6 +18,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of, ledger_at, smoothed_writer, without_speeds
+from udp_stream.cli.main import main
+from udp_stream.cli.process import NamedFile
+from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.release import record as release
 from udp_stream.testing import SeededEntropy
 
@@ -129,3 +135,82 @@ def _check(ledger: Path, outs: list[Path]) -> None:
         assert entry.payload == payloads[entry.release_id]
         assert admitted == record.counts.admitted_plates
         assert max(entry.charged.tolist(), default=0) == round(record.privacy.epsilon * 1e9)
+
+
+DIED = 99
+EFFECTS = "admit", "record", "published"
+FLAGS = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=2")
+
+
+class Effects:
+    """Counted in this process, which dies at one of them."""
+
+    def __init__(self, dies_at: int) -> None:
+        self.dies_at, self.number = dies_at, 0
+        for name in EFFECTS:
+            self._put_before(SqliteLedger, name)
+        self._put_before(NamedFile, "write")
+
+    def _put_before(self, owner, name):
+        real = getattr(owner, name)
+
+        def hooked(this, given, *more, **named):
+            self.one()
+            if name == "write":
+                if self.number + 1 == self.dies_at:
+                    real(this, memoryview(given)[: len(given) // 2])
+                self.one()
+            return real(this, given, *more, **named)
+
+        setattr(owner, name, hooked)
+
+    def one(self):
+        self.number += 1
+        if self.number == self.dies_at:
+            os._exit(DIED)
+
+
+def program(folder: Path, words: list[str], dies_at: int = 0) -> tuple[int, int]:
+    """A whole program's status, and how many effects it had; it dies at this one."""
+    said, pid = folder / "effects", os.fork()
+    if not pid:
+        status, effects = 1, Effects(dies_at)
+        try:
+            os.chdir(folder)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            status = main(words)
+            said.write_text(str(effects.number))
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return status, int(said.read_text()) if said.exists() else 0
+
+
+def hats(path: Path) -> list[tuple[str, str]]:
+    found = [json.loads(line)["hat"] for line in whole_lines(path)]
+    return sorted((hat["cell"], hat["slot_start"]) for hat in found)
+
+
+@pytest.mark.parametrize("verb", ["run", "replay"])
+def test_at_whichever_effect_a_program_dies_its_next_run_has_each_record_and_estimate_once(verb, tmp_path):
+    log = b"".join(message + b"\n" for message in fleet_log(buses=12, hours=0.5, clean=True))
+    words = [verb, "pings.ndjson", "--ledger", "l", "--out", "out", "--smoothed", "smoothed"]
+    words += [word for flag in FLAGS for word in ("--set", flag)]
+
+    def folder(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pings.ndjson").write_bytes(log)
+        return tmp_path / name
+
+    status, effects = program(folder("whole"), words)
+    expected = [hats(tmp_path / "whole" / name) for name in ("out", "smoothed")]
+    assert status == 0 and effects > 10 and len(set(expected[1])) == len(expected[1]) >= len(expected[0]) > 30
+    wrong = []
+    for dies_at in range(1, effects + 1):
+        here = folder(f"dies at {dies_at}")
+        assert program(here, words, dies_at) == (DIED, 0)
+        status, _ = program(here, words)
+        assert status in (0, 2)  # of a run of whose file all is late by now
+        if [hats(here / name) for name in ("out", "smoothed")] != expected:
+            wrong.append(dies_at)
+    assert not wrong

@@ -18,7 +18,7 @@ from functools import partial
 from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, BinaryIO, Final
+from typing import IO, BinaryIO, Final, TypeVar
 
 import msgspec
 
@@ -30,6 +30,8 @@ from udp_stream.ledgers.opening import ledger_files
 from udp_stream.ledgers.sqlite import MAGIC
 from udp_stream.logs import say
 from udp_stream.settings import Settings
+
+T = TypeVar("T")
 
 FileRole = tuple[str, str | Path | None]
 """What a file is for, and its name: `-` for a standard stream, None for no file."""
@@ -44,6 +46,15 @@ _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # SQLite's, in e
 
 class _Named(msgspec.Struct):
     release_id: str = ""
+
+
+class _Hat(msgspec.Struct):
+    cell: str
+    slot_start: str
+
+
+class _Estimate(msgspec.Struct):
+    hat: _Hat
 
 
 def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[FileRole]:
@@ -154,11 +165,21 @@ class Appended:
 
     def ids(self) -> frozenset[str]:
         """The ids of the records at the end of the file."""
+        return frozenset(one.release_id for one in self._last(_Named)) - {""}
+
+    def hats(self) -> frozenset[tuple[str, str]]:
+        """Cell and start of the slot of the estimates at the end of the file."""
+        return frozenset((one.hat.cell, one.hat.slot_start) for one in self._last(_Estimate))
+
+    def _last(self, kind: type[T]) -> Iterator[T]:
+        """The lines at the end of the file that are of this kind."""
         if self._is_stream:
-            return frozenset()
+            return
         self._out.seek(start := max(0, self._out.seek(0, os.SEEK_END) - TAIL_BYTES))
         tail = self._out.read()
-        return frozenset(map(_id_of, (tail.partition(b"\n")[2] if start else tail).split(b"\n"))) - {""}
+        for line in (tail.partition(b"\n")[2] if start else tail).split(b"\n"):
+            with suppress(msgspec.DecodeError):  # a line that this program did not write
+                yield msgspec.json.decode(line, type=kind)
 
     def close(self) -> None:
         if self._name != "-":
@@ -179,13 +200,6 @@ def _end_of_lines(file: BinaryIO) -> int:
             return start + at + 1
         end = start
     return 0
-
-
-def _id_of(line: bytes) -> str:
-    try:
-        return msgspec.json.decode(line, type=_Named).release_id
-    except msgspec.DecodeError:  # a line that this program did not write
-        return ""
 
 
 def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryIO]:

@@ -194,4 +194,5 @@ def _outputs(files: Mapping[str, Appended]) -> Outputs:
     writes = {name: file.write_records for name, file in files.items()}
     ids = frozenset[str]().union(*(files[name].ids() for name in ("out", "queries") if name in files))
     reject = rejected_writer(files["rejected"].write) if "rejected" in files else None
-    return Outputs(writes["out"], writes.get("smoothed"), reject, ids, writes.get("queries"))
+    estimated = files["smoothed"].hats() if "smoothed" in files else frozenset[tuple[str, str]]()
+    return Outputs(writes["out"], writes.get("smoothed"), reject, ids, writes.get("queries"), estimated)
