@@ -11,6 +11,7 @@ import resource
 import select
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -283,6 +284,8 @@ def test_a_damaged_history_is_set_aside_and_the_dashboard_goes_on(tmp_path):
     first = f"/v1/releases?slot={quote(start_of(0))}"
     with dashboard(*flags, cwd=tmp_path) as (address, _):
         before = get(address + first)
+    with closing(sqlite3.connect(history)) as file:
+        file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with history.open("r+b") as out:
         out.seek(history.stat().st_size // 2)
         out.write(b"\xa5" * 1000)
