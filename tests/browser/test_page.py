@@ -277,6 +277,45 @@ def test_reasons_are_words(copy, tmp_path, new_page):
     assert "" not in said
 
 
+def test_a_grey_cell_says_why(copy, tmp_path, new_page):
+    """One for each status, one whose range is too wide; in the tooltip and, counted, above the table."""
+    statuses = ("withheld_few_plates", "withheld_budget", "withheld_uninformative", "withheld_unplanned",
+                "withheld_partial", "withheld_unit")  # fmt: skip
+    slot = fullest(copy)
+    wide, *cells = sorted(cell for kind in ("solid", "striped") for cell in copy.kinds(slot)[kind])[: 1 + len(statuses)]
+    for cell, status in zip(cells, statuses, strict=True):
+        copy.releases[slot, cell] |= {"status": status, "mean": None, "cdf": None, "variance": None}
+    said = {}
+    with served(edited(copy, tmp_path, slot, {wide: {"interval95_kmh": [2.0, 45.0]}})) as address:
+        page = new_page(address)
+        assert set(cells) <= set(cells_of(page, ".dotted.unmeasured"))
+        assert wide in cells_of(page, ".dotted") and wide not in cells_of(page, ".unmeasured")
+        counted = page.locator("#grey").inner_text()
+        for cell in (wide, *cells):
+            page.locator(f'path[data-cell="{cell}"]').hover()
+            tip = page.locator(".leaflet-tooltip").inner_text()
+            said[cell] = tip.rpartition("(")[2].removesuffix(")")
+            assert re.search(rf"\d {re.escape(said[cell])}", counted)
+    assert len(set(said.values())) == len(said) and "" not in said.values()
+
+
+@pytest.mark.parametrize(("scheme", "width"), long_rows([("dark", 390)], [("dark", 390), ("light", 1280)]))
+def test_privacy_is_in_words(scheme, width, board, day, new_page):
+    page = new_page(board, width=width, scheme=scheme)
+    page.locator("#downloads a", has_text="privacy").click()
+    page.wait_for_selector("body[data-said]")
+    said, told = page.locator("#said").inner_text(), json.loads(get(f"{board}/v1/privacy")[2])
+    assert f"epsilon {told['newest_release']['period_epsilon']:g}" in said
+    percent = re.search(r"(\d+) %|at most all", said)
+    share = told["spent"]["share"]
+    assert share - 1e-9 <= int(percent[1] or 100) / 100 <= share + 0.01
+    assert "null" not in said and "{" not in said and page.locator("#said li").count() > 0
+    found = Axe().run(page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == [] == page.wrong
+    page.locator("header a").click()
+    page.wait_for_selector("body[data-slot]")
+
+
 def test_records_are_text_never_markup(copy, tmp_path, new_page):
     slot = fullest(copy)
     hostile = "<img src=x onerror=alert(1)>"

@@ -86,13 +86,33 @@ def test_the_promise_is_that_of_the_records(hidden, new_page):
     assert re.search(r"epsilon 10 \(delta 1e-6", said) and "Not protected" not in said
 
 
+def test_privacy_is_in_words_and_tells_no_charge(hidden, new_page):
+    _, day, address = hidden
+    privacy = next(iter(day.releases.values()))["privacy"]
+    page = new_page(address)
+    page.goto(f"{address}/privacy")
+    page.wait_for_selector("body[data-said]")
+    said = page.locator("#said").inner_text()
+    for name in ("period_epsilon", "period_rho", "swap_epsilon"):
+        assert f"{privacy[name]:.10g}" in said
+    assert "%" not in said and "null" not in said and page.wrong == []
+
+
 def test_nothing_speaks_of_releases_that_lack_or_of_counts(hidden, new_page):
     _, day, address = hidden
     slot = day.slots[0]
     for cell in sorted(cell for start, cell in day.estimates if start == slot)[::60]:
         page = new_page(address, slot=slot, cell=cell)
         body = page.locator("body").inner_text()
-        for words in ("Nothing was released", "No bus came", "release is not here", "withheld", "Spread of speeds"):
+        for words in (
+            "too few buses",
+            "no budget",
+            "Nothing was released",
+            "No bus came",
+            "release is not here",
+            "withheld",
+            "Spread of speeds",
+        ):
             assert words not in body
 
 

@@ -60,6 +60,19 @@ def test_a_day_of_the_history_is_chosen_by_its_date(week, new_page):
     assert page.wrong == [] and [url for url in page.asked if not url.startswith(week)] == []
 
 
+def test_a_day_without_records_says_so_and_the_newest_comes_back(week, new_page):
+    page = new_page(week)
+    page.evaluate("document.getElementById('date').max = '2024-01-31'")
+    page.locator("#date").fill("2024-01-20")
+    page.wait_for_selector('body[data-slot="2024-01-20"]')
+    assert "no records" in page.locator("#summary").inner_text()
+    assert "20 January" in page.locator("#when").inner_text()
+    assert cells_of(page, "") == [] and page.locator("#cells tbody tr").count() == 0
+    page.locator("#newest").click()
+    page.wait_for_selector('body[data-slot^="2024-01-10"]')
+    assert cells_of(page, "") != [] and page.wrong == []
+
+
 @pytest.mark.parametrize("width", long_but([1280], [1280, 390]))
 def test_the_panel_has_the_typical_week_of_its_cell_and_the_map_that_of_the_city(week, new_page, width):
     rows = usual(week, day="weekday")
@@ -82,6 +95,12 @@ def test_the_panel_has_the_typical_week_of_its_cell_and_the_map_that_of_the_city
     assert f"step-{sum(kmh >= start for start in STEPS)}" in page.locator(
         f'path[data-cell="{row["cell"]}"]'
     ).get_attribute("class")
+    guesses = {one["cell"] for one in rows if one["hour"] == 8 and not one["days"]}
+    assert set(cells_of(page, ".unmeasured")) == guesses and set(cells_of(page, ".unmeasured.dotted")) == guesses
+    written = [row.locator("td").all_inner_texts() for row in page.locator("#cells tbody tr").all()]
+    shown = page.locator("#cells thead th:visible").count() - 1
+    assert all(len(texts) == shown for texts in written)
+    assert all(any(texts[at] != "–" for texts in written) for at in range(shown))
     page.locator("#now").click()
     page.locator("#summary", has_text="are measured well").wait_for()
     assert page.locator(f'path[data-cell="{row["cell"]}"]').get_attribute("class") == now

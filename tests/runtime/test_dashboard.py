@@ -43,7 +43,7 @@ CELLS = sorted(cells(5))
 HOURS = 3
 RELEASES = {hour: [release(cell, hour) for cell in CELLS] for hour in range(HOURS)}
 ESTIMATES = {hour: [estimate(cell, hour) for cell in CELLS] for hour in range(HOURS)}
-PATHS = ("/", "/v1/slots", "/v1/releases", "/v1/estimates", "/v1/outlines", "/v1/places", "/v1/stream",
+PATHS = ("/", "/privacy", "/v1/slots", "/v1/releases", "/v1/estimates", "/v1/outlines", "/v1/places", "/v1/stream",
          "/v1/privacy", "/v1/withdrawals", "/schema/release.schema.json", "/schema/smoothed.schema.json",
          "/schema/withdrawal.schema.json", "/healthz", "/readyz", "/metrics")  # fmt: skip
 
@@ -127,7 +127,11 @@ def test_slots_outlines_and_privacy_say_what_is_there(address):
     assert len({slot["version"] for slot in slots}) == HOURS
     assert sorted(json.loads(get(f"{address}/v1/outlines")[2])) == CELLS
     privacy = json.loads(get(f"{address}/v1/privacy")[2])
-    assert privacy == {"statement": None, "newest_release": json.loads(RELEASES[2][0])["privacy"]}
+    newest = json.loads(RELEASES[2][0])["privacy"]
+    assert privacy.keys() == {"statement", "newest_release", "spent"}
+    assert privacy["statement"] is None and privacy["newest_release"] == newest
+    share = min(1.0, HOURS * len(CELLS) * newest["epsilon"] / newest["period_epsilon"])
+    assert privacy["spent"] == {"day": start_of(0)[:10], "share": pytest.approx(share)}
 
 
 def test_the_schemas_are_those_of_the_documentation_and_records_keep_them(address):

@@ -117,6 +117,28 @@ def test_releases_are_counted_by_status_and_every_cell_has_its_outline():
     assert all(ring[0] == ring[-1] and len(ring) >= 7 for rings in outlines.values() for ring in rings)
 
 
+@pytest.mark.parametrize(
+    ("costs", "kept", "share"),
+    [
+        ([("slot", 0.2), ("slot", 0.5), ("record", 0.25)], 9, 3 * 0.075), ([("period", 10.0)] * 3, 9, 1.0),
+        ([("record", 0.0)] * 3, 9, 0.0), ([("record", 0.0)] * 3, 3, 1.0),  # of slots that are gone nothing is known
+    ],
+)  # fmt: skip
+def test_what_a_day_has_cost_a_plate_at_most(costs, kept, share):
+    """Costs of a slot's records together are the largest, others add up, from hour to hour; of ten."""
+    slots, privacy = Slots(kept), json.loads(release(CELLS[0]))["privacy"] | {"period_epsilon": 10.0}
+    for name in ("rho", "period_rho", "delta"):
+        privacy.pop(name, None)
+    for hour in range(-24, 3):
+        slots.take(
+            release(cell, hour, privacy=privacy | {"accounting": "pure", "holds_for": holds, "epsilon": epsilon})
+            for cell, (holds, epsilon) in zip(CELLS, costs, strict=False)
+            if hour >= 0 or hour == -24
+        )
+    slots.show()
+    assert slots.spent().share == pytest.approx(share) and slots.spent().day == "2024-01-08"
+
+
 def test_withdrawals_are_beside_the_records_that_they_withdraw():
     lines = [*map(release, CELLS), *map(estimate, CELLS)]
     plain, marked = shown(lines), shown([withdrawal(CELLS[1]), *lines, withdrawal(CELLS[1])])

@@ -278,7 +278,8 @@ class Board:
     async def privacy(self, request: web.Request) -> web.StreamResponse:
         statement, privacy = self.statement(), self.slots.shown.privacy
         found = msgspec.Raw(statement) if statement is not None else None
-        body = msgspec.json.encode({"statement": found, "newest_release": privacy}) + b"\n"
+        spent = await self._of_cells.make(self.slots.spent)
+        body = msgspec.json.encode({"statement": found, "newest_release": privacy, "spent": spent}) + b"\n"
         return await _answer(request, packed([body]), "application/json")
 
     async def listing(self, request: web.Request) -> web.StreamResponse:
@@ -510,10 +511,11 @@ def application(board: Board) -> web.Application:
     for file in STATIC.rglob("*"):
         if file.suffix in SUFFIXES:
             routes[f"/static/{file.relative_to(STATIC).as_posix()}"] = _fixed(file.read_bytes(), SUFFIXES[file.suffix])
-    page = packed([board.look.page((STATIC / "index.html").read_bytes())])
     policy = {"Content-Security-Policy": board.look.policy}
-    routes["/"] = partial(_answer, text=page, kind=SUFFIXES[".html"], more=policy)
-    del routes["/static/index.html"]
+    for path, name in (("/", "index.html"), ("/privacy", "privacy.html")):
+        page = packed([board.look.page((STATIC / name).read_bytes())])
+        routes[path] = partial(_answer, text=page, kind=SUFFIXES[".html"], more=policy)
+        del routes[f"/static/{name}"]
     app = web.Application()
     app.on_response_prepare.append(_head)
     app.on_shutdown.append(board.end)

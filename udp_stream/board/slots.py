@@ -60,6 +60,13 @@ _RECORD_OF: Final[dict[str, Callable[[bytes], Record]]] = {
 }
 
 
+class Spent(msgspec.Struct, frozen=True):
+    """Most that the records of a day cost a plate, as a share of its budget."""
+
+    day: str
+    share: float
+
+
 class Shown(NamedTuple):
     """All that readers see at one moment; slots in the order of their starts. `privacy` is that of the newest release.
 
@@ -149,6 +156,7 @@ class Slots:
         self._outlines: dict[str, bytes] = {}
         self._privacy: tuple[int, Privacy] | None = None
         self._days: tuple[str, str] | None = None
+        self._spent: tuple[int, Spent | None] = 0, None
         self._announced = 0
         self.refused = 0
         self.shown = Shown(0, (), self._listing(()), packed([b"{}\n"]), None)
@@ -254,6 +262,17 @@ class Slots:
             self._days = self._known(History.days) or (slots[0].start[:10], slots[-1].start[:10])
         return self._days
 
+    def spent(self) -> Spent | None:
+        """Of the newest day; all of the budget where the day's first slots are not kept. None without a slot."""
+        shown = self.shown
+        if self._spent[0] != shown.change and shown.slots:
+            day = shown.slots[-1].start[:10]
+            is_cut = self.history is None and len(shown.slots) == self._most and shown.slots[0].start[:10] == day
+            starts = [start for start, _ in self.slots_in(Span(day), "releases")]
+            share = sum(map(_share_of, self.parts_of("releases", starts)))
+            self._spent = shown.change, Spent(day, 1.0 if is_cut else min(1.0, share))
+        return self._spent[1]
+
     def parts_of(self, kind: Kind, starts: Sequence[int]) -> Iterator[Packed]:
         """The records of one kind of these slots, in the order of their starts. Damaged may leave."""
         shown = {slot.start_ms: slot.parts[kind] for slot in self.shown.slots}
@@ -335,6 +354,28 @@ def read_record(line: bytes) -> Record | None:
         return record_of(line) if record_of else None
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+class _Charged(msgspec.Struct):
+    privacy: Privacy
+
+
+_CHARGED_OF = msgspec.json.Decoder(_Charged).decode
+
+
+def _share_of(part: Packed) -> float:
+    """Most that a slot's releases cost a plate, as a share of its budget."""
+    together, alone = 0.0, 0.0
+    for line in part.opened():
+        privacy = _CHARGED_OF(line).privacy
+        cost, budget = privacy.epsilon, privacy.period_epsilon
+        if privacy.rho is not None and privacy.period_rho is not None:
+            cost, budget = privacy.rho, privacy.period_rho
+        if privacy.holds_for == "record":
+            alone += cost / budget
+        else:
+            together = max(together, cost / budget)
+    return together + alone
 
 
 def _outline(cell: str) -> bytes:

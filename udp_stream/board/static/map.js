@@ -102,7 +102,7 @@ export class CellMap {
     }
     polygon.cell = cell;
     const isGuess = cell.kind === 'dotted';
-    const look = [cell.kind, isGuess ? '' : `step-${cell.step}`, cell.isNews ? 'news' : '',
+    const look = [cell.kind, isGuess ? '' : `step-${cell.step}`, cell.isMeasured ? '' : 'unmeasured', cell.isNews ? 'news' : '',
       cell.id === this.chosen ? 'chosen' : ''].join(' ');
     if (look === polygon.look) return; // most cells look as they did: the browser need not style them anew
     polygon.look = look;

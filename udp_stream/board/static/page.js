@@ -56,13 +56,25 @@ async function refreshed() {
   if (!slots.length) return;
   Object.assign(state, { days, newest: slots.at(-1) });
   if (state.slot && !slots.some(({ slot_start }) => slot_start === state.slot)) state.date ??= state.slot.slice(0, 10);
-  const past = state.date ? await slotsOf(state.date) : [];
-  state.slots = past.length ? past : slots;
+  state.slots = state.date ? await slotsOf(state.date) : slots;
   const [outlines] = await Promise.all([get('v1/outlines'), lookAtPlaces()]);
   state.outlines = await outlines.json();
   showLive();
   drawTime();
-  await drawSlot();
+  if (state.slots.length) await drawSlot();
+  else drawNothing();
+}
+
+/** A day without records. */
+function drawNothing() {
+  Object.assign(state, { drawn: '', cells: [] });
+  at('when').textContent = dayOf(`${state.date}T00:00`);
+  at('summary').textContent = 'There are no records of this day.';
+  at('downloads').hidden = true;
+  table.draw([]);
+  map.draw([], state.outlines);
+  at('panel').replaceChildren(...emptyPanel());
+  document.body.dataset.slot = state.date;
 }
 
 /** Names and lines, where others came since. */
@@ -123,7 +135,7 @@ function drawWords(slot, { releases, estimates, cells }) {
   { ndjson: 'NDJSON', csv: 'CSV', geojson: 'GeoJSON' }[form]);
   const links = (kind) => ['ndjson', 'csv', 'geojson'].flatMap((form) => [' ', link(kind, form)]);
   at('downloads').replaceChildren('This slot: estimates', ...links('estimates'), ' · releases', ...links('releases'),
-    ' · ', element('a', { href: 'v1/privacy' }, 'privacy'));
+    ' · ', element('a', { href: 'privacy' }, 'privacy'));
   at('downloads').hidden = false;
 }
 
@@ -137,7 +149,8 @@ function drawLegend() {
     element('div', {}, 'Estimated mean speed, km/h', element('ul', { class: 'steps' }, ...steps)),
     element('ul', { class: 'keys' }, key(hex('solid step-2'), 'within 5 km/h'),
       key(hex('striped step-2', 'url(#stripes-2)'), 'within 10 km/h'),
-      key(hex('dotted'), 'no more than a guess'), key(mark, 'not as usual')));
+      key(hex('dotted'), 'measured, range too wide'), key(hex('dotted unmeasured'), 'no more than a guess'),
+      key(mark, 'not as usual')));
 }
 
 // --- time ---
@@ -170,10 +183,11 @@ function moveSlider() {
   const slot = shownSlot();
   const index = state.slots.indexOf(slot);
   at('slot').value = index;
-  at('slot').setAttribute('aria-valuetext', `${slotWords(slot)}; ${measuredWords(slot)}`);
   at('newest').disabled = slot === newest() && !state.date;
-  drawDate(state.days, state.slots, slot);
+  drawDate(state.days, state.slots, slot?.slot_start ?? state.date);
   drawMeasured(state.slots, slot);
+  if (!slot) return;
+  at('slot').setAttribute('aria-valuetext', `${slotWords(slot)}; ${measuredWords(slot)}`);
   for (const [i, bar] of [...at('bars').children].entries()) bar.classList.toggle('now', i === index);
 }
 

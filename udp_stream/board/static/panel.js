@@ -83,7 +83,7 @@ function axisBelow(x, y) {
     ...ticksTo(x.top).map((kmh) => text(x(kmh), y + 14, kmh, 'middle')));
 }
 
-/** The estimate, the release alone, and the guess, on one scale. */
+/** The estimate, the release alone, and the guess by traffic alone, on one scale. */
 function barsOf({ estimate, mean, kind, step, guess }) {
   const rows = [
     estimate ? ['estimate', estimate, `bar ${kind} step-${step}`, 12] : null,
@@ -99,7 +99,7 @@ function barsOf({ estimate, mean, kind, step, guess }) {
       svg('circle', { cx: x(value_kmh), cy: y, r: row ? 3 : 4.5, class: 'dot' })];
   });
   const marked = guess === null ? [] : [
-    line(x(guess), 13, x(guess), base, 'guess'), text(x(guess), 9, `guess ${Math.round(guess)}`, 'middle')];
+    line(x(guess), 13, x(guess), base, 'guess'), text(x(guess), 9, `guess by traffic alone ${Math.round(guess)}`, 'middle')];
   const label = rows.map(([name, { value_kmh, interval95_kmh }]) =>
     `${name} ${Math.round(value_kmh)}, likely ${rangeOf(interval95_kmh)}`).join('; ');
   return plot(base + 20, `${label} km/h`, axisBelow(x, base), ...parts, ...marked);

@@ -1,7 +1,7 @@
 // The table: the equal of the map, and the first of the two for keyboards.
 
 import { element } from './panel.js';
-import { amountFigure, amountRange, byInterest, counted, hasNames, idOf, nameOf, numberOf, rangeOf, soughtOf } from './words.js';
+import { amountFigure, amountRange, byInterest, counted, greyOf, hasNames, idOf, nameOf, numberOf, rangeOf, soughtOf } from './words.js';
 
 const wordsOf = (text) => text.toLowerCase().normalize('NFKD').split(/[^\p{L}\p{M}\p{N}]+/u).filter((word) => word);
 
@@ -11,7 +11,7 @@ const COLUMNS = [
   ['Cell', ({ id }) => nameOf(id)],
   ['km/h', ({ value }) => value],
   ['Likely', ({ interval }) => interval && interval[1] - interval[0]],
-  ['Guess', ({ guess }) => guess],
+  ['Guess by traffic alone', ({ guess }) => guess],
   ['Buses', ({ amount }) => amount && amount.value],
 ];
 
@@ -22,6 +22,7 @@ export class CellTable {
     [this.head, this.body] = section.querySelectorAll('thead tr, tbody');
     this.scroller = section.querySelector('.scroller');
     this.order = section.querySelector('#order');
+    this.grey = section.querySelector('#grey');
     this.find = section.querySelector('#find');
     this.find.addEventListener('input', () => this.draw(this.cells));
     this.find.addEventListener('keydown', ({ key }) => {
@@ -87,6 +88,7 @@ export class CellTable {
   /** Draw these cells; focus and place stay where they were. */
   draw(cells) {
     this.cells = cells;
+    this.shown = COLUMNS.map(([, key]) => !cells.length || cells.some((cell) => key(cell) !== null));
     const focused = this.body.contains(document.activeElement) && document.activeElement.closest('tr').dataset.cell;
     const seen = Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / ROW_PX);
     const ordered = this.inOrder();
@@ -98,10 +100,12 @@ export class CellTable {
     const found = ordered.length < cells.length ? `${ordered.length} of ${counted(cells.length, 'cell')}. ` : '';
     const said = found + (this.sort ? '' : 'Not as usual first, then measured and slow.');
     if (this.order.textContent !== said) this.order.textContent = said; // what is the same is not read out again
+    this.grey.textContent = greyOf(cells);
     this.section.classList.toggle('named', hasNames());
     const isTraffic = cells.some(({ amount }) => amount?.noun === 'bus-hour');
     this.head.lastElementChild.firstElementChild.textContent = isTraffic ? 'Bus-h' : 'Buses';
     for (const [column, head] of [...this.head.children].entries()) {
+      head.hidden = !this.shown[column];
       const sign = this.sort?.column === column ? this.sort.sign : 0;
       head.setAttribute('aria-sort', ['descending', 'none', 'ascending'][sign + 1]);
     }
@@ -118,16 +122,19 @@ export class CellTable {
     const { id, kind, step, interval, guess, amount } = cell;
     const button = element('button', { type: 'button', 'aria-pressed': id === this.chosen,
       title: idOf(id), tabindex: id === this.stop ? 0 : -1 }, nameOf(id));
-    const look = `chip ${kind}${step === null ? '' : ` step-${step}`}`;
-    return element('tr', { 'data-cell': id, class: id === this.chosen ? 'chosen' : '' },
-      element('th', { scope: 'row' }, button,
-        cell.withdrawn === null ? null : element('span', { class: 'news' }, 'withdrawn'),
-        cell.isNews ? element('span', { class: 'news' }, 'not as usual') : null),
+    const look = `chip ${kind}${step === null ? '' : ` step-${step}`}${cell.isMeasured ? '' : ' unmeasured'}`;
+    const figures = [
       element('td', {}, element('span', { class: look }, numberOf(cell))),
       element('td', {}, interval ? rangeOf(interval, '–') : '–'),
       element('td', {}, guess === null ? '–' : String(Math.round(guess))),
       element('td', {}, amount ? amountFigure(amount) : '–',
-        amount?.interval ? element('small', {}, amountRange(amount, '–')) : null));
+        amount?.interval ? element('small', {}, amountRange(amount, '–')) : null),
+    ];
+    return element('tr', { 'data-cell': id, class: id === this.chosen ? 'chosen' : '' },
+      element('th', { scope: 'row' }, button,
+        cell.withdrawn === null ? null : element('span', { class: 'news' }, 'withdrawn'),
+        cell.isNews ? element('span', { class: 'news' }, 'not as usual') : null),
+      ...figures.filter((_, at) => this.shown[at + 1]));
   }
 
   choose(id) {

@@ -41,7 +41,7 @@ export function usualCells(rows, slot, known) {
     const hat = hats.get(cell) ?? { cell, slot_start: slot.slot_start, slot_end: slot.slot_end };
     const shown = { value_kmh, interval95_kmh: [low_kmh, high_kmh] };
     if (days) releases.push({ hat, mean: shown });
-    else guesses.push({ hat, ...shown, news: 0, guess: { counts_kmh: value_kmh } });
+    else guesses.push({ hat, ...shown, news: 0 });
   }
   return cellsOf(releases, guesses);
 }
@@ -96,7 +96,7 @@ export function weekOf(rows, cell) {
     const place = { x: LEFT + hour * (SIDE + GAP), y: TOP + line * (SIDE + GAP), width: SIDE, height: SIDE };
     if (!row) return isNow ? svg('rect', { ...place, class: 'hour none now' }) : null;
     const [one] = usualCells([row], cell.hat, []);
-    return svg('rect', { ...place, class: `hour ${one.kind} step-${one.step}${isNow ? ' now' : ''}` },
+    return svg('rect', { ...place, class: `hour ${one.kind} step-${one.step}${one.isMeasured ? '' : ' unmeasured'}${isNow ? ' now' : ''}` },
       svg('title', {}, `${NAMES[line]} at ${hour}: ${Math.round(row.value_kmh)}, likely ${rangeOf([row.low_kmh, row.high_kmh])}`));
   })).filter((rect) => rect);
   const label = (x, y, what, name) => svg('text', { x, y, class: name }, what);
@@ -118,8 +118,8 @@ export function drawMeasured(slots, shown) {
 
 /** The date of the shown slot; from the first to the last that is there. `choose` gets another. */
 export function drawDate(days, slots, shown) {
-  const [first, last] = days ?? [dateOf(slots[0].slot_start), dateOf(slots.at(-1).slot_start)];
-  Object.assign(at('date'), { min: first, max: last, value: dateOf(shown.slot_start), disabled: first === last });
+  const [first, last] = days ?? (slots.length ? [slots[0], slots.at(-1)].map(({ slot_start }) => dateOf(slot_start)) : []);
+  Object.assign(at('date'), { min: first ?? '', max: last ?? '', value: dateOf(shown), disabled: first === last });
 }
 
 export function listenWhen({ chooseDate, chooseUsual }) {

@@ -26,14 +26,16 @@ function cellOf(release, estimate, withdrawn) {
   const sums = release?.noised ?? null;
   const shown = estimate ?? mean;
   const interval = shown?.interval95_kmh ?? null;
-  const kind = kindOf(interval, (mean ?? sums) !== null && withdrawn === null);
+  const isMeasured = (mean ?? sums) !== null && withdrawn === null;
+  const kind = kindOf(interval, isMeasured);
   return {
     id: hat.cell, hat, release, estimate, mean, interval, withdrawn,
     value: shown?.value_kmh ?? null,
     step: shown ? stepOf(shown.value_kmh) : null,
     kind,
+    isMeasured,
     isNews: kind !== 'dotted' && (estimate?.news ?? 0) > NEWS, // a guess claims no news
-    guess: estimate?.guess.counts_kmh ?? null,
+    guess: estimate?.guess?.counts_kmh ?? null,
     amount: amountOf(release, estimate),
     isHidden: sums !== null || Boolean(estimate?.traffic ?? estimate?.plates), // "add-remove": nothing is counted
   };
@@ -104,9 +106,26 @@ export function briefOf(cell) {
 
 function speedOf(cell) {
   if (cell.withdrawn !== null) return 'withdrawn';
-  if (cell.value === null) return cell.isHidden ? 'no estimate here' : 'nothing released';
-  if (cell.kind === 'dotted') return `no more than a guess: ${Math.round(cell.value)} km/h`;
+  const why = whyOf(cell);
+  const because = why ? ` (${why})` : '';
+  if (cell.value === null) return cell.isHidden ? 'no estimate here' : `nothing released${because}`;
+  if (cell.kind === 'dotted') return `no more than a guess: ${Math.round(cell.value)} km/h${because}`;
   return `${cell.kind === 'striped' ? 'about ' : ''}${Math.round(cell.value)} km/h, likely ${rangeOf(cell.interval)}`;
+}
+
+const WHY = {
+  withheld_few_plates: 'too few buses', withheld_budget: 'no budget left', withheld_uninformative: 'noise would hide it',
+  withheld_unplanned: 'not planned', withheld_partial: 'too little was read', withheld_unit: 'unit in doubt',
+};
+export const WIDE = 'range too wide';
+
+/** Why a cell is grey, in two or three words; empty where it is not, or nobody may know. */
+export function whyOf({ kind, isMeasured, isHidden, withdrawn, release, estimate }) {
+  if (kind !== 'dotted' || withdrawn !== null) return '';
+  if (isMeasured) return WIDE;
+  if (isHidden) return '';
+  const unknown = { undefined: '', null: 'no bus' }[estimate?.release_id] ?? 'release not here';
+  return WHY[release?.status] ?? unknown;
 }
 
 /** The cell in sentences. */
@@ -116,13 +135,16 @@ export function sentencesOf(cell) {
   if (value === null) said.push('No speed is known here.');
   else if (kind !== 'dotted') said.push(`${sentence(speedOf(cell))}.`);
   else said.push(`No more than a guess: ${Math.round(value)} km/h, likely ${rangeOf(interval)}.`);
+  if (whyOf(cell) === WIDE) said.push('It is grey as its range is too wide.');
   if (amount !== null) said.push(`${amountWords(amount)}.`);
-  if (isHidden && guess !== null) said.push(`Its traffic alone would say ${Math.round(guess)} km/h.`);
+  if (isHidden && guess !== null) said.push(guessWords(guess));
   else if (isHidden) return said;
   else if (mean === null) said.push(withheldOf(cell));
-  else if (guess !== null) said.push(`Without this cell’s release one would have guessed ${Math.round(guess)}.`);
+  else if (guess !== null) said.push(guessWords(guess));
   return said;
 }
+
+const guessWords = (guess) => `Its guess by traffic alone is ${Math.round(guess)} km/h.`;
 
 const sentence = (words) => words[0].toUpperCase() + words.slice(1);
 
@@ -137,6 +159,14 @@ function withheldOf({ release, estimate }) {
     withheld_partial: 'Nothing was released: less than half of this slot was read.',
     withheld_unit: 'Nothing was released: speeds seem to be in another unit than the one set.',
   }[release?.status] ?? (estimate?.release_id ? 'Its release is not here.' : 'No bus came through in this slot.');
+}
+
+/** How many cells are grey, by why. */
+export function greyOf(cells) {
+  const reasons = new Map();
+  for (const why of cells.map(whyOf)) if (why) reasons.set(why, (reasons.get(why) ?? 0) + 1);
+  const said = [...reasons].sort(([, one], [, other]) => other - one).map(([why, n]) => `${n} ${why}`);
+  return said.length ? `Grey: ${said.join(', ')}.` : '';
 }
 
 /** The sentence on top: how much of the slot says more than a guess. */
@@ -157,15 +187,25 @@ export function liveOf({ slot_start, slot_end }, nowMs) {
   return nowMs - end < RECENT * (end - start) ? 'Live' : `Recorded, until ${dayOf(slot_end)}, ${clockOf(slot_end)}`;
 }
 
-export function protectedOf({ neighbours, period_epsilon, period_rho, period, delta, swap_epsilon: ofSpeeds }) {
+/** Whether whole plates are hidden. */
+export const isWhole = ({ neighbours }) => neighbours === 'add-remove';
+
+/** A bus's budget, and what it is for. */
+export function budgetOf(privacy) {
+  const { period_epsilon, period_rho, period, delta } = privacy;
   const per = { '1d': 'a day', lifetime: 'a lifetime' }[period] ?? spanOf(period);
-  if (neighbours === 'add-remove') {
-    return `Protected: all that each bus sent, that it was there, too (${neighbours}), within epsilon ${period_epsilon} `
-      + `(delta ${delta?.toExponential()}, rho ${period_rho}) for ${per}; its speeds alone within epsilon ${ofSpeeds}. `
-      + 'The cells are a public list.';
+  const more = [delta && `delta ${delta.toExponential()}`, isWhole(privacy) && `rho ${period_rho}`].filter((part) => part);
+  return { amount: `epsilon ${period_epsilon}${more.length ? ` (${more.join(', ')})` : ''}`, per };
+}
+
+export function protectedOf(privacy) {
+  const { amount, per } = budgetOf(privacy);
+  if (isWhole(privacy)) {
+    return `Protected: all that each bus sent, that it was there, too (${privacy.neighbours}), within ${amount} for ${per}; `
+      + `its speeds alone within epsilon ${privacy.swap_epsilon}. The cells are a public list.`;
   }
-  return `Protected: the speeds of each bus, within epsilon ${period_epsilon}`
-    + `${delta ? ` (delta ${delta.toExponential()})` : ''} for ${per}. Not protected: which cells have buses, and how many.`;
+  return `Protected: the speeds of each bus, within ${amount} for ${per}. `
+    + 'Not protected: which cells have buses, and how many.';
 }
 
 /** "12h" as people say it. */
