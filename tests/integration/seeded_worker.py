@@ -36,6 +36,8 @@ POINTS = {
     "written plainly": [(Producer, "write", AFTER)],
     "with offsets": [(AIOKafkaProducer, "commit_transaction", BEFORE)],
     "committed": [(AIOKafkaProducer, "commit_transaction", AFTER)],
+    "estimates made": [(StrictlyOnce, "publish", BEFORE), (AtLeastOnce, "publish", BEFORE)],
+    "estimates published": [(StrictlyOnce, "publish", AFTER), (AtLeastOnce, "publish", AFTER)],
     "answers recorded": [(StrictlyOnce, "publish", BEFORE)],
     "answers published": [(StrictlyOnce, "publish", AFTER)],
     "round charged": [(SqliteLedger, "admit", AFTER)],
@@ -59,6 +61,10 @@ def of_answers(_self, messages=(), *_):
     return bool(messages) and messages[0].topic.endswith("queries.v1")
 
 
+def of_estimates(_self, messages=(), *_):
+    return bool(messages) and messages[0].topic.endswith("smoothed.v1")
+
+
 def of_ids(kind):
     def counts(_self, *arguments):
         asked = arguments[-1]
@@ -68,6 +74,7 @@ def of_ids(kind):
 
 
 COUNTED = {
+    "estimates made": of_estimates, "estimates published": of_estimates,
     "answers recorded": of_answers, "answers published": of_answers, "round charged": of_ids("round"),
     "round recorded": of_ids("round"), "answer recorded": of_ids("query"), "city charged": of_ids("city"),
     "city recorded": of_ids("city"), "presence charged": of_ids("presence"), "presence recorded": of_ids("presence"),

@@ -34,6 +34,22 @@ def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, sett
     assert sorted(here.smoothed()) == sorted(estimates)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["estimates made", "estimates published"])
+@pytest.mark.parametrize("transactions", ["true", "false"])
+def test_no_estimate_is_lost_with_the_worker_that_has_it(point, transactions, city):
+    here = city(fleet_log(clean=True), shards=2, transactions=transactions, **FORECASTS)
+    here.feed()
+    _, _, estimates = here.embedded_smoothed()
+    with agree(here) as (stack, expected):
+        with worker(here, stop=f"SIGKILL@{point}@2") as process:
+            assert process.wait(60) == -signal.SIGKILL
+        last = stack.enter_context(worker(here))
+        here.wait_for(expected, last)
+        here.wait_for_number(here.topics.smoothed, len(estimates), last)
+    assert sorted(here.smoothed()) == sorted(estimates)
+
+
 def require_forecasts(payloads):
     made = [one for one in map(release.decode, payloads.values()) if one.mean is not None]
     assert sum(one.mean.mechanism == "forecast-clip" for one in made) > 10
