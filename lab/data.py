@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +84,7 @@ def drawn_points(points: int, rng: np.random.Generator) -> PointCloud:
     return PointCloud(f"drawn, {points:,} points", np.arange(points), times, np.rint(16 * where).astype(np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class HatSamples:
+class HatSamples(NamedTuple):
     """One HAT: its counts by plate, and its speeds in quanta, plate by plate in the order of the counts."""
 
     counts: SamplesPerPlate
@@ -142,8 +141,7 @@ class DataSet:
         return sum(hat.counts.total for hat in hats) / self.total
 
 
-@dataclass(frozen=True)
-class Images:
+class Images(NamedTuple):
     """Vectors of values from 0 to 255 with a name: those to search, and those to ask about, a row each.
 
     >>> Images("two", np.zeros((2, 784), np.uint8), np.zeros((1, 784), np.uint8)).searched.shape

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,12 +20,11 @@ from lab.data import (
     Hats,
     Setup,
     cases,
-    choices,
     data_sets,
     gaussian_hat,
     weights_of,
 )
-from lab.results import Experiment, Figure, Finding, Panel, Point, Row, Rows, Tables, but
+from lab.results import Experiment, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
@@ -105,8 +103,7 @@ def mean_error(weights: Floats, estimates: Sequence[Floats], truths: Floats | Se
     return float(weights @ errors.mean(axis=1)), float(np.sqrt(weights**2 @ spreads**2))
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """A mechanism under a grouping; of Array-Averaging, its own cap, Levy's, m^(eps), or that of least error bound."""
 
     mechanism: str
@@ -121,13 +118,13 @@ class Series:
     def plan(self, counts: SamplesPerPlate, epsilon: float, range: Range) -> MeanPlan:
         arguments = counts, pure(round(epsilon * NANO)), range, self.grouping
         averaging = ArrayAveraging()
-        if self.cap == "own":
-            return MECHANISMS[self.mechanism].plan(*arguments)
+        if self.cap == "Levy's":
+            return averaging.plan(*arguments, levy_cap(counts))
+        if self.cap == "m^(eps)":
+            return averaging.plan(*arguments, counts.worst_case_cap(1 / epsilon))
         if self.cap == "worst-case":
             return averaging.plan(*arguments, averaging.worst_case_cap(*arguments))
-        return averaging.plan(
-            *arguments, levy_cap(counts) if self.cap == "Levy's" else counts.worst_case_cap(1 / epsilon)
-        )
+        return MECHANISMS[self.mechanism].plan(*arguments)
 
 
 PUBLISHED = tuple(map(Series, ("baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile")))
@@ -139,8 +136,7 @@ AVERAGING_LEVYS = Series("array-averaging", cap="Levy's")
 OPTIMAL = Series("optimal")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """The slides' canonical Laplace mechanism ("all samples"), or the cap of least worst-case error ("best cap")."""
 
     name: Literal["all samples", "best cap"]
@@ -152,7 +148,7 @@ class Rule:
 
 def errors_of(
     table: str, setup: Setup, data: DataSet, label: str, hats: Hats, series: Series | Rule, epsilon: float
-) -> Iterator[Row]:
+) -> Found:
     """The error of a mean, or of a variance, over these HATs, weighed by their pings, beside the baseline guess's over
     the same. `noise`: the expected absolute noise that counts alone can state (for projected means: at the whole of U).
     Repetitions are shared out over the HATs: at least that many draws in all."""
@@ -195,30 +191,33 @@ def errors_of(
 class Errors:
     """The rows of one data set and choice of HATs, by series."""
 
-    def __init__(self, rows: Rows, data: str, hats: str) -> None:
-        self.rows = rows.where(data=data, hats=hats)
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.by_series = rows.by("series")
 
     def of(self, series: Series, column: str = "error_kmh") -> Floats:
         """A column over epsilon."""
-        return self.rows.where(series=series.name).column(column)
+        return self.by_series[series.name].column(column)
 
     def at(self, series: Series, epsilon: float = 1.0) -> float:
         return float(self.of(series)[EPSILONS.index(epsilon)])
 
-    def not_below(self, pairs: Iterable[tuple[Series, Series]], words: str) -> list[str]:
-        """For each pair whose first does not err less at some epsilons: words about both, and these epsilons."""
-        found = []
+    def below(
+        self, claim: str, pairs: Iterable[tuple[Series, Series]], words: str, lead: str = "; ", /, **values: Any
+    ) -> Finding:
+        """Whether the first of each pair errs less at every epsilon; else words about both, and epsilons."""
+        above = []
         for one, other in pairs:
             if at := np.array(EPSILONS)[self.of(one) >= self.of(other)].tolist():
-                found.append(words.format(one.name, other.name, listed(at)))
-        return found
+                above.append(words.format(one.name, other.name, listed(at)))
+        return Finding(claim, not above, but=but(lead, above, "; " if "{2}" in words else ", "), **values)
 
     def said(self, series: Iterable[Series], epsilon: float = 1.0) -> str:
         found = sorted((self.at(one, epsilon), one.name) for one in series)
         return ", ".join(f"{name} {error:.3g}" for error, name in found)
 
     def panel(self, title: str, series: Iterable[Series]) -> Panel:
-        of = {one.name: self.rows.where(series=one.name) for one in series}
+        of = {one.name: self.by_series[one.name] for one in series}
         return over_epsilon(title, "mean", "km/h", of, "kmh")
 
     def beside_the_constant(self, series: Iterable[Series]) -> str:
@@ -248,6 +247,11 @@ def over_epsilon(title: str, what: str, unit: str, of: Mapping[str, Rows], suffi
     return Panel(title, f"epsilon per {what}", f"mean absolute error, {unit}", curves, log)
 
 
+def share_of(rows: Rows) -> str:
+    """Their HATs, and how much of the pings these have: a panel's title."""
+    return f"{rows[0].hats} ({rows[0].share_of_pings:.0%} of pings)"
+
+
 def listed(numbers: Iterable[float]) -> str:
     """'0.5, 1'."""
     return ", ".join(f"{number:g}" for number in numbers)
@@ -263,21 +267,19 @@ TAILS = (0.5, 0.1, 0.01)
 SHOWN = (*PUBLISHED, AT_M_EPS, OPTIMAL)
 
 
-def itms_points(setup: Setup) -> Iterator[Point]:
+def itms_points(setup: Setup) -> Points:
     """The busiest HAT under both groupings, and, of feeds, all HATs with enough plates."""
     for case in cases(setup):
         series = (*SHOWN, *WRAPPED) if case[1] == BUSIEST else SHOWN
         yield from ((*case, *point) for point in product(series, EPSILONS))
 
 
-def itms_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+def itms_conclude(setup: Setup, tables: Tables) -> Results:
     """A figure for each data set, and the papers' claims beside our numbers."""
     for data in data_sets(setup):
-        of_hats = {label: Errors(tables["mean-itms"], data.name, label) for label, _ in choices(setup, data)}
-        busiest = of_hats[BUSIEST]
+        busiest, *others = map(Errors, tables["mean-itms"].where(data=data.name).by("hats").values())
         panels = [busiest.panel(BUSIEST, SHOWN), busiest.panel("both groupings", (*CLIPPING, *WRAPPED))]
-        for label, errors in list(of_hats.items())[1:]:
-            panels.append(errors.panel(f"{label} ({errors.rows[0].share_of_pings:.0%} of pings)", SHOWN))
+        panels += [errors.panel(share_of(errors.rows), SHOWN) for errors in others]
         counts = data.busiest.counts
         size = f"busiest HAT: {counts.plates} plates, {counts.total:,} samples"
         yield Figure(f"mean-itms-{data.name}", f"{data.name}; {size}", panels)
@@ -286,10 +288,9 @@ def itms_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
             full, packed = wrap_around_count(counts, cap), best_fit(counts, cap).count
             agrees = (full, packed) == (160, 164)
             yield Finding("arrays", agrees, cap=cap, full=full, packed=packed, more=packed - full)
-            yield _tail(setup, data)
-        yield from _on_groupings(data, busiest)
-        yield from _on_caps(data, busiest)
-        for errors in of_hats.values():
+            yield from about([_tail(setup, data)], data=data)
+        yield from about(_on_busiest(data, busiest), data=data)
+        for errors in (busiest, *others):
             row = errors.rows[0]
             agrees = any(errors.at(one) < row.constant_kmh for one in PUBLISHED)
             yield Finding("guess-mean", agrees, row=row, beside=errors.beside_the_constant((*PUBLISHED, OPTIMAL)))
@@ -300,43 +301,36 @@ def _tail(setup: Setup, data: DataSet) -> Finding:
     plan = BASELINE.plan(data.busiest.counts, 1.0, data.range)
     lattice = lattice_of(plan.sensitivity, plan.cost)
     noise = np.abs(plan.noise.draw(setup.bits("tail"), np.full(setup.repetitions, lattice.t))) << lattice.shift
-    beyond = {delta: float((noise > tail_bound(plan.sensitivity, plan.cost, delta)).mean()) for delta in TAILS}
+    beyond = {delta: (noise > tail_bound(plan.sensitivity, plan.cost, delta)).mean() for delta in TAILS}
     agrees = all(share <= p + 3 * math.sqrt(p * (1 - p) / noise.size) for p, share in beyond.items())
-    shares = ", ".join(f"{share:.3g} at {delta:g}" for delta, share in beyond.items())
-    return Finding("laplace-tail", agrees, data=data, shares=shares)
+    return Finding("laplace-tail", agrees, shares=", ".join(f"{share:.3g} at {p:g}" for p, share in beyond.items()))
 
 
-def _on_groupings(data: DataSet, errors: Errors) -> Iterator[Finding]:
+def _on_busiest(data: DataSet, errors: Errors) -> Iterator[Finding]:
     counts = data.busiest.counts
-    above = errors.not_below(((one, BASELINE) for one in CLIPPING), "{0} not below Baseline at epsilon {2}")
-    gain = counts.largest * counts.plates / counts.total
-    yield Finding("clipping", not above, data=data, but=but("; ", above), errors=errors.said(PUBLISHED), gain=gain)
+    said = {"errors": errors.said(PUBLISHED), "gain": counts.largest * counts.plates / counts.total}
+    yield errors.below("clipping", product(CLIPPING, [BASELINE]), "{0} not below Baseline at epsilon {2}", **said)
     pairs = list(zip(CLIPPING, WRAPPED, strict=True))[1:]
-    above = errors.not_below(pairs, "{0} not better at epsilon {2}")
     ratios = ", ".join(f"{one.name} {errors.at(wrapped) / errors.at(one):.2f}" for one, wrapped in pairs)
     claim = "best-fit-of-few" if counts.plates < 60 else "best-fit"
-    yield Finding(claim, not above, data=data, users=counts.plates, ratios=ratios, but=but("; ", above))
+    yield errors.below(claim, pairs, "{0} not better at epsilon {2}", users=counts.plates, ratios=ratios)
     ratio = errors.of(WRAPPED[0]) / errors.of(AVERAGING)
     least, most = ratio.min(), ratio.max()
     arrays = wrap_around_count(counts, counts.median), best_fit(counts, counts.median).count
     agrees = 1 / SIMILAR < least <= most < SIMILAR
-    yield Finding("averaging-alike", agrees, data=data, least=least, most=most, similar=SIMILAR, arrays=arrays)
+    yield Finding("averaging-alike", agrees, least=least, most=most, similar=SIMILAR, arrays=arrays)
     factor = errors.of(WRAPPED[0], "noise_kmh")[0] / errors.of(AVERAGING, "noise_kmh")[0]
-    yield Finding("half-the-noise", factor >= 1.9, data=data, factor=factor)
-
-
-def _on_caps(data: DataSet, errors: Errors) -> Iterator[Finding]:
-    caps = AT_M_EPS, AVERAGING, Series("array-averaging", cap="worst-case")
-    plans = {epsilon: [one.plan(data.busiest.counts, epsilon, data.range) for one in caps] for epsilon in EPSILONS}
-    agrees = all(papers.error_bound <= least.error_bound * (1 + 1e-9) for papers, _, least in plans.values())
-    bounds = [(plan.error_bound / QUANTA_PER_KMH, plan.cap) for plan in plans[1.0]]
-    values = dict(zip(("papers", "median", "least"), bounds, strict=True))
-    yield Finding("worst-case-cap", agrees, data=data, errors=errors.said(caps[:2]), **values)
+    yield Finding("half-the-noise", factor >= 1.9, factor=factor)
+    caps = {"papers": AT_M_EPS, "median": AVERAGING, "least": Series("array-averaging", cap="worst-case")}
+    plans = [{of: one.plan(counts, epsilon, data.range) for of, one in caps.items()} for epsilon in EPSILONS]
+    agrees = all(each["papers"].error_bound <= each["least"].error_bound * (1 + 1e-9) for each in plans)
+    bounds = {of: (plan.error_bound / QUANTA_PER_KMH, plan.cap) for of, plan in plans[EPSILONS.index(1.0)].items()}
+    yield Finding("worst-case-cap", agrees, **bounds, errors=errors.said((AT_M_EPS, AVERAGING)))
     of_all = np.array([errors.of(one) for one in CLIPPING])
     ratio = of_all.max(axis=0) / of_all.min(axis=0)
-    least, most = ratio.min(), ratio.max()
     at_half = errors.said(CLIPPING, 0.5)
-    yield Finding("clipping-alike", most < LITTLE, data=data, least=least, most=most, little=LITTLE, errors=at_half)
+    agrees = ratio.max() < LITTLE
+    yield Finding("clipping-alike", agrees, least=ratio.min(), most=ratio.max(), little=LITTLE, errors=at_half)
 
 
 # `sample-scaling` and `user-scaling`: ten times the samples per user, or the users (arXiv 2401.15906, Figure 2).
@@ -359,7 +353,7 @@ class DrawnHat:
     def __init__(self, data: DataSet, rows: Rows) -> None:
         self.data = data
         self.hat = data.hats[0]
-        self.errors = Errors(rows, data.name, "the HAT")
+        self.errors = Errors(rows.where(data=data.name))
         levys = LEVY.plan(self.hat.counts, 1.0, data.range)
         self.cap = levys.cap
         self.arrays = wrap_around_count(levys.counts, levys.cap)
@@ -386,14 +380,14 @@ def _drawn(setup: Setup, data: DataSet, what: str, label: str) -> DataSet:
     return DataSet(f"{name}{label}", False, data.range, (gaussian_hat(counts, *shape, rng),), city_mean=city_mean)
 
 
-def scaling_points(what: str, setup: Setup) -> Iterator[Point]:
+def scaling_points(what: str, setup: Setup) -> Points:
     """Each data set as it is drawn, and scaled."""
     for pair in _pairs(setup, what):
         for data, series, epsilon in product(pair, SCALED[what][0], EPSILONS):
             yield data, "the HAT", data.hats, series, epsilon
 
 
-def scaling_conclude(what: str, setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+def scaling_conclude(what: str, setup: Setup, tables: Tables) -> Results:
     """A figure for each data set, and the claims on it before and after."""
     series = SCALED[what][0]
     table = f"{what[:-1]}-scaling"
@@ -403,9 +397,8 @@ def scaling_conclude(what: str, setup: Setup, tables: Tables) -> Iterator[Figure
         sizes = [f"{one.hat.counts.plates:,} plates, {one.hat.counts.total:,} samples" for one in (before, after)]
         title = f"{before.data.name}: {sizes[0]}; scaled: {sizes[1]}"
         yield Figure(f"{table}-{before.data.name}", title, panels)
-        for finding in (_on_samples if what == "samples" else _on_users)(before, after):
-            finding.values |= {"before": before, "after": after, "by": LAMBDA}
-            yield finding
+        findings = (_on_samples if what == "samples" else _on_users)(before, after)
+        yield from about(findings, before=before, after=after, by=LAMBDA)
         agrees = all(after.errors.at(one) < after.errors.rows[0].constant_kmh for one in PUBLISHED)
         yield Finding("guess-scaled", agrees, after=after, beside=after.errors.beside_the_constant(series))
 
@@ -413,8 +406,8 @@ def scaling_conclude(what: str, setup: Setup, tables: Tables) -> Iterator[Figure
 def _on_samples(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
     most = after.data.max_kmh
     yield best_of("levy-best", after, LEVY, (BASELINE, AVERAGING, FIXED, DEPENDENT), twice=2 * after.interval / most)
-    scales = [one.errors.of(series, "noise_kmh")[0] for series in (BASELINE, AVERAGING) for one in (after, before)]
-    scales = [scales[0] / scales[1], scales[2] / scales[3]]
+    both = (BASELINE, AVERAGING)
+    scales = [(after.errors.of(one, "noise_kmh") / before.errors.of(one, "noise_kmh"))[0] for one in both]
     yield Finding("noise-stays", np.allclose(scales, 1, rtol=1e-9, atol=0), scales=scales)
     falls = before.interval / before.arrays / after.interval * after.arrays
     noise = min(before.interval, most) / min(after.interval, most)
@@ -429,9 +422,9 @@ def _on_users(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
     of_arrays = means_of_arrays(FIXED.plan(after.hat.counts, 1.0, after.data.range), after.hat.samples)
     low, high = np.quantile(of_arrays, (0.1, 0.9)) / QUANTA_PER_KMH
     yield best_of("fixed-quantile-best", after, FIXED, others, tenth=after.arrays / 10, spread=high - low)
-    above = after.errors.not_below(((AVERAGING_LEVYS, one) for one in (BASELINE, LEVY, DEPENDENT)), "{1}")
-    values = {"errors": after.errors.said((FIXED, *others)), "but": but("; not always above it: ", above, ", ")}
-    yield Finding("averaging-second", not above, **values)
+    second = product([AVERAGING_LEVYS], (BASELINE, LEVY, DEPENDENT))
+    errors = after.errors.said((FIXED, *others))
+    yield after.errors.below("averaging-second", second, "{1}", "; not always above it: ", errors=errors)
     arrays = range(LAMBDA * before.arrays, LAMBDA * (before.arrays + 1))
     yield Finding("cap-stays", after.cap == before.cap and after.arrays in arrays)
     log_ratio = math.sqrt(math.log(2 * after.arrays / GAMMA) / math.log(2 * before.arrays / GAMMA))
@@ -448,9 +441,9 @@ def _on_users(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
 
 def best_of(claim: str, after: DrawnHat, best: Series, others: Sequence[Series], **values: float) -> Finding:
     """Whether one series errs less than all others at every epsilon."""
-    above = after.errors.not_below(((best, one) for one in others), "{1} at epsilon {2}")
     errors = after.errors.said((best, *others))
-    return Finding(claim, not above, after=after, errors=errors, but=but("; no worse than it: ", above), **values)
+    words = "{1} at epsilon {2}", "; no worse than it: "
+    return after.errors.below(claim, product([best], others), *words, after=after, errors=errors, **values)
 
 
 # `variance`: its errors, and the slides' theorems tried against brute force (arXiv 2405.06261).
@@ -461,21 +454,19 @@ SAMPLES_TRIED = 24
 """Brute force goes over all numbers of samples up to this, kept and dropped, at 0 or U each."""
 
 
-def variance_points(setup: Setup) -> Iterator[Point]:
+def variance_points(setup: Setup) -> Points:
     """Each rule and epsilon, on the busiest HAT and, of feeds, on all HATs with enough plates."""
     return ((*case, *point) for case in cases(setup) for point in product(RULES, EPSILONS))
 
 
-def variance_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+def variance_conclude(setup: Setup, tables: Tables) -> Results:
     """A figure for each data set; the theorems beside brute force."""
     yield from theorem_findings()
     for data in data_sets(setup):
         panels = []
-        for label, _ in choices(setup, data):
-            rows = tables["variance"].where(data=data.name, hats=label)
-            of: dict[str, Rows] = {rule.name: rows.where(rule=rule.name) for rule in RULES}
-            title = f"{label} ({rows[0].share_of_pings:.0%} of pings)"
-            panels.append(over_epsilon(title, "variance", "(km/h)\u00b2", of, "kmh2"))
+        for label, rows in tables["variance"].where(data=data.name).by("hats").items():
+            of = rows.by("rule")
+            panels.append(over_epsilon(share_of(rows), "variance", "(km/h)\u00b2", of, "kmh2"))
             worse = any(
                 capped.error_kmh2 - whole.error_kmh2
                 > 3 * math.hypot(whole.standard_error_kmh2, capped.standard_error_kmh2)
@@ -483,10 +474,10 @@ def variance_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding
             )
             at_one = whole, capped = rows.where(epsilon=1.0)
             bounds = [row.noise_kmh2 + row.bias_bound_kmh2 for row in at_one]
-            named = {"data": data, "label": label}
-            yield Finding("variance-cap", not worse, whole=whole, capped=capped, bounds=bounds, **named)
             best = min(row.error_kmh2 for row in at_one)
-            yield Finding("guess-variance", best < whole.constant_kmh2, best=best, row=rows[0], **named)
+            named = {"data": data, "label": label, "whole": whole, "capped": capped, "row": whole}
+            yield Finding("variance-cap", not worse, bounds=bounds, **named)
+            yield Finding("guess-variance", best < whole.constant_kmh2, best=best, **named)
         yield Figure(f"variance-{data.name}", f"{data.name}: variance of speeds", panels)
 
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, product
-from typing import Any, TypeAlias
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from lab.data import PointCloud, Setup, Trajectories, drawn_points
-from lab.results import Curve, Experiment, Figure, Finding, Panel, Point, Row, Rows, Tables, but
+from lab.results import Curve, Experiment, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
-from udp_stream.queries.elimination import Budgeting, How, Split
+from udp_stream.queries.elimination import Budgeting, Elimination, How, Split, State
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import Draw, draw_radial
@@ -70,15 +69,17 @@ UNSHIFTED, SURE = "distance, threshold 0", 3.0
 Attempt: TypeAlias = tuple[float, float]
 """The signed error of an answer, and the share of the budget that is left."""
 
-Randomness: TypeAlias = tuple[Bits, Draw]
+Randomness: TypeAlias = Mapping[tuple[str, str], tuple[Bits, Draw]]
+"""By split and way of asking."""
 
-Ask = Callable[[Integers, Any, float, Budgeting, Randomness], Mapping[str, Attempt]]
-"""A query of these positions, about a place, with its parameter: for each way to count what was drawn once."""
+Errors: TypeAlias = Sequence[Callable[[Budgeting, Elimination, State], float]]
+Ask = Callable[[Integers, Any, float], tuple[Any, Errors]]
+"""A query of these positions, about a place, with its parameter; and the signed error of its answer; of the answer by
+the other threshold, too."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A query, its parameter, and the paper's figure; `most` repetitions are the paper's."""
+class Trial(NamedTuple):
+    """A query, its parameter, and the paper's figure; `most` repetitions are the paper's. `ways` of asking, by name."""
 
     name: str
     parameter: str
@@ -88,6 +89,7 @@ class Trial:
     most: int
     better: How = "distance"
     is_shifted: bool = False
+    ways: tuple[tuple[str, How], ...] = (("point", "point"), ("distance", "distance"))
 
 
 def row_of(columns: Mapping[str, Any], how: str, split: str, runs: Sequence[Attempt]) -> Row:
@@ -134,20 +136,22 @@ def _try(
     columns: Mapping[str, Any],
     questions: Sequence[tuple[Integers, Any]],
     cost: Cost,
-    randomness: Mapping[tuple[str, How], Randomness],
-) -> Iterator[Row]:
-    """Every split and method that has a randomness, on the same questions: positions, and a place. Rows of each way
-    and of pairs: PM beside BM with the same noise, the two kinds of noise, the two thresholds."""
+    randomness: Randomness,
+) -> Found:
+    """Every split and way that has a randomness, on the same questions: positions, and a place. Rows of each way and of
+    pairs: PM beside BM with the same noise, the two kinds of noise, the two thresholds."""
     baselines = dict[str, list[Attempt]]()
     for split in SPLITS:
         runs = defaultdict[str, list[Attempt]](list)
-        for how in (how for how in HOWS if (split, how) in randomness):
-            for points, place in questions:
+        for name, how in trial.ways:
+            for points, place in questions if (split, name) in randomness else ():
+                query, errors = trial.ask(points, place, columns["parameter"])
                 terms = Budgeting.alike(cost, len(points), how, SPLITS[split])
                 terms = terms.baseline() if split == "BM" else terms
-                answers = trial.ask(points, place, columns["parameter"], terms, randomness[split, how])
-                for way, answered in answers.items():
-                    runs[way].append(answered)
+                pie = query.elimination(terms)
+                state = pie.run(points, *randomness[split, name])
+                for way, error in zip((name, UNSHIFTED) if how == "distance" else (name,), errors, strict=False):
+                    runs[way].append((error(terms, pie, state), terms.saved(state)))
         baselines = baselines or runs
         for way, some in runs.items():
             yield row_of(columns, way, split, some)
@@ -164,15 +168,15 @@ QUARTER = 0.25
 budget that is saved, which is stricter."""
 
 
-def no_worse(pairs: Rows, section: str, data: str) -> Finding:
+def no_worse(pairs: Rows, section: str) -> Finding:
     """Remark 6: elimination beside its baseline, pair by pair, where it lets go of a quarter."""
     found = [row for row in pairs if row.second.startswith("BM, ")]
     some = [row for row in found if row.first_saved >= QUARTER]
     name = "{0.split} {1} {0.parameter:g} at rho {0.rho:g}"
     worse = [name.format(row, row.second.removeprefix("BM, ")) for row in beyond(some, -1)]
     counts = {"held": len(some) - len(worse), "selected": len(some), "pairs": len(found)}
-    of = {"data": data, "section": section, "share": len(some) / max(1, len(found))}
-    return Finding("no-worse", not worse, **of, but=but("; worse: ", worse[:4], ", "), **counts)
+    share = len(some) / max(1, len(found))
+    return Finding("no-worse", not worse, section=section, share=share, but=but("; worse: ", worse[:4], ", "), **counts)
 
 
 def error_and_saved(rows: Rows, titles: Mapping[float, str], names: str, error: str) -> Iterator[Panel]:
@@ -198,52 +202,38 @@ CROWDS = (9740, 200_000)  # as many as their taxis and their collisions
 CROWD_POINTS, CROWD_LEAST = 500_000, 10  # points in all repetitions together, and the fewest repetitions
 
 
-def count_once(
-    points: Integers, place: tuple[float, float], width: float, terms: Budgeting, drawn: Randomness
-) -> dict[str, Attempt]:
-    """How far a square's count is off, relative to the truth (at least 1); of distances by both thresholds."""
+def ask_count(points: Integers, place: tuple[float, float], width: float) -> tuple[RangeCount, Errors]:
+    """A square's count: off relative to the truth (at least 1); of distances by both thresholds."""
     region = Rectangle(*place, width, width)
-    query = RangeCount(region)
     truth = positions_inside(region, points)
-    pie = query.elimination(terms)
-    state = pie.run(points, *drawn)
-    ways: dict[str, RangeCount] = {terms.how: query}
-    if terms.how == "distance":
-        ways[UNSHIFTED] = RangeCount(region, shifted=False)
-    off = {way: (one.answer(terms, pie, state).value - truth) / max(1, truth) for way, one in ways.items()}
-    return {way: (one, terms.saved(state)) for way, one in off.items()}
+    shifted, other = RangeCount(region), RangeCount(region, shifted=False)
+    return shifted, [
+        lambda *state: (shifted.answer(*state).value - truth) / max(1, truth),
+        lambda *state: (other.answer(*state).value - truth) / max(1, truth),
+    ]
 
 
-def density_once(
-    points: Integers, place: tuple[float, float], bandwidth: float, terms: Budgeting, drawn: Randomness
-) -> dict[str, Attempt]:
-    """How far a density is off."""
+def ask_density(points: Integers, place: tuple[float, float], bandwidth: float) -> tuple[Density, Errors]:
+    """A density."""
     query = Density(*place, bandwidth)
-    pie = query.elimination(terms)
-    state = pie.run(points, *drawn)
-    return {terms.how: (query.answer(terms, pie, state).value - query.truth(points), terms.saved(state))}
+    return query, [lambda *state: query.answer(*state).value - query.truth(points)]
 
 
-def nearest_once(
-    points: Integers, place: tuple[float, ...], k: float, terms: Budgeting, drawn: Randomness
-) -> dict[str, Attempt]:
+def ask_nearest(points: Integers, place: tuple[float, ...], k: float) -> tuple[Nearest, Errors]:
     """The k nearest to a place in the plane, or to an image: how much farther away they are together than the true
     nearest, relative to these."""
     query = Nearest.to_stop(int(k), *place) if len(place) == 2 else Nearest(int(k), place, steps_per_unit=1000)
-    pie = query.elimination(terms)
     distance = query.distance(points.astype(np.float64))
-    state = pie.run(points, *drawn)
     truth = float(distance[query.truth(points)].sum())
-    found = float(distance[query.answer(terms, pie, state).plates].sum())
-    return {terms.how: (found / truth - 1 if truth else 0.0, terms.saved(state))}
+    return query, [lambda *state: distance[query.answer(*state).plates].sum() / truth - 1 if truth else 0.0]
 
 
-RANGE = Trial("savings-range", "width, m", (1000.0, 2000.0, 4000.0), count_once, "Fig. 3", 504, is_shifted=True)
-KDE = Trial("savings-kde", "bandwidth, m", (250.0, 500.0, 1000.0), density_once, "Fig. 4", 300, better="point")
-KNN = Trial("savings-knn", "k", (1.0, 5.0, 20.0), nearest_once, "Fig. 5", 300)
+RANGE = Trial("savings-range", "width, m", (1000.0, 2000.0, 4000.0), ask_count, "Fig. 3", 504, is_shifted=True)
+KDE = Trial("savings-kde", "bandwidth, m", (250.0, 500.0, 1000.0), ask_density, "Fig. 4", 300, better="point")
+KNN = Trial("savings-knn", "k", (1.0, 5.0, 20.0), ask_nearest, "Fig. 5", 300)
 
 
-def savings_points(trial: Trial, setup: Setup) -> Iterator[Point]:
+def savings_points(trial: Trial, setup: Setup) -> Points:
     """Feeds and clouds of points; None for images."""
     crowds = setup.still or tuple(drawn_points(points, setup.rng(f"crowd/{points}")) for points in CROWDS)
     rhos = (RHO_SMALL, *RHOS) if trial.is_shifted else RHOS
@@ -252,7 +242,7 @@ def savings_points(trial: Trial, setup: Setup) -> Iterator[Point]:
         yield from product([None], trial.values, RHOS)
 
 
-def savings_rows(trial: Trial, setup: Setup, feed: Trajectories | None, value: float, rho: float) -> Iterator[Row]:
+def savings_rows(trial: Trial, setup: Setup, feed: Trajectories | None, value: float, rho: float) -> Found:
     """c64 and log-c10 of images with distances only."""
     ways: Iterable[tuple[str, How]] = product(SPLITS, HOWS)
     if feed is None:
@@ -269,7 +259,7 @@ def savings_rows(trial: Trial, setup: Setup, feed: Trajectories | None, value: f
         questions = [(points, feed.place_near_a_plate(points, rng)) for points in positions]
         stream = f"{trial.name}/{name}/{value}/{rho}"
     columns = {"data": name, "query": trial.name, "parameter": value, "rho": rho}
-    randomness = {
+    randomness: Randomness = {
         (split, how): (setup.bits(f"{stream}/{how}/{split}"), PreparedNoise(DRAWN_AT_ONCE)) for split, how in ways
     }
     return _try(trial, columns, questions, cost, randomness)
@@ -295,51 +285,49 @@ def _images(setup: Setup, k: float) -> tuple[str, list[tuple[Integers, tuple[flo
     return "clusters in 784 dimensions" if images is None else images.name, questions
 
 
-def savings_conclude(trial: Trial, _setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+def savings_conclude(trial: Trial, _setup: Setup, tables: Tables) -> Results:
     """What elimination saves of each data set, whether it errs less, and where noise is better."""
-    for data in tables[trial.name].sets():
-        rows = tables[trial.name].where(data=data)
+    for data, rows in tables[trial.name].by("data").items():
         both = tables[f"{trial.name}-pairs"].where(data=data)
         shifted = both.where(second=UNSHIFTED)
         pairs = Rows(row for row in both if row.second != UNSHIFTED)
-        of = {"data": data, "figure": trial.figure}
         titles = {value: f"{value:g}" for value in trial.values}
         panels = list(error_and_saved(rows, titles, "{}, {}", "mean error"))
-        yield Figure(
-            f"{trial.name}-{data}", f"{trial.name}, {data}: {trial.parameter} {', '.join(titles.values())}", panels
-        )
-        c64 = Rows(row for row in rows.where(split="c64") if row.privatisation != UNSHIFTED)
-        by_split = {one: rows.mean("saved_mean", split=one, privatisation="distance") for one in SPLITS if one != "BM"}
-        yield Finding("more-rounds", by_split["c64"] > by_split["c4"], saved=_by_key(by_split), **of)
-        by_rho = {rho: c64.mean("saved_mean", rho=rho) for rho in sorted({row.rho for row in rows})}
-        first, *_, last = saved = list(by_rho.values())
-        agrees = all(a <= b + 0.02 for a, b in pairwise(saved)) and last > first
-        yield Finding("savings-grow", agrees, saved=_by_key(by_rho), **of)
-        by_value = {value: c64.mean("saved_mean", parameter=value) for value in trial.values}
-        first, *_, last = saved = list(by_value.values())
-        claim, agrees = "savings-fall", first > last
-        if trial.is_shifted:
-            claim, agrees = "savings-alike", max(saved) - min(saved) < 0.1
-        yield Finding(claim, agrees, saved=_by_key(by_value), parameter=trial.parameter, **of)
-        yield no_worse(pairs, "Section 7.1, Remark 6", data)
-        yield errs_less(trial, pairs, data)
+        figure = f"{trial.name}-{data}"
+        yield Figure(figure, f"{trial.name}, {data}: {trial.parameter} {', '.join(titles.values())}", panels)
+        findings = [*_on_savings(trial, rows), no_worse(pairs, "Section 7.1, Remark 6"), errs_less(trial, pairs)]
         if trial.better == "point":
-            point, distance = (_bias(rows.where(split="BM", privatisation=how)) for how in HOWS)
-            agrees = point.below and distance.above and not (point.above or distance.below)
-            agrees = agrees and abs(point.mean) < abs(distance.mean)
-            yield Finding("biases", agrees, point=point, distance=distance, **of)
+            findings.append(_biases(rows))
         if shifted:
-            yield from _on_shifts(trial, shifted, data)
+            yield _shifted_figure(trial, shifted, data)
+            findings += _on_shifts(shifted)
+        yield from about(findings, data=data, figure=trial.figure)
 
 
-def _by_key(shares: Mapping[Any, float]) -> str:
-    return ", ".join(f"{key if isinstance(key, str) else f'{key:g}:'} {share:.2f}" for key, share in shares.items())
+def _on_savings(trial: Trial, rows: Rows) -> Iterator[Finding]:
+    saved, said = _saved(rows.where(privatisation="distance"), "split")
+    yield Finding("more-rounds", saved[1] > saved[0], saved=said)
+    c64 = Rows(row for row in rows.where(split="c64") if row.privatisation != UNSHIFTED)
+    saved, said = _saved(c64, "rho")
+    yield Finding("savings-grow", (np.diff(saved) >= -0.02).all() and saved[-1] > saved[0], saved=said)
+    saved, said = _saved(c64, "parameter")
+    if trial.is_shifted:
+        yield Finding("savings-alike", max(saved) - min(saved) < 0.1, saved=said)
+    else:
+        yield Finding("savings-fall", saved[0] > saved[-1], saved=said, parameter=trial.parameter)
+
+
+def _saved(rows: Rows, column: str) -> tuple[list[float], str]:
+    """What is saved on average by a column's values, but for BM, and the words for it."""
+    saved = {key: some.mean("saved_mean") for key, some in rows.by(column).items() if key != "BM"}
+    names = (key if isinstance(key, str) else f"{key:g}:" for key in saved)
+    return list(saved.values()), ", ".join(f"{name} {of:.2f}" for name, of in zip(names, saved.values(), strict=True))
 
 
 _BOTH = "first_error", "second_error"
 
 
-def errs_less(trial: Trial, pairs: Rows, data: str) -> Finding:
+def errs_less(trial: Trial, pairs: Rows) -> Finding:
     """Whether the baseline errs less one way than the other, where they differ by more than chance."""
     some = pairs.where(split="BM")
     if trial.is_shifted:  # the paper's claim is about small budgets
@@ -349,38 +337,46 @@ def errs_less(trial: Trial, pairs: Rows, data: str) -> Finding:
     reason = (
         "it depends on the parameter and the budget" if more else "the differences are no more than chance may make"
     )
-    of = {"data": data, "figure": trial.figure, "better": {"point": "positions", "distance": "distances"}[trial.better]}
+    better = {"point": "positions", "distance": "distances"}[trial.better]
     counts = {"less": less, "more": more, "rows": len(some)}
-    return Finding("errs-less", less and not more, reason=reason, means=means, **of, **counts)
+    return Finding("errs-less", less and not more, better=better, reason=reason, means=means, **counts)
 
 
-def _bias(rows: Rows) -> Row:
-    below, above = (len(beyond(rows, sign, "bias", "bias_spread")) for sign in (-1, 1))
-    return Row("", mean=rows.mean("bias"), below=below, above=above, rows=len(rows))
+def _biases(rows: Rows) -> Finding:
+    found = []
+    for how in HOWS:
+        some = rows.where(split="BM", privatisation=how)
+        below, above = (len(beyond(some, sign, "bias", "bias_spread")) for sign in (-1, 1))
+        found.append(Row("biases", mean=some.mean("bias"), below=below, above=above, rows=len(some)))
+    point, distance = found
+    agrees = point.below and distance.above and not (point.above or distance.below)
+    agrees = agrees and abs(point.mean) < abs(distance.mean)
+    return Finding("biases", agrees, point=point, distance=distance)
 
 
-def _on_shifts(trial: Trial, pairs: Rows, data: str) -> Iterator[Figure | Finding]:
+def _shifted_figure(trial: Trial, pairs: Rows, data: str) -> Figure:
     panels = []
-    for value in trial.values:
-        of_splits = {split: pairs.where(parameter=value, split=split) for split in SPLITS}
+    for value, rows in pairs.by("parameter").items():
         curves = [
             some.curve(f"{split}, {threshold}", "rho", error)
-            for split, some in of_splits.items()
-            for threshold, error in (("shifted", "first_error"), ("0", "second_error"))
+            for split, some in rows.by("split").items()
+            for threshold, error in zip(("shifted", "0"), _BOTH, strict=True)
         ]
         panels.append(Panel(f"{value:g}", "rho", "mean error", curves, "x"))
     title = f"range counts, {data}: the shifted threshold beside 0, {trial.parameter}"
-    yield Figure(f"shifted-threshold-{data}", title, panels)
-    rhos = sorted({row.rho for row in pairs})
-    small = pairs.where(rho=rhos[0])
+    return Figure(f"shifted-threshold-{data}", title, panels)
+
+
+def _on_shifts(pairs: Rows) -> Iterator[Finding]:
+    by_rho = pairs.by("rho")
+    rho, small = next(iter(by_rho.items()))
     less = len(beyond(small, 1))
-    means = ((rho, *(pairs.mean(error, rho=rho) for error in _BOTH)) for rho in rhos)
+    means = ((rho, *map(some.mean, _BOTH)) for rho, some in by_rho.items())
     said = ", ".join(f"{rho:g}: {shifted:.3g} against {zero:.3g}" for rho, shifted, zero in means)
-    agrees = 2 * less > len(small)
-    yield Finding("shifted-less", agrees, data=data, rho=rhos[0], means=said, less=less, rows=len(small))
+    yield Finding("shifted-less", 2 * less > len(small), rho=rho, means=said, less=less, rows=len(small))
     worse = [f"{row.split} {row.parameter:g} at rho {row.rho:g}" for row in beyond(pairs, -1)]
     counts = {"held": len(pairs) - len(worse), "rows": len(pairs)}
-    yield Finding("shifted-harms", not worse, data=data, but=but("; worse: ", worse[:4], ", "), **counts)
+    yield Finding("shifted-harms", not worse, but=but("; worse: ", worse[:4], ", "), **counts)
 
 
 # `multi-query` (Section 7.2, Figure 6): m range counts at m moments of a recorded feed, 3 km wide. BM gives each B/m.
@@ -403,7 +399,7 @@ def allowance(left: Floats, query: int, queries: int, budget: float) -> Floats:
     return ramp * (left - (queries - query + 1) / queries * budget) + budget / queries
 
 
-def multi_points(setup: Setup) -> Iterator[Point]:
+def multi_points(setup: Setup) -> Points:
     """Numbers of queries on the paper's budget, then other budgets for its number, by both kinds of noise."""
     settings = [(m, BUDGET_THEIRS) for m in QUERIES] + [(QUERIES_THEIRS, B) for B in BUDGETS if B != BUDGET_THEIRS]
     feeds: Sequence[Trajectories] = setup.positions
@@ -412,7 +408,7 @@ def multi_points(setup: Setup) -> Iterator[Point]:
     return product(feeds, settings, HOWS)
 
 
-def multi_rows(setup: Setup, feed: Trajectories, setting: tuple[int, float], how: How) -> Iterator[Row]:
+def multi_rows(setup: Setup, feed: Trajectories, setting: tuple[int, float], how: How) -> Found:
     """In a row, the parameter is the number of queries, rho the budget of all, split the method; an error is the mean
     over a repetition's queries."""
     queries, budget = setting
@@ -453,10 +449,9 @@ def a_day(
     return float(np.mean(errors)), float(left.mean() / cost.nano)
 
 
-def multi_conclude(_setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+def multi_conclude(_setup: Setup, tables: Tables) -> Results:
     """The claims of Figure 6, then the same of elimination alone."""
-    for data in tables["multi-query"].sets():
-        rows = tables["multi-query"].where(data=data)
+    for data, rows in tables["multi-query"].by("data").items():
         pairs = tables["multi-query-pairs"].where(data=data)
         panels = (
             _multi_panel("number of queries", "parameter", rows.where(rho=BUDGET_THEIRS)),
@@ -464,7 +459,7 @@ def multi_conclude(_setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
         )
         yield Figure(f"multi-query-{data}", f"{data}: mean error of m range counts, {WIDTH:g} m wide", panels)
         for base, alone in ((BM, ""), (HANDED_ON, ", by elimination alone")):
-            yield from _on_gains(pairs, base, {"data": data, "base": base, "alone": alone})
+            yield from about(_on_gains(pairs, base), data=data, base=base, alone=alone)
 
 
 def _multi_panel(title: str, column: str, rows: Rows) -> Panel:
@@ -476,46 +471,36 @@ def _multi_panel(title: str, column: str, rows: Rows) -> Panel:
     return Panel(title, title, "mean relative error", curves, "x")
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """How much less PM errs than a base, mean over both kinds of noise; three standard errors; share of its error."""
-
-    less_by: float
-    margin: float
-    share: float
-
-    def __str__(self) -> str:
-        return f"{self.less_by:.3f} ± {self.margin:.3f} ({self.share:.0%})"
-
-
-def _gain(pairs: Rows, base: str, queries: int, budget: float) -> Gain:
-    of_queries = pairs.where(parameter=queries, rho=budget)
-    some = Rows(row for row in of_queries if row.second.rpartition(", ")[0] == base)
-    less, spread, error = (some.mean(column) for column in ("less_by", "spread", "second_error"))
-    return Gain(less, SURE * spread, less / error if error else 0.0)
+def _gains(pairs: Rows, base: str, settings: Mapping[str, tuple[int, float]]) -> tuple[Floats, str]:
+    """How much less PM errs than a base for each number of queries and budget, mean over both kinds of noise; three
+    standard errors; both as shares of its error; shape (4, settings). And the words for it."""
+    found = []
+    for queries, budget in settings.values():
+        of_queries = pairs.where(parameter=queries, rho=budget)
+        some = Rows(row for row in of_queries if row.second.rpartition(", ")[0] == base)
+        less, margin, error = some.mean("less_by"), SURE * some.mean("spread"), some.mean("second_error")
+        found.append((less, margin, *((less / error, margin / error) if error else (0.0, 1.0))))
+    words = zip(found, settings, strict=True)
+    said = [f"{less:.3f} ± {margin:.3f} ({share:.0%}) at {name}" for (less, margin, share, _), name in words]
+    return np.array(found).T, ", ".join(said)
 
 
-def _on_gains(pairs: Rows, base: str, of: Mapping[str, str]) -> Iterator[Finding]:
-    by_m = {m: _gain(pairs, base, m, BUDGET_THEIRS) for m in QUERIES}
-    by_budget = {B: _gain(pairs, base, QUERIES_THEIRS, B) for B in BUDGETS}
-    gains = ", ".join(f"{gain} at m = {m:g}" for m, gain in by_m.items())
-    reasons: dict[str, Callable[[Gain], bool]] = {
-        "rounds of elimination cost more accuracy than savings buy": lambda gain: gain.less_by < -gain.margin,
-        "the difference is no more than chance may make": lambda gain: abs(gain.less_by) <= gain.margin,
+def _on_gains(pairs: Rows, base: str) -> Iterator[Finding]:
+    (less, margin, *_), gains = _gains(pairs, base, {f"m = {m:g}": (m, BUDGET_THEIRS) for m in QUERIES})
+    reasons = {
+        "rounds of elimination cost more accuracy than savings buy": less < -margin,
+        "the difference is no more than chance may make": abs(less) <= margin,
     }
-    found = {why: ", ".join(str(m) for m, gain in by_m.items() if holds(gain)) for why, holds in reasons.items()}
+    found = {why: ", ".join(map(str, np.array(QUERIES)[holds])) for why, holds in reasons.items()}
     reason = "; ".join(f"at m = {some} {why}" for why, some in found.items() if some)
-    yield Finding("handed-on", not reason, gains=gains, reason=reason, **of)
-    agrees = _grow([(gain.less_by, gain.margin) for gain in by_m.values()])
-    yield Finding("gap-over-queries", agrees, gains=gains, **of)
-    shares = [(g.share, g.margin * g.share / g.less_by if g.less_by else 1.0) for g in by_budget.values()]
-    gains = ", ".join(f"{gain} at {budget:g}" for budget, gain in by_budget.items())
-    yield Finding("gain-over-budgets", _grow(shares), gains=gains, **of)
+    yield Finding("handed-on", (less > margin).all(), gains=gains, reason=reason)
+    yield Finding("gap-over-queries", _grow(less, margin), gains=gains)
+    (_, _, *shares), gains = _gains(pairs, base, {f"{B:g}": (QUERIES_THEIRS, B) for B in BUDGETS})
+    yield Finding("gain-over-budgets", _grow(*shares), gains=gains)
 
 
-def _grow(gains: Sequence[tuple[float, float]]) -> bool:
-    first, *_, last = gains
-    return last[0] - first[0] > float(np.hypot(first[1], last[1]))
+def _grow(gains: Floats, margins: Floats) -> bool:
+    return bool(gains[-1] - gains[0] > np.hypot(margins[0], margins[-1]))
 
 
 # `threshold` (Appendix C, Figure 9): is a count below q N, for counts about 5.5 % of N = 10000.
@@ -527,39 +512,35 @@ COUNTS = "counts about 5.5 %"
 COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
 
 
-def below_once(points: Integers, _place: None, share: float, terms: Budgeting, drawn: Randomness) -> dict[str, Attempt]:
+def ask_below(points: Integers, _place: None, share: float) -> tuple[Threshold, Errors]:
     """Whether a count is found below a share of the households and is not, or the other way round."""
     query = Threshold(share, PEOPLE)
-    pie = query.elimination(terms)
-    state = pie.run(points, *drawn)
-    is_below, _ = query.answer(terms, pie, state)
-    return {"count": (float(is_below) - float(points[0, 0] < query.limit), terms.saved(state))}
+    return query, [lambda *state: float(query.answer(*state)[0]) - float(points[0, 0] < query.limit)]
 
 
-THRESHOLD = Trial("threshold", "q", (0.03, 0.05, 0.06, 0.1), below_once, "Fig. 9", 500)
+THRESHOLD = Trial("threshold", "q", (0.03, 0.05, 0.06, 0.1), ask_below, "Fig. 9", 500, ways=(("count", "point"),))
 
 
-def threshold_rows(setup: Setup, share: float, rho: float) -> Iterator[Row]:
+def threshold_rows(setup: Setup, share: float, rho: float) -> Found:
     """Drawn counts of households, each a single position."""
     counts = setup.rng(f"threshold/{share}").binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD.most)).tolist()
     columns = {"data": COUNTS, "query": THRESHOLD.name, "parameter": share, "rho": rho}
     questions = [(np.array([[count]]), None) for count in counts]
     randomness = {
-        (split, HOWS[0]): (setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)))
+        (split, "count"): (setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)))
         for split in SPLITS
     }
     return _try(THRESHOLD, columns, questions, concentrated(round(rho * NANO)), randomness)
 
 
-def threshold_conclude(_setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+def threshold_conclude(_setup: Setup, tables: Tables) -> Results:
     """Wrong answers, and what is left of the budget, by q."""
     rows = tables["threshold"]
     panels = list(error_and_saved(rows, {q: f"q = {q:g}" for q in THRESHOLD.values}, "{}", "share of wrong answers"))
     yield Figure("threshold", f"is a count of {PEOPLE:,} below q of them: wrong answers, budget left", panels)
-    yield no_worse(tables["threshold-pairs"], "Fig. 9", COUNTS)
-    saved = {rho: rows.mean("saved_mean", rho=rho, split="c64") for rho in COUNT_RHOS}
-    first, *_, last = saved.values()
-    yield Finding("threshold-saves", last > max(0.5, first), saved=_by_key(saved))
+    yield from about([no_worse(tables["threshold-pairs"], "Fig. 9")], data=COUNTS)
+    saved, said = _saved(rows.where(split="c64"), "rho")
+    yield Finding("threshold-saves", saved[-1] > max(0.5, saved[0]), saved=said)
 
 
 def _savings(trial: Trial, what: str) -> Experiment:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from importlib import resources
 from importlib.util import find_spec
+from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -23,7 +22,7 @@ from rich.table import Table
 from lab.data import DataSet, HatSamples, Setup, Trajectories
 from lab.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from lab.papers import read_papers_data, sorted_out
-from lab.results import Curve, Experiment, Figure, Finding, Outcome, Panel, Row
+from lab.results import Curve, Experiment, Figure, Finding, Outcome, Row
 from udp_stream.cli.outputs import FileRole, require_distinct, used_files
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
@@ -38,14 +37,13 @@ from udp_stream.testing import seeded_bits
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+LAB = Path(__file__).parent
 
 
 @cache
 def claims() -> dict[str, dict[str, str]]:
     """What the papers claim: texts, by name."""
-    return tomllib.loads(resources.files("lab").joinpath("claims.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((LAB / "claims.toml").read_text(encoding="utf-8"))
 
 
 def sentence(finding: Finding) -> str:
@@ -54,14 +52,6 @@ def sentence(finding: Finding) -> str:
     why = f" Why: {claim['why']}" if claim.get("why") and not finding.agrees else ""
     head = "AGREES " if finding.agrees else "DIFFERS"
     return f"{head} {claim['statement']} ({claim['source']}). Seen: {claim['seen']}.{why}"
-
-
-def make_folder(folder: Path) -> None:
-    """Raises UsageError if it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: expected a folder that can be made ({error.strerror})") from error
 
 
 def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[FileRole] = ()) -> list[Path]:
@@ -99,82 +89,54 @@ MARKERS, SUFFIXES = "osD^vPX*", (".png", ".svg")
 FIXED_STYLES = {"array-averaging": 0, "levy": 1, "fixed-quantile": 2, "eps-quantile": 3, "baseline": 4, "optimal": 5}
 
 
-def require_plots(path: Path | None = None) -> None:
-    """Raises PackageMissing unless matplotlib is installed, UsageError if a plot cannot have this name."""
-    if path is not None and path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{path}: expected a name that ends in .png or .svg")
-    if find_spec("matplotlib") is None:
-        raise PackageMissing("matplotlib to plot with", "plots")
-
-
 def draw(figure: Figure, path: Path) -> None:
-    """Write one figure, as PNG or SVG by the file's name; raises as `require_plots` does."""
-    require_plots(path)
+    """Write one figure, as PNG or SVG by the file's name."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
-
-    settings: dict[Any, Any] = {"svg.fonttype": "none", "font.size": 9, "font.sans-serif": ["DejaVu Sans"]}
-    with rc_context(settings | {"svg.hashsalt": "udp-stream"}):  # without one, ids in the SVG are random
-        width = max(5.2, 4.4 * len(figure.panels))
-        canvas = Canvas(figsize=(width, 5.2), layout="constrained")
-        FigureCanvasAgg(canvas)
-        for axes, panel in zip(canvas.subplots(1, len(figure.panels), squeeze=False)[0], figure.panels, strict=True):
-            _draw_panel(axes, panel)
-        canvas.suptitle(figure.title, fontsize=10)
-        dateless = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
-        canvas.savefig(path, dpi=130, metadata=dateless)
-
-
-def _draw_panel(axes: Axes, panel: Panel) -> None:
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-    styles: dict[str, int] = {}
-    for curve in panel.curves:
-        _draw_curve(axes, curve, styles)
-    axes.set_title(panel.title, fontsize=9)
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
-    if "x" in panel.log:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-    if "y" in panel.log:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        low, high = axes.get_ylim()
-        # Labels between powers of ten only where the axis spans less than about two of them.
-        axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}") if high < 15 * low else NullFormatter())
-    axes.grid(visible=True, alpha=0.25, linewidth=0.5)
-    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
+    with rc_context(fname=LAB / "figures.mplstyle"):
+        canvas = Canvas(figsize=(max(5.2, 4.4 * len(figure.panels)), 5.2))
+        for axes, panel in zip(canvas.subplots(1, len(figure.panels), squeeze=False)[0], figure.panels, strict=True):
+            styles: dict[str, int] = {}
+            for curve in panel.curves:
+                axes.plot(curve.x, curve.y, label=curve.name, **_looks(curve, styles))
+            axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+            for name in panel.log:
+                axes.set(**{f"{name}scale": "log"})
+                getattr(axes, f"{name}axis").set_major_formatter("{x:g}")
+            if "y" in panel.log:
+                low, high = axes.get_ylim()
+                # Labels between powers of ten only where the axis spans less than about two of them.
+                axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}") if high < 15 * low else NullFormatter())
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+        canvas.suptitle(figure.title)
+        canvas.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
 
 
-def _draw_curve(axes: Axes, curve: Curve, styles: dict[str, int]) -> None:
-    looks: dict[str, Any] = {
-        "guess": {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.6},
-        "marks": {"color": "black", "linestyle": "none", "marker": "*", "markersize": 9},
-    }.get(curve.kind, {})
+def _looks(curve: Curve, styles: dict[str, int]) -> dict[str, Any]:
+    if curve.kind == "guess":
+        return {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.6}
+    if curve.kind == "marks":
+        return {"color": "black", "linestyle": "none", "marker": "*", "markersize": 9}
     base, _, variant = curve.name.partition(",")
-    if not looks:
-        style = styles.setdefault(base, FIXED_STYLES.get(base, len(styles))) % len(COLOURS)
-        colour = COLOURS[style]
-        looks = {"color": colour, "marker": MARKERS[style], "markersize": 4, "linewidth": 1.3}
-        looks |= {"linestyle": "--" if variant else "-", "markerfacecolor": "white" if variant else colour}
-        looks |= {"markevery": max(1, len(curve.x) // 20)}
-    axes.plot(curve.x, curve.y, label=curve.name, **looks)
+    style = styles.setdefault(base, FIXED_STYLES.get(base, len(styles))) % len(COLOURS)
+    line = {"linestyle": "--", "markerfacecolor": "white"} if variant else {}
+    return {"color": COLOURS[style], "marker": MARKERS[style], "markevery": max(1, len(curve.x) // 20), **line}
 
 
-def read_feed(path: str, settings: Settings, progress: OnProgress | None = None) -> DataSet:
+def read_feed(path: str, name: str, settings: Settings, progress: OnProgress | None = None) -> DataSet:
     """All HATs of a file, also of late pings, their occupancy, and where plates were. UsageError without a ping."""
-    form = settings.form
-    messages = [message for batch in read_messages(path, progress=progress, form=form) for message in batch]
+    messages = [message for batch in read_messages(path, progress=progress, form=settings.form) for message in batch]
     pings, _ = settings.decoder.decode(messages)
     if not len(pings):
         raise UsageError(f"{path}: expected pings, and none was accepted")
     names, of_plate = np.unique(np.asarray(pings.plates), return_inverse=True)  # by name, so that runs are alike
-    cells, hashes = cells_of(pings.lat, pings.lon, settings.hat.resolution), [b"%08d" % i for i in range(names.size)]
-    grid = settings.calendar.slots
+    plates = of_plate[pings.plate].astype(np.int64)
+    hashes = [b"%08d" % i for i in range(names.size)]
+    cells = cells_of(pings.lat, pings.lon, settings.hat.resolution)
     moving = None if (rules := settings.movement_rules) is None else (pings.lat, pings.lon, rules)
-    tables = list(slots_of(hashes, of_plate[pings.plate], pings.time_ms, cells, pings.speed, grid, moving))
+    tables = list(slots_of(hashes, plates, pings.time_ms, cells, pings.speed, settings.calendar.slots, moving))
     hats = tuple(
         HatSamples(SamplesPerPlate(counts.count[rows]), values.samples_of(rows))
         for counts, values in tables
@@ -182,10 +144,8 @@ def read_feed(path: str, settings: Settings, progress: OnProgress | None = None)
     )
     busiest = max((counts for counts, _ in tables), key=lambda counts: int(counts.count.sum()))
     who = Occupancy(busiest.hat_rows, busiest.plate, busiest.count, len(busiest.plates))
-    name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or path
     plane = Plane(round(float(np.median(pings.lat)), 2), round(float(np.median(pings.lon)), 2))
-    where = plane.quanta(pings.lat, pings.lon)
-    positions = Trajectories(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
+    positions = Trajectories(name, plates, pings.time_ms, plane.quanta(pings.lat, pings.lon))
     return DataSet(name, True, settings.policy.range, hats, who, positions=positions, whole=_whole(tables))
 
 
@@ -204,24 +164,32 @@ HATS, SEED = ("hat.resolution=7", "hat.slot=1h"), 1
 
 def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
     """Run what is asked for; figures, tables and findings to the folder, the findings to stdout."""
-    require_plots()
-    names = arguments.names or list(EXPERIMENTS)
+    if find_spec("matplotlib") is None:
+        raise PackageMissing("matplotlib to plot with", "plots")
     known = EXPERIMENTS | ON_POSITIONS
+    names = arguments.names or list(EXPERIMENTS)
     if unknown := [name for name in names if name not in known]:
         raise UsageError(f"expected one of {', '.join(known)}, got {unknown[0]!r}")
     has_positions = arguments.data or arguments.theirs or arguments.full
     if not has_positions and (asks := [name for name in names if name in NEED_POSITIONS]):
         raise UsageError(f"{asks[0]} is about recorded positions: name a feed with --data, or T-Drive with --theirs")
     # FILE[,section.key=value...]
-    split = (re.split(r",(?=[a-z_]+\.[a-z_]+=)", text) for text in arguments.data)
-    feeds = [(path, keys) for path, *keys in split]
-    require_readable(path for path, _ in feeds)
-    moving, still, images = sorted_out(
-        [read_papers_data(Path(path), np.random.default_rng(SEED)) for path in arguments.theirs]
-    )
-    make_folder(arguments.out)
+    feeds = [re.split(r",(?=[a-z_]+\.[a-z_]+=)", text) for text in arguments.data]
+    files = [path for path, *_ in feeds]
+    require_readable(files)
+    theirs = [read_papers_data(Path(path), np.random.default_rng(SEED)) for path in arguments.theirs]
+    moving, still, images = sorted_out(theirs)
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{arguments.out}: expected a folder that can be made ({error.strerror})") from error
+    data = list[DataSet]()
+    with ReadingProgress(files) as progress:
+        for (path, *keys), name in zip(feeds, names_of(files), strict=True):
+            own = load(arguments.config, [*HATS, *arguments.set, *keys])
+            data.append(read_feed(path, name, own, progress.of(path)))
     setup = Setup(
-        data=_feeds(arguments, feeds),
+        data=tuple(data),
         repetitions=arguments.repetitions,
         min_plates=settings.release.min_plates,
         seed=SEED,
@@ -231,39 +199,28 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         images=images,
         full=arguments.full,
     )
-    used = used_files(arguments, settings, [*(path for path, _ in feeds), *arguments.theirs])
+    used = used_files(arguments, settings, [*files, *arguments.theirs])
     for name in names:
         outcome = known[name].run(setup, partial(stepwise, name))
-        files = write_outcome(outcome, name, arguments.out, used)
+        written = write_outcome(outcome, name, arguments.out, used)
         _tell(known[name], outcome)
-        console().print(f"{len(files)} files: {', '.join(str(file) for file in files)}", highlight=False)
-    if setup.data:
+        console().print(f"{len(written)} files: {', '.join(map(str, written))}", highlight=False)
+    if data:
         console().print("These are true means of the feeds and errors against them: not private, for your eyes.")
 
 
-def _feeds(arguments: argparse.Namespace, asked: Sequence[tuple[str, Sequence[str]]]) -> tuple[DataSet, ...]:
-    with ReadingProgress([path for path, _ in asked]) as progress:
-        flags = [*HATS, *arguments.set]
-        loaded = ((path, load(arguments.config, [*flags, *keys])) for path, keys in asked)
-        return named_apart(read_feed(path, settings, progress.of(path)) for path, settings in loaded)
+def names_of(files: Sequence[str]) -> list[str]:
+    """Names of feeds by their files: the second of a name gets a number behind it.
 
-
-def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
-    """Feeds by different names: the second of a name gets a number behind it.
-
-    >>> from udp_stream.mechanisms.base import Range
-    >>> [feed.name for feed in named_apart([DataSet("day", True, Range(0, 1), ())] * 3)]
-    ['day', 'day-2', 'day-3']
+    >>> names_of(["monday/day.csv.gz", "tuesday/day.csv", "day-2.csv"])
+    ['day', 'day-2', 'day-2-2']
     """
-    found: dict[str, DataSet] = {}
-    for feed in feeds:
-        name, number = feed.name, 1
-        while name in found:
-            number += 1
-            name = f"{feed.name}-{number}"
-        where = None if feed.positions is None else replace(feed.positions, name=name)
-        found[name] = replace(feed, name=name, positions=where)
-    return tuple(found.values())
+    found = list[str]()
+    for file in files:
+        stem = Path(file).name.removesuffix(".gz").rpartition(".")[0] or file
+        numbers = (f"{stem}-{number}" for number in count(2))
+        found.append(next(name for name in chain([stem], numbers) if name not in found))
+    return found
 
 
 def _tell(experiment: Experiment, outcome: Outcome) -> None:

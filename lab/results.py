@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,8 +23,7 @@ class Row(SimpleNamespace):
         self.table = table
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """One line of a panel. A `guess` is the baseline guess; `marks` are points without a line."""
 
     name: str
@@ -35,7 +33,7 @@ class Curve:
 
 
 class Rows(list[Row]):
-    """Rows of one table.
+    """Rows of a table.
 
     >>> rows = Rows(Row("errors", cap=cap, error_kmh=cap / 2, constant_kmh=9.0) for cap in (1, 2))
     >>> rows.where(cap=2).column("error_kmh").tolist(), rows.mean("error_kmh")
@@ -48,9 +46,12 @@ class Rows(list[Row]):
         """The rows that have these values in these columns."""
         return Rows(row for row in self if all(getattr(row, name) == value for name, value in columns.items()))
 
-    def sets(self) -> list[str]:
-        """The names of the data sets, in order."""
-        return list(dict.fromkeys(row.data for row in self))
+    def by(self, name: str) -> dict[Any, Rows]:
+        """The rows of each value of a column, in the order in which the values come."""
+        found = defaultdict[Any, Rows](Rows)
+        for row in self:
+            found[getattr(row, name)].append(row)
+        return found
 
     def column(self, name: str) -> Floats:
         return np.array([getattr(row, name) for row in self], np.float64)
@@ -68,8 +69,7 @@ class Rows(list[Row]):
         return [self.curve(name, x, y) for name, y in columns.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(NamedTuple):
     """Axes with their units, and curves. `log`: the logarithmic axes, where every value is positive."""
 
     title: str
@@ -79,8 +79,7 @@ class Panel:
     log: Literal["", "x", "y", "xy"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """Panels side by side, one file each of PNG and SVG."""
 
     name: str
@@ -102,12 +101,20 @@ def but(lead: str, cases: Sequence[str], separator: str = "; ") -> str:
     return f"{lead}{separator.join(cases)}" if cases else ""
 
 
-Point: TypeAlias = tuple[Any, ...]
+Points: TypeAlias = Iterable[tuple[Any, ...]]
+Found: TypeAlias = Iterable[Row]
 Tables: TypeAlias = Mapping[str, Rows]
+Results: TypeAlias = Iterable[Figure | Finding]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+def about(findings: Iterable[Finding], **values: Any) -> Results:
+    """Findings that have these values in common."""
+    for finding in findings:
+        finding.values |= values
+        yield finding
+
+
+class Outcome(NamedTuple):
     """What an experiment found: rows by the names of their tables, figures and findings."""
 
     tables: Tables
@@ -115,18 +122,17 @@ class Outcome:
     findings: Sequence[Finding]
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(NamedTuple):
     """A named experiment: `points` are its data, mechanisms and sweep; `measure(setup, *point)` makes the rows of one;
     `conclude` sees all."""
 
     name: str
     about: str
-    points: Callable[[Setup], Iterable[Point]]
-    measure: Callable[..., Iterable[Row]]
-    conclude: Callable[[Setup, Tables], Iterator[Figure | Finding]]
+    points: Callable[[Setup], Points]
+    measure: Callable[..., Found]
+    conclude: Callable[[Setup, Tables], Results]
 
-    def run(self, setup: Setup, each: Callable[[list[Point]], Iterable[Point]] = iter) -> Outcome:
+    def run(self, setup: Setup, each: Callable[[list[Any]], Points] = iter) -> Outcome:
         """All of its work; `each` may show how far it is."""
         tables = defaultdict[str, Rows](Rows)
         for point in each(list(self.points(setup))):

@@ -5,9 +5,7 @@ what only ours can know (the broker's cluster id, the server's process id): anot
 
 A broker is a Java runtime, and jars: those of `kafka-4.3.0.jars` beside this file, each with its SHA-256. A jar that
 is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`), or is broken there, is fetched into a folder of its own,
-checked and moved into place. Another version: change `KAFKA`, and commit the new list that this writes:
-
-    python -c "from lab.services import write_jar_list; write_jar_list()"
+checked and moved into place. Another version: change `KAFKA`, and commit the new list that `deploy/jar-list` writes.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from lab.process import HOST, PRIVATE_UMASK, Program, Running, launch, on_free_p
 from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
 from udp_stream.logs import say
 
-KAFKA, SCALA, JAVA_LEAST = "4.3.0", "2.13", 17  # the broker of Kafka 4 asks for that Java
+KAFKA, JAVA_LEAST = "4.3.0", 17  # the broker of Kafka 4 asks for that Java
 FETCHES_AT_ONCE, FETCH_SECONDS = 4, 60
 SERVICES = "services"  # the extra that has what trials need
 
@@ -119,17 +117,6 @@ def _digest(file: Path) -> str:
 def _maven() -> Any:
     with needs("jgo to fetch jars with", SERVICES):
         return import_module("jgo.maven").MavenContext
-
-
-def write_jar_list() -> None:
-    """Resolve `KAFKA` and write its jars with their checksums over `jar_list()`; needs the network. Kafka lacks what
-    ties log4j to its logging (SLF4J 1.7): it is added, in log4j's version, which one call for both would miss."""
-    artifacts = list(import_module("jgo").resolve(f"org.apache.kafka:kafka_{SCALA}:{KAFKA}"))
-    log4j = next(each for each in artifacts if each.artifactId == "log4j-core")
-    tie = log4j.context.project(log4j.groupId, "log4j-slf4j-impl").at_version(log4j.version).artifact()
-    jars = sorted(f"{one.groupId}:{one.artifactId}:{one.version} {_digest(one.resolve())}" for one in [*artifacts, tie])
-    head = "# Made by write_jar_list(): what a broker of this version runs on, with SHA-256."
-    jar_list().write_text("\n".join([head, *jars]) + "\n")
 
 
 def java() -> str:
@@ -361,14 +348,6 @@ class Services:
     kafka: RunningKafka
     redis: RunningRedis
 
-    def fail_if_ended(self) -> None:
-        self.kafka.fail_if_ended()
-        self.redis.fail_if_ended()
-
-    def stop(self) -> None:
-        self.kafka.stop()
-        self.redis.stop()
-
 
 @contextmanager
 def kafka_and_redis() -> Iterator[Services]:
@@ -390,5 +369,6 @@ def services(_arguments: argparse.Namespace, _settings: object) -> None:
         say("the tests take both lines above as variables; Ctrl-C ends Kafka and Redis, and deletes what they hold")
         with suppress(KeyboardInterrupt):  # Ctrl-C is how a person stops it
             while True:
-                running.fail_if_ended()
+                running.kafka.fail_if_ended()
+                running.redis.fail_if_ended()
                 time.sleep(LOOK_SECONDS)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from lab.data import BUSIEST, ITMS_MAX_KMH, DataSet, Setup, all_hats, choices, data_sets, weights_of
-from lab.results import Curve, Experiment, Figure, Finding, Panel, Point, Row, Rows, Tables
+from lab.results import Curve, Experiment, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
 from udp_stream.planning.suppression import (
+    HatErrors,
     Nanos,
     Occupancy,
     Suppression,
     chop_user,
     epsilon_limits,
-    hat_error,
     suppress_to,
 )
 from udp_stream.units import NANO
@@ -33,12 +34,12 @@ DRAWN = (0.02, 0.1, 0.5, 2.0)
 GUESS = {"baseline guess (U/2)": "constant_worst_kmh"}
 
 
-def worst_points(setup: Setup) -> Iterator[Point]:
+def worst_points(setup: Setup) -> Points:
     """Each epsilon, for each data set."""
     return product(data_sets(setup), SWEEP)
 
 
-def worst_rows(setup: Setup, data: DataSet, epsilon: float) -> Iterator[Row]:
+def worst_rows(setup: Setup, data: DataSet, epsilon: float) -> Found:
     """The least worst-case error of one HAT, or of several, weighed by pings; the baseline guess is always U/2. At some
     epsilons E(m) at each count m of the busiest HAT, too."""
     cost = pure(round(epsilon * NANO))
@@ -67,12 +68,12 @@ def worst_rows(setup: Setup, data: DataSet, epsilon: float) -> Iterator[Row]:
             yield Row("worst-case-of-m", data=data.name, epsilon=epsilon, m=m, worst_error=error, **same)
 
 
-def worst_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+def worst_conclude(setup: Setup, tables: Tables) -> Results:
     """Figures like the slides', and their properties tried."""
     for data in data_sets(setup):
         counts = data.busiest.counts
         of_m = tables["worst-case-of-m"].where(data=data.name)
-        of_hats = {label: tables["worst-case"].where(data=data.name, hats=label) for label, _ in choices(setup, data)}
+        of_hats = tables["worst-case"].where(data=data.name).by("hats")
         yield Figure(
             f"worst-case-{data.name}",
             f"{data.name}; busiest HAT: {counts.plates} plates, {counts.total:,} samples",
@@ -88,7 +89,7 @@ def worst_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
 
 
 def _e_of_m(rows: Rows) -> Panel:
-    each = {epsilon: rows.where(epsilon=epsilon) for epsilon in DRAWN}
+    each = rows.by("epsilon")
     curves = [some.curve(f"epsilon {epsilon:.3g}", "m", "worst_error") for epsilon, some in each.items()]
     least = Rows(min(some, key=lambda row: float(row.worst_error)) for some in each.values())
     ends = Rows([min(rows, key=lambda row: int(row.m)), max(rows, key=lambda row: int(row.m))])
@@ -177,8 +178,7 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
     return Occupancy(starts, plates, 1 + rng.geometric(1 / 20, hats.size), plate)
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(NamedTuple):
     """Who is where, U in km/h, and all pings of the slot, also in HATs that are left out. `is_one`: it is one slot."""
 
     name: str
@@ -208,7 +208,7 @@ def scenarios(setup: Setup) -> Iterator[Scenario]:
                 yield Scenario(f"{data.name}, {slots}{all_hats(setup)}", some, *size)
 
 
-def chop_points(setup: Setup) -> Iterator[Point]:
+def chop_points(setup: Setup) -> Points:
     """CHOP-USER at each epsilon; the least worst-case error for each number of HATs per plate."""
     for case in scenarios(setup):
         yield from product([case], [CHOP], CHOP_SWEEP)
@@ -218,7 +218,7 @@ def chop_points(setup: Setup) -> Iterator[Point]:
             )
 
 
-def chop_rows(_setup: Setup, case: Scenario, rule: str, number: float) -> Iterator[Row]:
+def chop_rows(_setup: Setup, case: Scenario, rule: str, number: float) -> Found:
     """Outcomes over a slot's HATs, by epsilon, or by HATs per plate. `threshold`, `worst_error`: worst cases, of a mean
     in km/h; of mean and variance the sum of km/h and (km/h)^2, as the slides add them, which has no unit. Served: the
     share of the slot's pings in HATs that keep a plate."""
@@ -246,24 +246,22 @@ def chop_rows(_setup: Setup, case: Scenario, rule: str, number: float) -> Iterat
 
 def keep_largest(who: Occupancy, nanos: Nanos, hats_max: int) -> Suppression:
     """Each plate in so many HATs, where it has most samples."""
-    order = np.lexsort((np.arange(who.plate.size), -who.count, who.plate))
+    order = np.lexsort((-who.count, who.plate))
     firsts = np.searchsorted(who.plate[order], who.plate[order])
     keep = np.zeros(who.plate.size, dtype=bool)
     keep[order] = np.arange(order.size) - firsts < hats_max
-    kept = np.where(keep, who.count, 0)
-    starts = who.hat_rows[:-1]
-    sums = np.add.reduceat(who.count, starts), np.add.reduceat(kept, starts), np.maximum.reduceat(kept, starts)
-    errors = [hat_error(total, left, most, FIXED_EPSILON) for total, left, most in np.transpose(sums).tolist()]
-    before = suppress_to(who, nanos, int(np.bincount(who.plate).max()))
-    most = int(np.bincount(who.plate[keep]).max())
-    return Suppression(keep, before.hats_before, most, before.threshold, np.array(errors))
+    city = HatErrors(who, nanos)
+    threshold = max(map(city.error, range(who.hats)))
+    for row in np.flatnonzero(~keep).tolist():
+        city.suppress(row)
+    before, after = (int(np.bincount(plates).max()) for plates in (who.plate, who.plate[keep]))
+    return Suppression(keep, before, after, threshold, np.array([city.error(hat) for hat in range(who.hats)]))
 
 
-def chop_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
+def chop_conclude(setup: Setup, tables: Tables) -> Results:
     """The loss over epsilon, the worst-case error beside the baseline guess's, and that over the number of HATs."""
     for case in scenarios(setup):
-        rows = tables["chop-user"].where(data=case.name)
-        chopped, both, fixed, plain = (rows.where(rule=rule) for rule in (CHOP, CHOP_BOTH, SUPPRESS_TO, LARGEST))
+        chopped, both, *numbers = tables["chop-user"].where(data=case.name).by("rule").values()
         first, last = chopped[0], chopped[-1]
         before = {f"before: {first.hats_before} epsilon": "loss_before", "after: K epsilon": "loss_after"}
         losses = [
@@ -275,8 +273,8 @@ def chop_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
             Panel("loss under composition", "epsilon per HAT", "epsilon of a plate", losses, "xy"),
             Panel("worst HAT", "epsilon per HAT", "worst-case error, km/h", errors, "xy"),
         ]
-        if case.is_one:
-            panels.append(_fixed_numbers(fixed, plain))
+        if numbers:
+            panels.append(_fixed_numbers(*numbers))
         size = f"{case.occupancy.hats} HATs, {first.plates} plates"
         yield Figure(f"chop-user-{case.name}", f"{case.name}: {size}", panels)
         if case.name == HEAVY:
@@ -286,8 +284,8 @@ def chop_conclude(setup: Setup, tables: Tables) -> Iterator[Figure | Finding]:
         agrees = first.hats_after <= 0.75 * first.hats_before and first.hats_after <= last.hats_after
         yield Finding("chop-gains", agrees, name=case.name, first=first, after=_after(chopped), single=single)
         yield Finding("chop-errors", _no_error_grows(chopped), name=case.name, first=first, last=last)
-        if case.is_one:
-            yield _on_numbers(case, fixed, plain)
+        if numbers:
+            yield _on_numbers(case, *numbers)
         useful = [row.epsilon for row in chopped if row.worst_error < row.constant_worst_kmh]
         since = f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {last.epsilon:g}"
         yield Finding("chop-guess", len(useful) == len(chopped), name=case.name, row=last, since=since)

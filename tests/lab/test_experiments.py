@@ -102,7 +102,7 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(n
     first, again, other = (rows_of(EXPERIMENTS[name], setup_of([feed], 2, seed), points) for seed in (1, 1, 2))
     assert first == again and (first != other) is (name != "worst-case")  # which reads counts alone: nothing is drawn
     outcome = outcome_of(name, setup_of([feed], 2))
-    outcome = dataclasses.replace(outcome, figures=outcome.figures[:figures])
+    outcome = outcome._replace(figures=outcome.figures[:figures])
     names = [path.name for path in write_outcome(outcome, name, tmp_path)]
     pictures = [f"{slug(figure.name)}.{kind}" for figure in outcome.figures for kind in ("png", "svg")]
     assert names == [*(f"{table}.csv" for table in outcome.tables), *pictures, f"{name}.txt"]

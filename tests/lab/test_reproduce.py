@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 def test_a_feeds_hats_hold_every_accepted_ping_once(log):
     settings = load(None, HATS, {})
-    feed = read_feed(str(log), settings)
+    feed = read_feed(str(log), "fleet", settings)
     pings, _ = PingDecoder(settings.ping_rules, JSON).decode(fleet_log(hours=0.6))
     distinct = {(int(p), int(t)) for p, t in zip(pings.plate, pings.time_ms, strict=True)}
     assert (feed.name, feed.recorded, feed.total) == ("fleet", True, len(distinct))

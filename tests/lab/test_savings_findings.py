@@ -26,7 +26,7 @@ def pair(first_error, second_error, first="distance", second="point", rho=1e-4, 
 def test_one_way_beats_another_where_they_differ_by_more_than_chance(errors, agrees, why):
     trial = Trial("savings-knn", "k", (1.0,), dict, "Fig. 5", 300)
     pairs = [pair(*one) for one in errors]
-    found = errs_less(trial, Rows([*pairs, pair(9.0, 0.1, split="c4")]), "town")  # of the baselines alone
+    found = errs_less(trial, Rows([*pairs, pair(9.0, 0.1, split="c4")]))  # of the baselines alone
     assert found.agrees == agrees and why in ("" if agrees else found.values["reason"])
     assert found.values["better"] == "distances" and found.values["rows"] == 2
 
