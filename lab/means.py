@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +23,7 @@ from lab.data import (
     gaussian_hat,
     weights_of,
 )
-from lab.results import Experiment, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables, about, but
+from lab.results import Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
@@ -146,16 +145,14 @@ class Rule(NamedTuple):
         return plan_variance(counts, pure(round(epsilon * NANO)), range, cap)
 
 
-def errors_of(
-    table: str, setup: Setup, data: DataSet, label: str, hats: Hats, series: Series | Rule, epsilon: float
-) -> Found:
+def errors_of(setup: Setup, data: DataSet, label: str, hats: Hats, series: Series | Rule, epsilon: float) -> Found:
     """The error of a mean, or of a variance, over these HATs, weighed by their pings, beside the baseline guess's over
     the same. `noise`: the expected absolute noise that counts alone can state (for projected means: at the whole of U).
     Repetitions are shared out over the HATs: at least that many draws in all."""
     plans: list[Any] = [series.plan(hat.counts, epsilon, data.range) for hat in hats]
     samples = [hat.samples for hat in hats]
     draws = -(-setup.repetitions // len(hats))
-    bits = buffered(setup.bits(f"{table}/" * isinstance(series, Rule) + f"{data.name}/{label}/{series.name}/{epsilon}"))
+    bits = buffered(setup.bits("variance/" * isinstance(series, Rule) + f"{data.name}/{label}/{series.name}/{epsilon}"))
     weights = weights_of(hats)
     named = data.constant_is
     bounds, sizes = {}, {}
@@ -185,7 +182,7 @@ def errors_of(
     }
     of = {"data": data.name, "hats": label, what: series.name, "epsilon": epsilon}
     counts = {"hat_count": len(hats), **sizes, "repetitions": draws * len(hats)}
-    yield Row(table, **of, **errors, **bounds, **counts)
+    yield Row(**of, **errors, **bounds, **counts)
 
 
 class Errors:
@@ -277,7 +274,7 @@ def itms_points(setup: Setup) -> Points:
 def itms_conclude(setup: Setup, tables: Tables) -> Results:
     """A figure for each data set, and the papers' claims beside our numbers."""
     for data in data_sets(setup):
-        busiest, *others = map(Errors, tables["mean-itms"].where(data=data.name).by("hats").values())
+        busiest, *others = map(Errors, tables[""].where(data=data.name).by("hats").values())
         panels = [busiest.panel(BUSIEST, SHOWN), busiest.panel("both groupings", (*CLIPPING, *WRAPPED))]
         panels += [errors.panel(share_of(errors.rows), SHOWN) for errors in others]
         counts = data.busiest.counts
@@ -390,13 +387,12 @@ def scaling_points(what: str, setup: Setup) -> Points:
 def scaling_conclude(what: str, setup: Setup, tables: Tables) -> Results:
     """A figure for each data set, and the claims on it before and after."""
     series = SCALED[what][0]
-    table = f"{what[:-1]}-scaling"
     for pair in _pairs(setup, what):
-        before, after = (DrawnHat(data, tables[table]) for data in pair)
+        before, after = (DrawnHat(data, tables[""]) for data in pair)
         panels = before.errors.panel("as it is", series), after.errors.panel(f"{what} x{LAMBDA}", series)
         sizes = [f"{one.hat.counts.plates:,} plates, {one.hat.counts.total:,} samples" for one in (before, after)]
         title = f"{before.data.name}: {sizes[0]}; scaled: {sizes[1]}"
-        yield Figure(f"{table}-{before.data.name}", title, panels)
+        yield Figure(f"{what[:-1]}-scaling-{before.data.name}", title, panels)
         findings = (_on_samples if what == "samples" else _on_users)(before, after)
         yield from about(findings, before=before, after=after, by=LAMBDA)
         agrees = all(after.errors.at(one) < after.errors.rows[0].constant_kmh for one in PUBLISHED)
@@ -464,7 +460,7 @@ def variance_conclude(setup: Setup, tables: Tables) -> Results:
     yield from theorem_findings()
     for data in data_sets(setup):
         panels = []
-        for label, rows in tables["variance"].where(data=data.name).by("hats").items():
+        for label, rows in tables[""].where(data=data.name).by("hats").items():
             of = rows.by("rule")
             panels.append(over_epsilon(share_of(rows), "variance", "(km/h)\u00b2", of, "kmh2"))
             worse = any(
@@ -531,21 +527,3 @@ def theorem_findings() -> Iterator[Finding]:
     users = 10
     item = largest_move(users, 1)
     yield Finding("variance-item-level", item == Fraction(users - 1, users), users=users, item=item)
-
-
-def _scaling(what: str, about: str) -> Experiment:
-    name = f"{what[:-1]}-scaling"
-    steps = partial(scaling_points, what), partial(errors_of, name), partial(scaling_conclude, what)
-    return Experiment(name, f"{about}, Gaussian speeds", *steps)
-
-
-ABOUT = "errors of the mean mechanisms on recorded pings"
-EXPERIMENTS = (
-    Experiment("mean-itms", ABOUT, itms_points, partial(errors_of, "mean-itms"), itms_conclude),
-    _scaling("samples", "ten times the samples of every plate"),
-    _scaling("users", "ten times the plates"),
-    Experiment(
-        "variance", "errors of the variance, and the theorems on it",
-        variance_points, partial(errors_of, "variance"), variance_conclude,
-    ),
-)  # fmt: skip

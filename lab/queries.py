@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from lab.data import PointCloud, Setup, Trajectories, drawn_points
-from lab.results import Curve, Experiment, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables, about, but
+from lab.results import Curve, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
 from udp_stream.queries.elimination import Budgeting, Elimination, How, Split, State
@@ -106,7 +105,7 @@ def row_of(columns: Mapping[str, Any], how: str, split: str, runs: Sequence[Atte
         for name, some in (("error", error), ("saved", saved))
     }
     return Row(
-        columns["query"], **columns, privatisation=how, split=split, repetitions=off.size, **quarters["error"],
+        **columns, privatisation=how, split=split, repetitions=off.size, **quarters["error"],
         error_spread=error.std() / root, **quarters["saved"], bias=off.mean(), bias_spread=off.std() / root,
     )  # fmt: skip
 
@@ -120,7 +119,7 @@ def pair_of(columns: Mapping[str, Any], split: str, first: Way, second: Way) -> 
     (ours, saved), (theirs, _) = (abs(np.array(runs)).T for _, runs in (first, second))
     less = theirs - ours
     return Row(
-        f"{columns['query']}-pairs", **columns, split=split, first=first[0], second=second[0], repetitions=less.size,
+        "-pairs", **columns, split=split, first=first[0], second=second[0], repetitions=less.size,
         first_error=ours.mean(), second_error=theirs.mean(), less_by=less.mean(),
         spread=less.std() / np.sqrt(less.size), first_saved=saved.mean(),
     )  # fmt: skip
@@ -287,8 +286,8 @@ def _images(setup: Setup, k: float) -> tuple[str, list[tuple[Integers, tuple[flo
 
 def savings_conclude(trial: Trial, _setup: Setup, tables: Tables) -> Results:
     """What elimination saves of each data set, whether it errs less, and where noise is better."""
-    for data, rows in tables[trial.name].by("data").items():
-        both = tables[f"{trial.name}-pairs"].where(data=data)
+    for data, rows in tables[""].by("data").items():
+        both = tables["-pairs"].where(data=data)
         shifted = both.where(second=UNSHIFTED)
         pairs = Rows(row for row in both if row.second != UNSHIFTED)
         titles = {value: f"{value:g}" for value in trial.values}
@@ -347,7 +346,7 @@ def _biases(rows: Rows) -> Finding:
     for how in HOWS:
         some = rows.where(split="BM", privatisation=how)
         below, above = (len(beyond(some, sign, "bias", "bias_spread")) for sign in (-1, 1))
-        found.append(Row("biases", mean=some.mean("bias"), below=below, above=above, rows=len(some)))
+        found.append(Row(mean=some.mean("bias"), below=below, above=above, rows=len(some)))
     point, distance = found
     agrees = point.below and distance.above and not (point.above or distance.below)
     agrees = agrees and abs(point.mean) < abs(distance.mean)
@@ -451,8 +450,8 @@ def a_day(
 
 def multi_conclude(_setup: Setup, tables: Tables) -> Results:
     """The claims of Figure 6, then the same of elimination alone."""
-    for data, rows in tables["multi-query"].by("data").items():
-        pairs = tables["multi-query-pairs"].where(data=data)
+    for data, rows in tables[""].by("data").items():
+        pairs = tables["-pairs"].where(data=data)
         panels = (
             _multi_panel("number of queries", "parameter", rows.where(rho=BUDGET_THEIRS)),
             _multi_panel("budget", "rho", rows.where(parameter=QUERIES_THEIRS)),
@@ -535,32 +534,9 @@ def threshold_rows(setup: Setup, share: float, rho: float) -> Found:
 
 def threshold_conclude(_setup: Setup, tables: Tables) -> Results:
     """Wrong answers, and what is left of the budget, by q."""
-    rows = tables["threshold"]
+    rows = tables[""]
     panels = list(error_and_saved(rows, {q: f"q = {q:g}" for q in THRESHOLD.values}, "{}", "share of wrong answers"))
     yield Figure("threshold", f"is a count of {PEOPLE:,} below q of them: wrong answers, budget left", panels)
-    yield from about([no_worse(tables["threshold-pairs"], "Fig. 9")], data=COUNTS)
+    yield from about([no_worse(tables["-pairs"], "Fig. 9")], data=COUNTS)
     saved, said = _saved(rows.where(split="c64"), "rho")
     yield Finding("threshold-saves", saved[-1] > max(0.5, saved[0]), saved=said)
-
-
-def _savings(trial: Trial, what: str) -> Experiment:
-    steps = partial(savings_points, trial), partial(savings_rows, trial), partial(savings_conclude, trial)
-    return Experiment(trial.name, f"what {what} {_LEFT}", *steps)
-
-
-_LEFT = "by elimination leaves of a budget"
-EXPERIMENTS = (
-    _savings(RANGE, "a range count"),
-    _savings(KDE, "a density"),
-    _savings(KNN, "a query of the nearest"),
-    Experiment(
-        "multi-query", "what savings buy over many queries, by Algorithm 3", multi_points, multi_rows, multi_conclude
-    ),
-    Experiment(
-        "threshold",
-        f"what a threshold query {_LEFT}",
-        lambda _: product(THRESHOLD.values, COUNT_RHOS),
-        threshold_rows,
-        threshold_conclude,
-    ),
-)

@@ -14,13 +14,13 @@ from udp_stream.mechanisms.noise import Floats
 
 
 class Row(SimpleNamespace):
-    """A row of a table: its attributes are the columns, in order."""
+    """A row of a table: its attributes are the columns, in order. `beside`: which table beside the main one."""
 
-    __slots__ = ("table",)
+    __slots__ = ("beside",)
 
-    def __init__(self, table: str, **columns: Any) -> None:
+    def __init__(self, beside: str = "", /, **columns: Any) -> None:
         super().__init__(**columns)
-        self.table = table
+        self.beside = beside
 
 
 class Curve(NamedTuple):
@@ -35,7 +35,7 @@ class Curve(NamedTuple):
 class Rows(list[Row]):
     """Rows of a table.
 
-    >>> rows = Rows(Row("errors", cap=cap, error_kmh=cap / 2, constant_kmh=9.0) for cap in (1, 2))
+    >>> rows = Rows(Row(cap=cap, error_kmh=cap / 2, constant_kmh=9.0) for cap in (1, 2))
     >>> rows.where(cap=2).column("error_kmh").tolist(), rows.mean("error_kmh")
     ([1.0], 0.75)
     >>> rows.curve("guess", "cap", "constant_kmh")
@@ -124,7 +124,7 @@ class Outcome(NamedTuple):
 
 class Experiment(NamedTuple):
     """A named experiment: `points` are its data, mechanisms and sweep; `measure(setup, *point)` makes the rows of one;
-    `conclude` sees all."""
+    `conclude` sees all tables, the main one as ""."""
 
     name: str
     about: str
@@ -137,8 +137,8 @@ class Experiment(NamedTuple):
         tables = defaultdict[str, Rows](Rows)
         for point in each(list(self.points(setup))):
             for row in self.measure(setup, *point):
-                tables[row.table].append(row)
+                tables[row.beside].append(row)
         found = list(self.conclude(setup, tables))
         figures = [one for one in found if isinstance(one, Figure)]
         findings = [one for one in found if isinstance(one, Finding)]
-        return Outcome({name: rows for name, rows in tables.items() if rows}, figures, findings)
+        return Outcome({f"{self.name}{beside}": rows for beside, rows in tables.items() if rows}, figures, findings)

@@ -6,9 +6,10 @@ The text lacks the numbers of Figure 1, Lemma IV.4 and Section VI's experiment: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from heapq import heappush, heappushpop
+from itertools import product
 from math import cbrt, isqrt, log, log2, prod
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.data import Setup
-from lab.results import Curve, Experiment, Figure, Finding, Found, Panel, Points, Results, Row, Tables
+from lab.results import Curve, Figure, Finding, Found, Panel, Points, Results, Row, Tables
 from udp_stream.mechanisms import cdf
 from udp_stream.mechanisms.cdf import Tree, best_tree
 from udp_stream.mechanisms.noise import Integers
@@ -112,7 +113,7 @@ def tree_rows(_setup: Setup, bins: int) -> Found:
     for name, tree in trees.items():
         children, coverings = refined_errors(tree)
         yield Row(
-            "cdf-trees", bins=bins, tree=name, branching=tree.branching, plain=plain_error(tree.branching, tree.shares),
+            bins=bins, tree=name, branching=tree.branching, plain=plain_error(tree.branching, tree.shares),
             children_into_parents=children, both_coverings=coverings, gls=8 * tree.squared_error,
             gls_best_budgets=8 * cdf.tree_of(tree.branching, bins).squared_error,
         )  # fmt: skip
@@ -123,7 +124,7 @@ def theorem_rows(setup: Setup, _bins: int) -> Found:
     for section, statement, case, stated, seen, holds in (*_on_budgets(setup.rng("cdf-trees")), *_on_branching()):
         numbers = {"stated": float(stated), "found": float(seen), "holds": bool(holds)}
         source = f"{PAPER}, {section}"
-        yield Row("cdf-trees-theorems", source=source, statement=statement, case=str(case), **numbers)
+        yield Row("-theorems", source=source, statement=statement, case=str(case), **numbers)
 
 
 _Case = tuple[str, str, object, float, float, bool]
@@ -216,13 +217,14 @@ def consistency_rows(setup: Setup, samples: int) -> Found:
             l1 = np.abs(off).sum(axis=1)
             l2 = (off**2).sum(axis=1)
             yield Row(
-                "cdf-trees-consistency", samples=samples, estimate=name, consistent=how,
+                "-consistency", samples=samples, estimate=name, consistent=how,
                 l1=l1.mean(), l1_spread=l1.std() / np.sqrt(runs),
                 l2_squared=l2.mean(), l2_squared_spread=l2.std() / np.sqrt(runs),
             )  # fmt: skip
 
 
-def _conclude(_setup: Setup, tables: Tables) -> Results:
+def tree_conclude(_setup: Setup, tables: Tables) -> Results:
+    """The paper's first figure, and its statements on trees, budgets and consistency."""
     bins = [2.0**i for i in range(2, 13)]
     errors = {
         "range queries": [2 * (k - 1) ** 3 for k in bins],
@@ -235,7 +237,7 @@ def _conclude(_setup: Setup, tables: Tables) -> Results:
         "", "bins", "squared error x (n epsilon)\u00b2", [Curve(name, bins, of) for name, of in errors.items()], "xy"
     )
     yield Figure("cdf-trees", "Squared errors of CDFs over the number of bins", [panel])
-    trees = tables["cdf-trees"]
+    trees = tables[""]
     plain = {row.tree: row.plain for row in trees.where(bins=BINS[0])}
     ours = real_tree_error(BINS[0], 17)
     others = {"histogram": plain["histogram"], "binary": plain["binary"]}
@@ -245,27 +247,23 @@ def _conclude(_setup: Setup, tables: Tables) -> Results:
     spans = {"refined": (refined.min(), refined.max()), "gls": (left.min(), left.max())}
     yield Finding("refined-errors", refined.max() < 0.5, **spans)
     yield Finding("gls-errors", left.max() < 1 + 1e-9, **spans)
-    theorems = tables["cdf-trees-theorems"]
+    theorems = tables["-theorems"]
     for source, statement in dict.fromkeys((row.source, row.statement) for row in theorems):
         some = theorems.where(source=source, statement=statement)
         failing = [row.case for row in some if not row.holds]
         counts = {"held": len(some) - len(failing), "cases": len(some), "failing": ", ".join(failing)}
         yield Finding("tree-theorem", not failing, statement=statement, source=source, **counts)
     for samples in SAMPLES:
-        raw, l1, l2 = tables["cdf-trees-consistency"].where(samples=samples, estimate="plain")
+        raw, l1, l2 = tables["-consistency"].where(samples=samples, estimate="plain")
         agrees = max(l1.l1, l2.l1) < raw.l1 and max(l1.l2_squared, l2.l2_squared) < raw.l2_squared
         yield Finding("consistency", agrees, raw=raw, l1=l1, l2=l2)
 
 
-def _points(_setup: Setup) -> Points:
-    each = (tree_rows, BINS), (theorem_rows, (0,)), (consistency_rows, SAMPLES)
-    return [(measure, number) for measure, numbers in each for number in numbers]
+def tree_points(_setup: Setup) -> Points:
+    """What is computed, and of how many bins or samples."""
+    return [*product([tree_rows], BINS), (theorem_rows, 0), *product([consistency_rows], SAMPLES)]
 
 
-EXPERIMENT = Experiment(
-    "cdf-trees",
-    "tree-based CDFs: the theorems, and least squares beside them",
-    _points,
-    lambda setup, measure, number: measure(setup, number),
-    _conclude,
-)
+def rows_of(setup: Setup, measure: Callable[[Setup, int], Found], number: int) -> Found:
+    """The rows of any kind of point."""
+    return measure(setup, number)

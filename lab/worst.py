@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lab.data import BUSIEST, ITMS_MAX_KMH, DataSet, Setup, all_hats, choices, data_sets, weights_of
-from lab.results import Curve, Experiment, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables
+from lab.results import Curve, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
@@ -56,7 +56,7 @@ def worst_rows(setup: Setup, data: DataSet, epsilon: float) -> Found:
         caps, filled_caps, *bounds = np.array(found, np.float64).T
         worst, uncapped, filled = np.array(bounds) @ weights_of(hats) / data.range.width * data.max_kmh
         yield Row(
-            "worst-case", data=data.name, hats=label, epsilon=epsilon, best_m=int(np.median(caps)), worst_error=worst,
+            data=data.name, hats=label, epsilon=epsilon, best_m=int(np.median(caps)), worst_error=worst,
             baseline_worst_kmh=uncapped, optimal_m=int(np.median(filled_caps)), optimal_worst_kmh=filled,
             constant_worst_kmh=guess, share_of_pings=data.share(hats), hat_count=len(hats),
         )  # fmt: skip
@@ -65,15 +65,15 @@ def worst_rows(setup: Setup, data: DataSet, epsilon: float) -> Found:
         errors = counts.errors_at_every_count(NANO / cost.nano) * data.max_kmh
         same = {"constant_worst_kmh": guess, "share_of_pings": data.share([data.busiest])}
         for m, error in sorted(dict(zip(counts.descending.tolist(), errors.tolist(), strict=True)).items()):
-            yield Row("worst-case-of-m", data=data.name, epsilon=epsilon, m=m, worst_error=error, **same)
+            yield Row("-of-m", data=data.name, epsilon=epsilon, m=m, worst_error=error, **same)
 
 
 def worst_conclude(setup: Setup, tables: Tables) -> Results:
     """Figures like the slides', and their properties tried."""
     for data in data_sets(setup):
         counts = data.busiest.counts
-        of_m = tables["worst-case-of-m"].where(data=data.name)
-        of_hats = tables["worst-case"].where(data=data.name).by("hats")
+        of_m = tables["-of-m"].where(data=data.name)
+        of_hats = tables[""].where(data=data.name).by("hats")
         yield Figure(
             f"worst-case-{data.name}",
             f"{data.name}; busiest HAT: {counts.plates} plates, {counts.total:,} samples",
@@ -234,7 +234,7 @@ def chop_rows(_setup: Setup, case: Scenario, rule: str, number: float) -> Found:
     for name, outcome in outcomes.items():
         served = np.isin(hat_of_row, hat_of_row[outcome.keep])
         yield Row(
-            "chop-user", data=case.name, rule=name, epsilon=epsilon, hats_before=outcome.hats_before,
+            data=case.name, rule=name, epsilon=epsilon, hats_before=outcome.hats_before,
             hats_after=outcome.hats_after, loss_before=epsilon * outcome.hats_before,
             loss_after=epsilon * outcome.hats_after, threshold=outcome.threshold * case.max_kmh,
             worst_error=outcome.worst_error * case.max_kmh, constant_worst_kmh=case.max_kmh / 2,
@@ -261,7 +261,7 @@ def keep_largest(who: Occupancy, nanos: Nanos, hats_max: int) -> Suppression:
 def chop_conclude(setup: Setup, tables: Tables) -> Results:
     """The loss over epsilon, the worst-case error beside the baseline guess's, and that over the number of HATs."""
     for case in scenarios(setup):
-        chopped, both, *numbers = tables["chop-user"].where(data=case.name).by("rule").values()
+        chopped, both, *numbers = tables[""].where(data=case.name).by("rule").values()
         first, last = chopped[0], chopped[-1]
         before = {f"before: {first.hats_before} epsilon": "loss_before", "after: K epsilon": "loss_after"}
         losses = [
@@ -322,13 +322,3 @@ def _on_numbers(case: Scenario, fixed: Rows, plain: Rows) -> Finding:
     reason = "ours is a descent, not a search" if higher else "the worst HAT is one that no choice improves"
     of_all = {"lower": lower.size, "higher": higher, "numbers": len(ours), "at": at, "reason": reason}
     return Finding("chop-fixed", lower.size > higher, name=case.name, epsilon=FIXED_EPSILON, **of_all)
-
-
-EXPERIMENTS = (
-    Experiment(
-        "chop-user", "loss under composition before and after suppression", chop_points, chop_rows, chop_conclude
-    ),
-    Experiment(
-        "worst-case", "E(m), the best cap, and the optimum with a public fill", worst_points, worst_rows, worst_conclude
-    ),
-)

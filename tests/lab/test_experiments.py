@@ -126,7 +126,7 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(n
 
 
 def test_a_table_has_no_text_that_a_spreadsheet_takes_for_a_formula_and_numbers_stay_numbers(tmp_path):
-    write_table([Row("t", claim="=1+1", data="a", unit="@b", value=-3.2)], tmp_path / "t.csv")
+    write_table([Row(claim="=1+1", data="a", unit="@b", value=-3.2)], tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as file:
         (_, *written) = csv.reader(file)
     assert written == [["'=1+1", "a", "'@b", "-3.2"]]
@@ -153,7 +153,7 @@ def assert_drawn(figure, png, svg):
 
 def fabricated(errors):
     rows = Rows(
-        Row("errors", data="d", hats="the HAT", series=one.name, epsilon=at, error_kmh=error / at)
+        Row(data="d", hats="the HAT", series=one.name, epsilon=at, error_kmh=error / at)
         for one, error in errors.items()
         for at in EPSILONS
     )

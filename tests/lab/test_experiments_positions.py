@@ -56,7 +56,7 @@ def test_rows_follow_from_the_seed(name):
 
 @pytest.mark.parametrize("name", long_but(["threshold"], ["savings-range", "savings-kde", "savings-knn", "threshold"]))
 def test_a_baseline_saves_nothing_and_elimination_something(name):
-    rows = [row for row in rows_of(name, setup_of(repetitions=2), 2) if not row.table.endswith("-pairs")]
+    rows = [row for row in rows_of(name, setup_of(repetitions=2), 2) if not row.beside]
     assert all(row.saved_mean == 0 for row in rows if row.split == "BM")
     assert max(row.saved_mean for row in rows) > (0.2 if name != "threshold" else 0.02)
     assert all(row.error_25 <= row.error_75 and 0 <= row.saved_25 <= row.saved_75 <= 1 for row in rows)
@@ -66,7 +66,7 @@ def test_counts_and_densities_are_also_asked_of_drawn_points_without_any_feed(mo
     monkeypatch.setattr("lab.queries.CROWDS", (60,))
     setup = dataclasses.replace(setup_of(repetitions=1), data=())
     rows = rows_of("savings-kde", setup, None)
-    of_ways = [row for row in rows if not row.table.endswith("-pairs")]
+    of_ways = [row for row in rows if not row.beside]
     assert {row.data for row in of_ways} == {"drawn, 60 points"} and len(of_ways) == 9 * 8
     assert {row.split for row in of_ways if row.saved_mean == 0} == {"BM"}
     agree = {one.claim for one in ON_POSITIONS["savings-kde"].run(setup).findings if one.agrees}
@@ -87,10 +87,8 @@ def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones
     monkeypatch.setattr("lab.queries.QUERIES_THEIRS", 3)
     setup, many = setup_of(repetitions=1), ON_POSITIONS["multi-query"]
     rows = rows_of("multi-query", setup, None)
-    errors = {
-        (r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows if not r.table.endswith("-pairs")
-    }
-    for pair in (row for row in rows if row.table.endswith("-pairs")):
+    errors = {(r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows if not r.beside}
+    for pair in (row for row in rows if row.beside == "-pairs"):
         base, _, how = pair.second.partition(", ")
         of_both = (errors[pair.parameter, pair.rho, how, method] for method in (base, pair.first))
         assert [pair.second_error, pair.first_error] == list(of_both)
@@ -117,11 +115,11 @@ def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(monkeypatch):
         monkeypatch.setattr(f"lab.queries.{name}", size)
     monkeypatch.setattr("lab.queries.DIMENSIONS", 16)
     full = dataclasses.replace(setup_of(repetitions=3), data=(), full=True)
-    knn = [row for row in rows_of("savings-knn", full, None) if not row.table.endswith("-pairs")]
+    knn = [row for row in rows_of("savings-knn", full, None) if not row.beside]
     assert {row.repetitions for row in knn} == {1} and {row.data for row in knn} == {"clusters in 784 dimensions"}
     asked = {(row.parameter, row.split) for row in knn if row.privatisation == "point"}
     assert asked == {(k, "BM") for k in (1.0, 5.0, 20.0)} | {(5.0, "c4")}
-    multi = [row for row in rows_of("multi-query", full, None) if not row.table.endswith("-pairs")]
+    multi = [row for row in rows_of("multi-query", full, None) if not row.beside]
     assert {(row.data, row.repetitions) for row in multi} == {("drawn, 80 points", 1)}
     pixels = np.random.default_rng(3).integers(0, 256, (40, 16)).astype(np.uint8)
     own = dataclasses.replace(setup_of(repetitions=1), data=(), images=Images("digits", pixels[:30], pixels[30:]))

@@ -12,7 +12,7 @@ from udp_stream.testing import seeded_bits
 
 def pair(first_error, second_error, first="distance", second="point", rho=1e-4, split="BM", spread=0.01):
     errors = {"first_error": first_error, "second_error": second_error, "less_by": second_error - first_error}
-    return Row("pairs", rho=rho, split=split, first=first, second=second, spread=spread, **errors)
+    return Row("-pairs", rho=rho, split=split, first=first, second=second, spread=spread, **errors)
 
 
 @pytest.mark.parametrize(
