@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from lab.process import Program, Running, launch
-from lab.services import Services, kafka_and_redis
+from lab.services import kafka_and_redis
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.processors import ERROR
@@ -41,7 +41,18 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
     with ExitStack() as stack:
         status = stack.enter_context(console().status("starting Kafka and Redis"))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
-        flags = [*arguments.set, *_flags(stack.enter_context(kafka_and_redis()), folder)]
+        running = stack.enter_context(kafka_and_redis())
+        flags = [
+            *arguments.set,
+            f'kafka.bootstrap="{running.kafka.bootstrap}"',
+            'kafka.idle_timeout="2s"',  # no ping follows that would close the last slot: a tick has to
+            f'ledger.url="{running.redis.url}"',
+            f'ledger.key_file="{folder}/plates.key"',
+            "ledger.replicas=0",
+            "kafka.replication=0",  # there is one broker, and neither it nor the Redis asks who we are
+            "kafka.client={}",
+            "ledger.client={}",
+        ]
         settings = load(arguments.config, flags)
         say(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
         bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)
@@ -55,7 +66,8 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
         def told(slots: int, hats: int) -> None:
             status.update(f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released")
 
-        grid, end_ms = settings.calendar.slots, fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
+        grid = settings.calendar.slots
+        end_ms = fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
         releases = _until_settled(settings, grid.iso(grid.start_of(round(end_ms) - 1)), workers, told)
         summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
         for record in read_topic(settings.kafka, topics.queries):
@@ -65,18 +77,6 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
         smoothed = read_topic(settings.kafka, topics.smoothed)
         estimates = [msgspec.json.decode(record.value, type=Smoothed) for record in smoothed]
         return releases, estimates, summary
-
-
-def _flags(running: Services, folder: Path) -> list[str]:
-    return [
-        f'kafka.bootstrap="{running.kafka.bootstrap}"',
-        'kafka.idle_timeout="2s"',  # no ping follows that would close the last slot: a tick has to
-        f'ledger.url="{running.redis.url}"',
-        f'ledger.key_file="{folder}/plates.key"',
-        "ledger.replicas=0",
-        "kafka.replication=0",  # there is one broker, and neither it nor the Redis asks who we are
-        *("kafka.client={}", "ledger.client={}"),
-    ]
 
 
 def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags: list[str]) -> Running:
@@ -93,8 +93,10 @@ def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags
 def _until_settled(
     settings: Settings, last: str, workers: list[Running], told: Callable[[int, int], None]
 ) -> list[PublishedRelease]:
-    releases, slots = dict[str, PublishedRelease](), set[str]()
-    deadline, changed_s = time.monotonic() + PATIENCE_S, time.monotonic()
+    releases = dict[str, PublishedRelease]()
+    slots = set[str]()
+    changed_s = time.monotonic()
+    deadline = changed_s + PATIENCE_S
     while not (last in slots and time.monotonic() - changed_s > SETTLED_S):
         if time.monotonic() > deadline:
             raise DependencyUnavailable(f"the workers have not finished within {PATIENCE_S:g} s")

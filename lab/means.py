@@ -23,7 +23,7 @@ from lab.data import (
     gaussian_hat,
     weights_of,
 )
-from lab.results import Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables, about, but
+from lab.results import Figure, Finding, Findings, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
@@ -303,7 +303,7 @@ def _tail(setup: Setup, data: DataSet) -> Finding:
     return Finding("laplace-tail", agrees, shares=", ".join(f"{share:.3g} at {p:g}" for p, share in beyond.items()))
 
 
-def _on_busiest(data: DataSet, errors: Errors) -> Iterator[Finding]:
+def _on_busiest(data: DataSet, errors: Errors) -> Findings:
     counts = data.busiest.counts
     said = {"errors": errors.said(PUBLISHED), "gain": counts.largest * counts.plates / counts.total}
     yield errors.below("clipping", product(CLIPPING, [BASELINE]), "{0} not below Baseline at epsilon {2}", **said)
@@ -364,17 +364,17 @@ class DrawnHat:
         return levys / QUANTA_PER_KMH, float(means[-2] - means[1]) / QUANTA_PER_KMH  # rank 2: ceil(2 / epsilon)
 
 
-def _pairs(setup: Setup, what: str) -> list[list[DataSet]]:
-    return [[_drawn(setup, data, what, by) for by in ("", f", {what} x{LAMBDA}")] for data in data_sets(setup)]
-
-
-def _drawn(setup: Setup, data: DataSet, what: str, label: str) -> DataSet:
-    hat = data.busiest
-    rng = setup.rng(f"{what}/{data.name}/{label}")
-    counts = SCALED[what][1](hat.counts.by_plate) if label else hat.counts.by_plate
-    shape = hat.mean / QUANTA_PER_KMH, float(hat.samples.std()) / QUANTA_PER_KMH, data.range
-    name, city_mean = (f"{data.name}, drawn", data.constant) if data.recorded else (data.name, None)
-    return DataSet(f"{name}{label}", False, data.range, (gaussian_hat(counts, *shape, rng),), city_mean=city_mean)
+def _pairs(setup: Setup, what: str) -> Iterator[list[DataSet]]:
+    """Each data set as it is drawn, and scaled."""
+    for data in data_sets(setup):
+        counts = data.busiest.counts.by_plate
+        shape = data.busiest.mean / QUANTA_PER_KMH, data.busiest.samples.std() / QUANTA_PER_KMH, data.range
+        name, city_mean = (f"{data.name}, drawn", data.constant) if data.recorded else (data.name, None)
+        pair = []
+        for label, some in (("", counts), (f", {what} x{LAMBDA}", SCALED[what][1](counts))):
+            hat = gaussian_hat(some, *shape, setup.rng(f"{what}/{data.name}/{label}"))
+            pair.append(DataSet(f"{name}{label}", False, data.range, (hat,), city_mean=city_mean))
+        yield pair
 
 
 def scaling_points(what: str, setup: Setup) -> Points:
@@ -399,7 +399,7 @@ def scaling_conclude(what: str, setup: Setup, tables: Tables) -> Results:
         yield Finding("guess-scaled", agrees, after=after, beside=after.errors.beside_the_constant(series))
 
 
-def _on_samples(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
+def _on_samples(before: DrawnHat, after: DrawnHat) -> Findings:
     most = after.data.max_kmh
     yield best_of("levy-best", after, LEVY, (BASELINE, AVERAGING, FIXED, DEPENDENT), twice=2 * after.interval / most)
     both = (BASELINE, AVERAGING)
@@ -413,7 +413,7 @@ def _on_samples(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
     yield Finding("cap-grows", (after.cap, after.arrays) == (LAMBDA * before.cap, before.arrays))
 
 
-def _on_users(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
+def _on_users(before: DrawnHat, after: DrawnHat) -> Findings:
     others = BASELINE, AVERAGING_LEVYS, LEVY, DEPENDENT
     of_arrays = means_of_arrays(FIXED.plan(after.hat.counts, 1.0, after.data.range), after.hat.samples)
     low, high = np.quantile(of_arrays, (0.1, 0.9)) / QUANTA_PER_KMH
@@ -514,7 +514,7 @@ def printed_bias(total: int, kept: int, exchanged: bool = False) -> Fraction:
     return printed_half(total)
 
 
-def theorem_findings() -> Iterator[Finding]:
+def theorem_findings() -> Findings:
     """The printed theorems beside brute force."""
     cases = [(total, part) for total in range(1, SAMPLES_TRIED + 1) for part in range(1, total + 1)]
     moves = sum(printed_move(*case) == largest_move(*case) for case in cases)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from lab.data import PointCloud, Setup, Trajectories, drawn_points
-from lab.results import Curve, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables, about, but
+from lab.results import Curve, Figure, Finding, Findings, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
 from udp_stream.queries.elimination import Budgeting, Elimination, How, Split, State
@@ -303,7 +303,7 @@ def savings_conclude(trial: Trial, _setup: Setup, tables: Tables) -> Results:
         yield from about(findings, data=data, figure=trial.figure)
 
 
-def _on_savings(trial: Trial, rows: Rows) -> Iterator[Finding]:
+def _on_savings(trial: Trial, rows: Rows) -> Findings:
     saved, said = _saved(rows.where(privatisation="distance"), "split")
     yield Finding("more-rounds", saved[1] > saved[0], saved=said)
     c64 = Rows(row for row in rows.where(split="c64") if row.privatisation != UNSHIFTED)
@@ -366,7 +366,7 @@ def _shifted_figure(trial: Trial, pairs: Rows, data: str) -> Figure:
     return Figure(f"shifted-threshold-{data}", title, panels)
 
 
-def _on_shifts(pairs: Rows) -> Iterator[Finding]:
+def _on_shifts(pairs: Rows) -> Findings:
     by_rho = pairs.by("rho")
     rho, small = next(iter(by_rho.items()))
     less = len(beyond(small, 1))
@@ -484,7 +484,7 @@ def _gains(pairs: Rows, base: str, settings: Mapping[str, tuple[int, float]]) ->
     return np.array(found).T, ", ".join(said)
 
 
-def _on_gains(pairs: Rows, base: str) -> Iterator[Finding]:
+def _on_gains(pairs: Rows, base: str) -> Findings:
     (less, margin, *_), gains = _gains(pairs, base, {f"m = {m:g}": (m, BUDGET_THEIRS) for m in QUERIES})
     reasons = {
         "rounds of elimination cost more accuracy than savings buy": less < -margin,

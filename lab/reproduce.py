@@ -143,18 +143,19 @@ def read_feed(path: str, name: str, settings: Settings, progress: OnProgress | N
         for rows in counts.each_rows()
     )
     busiest = max((counts for counts, _ in tables), key=lambda counts: int(counts.count.sum()))
-    who = Occupancy(busiest.hat_rows, busiest.plate, busiest.count, len(busiest.plates))
     plane = Plane(round(float(np.median(pings.lat)), 2), round(float(np.median(pings.lon)), 2))
     positions = Trajectories(name, plates, pings.time_ms, plane.quanta(pings.lat, pings.lon))
-    return DataSet(name, True, settings.policy.range, hats, who, positions=positions, whole=_whole(tables))
+    return DataSet(
+        name, True, settings.policy.range, hats, _occupancy([busiest]), positions=positions,
+        whole=_occupancy([counts for counts, _ in tables]),
+    )  # fmt: skip
 
 
-def _whole(tables: Sequence[tuple[SlotCounts, object]]) -> Occupancy:
-    """Of all slots together. A slot numbers its own plates; their names are their numbers in the feed."""
-    counts = [one for one, _ in tables]
-    plates = np.concatenate([np.array(one.plates, "S8").astype(np.int64)[one.plate] for one in counts])
-    sizes = np.concatenate([np.diff(one.hat_rows) for one in counts])
-    count = np.concatenate([one.count for one in counts])
+def _occupancy(slots: Sequence[SlotCounts]) -> Occupancy:
+    """Of these slots together. A slot numbers its own plates; their names are their numbers in the feed."""
+    plates = np.concatenate([np.array(slot.plates, "S8").astype(np.int64)[slot.plate] for slot in slots])
+    sizes = np.concatenate([np.diff(slot.hat_rows) for slot in slots])
+    count = np.concatenate([slot.count for slot in slots])
     return Occupancy(np.append(0, np.cumsum(sizes)), plates, count, int(plates.max()) + 1)
 
 

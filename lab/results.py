@@ -101,13 +101,14 @@ def but(lead: str, cases: Sequence[str], separator: str = "; ") -> str:
     return f"{lead}{separator.join(cases)}" if cases else ""
 
 
+Findings: TypeAlias = Iterable[Finding]
 Points: TypeAlias = Iterable[tuple[Any, ...]]
 Found: TypeAlias = Iterable[Row]
 Tables: TypeAlias = Mapping[str, Rows]
 Results: TypeAlias = Iterable[Figure | Finding]
 
 
-def about(findings: Iterable[Finding], **values: Any) -> Results:
+def about(findings: Findings, **values: Any) -> Results:
     """Findings that have these values in common."""
     for finding in findings:
         finding.values |= values

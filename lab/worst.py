@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lab.data import BUSIEST, ITMS_MAX_KMH, DataSet, Setup, all_hats, choices, data_sets, weights_of
-from lab.results import Curve, Figure, Finding, Found, Panel, Points, Results, Row, Rows, Tables
+from lab.results import Curve, Figure, Finding, Findings, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
@@ -79,7 +79,7 @@ def worst_conclude(setup: Setup, tables: Tables) -> Results:
             f"{data.name}; busiest HAT: {counts.plates} plates, {counts.total:,} samples",
             [_e_of_m(of_m), _best_m(counts, of_hats[BUSIEST]), *(_least(*some) for some in of_hats.items())],
         )
-        yield from _on_properties(data)
+        yield from about(_on_properties(data), data=data)
         for rows in of_hats.values():
             ratios = {row.epsilon: row.optimal_worst_kmh / row.worst_error for row in rows}
             some = ", ".join(f"{ratios[epsilon]:.2f} at {epsilon:g}" for epsilon in (0.1, 0.5, 1.0, 2.0))
@@ -124,26 +124,26 @@ def _best_caps(counts: SamplesPerPlate, epsilon: float) -> list[int]:
     return (np.flatnonzero(errors <= errors.min() * (1 + 1e-12)) + 1).tolist()
 
 
-def _on_properties(data: DataSet) -> Iterator[Finding]:
+def _on_properties(data: DataSet) -> Findings:
     counts = data.busiest.counts
     grid = np.geomspace(1e-4, 10, 400).tolist()
     best = [_best_caps(counts, epsilon) for epsilon in grid]
     values = set(counts.by_plate.tolist())
     among = {"epsilons": len(grid), "first": grid[0], "last": grid[-1], "caps": counts.largest}
-    yield Finding("best-cap-is-a-count", all(values & set(caps) for caps in best), data=data, **among)
+    yield Finding("best-cap-is-a-count", all(values & set(caps) for caps in best), **among)
     largest = [max(caps) for caps in best]
-    yield Finding("best-cap-rises", largest == sorted(largest), data=data, first=largest[0], last=largest[-1])
+    yield Finding("best-cap-rises", largest == sorted(largest), first=largest[0], last=largest[-1])
     smallest = float(counts.descending[-1])
     printed = smallest / (counts.plates * counts.total), (counts.total / (counts.plates * smallest)) ** 2
     exact = epsilon_limits(counts)
     below, above = (_best_caps(counts, epsilon) for epsilon in printed)
     agrees = smallest in below and counts.largest in above
-    yield Finding("limits-hold", agrees, data=data, printed=printed, exact=exact)
+    yield Finding("limits-hold", agrees, printed=printed, exact=exact)
     if exact[1] <= 0:
-        yield Finding("limits-of-equal-counts", False, data=data)
+        yield Finding("limits-of-equal-counts", False)
         return
     agrees = printed[0] >= 0.5 * exact[0] and printed[1] <= 2 * exact[1]
-    yield Finding("limits-are-tight", agrees, data=data, small=exact[0] / printed[0], big=printed[1] / exact[1])
+    yield Finding("limits-are-tight", agrees, small=exact[0] / printed[0], big=printed[1] / exact[1])
 
 
 # `chop-user` (slides, results I and II).
@@ -262,7 +262,7 @@ def chop_conclude(setup: Setup, tables: Tables) -> Results:
     """The loss over epsilon, the worst-case error beside the baseline guess's, and that over the number of HATs."""
     for case in scenarios(setup):
         chopped, both, *numbers = tables[""].where(data=case.name).by("rule").values()
-        first, last = chopped[0], chopped[-1]
+        first = chopped[0]
         before = {f"before: {first.hats_before} epsilon": "loss_before", "after: K epsilon": "loss_after"}
         losses = [
             *chopped.curves("epsilon", before),
@@ -277,21 +277,32 @@ def chop_conclude(setup: Setup, tables: Tables) -> Results:
             panels.append(_fixed_numbers(*numbers))
         size = f"{case.occupancy.hats} HATs, {first.plates} plates"
         yield Figure(f"chop-user-{case.name}", f"{case.name}: {size}", panels)
-        if case.name == HEAVY:
-            yield Finding("heavy-hitter", first.hats_before == HEAVY_HATS, hats=HEAVY_HATS, before=first.hats_before)
-        share = float((np.diff(case.occupancy.hat_rows) == 1).mean())
-        single = f"; {share:.0%} of the HATs have a single plate, which can never leave" if share else ""
-        agrees = first.hats_after <= 0.75 * first.hats_before and first.hats_after <= last.hats_after
-        yield Finding("chop-gains", agrees, name=case.name, first=first, after=_after(chopped), single=single)
-        yield Finding("chop-errors", _no_error_grows(chopped), name=case.name, first=first, last=last)
-        if numbers:
-            yield _on_numbers(case, *numbers)
-        useful = [row.epsilon for row in chopped if row.worst_error < row.constant_worst_kmh]
-        since = f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {last.epsilon:g}"
-        yield Finding("chop-guess", len(useful) == len(chopped), name=case.name, row=last, since=since)
-        kept = _no_error_grows(both)
-        values = {"first": both[0], "after": _after(both), "but": "" if kept else "; an error grew"}
-        yield Finding("chop-both", kept and both[0].hats_after < both[0].hats_before, name=case.name, **values)
+        yield from about(_on_chopping(case, chopped, both, numbers), name=case.name, first=first)
+
+
+def _on_chopping(case: Scenario, chopped: Rows, both: Rows, numbers: Sequence[Rows]) -> Findings:
+    first, last = chopped[0], chopped[-1]
+    if case.name == HEAVY:
+        yield Finding("heavy-hitter", first.hats_before == HEAVY_HATS, hats=HEAVY_HATS, before=first.hats_before)
+    share = float((np.diff(case.occupancy.hat_rows) == 1).mean())
+    single = f"; {share:.0%} of the HATs have a single plate, which can never leave" if share else ""
+    agrees = first.hats_after <= 0.75 * first.hats_before and first.hats_after <= last.hats_after
+    yield Finding("chop-gains", agrees, after=_after(chopped), single=single)
+    yield Finding("chop-errors", _no_error_grows(chopped), last=last)
+    if numbers:
+        ours, theirs = (rows.column("worst_error") for rows in numbers)
+        higher = int((ours > theirs * (1 + 1e-9)).sum())
+        lower = np.flatnonzero(ours < theirs * (1 - 1e-9))
+        at = [f"{k + 1} a plate {ours[k]:.4g} against {theirs[k]:.4g} km/h" for k in lower[:1]]
+        reason = "ours is a descent, not a search" if higher else "the worst HAT is one that no choice improves"
+        of_all = {"lower": lower.size, "higher": higher, "numbers": len(ours), "at": but("; at ", at), "reason": reason}
+        yield Finding("chop-fixed", lower.size > higher, epsilon=FIXED_EPSILON, **of_all)
+    useful = [row.epsilon for row in chopped if row.worst_error < row.constant_worst_kmh]
+    since = f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {last.epsilon:g}"
+    yield Finding("chop-guess", len(useful) == len(chopped), row=last, since=since)
+    kept = _no_error_grows(both)
+    agrees = kept and both[0].hats_after < both[0].hats_before
+    yield Finding("chop-both", agrees, after=_after(both), but="" if kept else "; an error grew")
 
 
 def _fixed_numbers(fixed: Rows, plain: Rows) -> Panel:
@@ -309,16 +320,3 @@ def _no_error_grows(rows: Sequence[Row]) -> bool:
 
 def _after(rows: Sequence[Row]) -> str:
     return ", ".join(f"{row.hats_after} at {row.epsilon:g}" for row in rows)
-
-
-def _on_numbers(case: Scenario, fixed: Rows, plain: Rows) -> Finding:
-    ours = fixed.column("worst_error")
-    theirs = plain.column("worst_error")
-    higher = int((ours > theirs * (1 + 1e-9)).sum())
-    lower = np.flatnonzero(ours < theirs * (1 - 1e-9))
-    at = ""
-    if lower.size:
-        at = f"; at {lower[0] + 1} a plate {ours[lower[0]]:.4g} against {theirs[lower[0]]:.4g} km/h"
-    reason = "ours is a descent, not a search" if higher else "the worst HAT is one that no choice improves"
-    of_all = {"lower": lower.size, "higher": higher, "numbers": len(ours), "at": at, "reason": reason}
-    return Finding("chop-fixed", lower.size > higher, name=case.name, epsilon=FIXED_EPSILON, **of_all)
