@@ -60,6 +60,16 @@ def test_a_day_of_the_history_is_chosen_by_its_date(week, new_page):
     assert page.wrong == [] and [url for url in page.asked if not url.startswith(week)] == []
 
 
+def test_the_typical_map_has_cells_that_the_shown_slot_lacks_and_a_number_in_each_that_is_measured(week, new_page):
+    page = new_page(week)
+    before = set(cells_of(page, ""))
+    page.locator("#usual").click()
+    page.locator("#summary", has_text="Usual speeds").wait_for()
+    assert set(cells_of(page, "")) - before
+    measured = page.locator("#cells tbody .chip:not(.dotted)").all_inner_texts()
+    assert sorted(page.locator("#map .over text").all_text_contents()) == sorted(measured) != []
+
+
 def test_a_day_without_records_says_so_and_the_newest_comes_back(week, new_page):
     page = new_page(week)
     page.evaluate("document.getElementById('date').max = '2024-01-31'")

@@ -125,7 +125,7 @@ export class CellMap {
 
   /** Fit all cells into the view, but for stray ones far from the others. */
   showWhole() {
-    const centres = this.cells.map(({ hat }) => L.latLng(hat.center[1], hat.center[0]));
+    const centres = this.cells.map((cell) => this.centreOf(cell));
     const middle = (list) => list.sort((one, other) => one - other)[Math.floor(list.length / 2)];
     const centre = L.latLng(middle(centres.map(({ lat }) => lat)), middle(centres.map(({ lng }) => lng)));
     const reach = 6 * middle(centres.map((place) => place.distanceTo(centre))) + 1;
@@ -147,12 +147,17 @@ export class CellMap {
     this.drawOver();
   }
 
+  /** Of its outline: a cell of the typical week alone has no record that says it. */
+  centreOf({ id }) {
+    return this.polygons.get(id).getBounds().getCenter();
+  }
+
   /** Numbers and marks, in view only. */
   drawOver() {
     const view = this.map.getBounds().pad(AROUND);
     const drawn = [];
     for (const cell of this.cells) {
-      const place = L.latLng(cell.hat.center[1], cell.hat.center[0]);
+      const place = this.centreOf(cell);
       if (!view.contains(place)) continue;
       const hasNumber = cell.kind !== 'dotted' && this.width >= NUMBERS_PX;
       const { x, y } = this.map.latLngToLayerPoint(place);
