@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,8 +19,8 @@ from lab.data import PointCloud, Setup, Trajectories, drawn_points
 from lab.results import Curve, Figure, Finding, Findings, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
-from udp_stream.queries.elimination import Budgeting, Elimination, How, Split, State
-from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
+from udp_stream.queries.elimination import BELOW, IN, Between, Budgeting, Elimination, How, Split, State, undecided
+from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import Draw, draw_radial
 from udp_stream.units import NANO
@@ -509,6 +510,46 @@ PEOPLE, SHARE = 10_000, 0.055
 
 COUNTS = "counts about 5.5 %"
 COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Is a count of N people below q N, in the central model (Appendix C, Algorithm 9, which prints *above* for Yes)?
+
+    The count is phi, and the only "position" of the run (`how` "point"); it moves by at most one with each person. Its
+    holder is the only "plate". Rounds end when it is surely on one side of q N. With `Budgeting.baseline` it is BM1.
+
+    >>> import os
+    >>> query, budgeting = Threshold(share=0.3, people=10_000), Budgeting("zcdp", np.array([10**7]), "point")
+    >>> pie = query.elimination(budgeting)
+    >>> state = pie.run(np.array([[1200]]), os.urandom)
+    >>> query.answer(budgeting, pie, state), int(state.charged[0])  # one round of 64: 10^7 / 64
+    ((True, True), 156250)
+
+    Raises ValueError for a share that is not between 0 and 1, and for no people.
+    """
+
+    share: float
+    people: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1 or self.people < 1:
+            raise ValueError(f"expected 0 < share < 1 and people >= 1, got {self.share} and {self.people}")
+
+    @property
+    def limit(self) -> float:
+        return self.share * self.people
+
+    def elimination(self, budgeting: Budgeting) -> Elimination:
+        return budgeting.elimination(np.ravel, Between(self.limit, self.limit), dimensions=1, steps_per_unit=1)
+
+    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> tuple[bool, bool]:
+        """Whether the count is below q N, by a round's side or the average of all; and whether that is sure."""
+        if state.status[0] != IN:
+            return bool(state.status[0] == BELOW), True
+        left = undecided(pie, state, budgeting.beta1)
+        estimate, radius = float(left.estimate[0]), float(left.radius[0])
+        return estimate < self.limit, abs(estimate - self.limit) > radius
 
 
 def ask_below(points: Integers, _place: None, share: float) -> tuple[Threshold, Errors]:

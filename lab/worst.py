@@ -20,7 +20,6 @@ from udp_stream.planning.suppression import (
     Occupancy,
     Suppression,
     chop_user,
-    epsilon_limits,
     suppress_to,
 )
 from udp_stream.units import NANO
@@ -112,6 +111,22 @@ def _least(label: str, rows: Rows) -> Panel:
     return Panel(
         title, "epsilon per mean", "least worst-case error, km/h", rows.curves("epsilon", errors | GUESS), "xy"
     )
+
+
+def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
+    """(eps_min, eps_max): m_min is a best cap exactly for eps <= eps_min, m_max exactly for eps >= eps_max.
+
+    E(m_min) <= E(m) means eps <= M (m/G(m) - 1/L) / (G(m) - L m_min), and E(m_max) <= E(m) means eps >= M (m_max/M -
+    m/G(m)) / (M - G(m)); both limits are reached at one of the counts, as E is concave between two of them. (inf, 0) if
+    all counts are equal. 1 / (L (L - 1)) <= eps_min and eps_max <= 1: from eps = 1 on, capping never helps.
+    """
+    if counts.largest == int(counts.descending[-1]):
+        return np.inf, 0.0
+    caps, at = np.unique(counts.descending, return_index=True)
+    kept = counts.kept_at_every_count[at]
+    least = counts.total * (caps[1:] / kept[1:] - 1 / counts.plates) / (kept[1:] - kept[0])
+    most = counts.total * (caps[-1] / counts.total - caps[:-1] / kept[:-1]) / (counts.total - kept[:-1])
+    return float(least.min()), float(most.max())
 
 
 def _best_caps(counts: SamplesPerPlate, epsilon: float) -> list[int]:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lab.queries import Threshold
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
 from udp_stream.queries.elimination import ABOVE, BELOW, EVERYONE, Between, Budgeting, Round, Split, undecided
-from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
+from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import draw_radial
 from udp_stream.testing import seeded_bits

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from lab.queries import Threshold
 from tests.simulation.test_elimination_lemmas import RHO, may_fail, ran
 from tests.simulation.test_elimination_lemmas import pool as pool  # a fixture
 from udp_stream.mechanisms.noise import concentrated
 from udp_stream.queries.elimination import ABOVE, Budgeting, How, Split
-from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
+from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle
 
 BETA = 0.02

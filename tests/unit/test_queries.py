@@ -7,9 +7,10 @@ from math import isclose
 import numpy as np
 import pytest
 
+from lab.queries import Threshold
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries.elimination import BELOW, Budgeting, Split
-from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
+from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Plane, Polygon, Rectangle, cell_set, positions_inside, rho_per_square_metre
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.tables import cells_of

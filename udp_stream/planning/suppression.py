@@ -26,7 +26,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.variance import share_of_pairs
 from udp_stream.units import NANO
@@ -57,22 +56,6 @@ class Nanos(NamedTuple):
 
     mean: int
     variance: int = 0
-
-
-def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
-    """(eps_min, eps_max): m_min is a best cap exactly for eps <= eps_min, m_max exactly for eps >= eps_max.
-
-    E(m_min) <= E(m) means eps <= M (m/G(m) - 1/L) / (G(m) - L m_min), and E(m_max) <= E(m) means eps >= M (m_max/M -
-    m/G(m)) / (M - G(m)); both limits are reached at one of the counts, as E is concave between two of them. (inf, 0) if
-    all counts are equal. 1 / (L (L - 1)) <= eps_min and eps_max <= 1: from eps = 1 on, capping never helps.
-    """
-    if counts.largest == int(counts.descending[-1]):
-        return inf, 0.0
-    caps, at = np.unique(counts.descending, return_index=True)
-    kept = counts.kept_at_every_count[at]
-    least = counts.total * (caps[1:] / kept[1:] - 1 / counts.plates) / (kept[1:] - kept[0])
-    most = counts.total * (caps[-1] / counts.total - caps[:-1] / kept[:-1]) / (counts.total - kept[:-1])
-    return float(least.min()), float(most.max())
 
 
 @dataclass(frozen=True, slots=True)
