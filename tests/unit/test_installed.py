@@ -38,6 +38,13 @@ def test_the_client_whose_internals_are_used_is_held_to_one_minor_version_wherev
         assert packages_of(extra)["aiokafka"] == "=0.14,<0.15"
 
 
+def test_a_wheel_has_every_package_and_so_have_the_checks_of_types_and_imports():
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert packages == set(tools["hatch"]["build"]["targets"]["wheel"]["packages"])
+    assert packages == set(tools["mypy"]["packages"]) == set(tools["importlinter"]["root_packages"])
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_wheel_with_services_runs_the_demo_on_kafka_in_an_environment_of_its_own(tmp_path):
