@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
+from math import nan
 from typing import TYPE_CHECKING, Final, get_args
 
 from prometheus_client import (
@@ -73,7 +74,7 @@ class Metrics:
         """`certificate_s`: when the first of the certificates ends that the settings name."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which nobody reads
         self._clock = clock
-        self._waiting, self._told_s = Waiting(0, 0, 0, 0), clock()
+        self._waiting, self._told_s = Waiting(0, 0, 0, 0, of_partitions=0), clock()
         self._newest_ms = 0
         self._is_begun, self._source = False, SourceSeen(0.0, 0, is_away=True)
         self._seen_s = clock()
@@ -98,7 +99,8 @@ class Metrics:
         self._gauge("certificate_end_timestamp_seconds", "When the first certificate ends; 0: none.", self._ends_s)
         self._ledger_bytes = self._gauge("ledger_bytes", "The ledger's file; 0: it is no file.")
         self._journal_bytes = self._gauge("journal_bytes", "The journal of a run.")
-        self._free_bytes = self._gauge("disk_free_bytes", "Free where the ledger, its key and the journal are.")
+        self._free_bytes = self._gauge("disk_free_bytes", "Free beside ledger, key and journal; NaN: not known yet.")
+        self._free_bytes.set(nan)
         self._gauge("clock_ahead_seconds", "The log's clock less the wall's; 0: none yet.", self._ahead_s)
         self._gauge("zone_offset_seconds", "What hat.timezone is ahead of UTC now.", self._offset_s)
         self._gauge("started_timestamp_seconds", "When the process began.").set_to_current_time()

@@ -5,11 +5,13 @@ import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
 
 from tests.promtool import found
+from udp_stream.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "alerts.yaml"
@@ -68,16 +70,16 @@ def input_series(changed, processes=("a", "b")):
     ]
 
 
-def case(changed, fires):
-    """`fires`: by time, the names of the alerts that fire then."""
+def case(changed, fires, states="firing", processes=("a", "b")):
+    """`fires`: by time, the names of the alerts that are in one of these states then."""
     tests = [
         {
-            "expr": 'count by (alertname) (ALERTS{alertstate="firing"}) > bool 0', "eval_time": at,
+            "expr": f'count by (alertname) (ALERTS{{alertstate=~"{states}"}}) > bool 0', "eval_time": at,
             "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(alerts)],
         }
         for at, alerts in fires.items()
     ]  # fmt: skip
-    return {"interval": "1m", "input_series": input_series(changed), "promql_expr_test": tests}
+    return {"interval": "1m", "input_series": input_series(changed, processes), "promql_expr_test": tests}
 
 
 def judged(folder, tests, rules=RULES):
@@ -212,6 +214,22 @@ def test_the_first_hours_of_a_process_in_the_middle_of_a_day_have_no_alert(tmp_p
     begun |= {"published_timestamp_seconds": f"_x360 0+0x65 25560+60x{MINUTES}"}
     begun |= {series: f"_x360 0+0x120 90+3x{MINUTES}" for series in WELL if series.startswith("hats_total")}
     assert judged(tmp_path, [case(begun, {f"{minute}m": set() for minute in range(370, 1200, 10)})]) == ""
+
+
+def test_what_a_process_shows_before_it_knows_anything_is_no_alert_not_even_a_pending_one(tmp_path):
+    """It begins alone at 11:30, in hours of service, and stands there for four minutes."""
+    begun = dict.fromkeys(WELL) | {"up": f"_x360 1+0x{MINUTES}"}
+    for family in Metrics("udp-stream test", "5eed", ZoneInfo("Asia/Kolkata")).registry.collect():
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
+            name = sample.name.removeprefix("udp_stream_") + (f"{{{labels}}}" if labels else "")
+            value = 21600 if name == "started_timestamp_seconds" else sample.value
+            begun[name] = f"_x360 {value}+0x{MINUTES}"
+    assert {name.partition("{")[0] for name in WELL} <= {name.partition("{")[0] for name in begun}
+    quiet = {f"{minute}m": set() for minute in range(364, 366)}
+    assert judged(tmp_path, [case(begun, quiet, "pending|firing", processes=["a"])]) == ""
+    full = case(begun | {"disk_free_bytes": f"_x360 0+0x{MINUTES}"}, quiet, "pending|firing", processes=["a"])
+    assert "UdpStreamDiskFull" in judged(tmp_path, [full])
 
 
 def test_hours_of_service_go_by_the_zone_and_may_go_over_midnight(tmp_path):

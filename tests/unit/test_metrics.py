@@ -8,6 +8,7 @@ import threading
 import time
 from argparse import ArgumentTypeError
 from collections import Counter
+from math import isnan
 from pathlib import Path
 from typing import get_args
 from zoneinfo import ZoneInfo
@@ -163,6 +164,7 @@ def test_what_is_told_is_shown():
     metrics = Metrics("udp-stream test", POLICY, ZoneInfo("Asia/Kolkata"), Clock(), certificate_s=certificate_s)
     assert series(metrics)["clock_ahead_seconds"] == 0 and series(metrics)["source_silent_seconds"] == 0
     metrics.observe(Waiting(1, 4, 0, 3, clock_ms=round((now_s + 3600) * 1000), of_partitions=5))
+    assert isnan(series(metrics)["disk_free_bytes"])
     metrics.observe(DiskSeen(ledger=4096, journal=77, free=10**9))
     metrics.observe(SourceSeen(9.0, 4, is_away=True, stale=6, certificate_s=certificate_s + 1))
     metrics.observe(SourceSeen(1.5, 5, is_away=False, stale=6, certificate_s=certificate_s - 1))
