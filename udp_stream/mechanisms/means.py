@@ -635,7 +635,11 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="from and to: 95 % of true means lie in such an interval, where the model holds"),
     ]
     bias_bound_kmh: Annotated[
-        NonNegative, Meta(description="most that it can be off without noise, if speeds were chosen against it")
+        NonNegative,
+        Meta(
+            description="most that it can be off without noise, if speeds were chosen against it: for readers who "
+            "trust no model of speeds, as the other errors need one; U for a mean around forecasts"
+        ),
     ]
 
 

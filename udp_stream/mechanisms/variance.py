@@ -213,7 +213,11 @@ class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         NonNegative, Meta(description="the same: what capping does to it is not counted")
     ]
     bias_bound_kmh2: Annotated[
-        NonNegative, Meta(description="most that it can be off without noise, if speeds were chosen against it")
+        NonNegative,
+        Meta(
+            description="most that it can be off without noise, if speeds were chosen against it: for readers who "
+            "trust no model of speeds"
+        ),
     ]
 
 
