@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,8 @@ from packaging.utils import canonicalize_name
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 PROGRAM = """
 import importlib.machinery, io, json, sys
@@ -90,6 +92,54 @@ def installed(lines):
     return {name for name, of in by_import.items() if found & set(map(canonicalize_name, of))}
 
 
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMED = re.compile(r"(?:\.|udp-stream)\[([a-z,]+)\]")
+OF_VERBS = {
+    "topics": "kafka", "worker": "kafka", "feed": "kafka", "releases": "kafka", "dashboard": "dashboard",
+    "reproduce": "plots", "services": "services",
+}  # fmt: skip
+OF_WORDS = {
+    r"(https?|mqtts?|amqps?)://|\S*\.pb$": "sources", r"rediss?://": "redis", r"--metrics": "metrics",
+    r"\S*\.parquet": "parquet", r"--kafka": "services",
+    r"kafka\.bootstrap=|--bootstrap": "kafka",
+}  # fmt: skip
+
+
+def extras_for(words):
+    """Those that a command cannot do without."""
+    words = words[:-1] if words[-1] == "&" else words
+    needed = {OF_VERBS[words[0]]} if words[0] in OF_VERBS else set()
+    if words[0] == "dashboard" and not any(word.endswith((".ndjson", ".csv")) for word in words):
+        needed.add("kafka")
+    read = {*words, *(word.rpartition("=")[2] for word in words)}
+    return needed | {extra for form, extra in OF_WORDS.items() if any(re.match(form, word) for word in read)}
+
+
+def commands_of(page):
+    """Words of each command in the page's blocks, with the extras that the page names above it."""
+    text = page.read_text("utf-8")
+    for block in re.finditer(r"^```(?:console|sh|bash)\n(.*?)^```$", text, re.M | re.S):
+        for line in re.finditer(
+            r"^(?:\$ )?((?:\w+=\S+ |timeout \d+ )*udp-stream .*)$", block[1].replace("\\\n", "  "), re.M
+        ):
+            words = shlex.split(line[1].split("  #")[0].split(" && ")[0].split(" | ")[0])
+            words = [word for word in words[words.index("udp-stream") + 1 :] if word != "--quiet"]
+            above = text[: block.start(1) + line.start()]
+            yield words, {extra for names in NAMED.findall(above) for extra in names.split(",")}
+
+
+def test_each_command_of_a_page_runs_in_the_install_that_stands_above_it():
+    commands = [(page.name, words, there) for page in PAGES for words, there in commands_of(page)]
+    assert len(commands) > 30
+    lacking = {}
+    for page, words, there in commands:
+        there |= {"kafka"} if "services" in there else set()  # which has all of it
+        there |= {"redis"} if "kafka" in there else set()
+        if missing := extras_for(words) - there:
+            lacking[f"{page}: {' '.join(words)}"] = missing
+    assert lacking == {}
+
+
 def said_by(extra, folder):
     extras = PROJECT["optional-dependencies"]
     there = [*PROJECT["dependencies"], *(extras[extra] if extra else ())]
@@ -116,6 +166,7 @@ def test_each_verb_says_what_it_needs_and_none_ends_with_a_fault(extra, tmp_path
         if "pip install" in said:
             assert status == 4 and re.search(r"pip install '\.\[\w+\]'", said), (words, said)
             assert f"[{extra}]" not in said, words
+            assert set(re.findall(r"pip install '\.\[(\w+)\]'", said)) <= extras_for(words.split()), (words, said)
         if "127.0.0.1:9 " in f"{words} " and "kafka.bootstrap" in words:
             of_client = [line for line in said.splitlines() if "kafka." in line.partition(":")[2]]
             assert status == 4 and not of_client, (words, said)
