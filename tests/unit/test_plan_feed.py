@@ -1,15 +1,19 @@
 """`plan FILE`: rows from a file's counts; its speeds are not read, and nothing is charged."""
 
 import json
+import math
 import re
 from datetime import datetime
 
+import numpy as np
 import pytest
 
 from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
-from udp_stream.cli.plan_of_feed import Row, start_of
+from udp_stream.cli.plan_of_feed import Positions, Row, sample_of, start_of
 from udp_stream.release.rehearsal import Rehearsed
+from udp_stream.settings import load
+from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet
 
 
@@ -136,3 +140,36 @@ def test_what_add_remove_refuses_is_said_where_both_would_be_compared(capsys, tm
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings), "--set", "hat.slot=12h")
     said = " ".join(out.split())
     assert status == 0 and not PROMISE.findall(out) and "Not compared: hat.slot: expected at most 6h" in said
+
+
+def test_of_a_large_file_whole_slots_are_rehearsed_and_sizes_and_guesses_are_of_all_pings(tmp_path, pings, monkeypatch):
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ("30m", "1h"))
+    file = str(written(tmp_path / "a.ndjson", pings))
+    whole = plan_of_feed.plan_of_feed([file], load(None), SeededEntropy("plan"))
+    monkeypatch.setattr(plan_of_feed, "SAMPLE_PINGS", 1000)
+    sample = plan_of_feed.plan_of_feed([file], load(None), SeededEntropy("plan"))
+    assert {row.rehearsed for row in whole.rows} == {1.0}
+    for ours, row in zip(sample.rows, whole.rows, strict=True):
+        assert (ours.hats, ours.plates, ours.visits) == (row.hats, row.plates, row.visits)
+        assert ours.expected.constant == pytest.approx(row.expected.constant)
+        assert ours.expected.counts == pytest.approx(row.expected.counts)
+        assert ours.expected.error == pytest.approx(row.expected.error, rel=0.3)
+        assert (ours.rehearsed * len(pings) >= 1000 and ours.rehearsed < 1) == (row.slot == "30m")
+
+
+def test_a_sample_begins_where_periods_do():
+    """Ten days of a bus that pings each ten minutes: 144 a day, of which the last day of the sample has a part."""
+    settings, minutes = load(None), np.arange(0, 14_400, 10)
+    here = (np.full(minutes.size, 21.19), np.full(minutes.size, 72.83))
+    positions = Positions(np.zeros(minutes.size, np.int64), 1, 1_704_067_200_000 + 60_000 * minutes, *here)
+    slots = list(plan_of_feed._slots(positions, settings))
+    chosen = sample_of(slots, settings, 500)
+    assert chosen == sample_of(slots, settings, 500) == sorted(chosen, key=lambda one: one.start_ms)
+    assert len(sample_of(slots, settings, math.inf)) == len(slots)
+    days = {}
+    for one in slots:
+        days.setdefault(settings.calendar.slot_in_period(one.start_ms).period, []).append(one in chosen)
+    taken = [day for day in days.values() if any(day)]
+    assert all(day == sorted(day, reverse=True) for day in taken) and sum(not all(day) for day in taken) <= 1
+    pings = [int(one.count.sum()) for one in chosen]
+    assert 500 <= sum(pings) < 500 + max(pings) and 4 <= len(taken) <= 5

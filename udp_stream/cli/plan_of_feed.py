@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 import msgspec
@@ -63,6 +64,9 @@ HATS_MIN = 5
 
 ABOUT = 0.95, 1.05
 
+SAMPLE_PINGS = 200_000
+"""Of more pings a sample is rehearsed: whole slots that hold at least as many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Positions:
@@ -73,12 +77,19 @@ class Positions:
     time_ms: NDArray[np.int64]
     lat: NDArray[np.float64]
     lon: NDArray[np.float64]
+    by_resolution: dict[int, NDArray[np.uint64]] = field(default_factory=dict)
+
+    def cells(self, resolution: int) -> NDArray[np.uint64]:
+        """The cell of each ping, computed once."""
+        if resolution not in self.by_resolution:
+            self.by_resolution[resolution] = cells_of(self.lat, self.lon, resolution)
+        return self.by_resolution[resolution]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One resolution and slot. Half of the pings lie in HATs of at least `plates`; the median plate visits `visits`
-    HATs; `is_longer`: the slot is longer than the file."""
+    HATs; `is_longer`: the slot is longer than the file; `rehearsed`: share of pings, 1 without a sample."""
 
     resolution: int
     slot: str
@@ -87,6 +98,7 @@ class Row:
     visits: int
     expected: Rehearsed
     is_longer: bool = False
+    rehearsed: float = 1.0
 
     @property
     def fineness(self) -> float:
@@ -111,7 +123,7 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
     for candidate in stepwise("rehearsing", list(_candidates(settings))):
         try:
             check(candidate)
-            rows.append(row_of(positions, candidate, entropy))
+            rows.append(row_of(positions, candidate, entropy, SAMPLE_PINGS))
         except ConfigError as error:
             left_out[f"H3 {candidate.hat.resolution}, {candidate.hat.slot}"] = str(error)
     if not rows:
@@ -126,24 +138,42 @@ def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> 
     return np.array(ours, dtype=np.int64)[place]
 
 
-def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
-    """Tabulate and rehearse; ConfigError if no HAT could be charged so little."""
+def row_of(positions: Positions, settings: Settings, entropy: Entropy, sample_pings: float = inf) -> Row:
+    """Tabulate, and rehearse all slots or a sample that holds so many pings; ConfigError if no HAT could be charged so
+    little."""
     slots = list(_slots(positions, settings))
+    chosen = sample_of(slots, settings, sample_pings)
     samples = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
     plates = np.concatenate([np.diff(counts.hat_rows) for counts in slots])
     visits = np.bincount(np.concatenate([counts.plate for counts in slots]), minlength=positions.plates)
     order = np.argsort(-plates, kind="stable")
     half = order[int(np.searchsorted(np.cumsum(samples[order]), samples.sum() / 2))]
     context = ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE, presence=settings.presence)
-    expected = rehearse(slots, context, MemoryLedger)
+    expected = rehearse(slots, context, MemoryLedger, chosen)
     first, last = np.quantile(positions.time_ms, (0.001, 0.999))  # without the few whose clocks are wrong
     is_longer = seconds_of("hat.slot", settings.hat.slot) > LONGER * float(last - first) / 1000
     sizes = int(plates.size), int(plates[half]), int(np.median(visits))
-    return Row(settings.hat.resolution, settings.hat.slot, *sizes, expected, is_longer)
+    rehearsed = sum(int(counts.count.sum()) for counts in chosen) / int(samples.sum())
+    return Row(settings.hat.resolution, settings.hat.slot, *sizes, expected, is_longer, rehearsed)
+
+
+def sample_of(slots: Sequence[SlotCounts], settings: Settings, pings: float) -> Sequence[SlotCounts]:
+    """Slots, in their order, that hold at least so many pings: of budget periods that are drawn, the same every time. A
+    period is taken from its first slot on, as later ones depend on what earlier ones have spent and told."""
+    periods: dict[str, list[SlotCounts]] = {}
+    for counts in slots:
+        periods.setdefault(settings.calendar.slot_in_period(counts.start_ms).period, []).append(counts)
+    chosen: list[SlotCounts] = []
+    for number in np.random.default_rng(0).permutation(len(periods)).tolist():
+        for counts in list(periods.values())[number]:
+            if pings > 0:
+                chosen.append(counts)
+                pings -= int(counts.count.sum())
+    return sorted(chosen, key=lambda counts: counts.start_ms)
 
 
 def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
-    cells = cells_of(positions.lat, positions.lon, settings.hat.resolution)
+    cells = positions.cells(settings.hat.resolution)
     plates = [b"%032d" % number for number in range(positions.plates)]
     unread = np.zeros(cells.size, dtype=np.int32)
     of_time = positions.time_ms, cells, unread, settings.calendar.slots
@@ -230,6 +260,12 @@ def print_feed(plan: FeedPlan, settings: Settings) -> Console:
         "baseline guess, + counts: errors of two guesses that need no release: the city's mean for every HAT, and a "
         "line in its pings per plate, both the best there are."
     )
+    most, least = (choose(row.rehearsed for row in plan.rows) for choose in (max, min))
+    if least < 1:
+        out.print(
+            f"A sample: the file has more than {SAMPLE_PINGS:,} pings, and rows rehearse {least:.0%} to {most:.0%} of "
+            "them, in whole slots from the beginning of periods on. Served and expected errors are of the sample."
+        )
     if start is not None:
         print_hours(out, start.expected.by_slot, settings.calendar.slots)
     for name, reason in plan.left_out.items():

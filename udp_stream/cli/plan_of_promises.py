@@ -17,7 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 from rich.console import Console
 
-from udp_stream.cli.plan_of_feed import FeedPlan, Positions, Row, row_of, verdict
+from udp_stream.cli.plan_of_feed import SAMPLE_PINGS, FeedPlan, Positions, Row, row_of, verdict
 from udp_stream.cli.report import print_rows, stepwise
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Entropy
@@ -27,7 +27,7 @@ from udp_stream.settings import Settings
 from udp_stream.settings.rules import check
 from udp_stream.settings.sections import BudgetSection, HatSection, PingsSection, PrivacySection, ReleaseSection
 from udp_stream.units import NANO
-from udp_stream.windows.tables import cell_name, cells_beside, cells_of
+from udp_stream.windows.tables import cell_name, cells_beside
 
 SMALL = 1.0
 """An epsilon at which add-remove is shown, too."""
@@ -84,13 +84,13 @@ def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Pr
     small = nano_of(SMALL, delta)
     budgets = [budget, budget // OF_A_SWAP, *([small] if small < budget // OF_A_SWAP else [])]
     try:
-        row = known if known and not hides else row_of(positions, plain, entropy)
+        row = known if known and not hides else row_of(positions, plain, entropy, SAMPLE_PINGS)
         found = [Promise("swap-values", epsilon, epsilon, row)]
         with _add_remove(positions, settings) as (hidden, cells, interval):
             for nano in stepwise("rehearsing add-remove", budgets):
                 asked = replace(hidden, budget=_budget(settings, nano))
                 check(asked)
-                row = known if known and hides and nano == budget else row_of(positions, asked, entropy)
+                row = known if known and hides and nano == budget else row_of(positions, asked, entropy, SAMPLE_PINGS)
                 found.append(Promise("add-remove", epsilon_of(nano, delta), epsilon_of(OF_A_SWAP * nano, delta), row))
     except ConfigError as error:
         return Promises([], delta, str(error))
@@ -113,7 +113,7 @@ def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Sett
         yield settings, 0, ""
         return
     here, interval = settings.hat, _interval(positions)
-    own = np.unique(cells_of(positions.lat, positions.lon, here.resolution)).tolist()
+    own = np.unique(positions.cells(here.resolution)).tolist()
     domain = {*own, *(cell for one in own for cell in cells_beside(one))}
     with NamedTemporaryFile("w", suffix=".cells") as file:
         file.writelines(f"{cell_name(cell)}\n" for cell in sorted(domain))

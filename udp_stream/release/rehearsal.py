@@ -142,17 +142,51 @@ class RehearsedCity:
         return np.asarray(np.maximum(mean + _scatter(mean) * own, SLOWEST))
 
 
-def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: Callable[[], Ledger]) -> Rehearsed:
-    """The likely errors of these slots, in their order; each invented city has a ledger of its own.
+def rehearse(
+    slots: Sequence[SlotCounts],
+    context: ReleaseContext,
+    new_ledger: Callable[[], Ledger],
+    sample: Sequence[SlotCounts] | None = None,
+) -> Rehearsed:
+    """The likely errors of these slots, or of a sample of them, in their order; each invented city has a ledger of its
+    own. Of a smaller sample half of the cities are released; guesses, which need no release, are of all slots.
 
     `context` is for this rehearsal only, and its bits are not those of a deployment. Raises what a release would:
     ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too large.
     """
     usual, hats = Usual.from_counts(slots), sum(counts.cells.size for counts in slots)
-    cities = 2 * min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
-    found = [_of_city(RehearsedCity(number, usual), slots, context, new_ledger()) for number in range(cities)]
+    pairs = min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
+    sample = slots if sample is None else sample
+    is_whole = len(sample) == len(slots)
+    released = range(2 * pairs if is_whole else pairs // 2 * 2)
+    found = [_of_city(RehearsedCity(number, usual), sample, context, new_ledger()) for number in released]
     error, constant, counts, served = np.mean([errors for errors, _ in found], axis=0).tolist()
+    if not is_whole:
+        cities = (RehearsedCity(number, usual) for number in range(2 * pairs))
+        guesses = [_guessed(city, slots, context.policy.max_speed) for city in cities]
+        constant, counts = np.mean(guesses, axis=0).tolist()
     return Rehearsed(error, constant, counts, served, found[0][1])
+
+
+def _guessed(city: RehearsedCity, slots: Iterable[SlotCounts], max_speed: int) -> tuple[float, float]:
+    """The errors of both guesses."""
+    hats = np.concatenate([_truth(counts, city.speeds(counts, max_speed)) for counts in slots], axis=1)
+    truth, pings, _ = hats
+    off, line_off = (float(np.average(np.abs(guess - truth), weights=pings)) for guess in _guesses(*hats))
+    return off, line_off
+
+
+def _guesses(truth: Floats, pings: Floats, plates: Floats) -> tuple[Floats, Floats]:
+    """The best constant for each HAT, and the best line on counts."""
+    return np.full(truth.size, np.average(truth, weights=pings)), line_on_counts(truth, pings, plates)
+
+
+def _truth(counts: SlotCounts, values: SlotValues) -> Floats:
+    """Rows: true means, pings, plates of each HAT."""
+    starts = values.starts[counts.hat_rows]
+    pings = np.diff(starts)
+    truth = np.add.reduceat(values.speed, starts[:-1]) / pings / QUANTA_PER_KMH
+    return np.array([truth, pings, np.diff(counts.hat_rows)])
 
 
 def _of_city(
@@ -172,32 +206,27 @@ def _of_city(
             int(pings[~np.isnan(value)].sum()), off,
         )  # fmt: skip
     truth, pings, plates, value, measured = np.concatenate(hats, axis=1)
-    constant = np.full(truth.size, np.average(truth, weights=pings))
-    value = np.where(np.isnan(value), constant, value)
-    guesses = value, constant, line_on_counts(truth, pings, plates)
+    constant, line = _guesses(truth, pings, plates)
+    guesses = np.where(np.isnan(value), constant, value), constant, line
     off, constant_off, line_off = (float(np.average(np.abs(guess - truth), weights=pings)) for guess in guesses)
     return (off, constant_off, line_off, float(np.average(measured, weights=pings))), by_slot
 
 
 def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger) -> Floats:
     """Rows: true means, pings, plates, estimates (NaN: none), whether a mean (or the noised sums) was released."""
-    starts = values.starts[counts.hat_rows]
-    pings = np.diff(starts)
-    truth = np.add.reduceat(values.speed, starts[:-1]) / pings / QUANTA_PER_KMH
     if (rules := context.presence) is not None:
         release_presence(counts, values, context, ledger, lambda _: None)
         estimates = context.smoothed((counts.start_ms, counts.end_ms), ledger)
         found = dict(zip(rules.cells.tolist(), (one.value_kmh for one in estimates), strict=True))
         value = np.array([found.get(cell, np.nan) for cell in counts.cells.tolist()])
-        return np.array([truth, pings, np.diff(counts.hat_rows), value, ~np.isnan(value)], dtype=np.float64)
+        return np.vstack([_truth(counts, values), value, ~np.isnan(value)])
     out = release_slot(counts, values, context, ledger, lambda _: None)
     means = [decode(payload).mean for payload in out.payloads.values()]
     value = np.array([np.nan if mean is None else mean.value_kmh for mean in means])
     if context.policy.forecasts:
         smoothed = context.smoothed((counts.start_ms, counts.end_ms), ledger)
         value = np.array([one.value_kmh for one in smoothed[: counts.cells.size]])
-    measured = [mean is not None for mean in means]
-    return np.array([truth, pings, np.diff(counts.hat_rows), value, measured], dtype=np.float64)
+    return np.vstack([_truth(counts, values), value, [mean is not None for mean in means]])
 
 
 def line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
