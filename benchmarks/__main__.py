@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.words import words
-from udp_stream.forecast.presence import PresenceMemory
+from udp_stream.forecast.add_remove import AddRemoveMemory
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -29,8 +29,8 @@ from udp_stream.pings.json import JSON, mapped_form
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.planning.plan import plan_hat, terms_at
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.road import estimate_hats, release_slot
-from udp_stream.runtime import Embedded, release_sink
+from udp_stream.release.pipeline import estimate_hats, release_slot
+from udp_stream.runtime import EmbeddedRuntime, release_sink
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.files import read_messages
 from udp_stream.trial.fleet import IST, Fleet
@@ -99,7 +99,7 @@ def bench_replay(path: Path, pings: int) -> None:
         place = LedgerSection(url=str(path.parent / f"ledger{time.monotonic_ns()}"))
         with ledger_and_keys(place) as (ledger, keys), (path.parent / "out").open("wb") as out:
             write = release_sink(lambda lines: out.writelines(line + b"\n" for line in lines))
-            runtime = Embedded(settings, ledger, OsEntropy(), keys.hash_plate, "bench", write)
+            runtime = EmbeddedRuntime(settings, ledger, OsEntropy(), keys.hash_plate, "bench", write)
             runtime.run(read_messages(str(path)))
 
     alone = best_of(2, decode_only)
@@ -235,11 +235,11 @@ def bench_slot() -> None:
     say("closing a slot", f"{best_of(2, lambda: tabulate(columns)) / 2:.3f} us per ping", "sort, repeats, counts")
 
 
-def bench_presence_map() -> None:
+def bench_add_remove_map() -> None:
     """A slot of the map under add-remove neighbours: forecast, and learn from noised sums."""
 
     def slots(cells: int) -> None:
-        memory = PresenceMemory(np.arange(cells, dtype=np.uint64), 25.0, 30, 1.0, 115.0)
+        memory = AddRemoveMemory(np.arange(cells, dtype=np.uint64), 25.0, 30, 1.0, 115.0)
         rng = np.random.default_rng(cells)
         for hour in range(6):
             weight = rng.gamma(0.3, 20.0, cells)
@@ -250,7 +250,7 @@ def bench_presence_map() -> None:
     say("the map of 600 cells, a slot", f"{many * 1e3:.1f} ms", f"{many / few:.1f} x the time of 60 cells")
 
 
-def bench_road() -> None:
+def bench_pipeline() -> None:
     rng, pings = np.random.default_rng(3), SLOT_HATS * SLOT_PLATES * 2
     slot = SlotPings(
         0, 3_600_000, tuple(b"%06d" % i for i in range(6000)), (np.arange(pings) // 2 % 6000).astype(np.uint32),
@@ -360,8 +360,8 @@ def main() -> None:
         bench_open_pings(path)
         bench_replay(path, pings)
     bench_slot()
-    bench_presence_map()
-    bench_road()
+    bench_add_remove_map()
+    bench_pipeline()
     bench_noise()
     bench_cdf()
     bench_grouping()

@@ -15,7 +15,7 @@ weighed by pings, and divided by the constant's; after the slash over HATs of at
   cell, and no HAT's own release but through these numbers;
 * noise-free: each HAT forecast by our model from the *true* means of all others of its slot and of earlier ones.
 
-Under add-remove neighbours (`benchmarks/presence.py`) HATs outside of the domain keep the constant.
+Under add-remove neighbours (`benchmarks/add_remove.py`) HATs outside of the domain keep the constant.
 
 Incidents (`benchmarks/incidents.py`) stand beside the error of the same days: one can be had for the other.
 """
@@ -31,11 +31,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.add_remove import AddRemoveRun, add_remove_incidents, run_add_remove
 from benchmarks.cdfs import PLATES, DayShapes, figures
 from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, run_without_forecasts
 from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.incidents import FACTORS, WINDOWS, Incident, incidents, shown_of
-from benchmarks.presence import PresenceRun, presence_incidents, run_presence
 from benchmarks.train_prior import trained
 from udp_stream.forecast.model import Coefficients
 from udp_stream.trial.fleet import Fleet, FleetColumns
@@ -308,21 +308,21 @@ PRESENCE = (10.0, False), (4.0, False), (10.0, True)
 """Epsilons at delta 1e-6 of a plate's day, and whether numbers of plates are asked."""
 
 
-def print_presence(feeds: Feeds, seeds: int) -> None:
+def print_add_remove(feeds: Feeds, seeds: int) -> None:
     print(
         f"add-remove neighbours, H3 7: error over the constant's; held by 95 % intervals, by plates {bins_named(SIZES)}"
     )
     for epsilon, plates in PRESENCE:
         for names in [[name] for name in feeds.names] + [list(TWO_DAYS)] * (set(TWO_DAYS) <= set(feeds.names)):
             days = [feeds.day(name, 7) for name in names]
-            runs = [run_presence(days, seed, epsilon, plates)[-1] for seed in range(seeds)]
+            runs = [run_add_remove(days, seed, epsilon, plates)[-1] for seed in range(seeds)]
             print(f"{epsilon:g} {' after '.join(names[::-1]):<28} {_presence(days[-1], runs, plates)}", flush=True)
     for epsilon in (10.0, 4.0):
         found: dict[tuple[int, int], list[list[Incident]]] = {
             window: [
                 each
                 for name, seed in product(feeds.names, range(seeds))
-                if (each := presence_incidents(feeds.day(name, 7), seed, window, FACTORS, epsilon))
+                if (each := add_remove_incidents(feeds.day(name, 7), seed, window, FACTORS, epsilon))
             ]
             for window in WINDOWS
         }
@@ -331,7 +331,7 @@ def print_presence(feeds: Feeds, seeds: int) -> None:
             print(f"{epsilon:g} x {factor:g}: {_by_window(by_window)}", flush=True)
 
 
-def _presence(day: Day, runs: Sequence[PresenceRun], plates: bool) -> str:
+def _presence(day: Day, runs: Sequence[AddRemoveRun], plates: bool) -> str:
     here = runs[0].inside
     held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
     large, pings = here & (day.plates >= 10), np.where(here, day.pings, 0)
@@ -425,7 +425,7 @@ def main() -> None:
         "hours": lambda: print_hours(feeds, asked.seeds),
         "cdf": lambda: print_cdfs(feeds, asked.seeds),
         "distance": lambda: print_by_distance(feeds, asked.seeds),
-        "presence": lambda: print_presence(feeds, asked.seeds),
+        "presence": lambda: print_add_remove(feeds, asked.seeds),
     }
     wanted = asked.tables.split(",")
     if not tables.keys() >= set(wanted):

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.forecast_days import Day
+from udp_stream.forecast.anomalies import NOT_CLIPPED
 from udp_stream.forecast.model import Coefficients, FilterBank, ReleasedHats, SlotPrior, prior_of
-from udp_stream.forecast.news import NOT_CLIPPED
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.release.rehearsal import line_on_counts
 

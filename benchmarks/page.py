@@ -19,7 +19,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-import udp_stream.board
+import udp_stream.dashboard
 from benchmarks.__main__ import best_in_turn, say
 from benchmarks.words import words
 from tests.board import crowded, get, wait_for
@@ -75,7 +75,7 @@ def bare(folder: Path, address: str) -> Iterator[str]:
     """A server of the same shapes, and of no records."""
     folder.mkdir()
     for file in ("leaflet.js", "leaflet.css"):
-        copy(Path(udp_stream.board.__file__).parent / "static" / "leaflet" / file, folder)
+        copy(Path(udp_stream.dashboard.__file__).parent / "static" / "leaflet" / file, folder)
     (folder / "index.html").write_text(BARE)
     (folder / "outlines.json").write_bytes(get(f"{address}/v1/outlines")[2])
     shapes = [one["geometry"] for one in json.loads(get(f"{address}/v1/places")[2])["features"]]

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from lab.process import Program, Running, launch
+from lab.process import Program, RunningService, launch
 from lab.services import kafka_and_redis
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
@@ -24,8 +24,8 @@ from streams.topics import create_topics, read_releases, topics_of
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.opening import ledger_place
-from udp_stream.logs import say
-from udp_stream.release.facts import PublishedRelease, QueryRecorded, Summary, hat_recorded
+from udp_stream.logs import log_message
+from udp_stream.release.events import PublishedRelease, QueryRecorded, Summary, hat_recorded
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import decode_result, moment_of
 from udp_stream.settings import Settings, load
@@ -54,7 +54,7 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
             "ledger.client={}",
         ]
         settings = load(arguments.config, flags)
-        say(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
+        log_message(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
         bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)
         create_topics(settings.kafka)
         with Feed(settings.kafka, topics.pings.name, 100, Pace()) as feed:
@@ -79,19 +79,19 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
         return releases, estimates, summary
 
 
-def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags: list[str]) -> Running:
+def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags: list[str]) -> RunningService:
     folder.mkdir()
     config = () if arguments.config is None else ("--config", str(arguments.config.absolute()))
     overrides = [part for flag in flags for part in ("--set", flag)]
     command = (sys.executable, "-m", "udp_stream", "worker", *config, *overrides)
     program = Program("udp-stream worker", command, folder, lambda _pid: SERVING in program.log.read_bytes())
-    running = Running(program, launch(program))
+    running = RunningService(program, launch(program))
     stack.callback(running.stop)
     return running
 
 
 def _until_settled(
-    settings: Settings, last: str, workers: list[Running], told: Callable[[int, int], None]
+    settings: Settings, last: str, workers: list[RunningService], told: Callable[[int, int], None]
 ) -> list[PublishedRelease]:
     releases = dict[str, PublishedRelease]()
     slots = set[str]()

@@ -32,7 +32,7 @@ from udp_stream.mechanisms.means import (
     ArrayAveraging,
     Grouping,
     MeanPlan,
-    Projected,
+    ProjectedMean,
     concentration_radius,
     levy_cap,
     means_of_arrays,
@@ -59,7 +59,7 @@ def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], dr
 def _on_lattice(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> tuple[Integers, Integers, Integers]:
     """For each draw: its statistic in steps of its lattice, the noise's scale t there, and the steps' shift."""
     mechanism = MECHANISMS[plan.mechanism]
-    if isinstance(mechanism, Projected):
+    if isinstance(mechanism, ProjectedMean):
         means = means_of_arrays(plan, samples)
         sums, sensitivities = projected_queries(plan, means, *mechanism.intervals(plan, means, bits, draws))
     else:

@@ -22,7 +22,7 @@ from udp_stream.errors import UsageError
 from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.queries.plane import Plane
 
-IDX_IMAGES, ASKED_SHARE = 2051, 7
+IDX_IMAGES, REQUESTED_SHARE = 2051, 7
 """The magic number of MNIST's images; of images in one file each seventh is asked about, as in theirs (10,000)."""
 
 COLLISIONS = 200_000
@@ -61,10 +61,10 @@ def _images(name: str, data: bytes, path: Path) -> Images:
         raise UsageError(
             f"{path}: expected {count} images of {rows} x {columns} bytes, got {max(0, len(data) - 16)} bytes"
         )
-    if count < ASKED_SHARE:
-        raise UsageError(f"{path}: expected at least {ASKED_SHARE} images, got {count}")
+    if count < REQUESTED_SHARE:
+        raise UsageError(f"{path}: expected at least {REQUESTED_SHARE} images, got {count}")
     pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, offset=16).reshape(count, rows * columns)
-    is_asked = np.arange(count) % ASKED_SHARE == ASKED_SHARE - 1
+    is_asked = np.arange(count) % REQUESTED_SHARE == REQUESTED_SHARE - 1
     return Images(name, pixels[~is_asked], pixels[is_asked])
 
 

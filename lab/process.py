@@ -104,7 +104,7 @@ class Child:
 
 
 @dataclass
-class Running:
+class RunningService:
     """A service that has answered. Its address stays the same through restarts; `child` does not."""
 
     program: Program

@@ -19,7 +19,7 @@ from lab.data import PointCloud, Setup, Trajectories, drawn_points
 from lab.results import Curve, Figure, Finding, Findings, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
-from udp_stream.queries.elimination import BELOW, IN, Between, Budgeting, Elimination, How, Split, State, undecided
+from udp_stream.queries.elimination import BELOW, IN, BandRule, Elimination, How, QueryBudget, Split, State, undecided
 from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import Draw, draw_radial
@@ -72,7 +72,7 @@ Attempt: TypeAlias = tuple[float, float]
 Randomness: TypeAlias = Mapping[tuple[str, str], tuple[Bits, Draw]]
 """By split and way of asking."""
 
-Errors: TypeAlias = Sequence[Callable[[Budgeting, Elimination, State], float]]
+Errors: TypeAlias = Sequence[Callable[[QueryBudget, Elimination, State], float]]
 Ask = Callable[[Integers, Any, float], tuple[Any, Errors]]
 """A query of these positions, about a place, with its parameter; and the signed error of its answer; of the answer by
 the other threshold, too."""
@@ -146,7 +146,7 @@ def _try(
         for name, how in trial.ways:
             for points, place in questions if (split, name) in randomness else ():
                 query, errors = trial.ask(points, place, columns["parameter"])
-                terms = Budgeting.alike(cost, len(points), how, SPLITS[split])
+                terms = QueryBudget.alike(cost, len(points), how, SPLITS[split])
                 terms = terms.baseline() if split == "BM" else terms
                 pie = query.elimination(terms)
                 state = pie.run(points, *randomness[split, name])
@@ -438,7 +438,7 @@ def a_day(
         at = np.searchsorted(seen, plates)
         amounts = allowance(left[at], number, len(day), cost.nano) if method != BM else cost.nano / len(day)
         budgets = np.maximum(np.minimum(amounts, left[at]), 1.0).astype(np.int64)
-        terms = Budgeting("zcdp", budgets, how, SPLITS[SPLIT])
+        terms = QueryBudget("zcdp", budgets, how, SPLITS[SPLIT])
         terms = terms if method == PM else terms.baseline()
         query = RangeCount(Rectangle(*place, WIDTH, WIDTH))
         pie = query.elimination(terms)
@@ -517,10 +517,10 @@ class Threshold:
     """Is a count of N people below q N, in the central model (Appendix C, Algorithm 9, which prints *above* for Yes)?
 
     The count is phi, and the only "position" of the run (`how` "point"); it moves by at most one with each person. Its
-    holder is the only "plate". Rounds end when it is surely on one side of q N. With `Budgeting.baseline` it is BM1.
+    holder is the only "plate". Rounds end when it is surely on one side of q N. With `QueryBudget.baseline` it is BM1.
 
     >>> import os
-    >>> query, budgeting = Threshold(share=0.3, people=10_000), Budgeting("zcdp", np.array([10**7]), "point")
+    >>> query, budgeting = Threshold(share=0.3, people=10_000), QueryBudget("zcdp", np.array([10**7]), "point")
     >>> pie = query.elimination(budgeting)
     >>> state = pie.run(np.array([[1200]]), os.urandom)
     >>> query.answer(budgeting, pie, state), int(state.charged[0])  # one round of 64: 10^7 / 64
@@ -540,10 +540,10 @@ class Threshold:
     def limit(self) -> float:
         return self.share * self.people
 
-    def elimination(self, budgeting: Budgeting) -> Elimination:
-        return budgeting.elimination(np.ravel, Between(self.limit, self.limit), dimensions=1, steps_per_unit=1)
+    def elimination(self, budgeting: QueryBudget) -> Elimination:
+        return budgeting.elimination(np.ravel, BandRule(self.limit, self.limit), dimensions=1, steps_per_unit=1)
 
-    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> tuple[bool, bool]:
+    def answer(self, budgeting: QueryBudget, pie: Elimination, state: State) -> tuple[bool, bool]:
         """Whether the count is below q N, by a round's side or the average of all; and whether that is sure."""
         if state.status[0] != IN:
             return bool(state.status[0] == BELOW), True

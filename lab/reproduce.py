@@ -26,8 +26,8 @@ from lab.results import Curve, Experiment, Figure, Finding, Outcome, Row
 from udp_stream.cli.outputs import FileRole, require_distinct, used_files
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
+from udp_stream.export_formats import as_text, csv_line
 from udp_stream.files import named
-from udp_stream.forms import as_text, csv_line
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane

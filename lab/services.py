@@ -31,15 +31,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from lab.process import HOST, PRIVATE_UMASK, Program, Running, launch, on_free_ports, temporary_folder
+from lab.process import HOST, PRIVATE_UMASK, Program, RunningService, launch, on_free_ports, temporary_folder
 from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
-from udp_stream.logs import say
+from udp_stream.logs import log_message
 
 KAFKA, JAVA_LEAST = "4.3.0", 17  # the broker of Kafka 4 asks for that Java
 FETCHES_AT_ONCE, FETCH_SECONDS = 4, 60
 SERVICES = "services"  # the extra that has what trials need
 
-_Started = TypeVar("_Started", bound=Running)
+_Started = TypeVar("_Started", bound=RunningService)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ FORMAT_SECONDS, ANSWER_SECONDS, ANSWER_BYTES_MAX = 60, 5.0, 2**20
 
 
 @dataclass
-class RunningKafka(Running):
+class RunningKafka(RunningService):
     """A broker that has answered at `bootstrap` (host:port)."""
 
     bootstrap: str
@@ -282,7 +282,7 @@ maxmemory-policy noeviction
 
 
 @dataclass
-class RunningRedis(Running):
+class RunningRedis(RunningService):
     """A server that has answered at `url`."""
 
     url: str
@@ -365,8 +365,10 @@ def services(_arguments: argparse.Namespace, _settings: object) -> None:
         bootstrap, url = running.kafka.bootstrap, running.redis.url
         # Flushed: a program that reads them through a pipe would wait until the end for them.
         print(f"KAFKA_BOOTSTRAP={bootstrap}\nREDIS_URL={url}", flush=True)
-        say(f"for other verbs: --set kafka.bootstrap={bootstrap} --set ledger.url={url}")
-        say("the tests take both lines above as variables; Ctrl-C ends Kafka and Redis, and deletes what they hold")
+        log_message(f"for other verbs: --set kafka.bootstrap={bootstrap} --set ledger.url={url}")
+        log_message(
+            "the tests take both lines above as variables; Ctrl-C ends Kafka and Redis, and deletes what they hold"
+        )
         with suppress(KeyboardInterrupt):  # Ctrl-C is how a person stops it
             while True:
                 running.kafka.fail_if_ended()

@@ -12,7 +12,7 @@ import numpy as np
 from lab.data import BUSIEST, ITMS_MAX_KMH, DataSet, Setup, all_hats, choices, data_sets, weights_of
 from lab.results import Curve, Figure, Finding, Findings, Found, Panel, Points, Results, Row, Rows, Tables, about, but
 from udp_stream.mechanisms.base import SamplesPerPlate
-from udp_stream.mechanisms.means import Baseline, Optimal
+from udp_stream.mechanisms.means import Baseline, OptimalCappedSum
 from udp_stream.mechanisms.noise import pure
 from udp_stream.planning.suppression import (
     HatErrors,
@@ -47,7 +47,7 @@ def worst_rows(setup: Setup, data: DataSet, epsilon: float) -> Found:
         found = []
         for hat in hats:
             baseline, optimal = (
-                rule.plan(hat.counts, cost, data.range, "best-fit") for rule in (Baseline(), Optimal())
+                rule.plan(hat.counts, cost, data.range, "best-fit") for rule in (Baseline(), OptimalCappedSum())
             )
             caps = hat.counts.worst_case_cap(NANO / cost.nano), optimal.cap
             least = hat.counts.errors_at_every_count(NANO / cost.nano).min() * data.range.width

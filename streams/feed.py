@@ -25,7 +25,7 @@ from streams.topics import BOOTSTRAP_MS, client_options, partitions_of, unreacha
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
 from udp_stream.logs import BROKER
 from udp_stream.pings.decode import plate_name
-from udp_stream.pings.json import PLAIN, FeedForm, Single, single_ping, times_of
+from udp_stream.pings.json import PLAIN, FeedForm, SinglePing, single_ping, times_of
 from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import KafkaSection
 
@@ -55,14 +55,14 @@ def partition_of(plate: str, partitions: int) -> int:
     return crc32(digest) % partitions
 
 
-def _single_ping(message: bytes, form: FeedForm) -> Single | None:
+def _single_ping(message: bytes, form: FeedForm) -> SinglePing | None:
     if not form.is_plain:
         return single_ping(message, form.mapping)
     try:
         ping = _ping(message)
     except (msgspec.DecodeError, RecursionError):
         return single_ping(message, form.mapping)
-    single = Single(ping.license_plate, ping.observationDateTime, len(bytes(ping.speed)))
+    single = SinglePing(ping.license_plate, ping.observationDateTime, len(bytes(ping.speed)))
     return single if single.plate.strip() else None
 
 

@@ -38,8 +38,17 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 
-from streams.topics import RIGHTS, Binding, Topic, client_options, partitions_of, raised, refusal, unreachable_in_loop
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, Lost, PrivacyRefused
+from streams.topics import (
+    RIGHTS,
+    LedgerIdentity,
+    Topic,
+    client_options,
+    partitions_of,
+    raised,
+    refusal,
+    unreachable_in_loop,
+)
+from udp_stream.errors import ConfigError, DataLoss, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.logs import counted
 from udp_stream.settings.sections import KafkaSection
 
@@ -178,7 +187,7 @@ def _fits(batch: _Batch, one: OutgoingRecord) -> bool:
     return batch[2].append(timestamp=None, key=one.key, value=one.value, headers=one.headers) is not None
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """Where to resume a partition, and the metadata committed with it; offset -1 if nothing was ever committed."""
 
     offset: int
@@ -208,7 +217,7 @@ _LOST = (
 )
 
 
-class StrictlyOnce:
+class TransactionalPublisher:
     """Records and checkpoint in one transaction; `begin` makes one."""
 
     def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
@@ -218,7 +227,7 @@ class StrictlyOnce:
         self._closed = False
 
     @classmethod
-    async def begin(cls, kafka: KafkaSection, shard: TP) -> StrictlyOnce:
+    async def begin(cls, kafka: KafkaSection, shard: TP) -> TransactionalPublisher:
         """Fence off the former owner of the shard. DependencyUnavailable if the broker begins no transactions."""
         producer = AIOKafkaProducer(
             **client_options(kafka),
@@ -235,7 +244,7 @@ class StrictlyOnce:
             raise no_transaction(kafka, error) from error
         return cls(producer, kafka.group)
 
-    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]) -> None:
         """One transaction. It is committed only after every record was taken; after any error, never by us. `Fenced`
         also if it is closed meanwhile; then the next owner finds out whether it was committed."""
         self._under_way = asyncio.ensure_future(self._transact(records, checkpoint))
@@ -252,7 +261,7 @@ class StrictlyOnce:
                 ) from error
             raise DependencyUnavailable(f"Kafka did not take a slot's releases: {error}") from error
 
-    async def _transact(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+    async def _transact(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]) -> None:
         offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in checkpoint.items()}
         await self._producer.begin_transaction()
         await write_batched(self._producer, records)
@@ -307,7 +316,7 @@ class Offsets:
     def _thread(self) -> Any:
         return self._app.consumer._thread  # type: ignore[attr-defined]
 
-    async def commit(self, offsets: Mapping[TP, Committed]) -> bool:
+    async def commit(self, offsets: Mapping[TP, CommittedOffset]) -> bool:
         """Commit; False, and nothing committed, if a partition is no longer ours."""
         commits = {
             TopicPartition(*tp): OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()
@@ -344,11 +353,11 @@ class Offsets:
                         raise
             await asyncio.sleep(AGAIN_S)
 
-    async def committed(self, tps: Collection[TP]) -> dict[TP, Committed]:
+    async def committed(self, tps: Collection[TP]) -> dict[TP, CommittedOffset]:
         """The last commit of each partition. It waits until the broker knows: right after its start it does not."""
         return await self._thread.call_thread(self._fetch, tps) if tps else {}
 
-    async def _fetch(self, tps: Collection[TP]) -> dict[TP, Committed]:
+    async def _fetch(self, tps: Collection[TP]) -> dict[TP, CommittedOffset]:
         """Like the client's own (aiokafka 0.14), but an error that stands beside all partitions is one.
 
         A coordinator that is being loaded, after a broker's start, answers with such an error and without partitions.
@@ -460,23 +469,23 @@ class Offsets:
         return found
 
 
-def shortened(tp: TP, end: int, read_to: int) -> Lost:
+def shortened(tp: TP, end: int, read_to: int) -> DataLoss:
     """What to raise where a partition ends before what was read of it."""
-    return Lost(
+    return DataLoss(
         f"{tp.topic}[{tp.partition}] ends at offset {end}, but was read up to {read_to} before: its broker has lost "
         "the end of it, or the topic was made anew and the group's commits were kept. `udp-stream worker "
         "--accept-loss` continues without what is lost, from the first record that there is"
     )
 
 
-def _commits_in(response: Any, tps: Collection[TP]) -> dict[TP, Committed]:
+def _commits_in(response: Any, tps: Collection[TP]) -> dict[TP, CommittedOffset]:
     """The commit of each partition; KafkaError if the answer tells of an error, or lacks one."""
     _require_ok(response.error_code)
-    found: dict[tuple[str, int], Committed] = {}
+    found: dict[tuple[str, int], CommittedOffset] = {}
     for topic, partitions in response.topics:
         for partition, offset, metadata, code in partitions:
             _require_ok(code)
-            found[topic, partition] = Committed(offset, metadata or "")
+            found[topic, partition] = CommittedOffset(offset, metadata or "")
     if found.keys() != set(tps):
         raise KafkaError(f"expected the commits of {sorted(tps)}, got those of {sorted(found)}")
     return {tp: found[tp] for tp in tps}
@@ -525,18 +534,18 @@ async def records_of(kafka: KafkaSection, topic: Topic, latest: int | None = Non
         await consumer.stop()
 
 
-class _Claim(msgspec.Struct, frozen=True):
+class _Registration(msgspec.Struct, frozen=True):
     ledger: str
     partitions: int = 0  # of the pings; 0: an older version wrote it
 
 
-async def claim(kafka: KafkaSection, topic: Topic, binding: Binding, producer: Producer) -> None:
+async def register(kafka: KafkaSection, topic: Topic, binding: LedgerIdentity, producer: Producer) -> None:
     """Work on this ledger from now on. PrivacyRefused if the deployment works on another one, ConfigError if it began
     with another number of partitions, DependencyUnavailable if the broker does not tell.
     """
     first = await _first(kafka, topic)
     if first is None:
-        ours = _Claim(binding.text, kafka.partitions)
+        ours = _Registration(binding.text, kafka.partitions)
         await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(ours), partition=0)])
         first = await _first(kafka, topic)
     binding.require(first.ledger if first else None, f"the deployment ({topic.name} at {kafka.bootstrap})")
@@ -544,17 +553,17 @@ async def claim(kafka: KafkaSection, topic: Topic, binding: Binding, producer: P
         raise ConfigError(raised("kafka.partitions", kafka.partitions, first.partitions))
 
 
-def claimed(kafka: KafkaSection, topic: Topic) -> Binding | None:
+def registered(kafka: KafkaSection, topic: Topic) -> LedgerIdentity | None:
     """On what the deployment works, None if no worker has claimed anything. Raises as `read_topic`, and PrivacyRefused
     for a claim that cannot be read."""
     first = _said(read_topic(kafka, topic))
     try:
-        return None if first is None else Binding.read(first.ledger)
+        return None if first is None else LedgerIdentity.read(first.ledger)
     except ValueError as error:
         raise PrivacyRefused(f"{topic.name}: expected a claim of a ledger in its first record: {error}") from error
 
 
-async def _first(kafka: KafkaSection, topic: Topic) -> _Claim | None:
+async def _first(kafka: KafkaSection, topic: Topic) -> _Registration | None:
     try:
         records = await asyncio.wait_for(records_of(kafka, topic), SECONDS_MAX)
     except (KafkaError, TimeoutError) as error:
@@ -562,11 +571,11 @@ async def _first(kafka: KafkaSection, topic: Topic) -> _Claim | None:
     return _said(records)
 
 
-def _said(records: Sequence[Any]) -> _Claim | None:
+def _said(records: Sequence[Any]) -> _Registration | None:
     if not records:
         return None
     try:
-        return msgspec.json.decode(records[0].value, type=_Claim)
+        return msgspec.json.decode(records[0].value, type=_Registration)
     except msgspec.DecodeError:
         # Not None: there is a claim, and `require` refuses one that names no ledger.
-        return _Claim("")
+        return _Registration("")

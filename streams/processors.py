@@ -19,18 +19,19 @@ import msgspec
 import numpy as np
 from faust.types import TP
 
-from streams.kafka import Committed, Headers, Offsets, OutgoingRecord, Producer, shortened
+from streams.kafka import CommittedOffset, Headers, Offsets, OutgoingRecord, Producer, shortened
 from streams.records import query_records, release_records, smoothed_records, withdrawal_records
-from streams.topics import OTHER_QUERIES, Binding, Topics, mark_header, mark_in, other_version
-from udp_stream.errors import ConfigError, Fenced, Lost
+from streams.topics import OTHER_QUERIES, LedgerIdentity, Topics, mark_header, mark_in, other_version
+from udp_stream.errors import ConfigError, DataLoss, Fenced
 from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.pings.times import parse_timestamps
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import SlotPlan
+from udp_stream.release.add_remove import record_add_remove_slot
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
-from udp_stream.release.facts import (
+from udp_stream.release.events import (
     Observer,
     PublishedRelease,
     QueriesPublished,
@@ -41,29 +42,28 @@ from udp_stream.release.facts import (
     report_to,
     slot_published,
 )
-from udp_stream.release.presence import record_presence
-from udp_stream.release.query_road import QuerySet, report_answers
+from udp_stream.release.pipeline import RecordedSlot, factors_once, record_city, record_slot, slot_norms, slot_sums
+from udp_stream.release.query_pipeline import QuerySet, report_answers
 from udp_stream.release.record import decode, kind_of, moment_of
-from udp_stream.release.road import RecordedSlot, factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.release.withdrawal import unpublished_withdrawals
-from udp_stream.runtime import say_ahead
+from udp_stream.runtime import log_clock_ahead
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle import wire
 from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import PLANNER, Reject, SendChunks, SourceProtocol, decode_message, encode_message
+from udp_stream.shuffle.wire import PLANNER, SendChunks, SendRefused, SourceProtocol, decode_message, encode_message
 from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.slots import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import FeedCheck, ReadingRules, RefusedMessage, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotCounts, tabulate
 
 
-class Common(NamedTuple):
+class ProcessorContext(NamedTuple):
     """What both processors of a worker work with. `queries` are those that are asked, if any are. Clocks of the
     log that are ahead of `back_to_ms` go back."""
 
     topics: Topics
     offsets: Offsets
     producer: Producer
-    binding: Binding
+    binding: LedgerIdentity
     accept_loss: bool = False
     observers: Sequence[Observer] = ()
     queries: QuerySet | None = None
@@ -84,11 +84,11 @@ class Assignment:
 A = TypeVar("A", bound=Assignment)
 
 
-class Place(NamedTuple):
+class PartitionStart(NamedTuple):
     """A partition that becomes ours: its last commit, the first offset that is left, and that of its next record."""
 
     tp: TP
-    committed: Committed
+    committed: CommittedOffset
     first: int
     end: int
 
@@ -104,7 +104,7 @@ class Partitions(ABC, Generic[A]):
     lost: str
     """What it means that records of this topic are gone, in words."""
 
-    def __init__(self, topic: str, common: Common) -> None:
+    def __init__(self, topic: str, common: ProcessorContext) -> None:
         self._topic, self._topics, self._offsets, self._producer, self._binding = topic, *common[:4]
         self._accept_loss, self._queries = common.accept_loss, common.queries
         self._back_to_ms = common.back_to_ms
@@ -135,7 +135,7 @@ class Partitions(ABC, Generic[A]):
             committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
             ends = await self._offsets.ends(tps)
             for tp in tps:
-                assignments[tp.partition] = await resume(Place(tp, committed[tp], first[tp], ends[tp]))
+                assignments[tp.partition] = await resume(PartitionStart(tp, committed[tp], first[tp], ends[tp]))
             if revocations == self._revocations:
                 self._assignments = assignments
         if self._goes_back and revocations == self._revocations:
@@ -186,9 +186,9 @@ class Partitions(ABC, Generic[A]):
                 for assigned, to in moved:
                     assigned.committed = to
 
-    def _commits(self, moved: Sequence[tuple[A, Any]]) -> dict[TP, Committed]:
+    def _commits(self, moved: Sequence[tuple[A, Any]]) -> dict[TP, CommittedOffset]:
         return {
-            TP(self._topic, assigned.partition): Committed(to.offset, self._metadata(assigned, to))
+            TP(self._topic, assigned.partition): CommittedOffset(to.offset, self._metadata(assigned, to))
             for assigned, to in moved
         }
 
@@ -205,12 +205,12 @@ class Partitions(ABC, Generic[A]):
     def _require(self, tp: TP, first: int, offset: int) -> None:
         """Lost if the partition begins, at `first`, behind this offset."""
         if first > offset and not self._accept_loss:
-            raise Lost(
+            raise DataLoss(
                 f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {offset} on: "
                 f"{self.lost}. `udp-stream worker --accept-loss` continues without them"
             )
 
-    def _restart_offset(self, place: Place, read_to: int) -> int | None:
+    def _restart_offset(self, place: PartitionStart, read_to: int) -> int | None:
         """Where to read the partition again if it ends before what was read of it: at its first record, as the consumer
         does. None if it has all from the commit on. Lost unless `accept_loss`."""
         self._require(place.tp, place.first, place.committed.offset)
@@ -222,7 +222,7 @@ class Partitions(ABC, Generic[A]):
         return place.first
 
     @abstractmethod
-    def _fenced(self, tps: set[TP]) -> AbstractAsyncContextManager[Callable[[Place], Awaitable[A]]]:
+    def _fenced(self, tps: set[TP]) -> AbstractAsyncContextManager[Callable[[PartitionStart], Awaitable[A]]]:
         """Fence off former owners; what it yields resumes a partition from its checkpoint."""
 
     @abstractmethod
@@ -286,27 +286,27 @@ class SourceProcessor(Partitions[_Source]):
 
     def __init__(
         self,
-        common: Common,
+        common: ProcessorContext,
         rules: ReadingRules,
         idle_s: float,
-        look: Look = lambda _messages, _read: None,
+        check: FeedCheck = lambda _messages, _read: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(common.topics.pings.name, common)
-        self._rules, self._idle_s, self._look, self._clock = rules, idle_s, look, clock
+        self._rules, self._idle_s, self._check, self._clock = rules, idle_s, check, clock
 
     @asynccontextmanager
-    async def _fenced(self, _tps: set[TP]) -> AsyncIterator[Callable[[Place], Awaitable[_Source]]]:
+    async def _fenced(self, _tps: set[TP]) -> AsyncIterator[Callable[[PartitionStart], Awaitable[_Source]]]:
         """Nothing keeps a former owner from sending: it sends the same chunks, under the same ids."""
         yield self._resume
 
-    async def _resume(self, place: Place) -> _Source:
+    async def _resume(self, place: PartitionStart) -> _Source:
         start, asked_before = self._start(place)
         reader, shards, of = SourceReader(self._rules, start), self._topics.parts.partitions, place.tp.partition
         protocol = SourceProtocol(of, shards, reader, self._periods, self._asked, asked_before)
         return _Source(of, protocol, self._clock())
 
-    def _start(self, place: Place) -> tuple[SourceCheckpoint, str]:
+    def _start(self, place: PartitionStart) -> tuple[SourceCheckpoint, str]:
         """Where to resume, and for which queries moments were sent up to there.
 
         The watermark stays, also where a log is read again: what is closed may not be counted again. What is refused
@@ -328,7 +328,7 @@ class SourceProcessor(Partitions[_Source]):
         if self._back_to_ms is not None and watermark is not None:
             ahead_ms = self._rules.through_at(watermark) - self._back_to_ms()
             if ahead_ms > 0:
-                say_ahead(ahead_ms / 1000, resets=True)
+                log_clock_ahead(ahead_ms / 1000, resets=True)
                 return SourceCheckpoint(offset, rejected_through=rejected_through), metadata.asked
         return SourceCheckpoint(
             offset, watermark, rejected_through, metadata.positions, metadata.unread
@@ -339,13 +339,13 @@ class SourceProcessor(Partitions[_Source]):
             raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
         messages, places = columns_of(records)
         result = assigned.protocol.read(messages, places)
-        self._look(messages, result)
+        self._check(messages, result)
         # What is refused moves no clock: who sends nothing else would hold up the slots of all partitions.
         if result.pings or places.tick.any():
             assigned.active_s = self._clock()
         self._report(batch_read(result))
 
-    async def _carry_out(self, assigned: _Source, step: SendChunks | Reject) -> bool:
+    async def _carry_out(self, assigned: _Source, step: SendChunks | SendRefused) -> bool:
         if isinstance(step, SendChunks):
             await self._send([(one.shard, one) for one in step.messages])
         else:
@@ -353,7 +353,7 @@ class SourceProcessor(Partitions[_Source]):
         assigned.protocol.done(step)
         return isinstance(step, SendChunks)
 
-    async def _reject(self, assigned: _Source, refused: Sequence[Refused]) -> None:
+    async def _reject(self, assigned: _Source, refused: Sequence[RefusedMessage]) -> None:
         under_way = assigned.unacknowledged
         # Those that are done are awaited, too: so an error among them is raised here.
         while len(under_way) >= UNDER_WAY_MAX or (under_way and under_way[0].done()):
@@ -379,7 +379,7 @@ class SourceProcessor(Partitions[_Source]):
 
     def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:
         known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms
-        return msgspec.json.encode(_SourceMetadata(*known, assigned.protocol.asked, to.unread)).decode()
+        return msgspec.json.encode(_SourceMetadata(*known, assigned.protocol.asked, to.gaps)).decode()
 
     def ahead_ms(self, wall_ms: int) -> int:
         """How far slots are closed ahead of this time, on any of our partitions; 0 or less if none is."""
@@ -393,12 +393,14 @@ class SourceProcessor(Partitions[_Source]):
 
         The decision is then in the log, at the same offset for every reader.
         """
-        by_wall = self._rules.windows.by_wall
+        in_processing_time = self._rules.windows.in_processing_time
         for partition, assigned in list(self._assignments.items()):
-            is_silent = by_wall or self._clock() - assigned.active_s >= self._idle_s
+            is_silent = in_processing_time or self._clock() - assigned.active_s >= self._idle_s
             if not is_silent or not assigned.protocol.wants_tick(wall_ms):
                 continue
-            is_read = by_wall or await self._offsets.is_read(TP(self._topic, partition), assigned.protocol.next_offset)
+            is_read = in_processing_time or await self._offsets.is_read(
+                TP(self._topic, partition), assigned.protocol.next_offset
+            )
             # A rebalance may have come while the broker was asked.
             if is_read and self._is_ours(assigned):
                 # Before the write: the tick may be read before the write returns, and reading resets this.
@@ -478,7 +480,7 @@ class _ShardMetadata(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardCommit(NamedTuple):
-    """A commit's metadata; `binding` is the text of a `Binding`, None if the offsets were set by hand."""
+    """A commit's metadata; `binding` is the text of a `LedgerIdentity`, None if the offsets were set by hand."""
 
     checkpoint: ShardCheckpoint
     binding: str | None
@@ -515,7 +517,7 @@ def _shifted(moments: BarrierCheckpoint | None, shard: BarrierCheckpoint, sign: 
 
 
 @runtime_checkable
-class Fencing(Protocol):
+class FencedLedger(Protocol):
     """A ledger that lets only the latest owner of a shard charge and record."""
 
     def take_epoch(self, shard: str) -> int:
@@ -527,7 +529,7 @@ class Fencing(Protocol):
 
 def fenced_for(ledger: Ledger, shard: str) -> Ledger:
     """The ledger for the new owner of this shard; the same one where it has no fences."""
-    if not isinstance(ledger, Fencing):
+    if not isinstance(ledger, FencedLedger):
         return ledger
     from udp_stream.ledgers.redis import Fence
 
@@ -537,20 +539,20 @@ def fenced_for(ledger: Ledger, shard: str) -> Ledger:
 class Publisher(Protocol):
     """Publishes the slots of one shard while the shard is ours."""
 
-    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]) -> None:
         """Return when readers can read the records and the checkpoint is committed. `Fenced`: the shard is not ours."""
 
     async def close(self) -> None:
         """Disconnect; what was not published stays unpublished."""
 
 
-class AtLeastOnce(NamedTuple):
+class AtLeastOncePublisher(NamedTuple):
     """Records first, then the checkpoint."""
 
     producer: Producer
     offsets: Offsets
 
-    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]) -> None:
         """The checkpoint of a shard that is not ours is not committed: its owner writes the same records again."""
         await self.producer.write(records)
         await self.offsets.commit(checkpoint)
@@ -581,7 +583,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     def __init__(
         self,
-        common: Common,
+        common: ProcessorContext,
         context: ReleaseContext,
         ledger: Ledger,
         thread: ThreadPoolExecutor,
@@ -596,13 +598,13 @@ class ShardProcessor(Partitions[ShardAssignment]):
         self._closing: set[asyncio.Future[None]] = set()
         self._work: Mapping[type, Callable[[ShardAssignment, Any], Awaitable[None]]] = {
             steps.SendMessages: self._send_all,
-            steps.Count: self._count,
+            steps.CountSlot: self._count,
             steps.MeasureNorms: self._measure,
             steps.ReleaseSlot: self._release,
             steps.PlanSlot: self._plan,
-            steps.AskCity: self._ask_city,
-            steps.Learn: self._learn,
-            steps.Remember: self._remember,
+            steps.QueryCity: self._ask_city,
+            steps.LearnSlot: self._learn,
+            steps.RecordNorms: self._remember,
             steps.AnswerShard: self._answer,
         }
 
@@ -620,10 +622,10 @@ class ShardProcessor(Partitions[ShardAssignment]):
         closing.add_done_callback(self._closing.discard)
 
     async def _at_least_once(self, _tp: TP) -> Publisher:
-        return AtLeastOnce(self._producer, self._offsets)
+        return AtLeastOncePublisher(self._producer, self._offsets)
 
     @asynccontextmanager
-    async def _fenced(self, tps: set[TP]) -> AsyncIterator[Callable[[Place], Awaitable[ShardAssignment]]]:
+    async def _fenced(self, tps: set[TP]) -> AsyncIterator[Callable[[PartitionStart], Awaitable[ShardAssignment]]]:
         """A publisher for each partition; those of partitions that do not become ours are closed at the end."""
         publishers = dict(zip(tps, await asyncio.gather(*map(self._publisher_of, tps)), strict=True))
         try:
@@ -634,12 +636,12 @@ class ShardProcessor(Partitions[ShardAssignment]):
                 if not any(publisher is one for one in taken):
                     self._close_later(publisher)
 
-    async def _resume(self, place: Place, publisher: Publisher) -> ShardAssignment:
+    async def _resume(self, place: PartitionStart, publisher: Publisher) -> ShardAssignment:
         """The ledger is informed of what the former owner published."""
         tp, start = place.tp, await self._start(place)
         shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
         sources, context = await self._offsets.partitions(self._topics.pings.name, known), self._context
-        follows = context.policy.forecasts or context.presence is not None
+        follows = context.policy.forecasts or context.add_remove is not None
         given = self._accept_loss, follows, self._periods is not None, self._asked
         protocol = ShardProtocol(tp.partition, shards, sources, start, *given)
         ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
@@ -651,7 +653,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         context = with_forecaster(context) if follows and tp.partition == PLANNER else context
         return ShardAssignment(tp.partition, protocol, ledger, publisher, context, place.end)
 
-    async def _start(self, place: Place) -> ShardCheckpoint:
+    async def _start(self, place: PartitionStart) -> ShardCheckpoint:
         """Where to resume. PrivacyRefused if the last worker used another ledger, or if ours is older than its mark."""
         tp, committed = place.tp, place.committed
         if committed.offset < 0:
@@ -700,7 +702,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         await self._work[type(step)](assigned, step)
         return True
 
-    async def _count(self, assigned: ShardAssignment, step: steps.Count) -> None:
+    async def _count(self, assigned: ShardAssignment, step: steps.CountSlot) -> None:
         counts, values = await self._in_thread(partial(tabulate, step.pings))
         self._report(SlotCounted(step.start, counts.repeats))
         assigned.protocol.counted(step.start, counts, values)
@@ -714,7 +716,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.planned(step.start, counts, plan)
         self._last_plan = plan
 
-    async def _learn(self, assigned: ShardAssignment, step: steps.Learn) -> None:
+    async def _learn(self, assigned: ShardAssignment, step: steps.LearnSlot) -> None:
         smoothed = partial(assigned.context.smoothed, (step.start, step.end_ms), assigned.ledger)
         # An older copy of the ledger lacks releases: what was not learnt from it would never be said.
         records = smoothed_records(self._topics, await self._compared(assigned, smoothed))
@@ -727,14 +729,14 @@ class ShardProcessor(Partitions[ShardAssignment]):
         measured = lambda: (slot_norms(*of_slot, context.policy), slot_sums(context.question, *of_slot))  # noqa: E731
         assigned.protocol.measured(step, *await self._in_thread(measured))
 
-    async def _ask_city(self, assigned: ShardAssignment, step: steps.AskCity) -> None:
+    async def _ask_city(self, assigned: ShardAssignment, step: steps.QueryCity) -> None:
         context = assigned.context
         await self._in_thread(
             partial(record_city, context.question, step.sums, step.plan, context.entropy, assigned.ledger)
         )
-        assigned.protocol.city_asked()
+        assigned.protocol.city_queried()
 
-    async def _remember(self, assigned: ShardAssignment, step: steps.Remember) -> None:
+    async def _remember(self, assigned: ShardAssignment, step: steps.RecordNorms) -> None:
         of_slot = step.norms, step.expected, (step.start, step.end_ms)
         work = partial(factors_once, *of_slot, assigned.context, assigned.ledger)
         assigned.protocol.remembered(await self._compared(assigned, work))
@@ -754,8 +756,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         self._report(slot_published(step.start, releases))
 
     def _record(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> RecordedSlot:
-        if assigned.context.presence is not None:
-            return record_presence(step.counts, step.values, assigned.context, assigned.ledger)
+        if assigned.context.add_remove is not None:
+            return record_add_remove_slot(step.counts, step.values, assigned.context, assigned.ledger)
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
         return record_slot(step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors)
 

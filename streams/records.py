@@ -8,11 +8,11 @@ from functools import cache
 from streams.kafka import Headers, OutgoingRecord
 from streams.topics import Topics
 from udp_stream.release import forecaster, record, withdrawal
-from udp_stream.release.facts import (
+from udp_stream.release.events import (
     PublishedRelease,
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
-from udp_stream.release.query_road import Answered
+from udp_stream.release.query_pipeline import RecordedAnswer
 from udp_stream.release.record import decode_result
 from udp_stream.release.withdrawal import decode_withdrawal
 
@@ -45,7 +45,7 @@ def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[Outg
     return made
 
 
-def query_records(topics: Topics, answers: Sequence[Answered]) -> list[OutgoingRecord]:
+def query_records(topics: Topics, answers: Sequence[RecordedAnswer]) -> list[OutgoingRecord]:
     """Each answer of a moment, under its query's name."""
     name, found = topics.queries.name, [(one.payload, decode_result(one.payload)) for one in answers]
     return [

@@ -33,8 +33,8 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.files import tls_context, with_secrets
 from udp_stream.ledger.port import Mark
 from udp_stream.logs import BROKER, counted
-from udp_stream.release.facts import PublishedRelease, ReleaseReader
-from udp_stream.release.query_road import asked_digest
+from udp_stream.release.events import PublishedRelease, ReleaseReader
+from udp_stream.release.query_pipeline import query_digest
 from udp_stream.settings import Settings
 from udp_stream.settings.rules import MECHANISMS
 from udp_stream.settings.sections import KafkaSection
@@ -231,7 +231,7 @@ INVALID_REPLICATION_FACTOR = 38
 PARTITIONS, SETTINGS = "partitions", "settings"
 """Keys of a topic's differences, beside the names of its settings; SETTINGS where the broker tells none."""
 
-UNTOLD = "the broker does not tell its settings: its user needs the right DescribeConfigs on it"
+SETTINGS_HIDDEN = "the broker does not tell its settings: its user needs the right DescribeConfigs on it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ def create_topics(kafka: KafkaSection) -> list[str]:
             _wait_for({topic.name for topic in missing}, client)
         made = [f"{topic.name}: created, {counted(topic.partitions, 'partition')}" for topic in missing]
         found = [topic for topic in wanted if topic.name in there]
-        return made + [f"{topic.name}: {_told(_differences(client, topic))}" for topic in found]
+        return made + [f"{topic.name}: {_in_words(_differences(client, topic))}" for topic in found]
 
 
 def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
@@ -360,7 +360,7 @@ def partitions_of(kafka: KafkaSection, topic: str) -> int:
         return len(description["partitions"])
 
 
-def _told(wrong: Mapping[str, str]) -> str:
+def _in_words(wrong: Mapping[str, str]) -> str:
     return f"exists, differs: {'; '.join(wrong.values())}" if wrong else "exists as wanted"
 
 
@@ -371,7 +371,7 @@ def _differences(client: Any, topic: Topic) -> dict[str, str]:
         wrong[PARTITIONS] = f"{counted(partitions, 'partition')}, wanted {topic.partitions}"
     settings = _settings(client, topic.name)
     if not settings:
-        return wrong | {SETTINGS: UNTOLD}
+        return wrong | {SETTINGS: SETTINGS_HIDDEN}
     return wrong | {
         key: f"{key} is {settings.get(key)}, wanted {value}"
         for key, value in topic.settings.items()
@@ -422,7 +422,7 @@ class Rules(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Rules:
-        return cls(settings.policy.fingerprint(), asked_digest(settings.standing_queries, settings.zone))
+        return cls(settings.policy.fingerprint(), query_digest(settings.standing_queries, settings.zone))
 
     def __str__(self) -> str:
         """As `status` shows them.
@@ -537,7 +537,7 @@ def require_rights(kafka: KafkaSection) -> None:
                 raise
 
 
-def require_asked_alike(settings: Settings, instance: str | None) -> None:
+def require_same_queries(settings: Settings, instance: str | None) -> None:
     """ConfigError if a worker in the group, under another name, asks other standing queries.
 
     A source sends the moments of its own queries alone, so its plates would be missing in others' answers. Two workers
@@ -664,18 +664,18 @@ MARK = "udp-stream-mark"
 
 
 @dataclass(frozen=True)
-class Binding:
+class LedgerIdentity:
     """The id of the ledger, and the fingerprint of the plates' key: 32 hexadecimal digits each."""
 
     ledger_id: str
     key: str
 
     @classmethod
-    def of(cls, meta: Mapping[str, str]) -> Binding:
+    def of(cls, meta: Mapping[str, str]) -> LedgerIdentity:
         return cls(meta["ledger_id"], meta["key_fingerprint"])
 
     @classmethod
-    def read(cls, text: str) -> Binding:
+    def read(cls, text: str) -> LedgerIdentity:
         """Undo `text`; raises ValueError for anything else."""
         ledger_id, dot, key = text.partition(".")
         if not (dot and ledger_id and key):
@@ -704,7 +704,7 @@ class Binding:
 
     def _difference(self, theirs: str | None) -> str:
         try:
-            other = Binding.read(theirs or "")
+            other = LedgerIdentity.read(theirs or "")
         except ValueError:
             return "does not name its ledger: another version of udp-stream wrote it"
         if other.ledger_id != self.ledger_id:

@@ -29,18 +29,18 @@ import numpy as np
 from faust.types import TP
 
 from streams.consumer import batches, build_app
-from streams.kafka import KafkaError, Offsets, Producer, StrictlyOnce, claim, claimed
-from streams.processors import Common, ShardProcessor, SourceProcessor
+from streams.kafka import KafkaError, Offsets, Producer, TransactionalPublisher, register, registered
+from streams.processors import ProcessorContext, ShardProcessor, SourceProcessor
 from streams.topics import (
-    Binding,
+    LedgerIdentity,
     Rules,
     Topic,
     Topics,
     client_id,
     differences,
     raised,
-    require_asked_alike,
     require_rights,
+    require_same_queries,
     topics_of,
 )
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
@@ -49,17 +49,17 @@ from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
-from udp_stream.ledgers.patience import Patience, Patient
-from udp_stream.logs import BROKER, ERROR, WARNING, Trouble, begin_log, fault, say
+from udp_stream.ledgers.patience import Patience, PatientLedger
+from udp_stream.logs import BROKER, ERROR, WARNING, Trouble, begin_log, fault, log_message
 from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.facts import Fact, Observer, SourceSeen, Waiting, report_to
-from udp_stream.release.query_road import QueryContext, QuerySet
-from udp_stream.runtime import SpokenLog, disk_of, say_ahead
+from udp_stream.release.events import Backlog, Observer, RunEvent, SourceStatus, report_to
+from udp_stream.release.query_pipeline import QueryContext, QuerySet
+from udp_stream.runtime import RunLogger, disk_of, log_clock_ahead
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import SteadyClock
-from udp_stream.windows.slots import Look, ReadResult
+from udp_stream.windows.slots import FeedCheck, ReadResult
 
 AWAY_S = 30.0
 """A broker that has not answered so long is away: a worker asks it every 15 s (`STUCK_S`)."""
@@ -86,7 +86,7 @@ class Deployment:
     instance: str | None = None
     accept_loss: bool = False
     heartbeat: Path | None = None
-    look: Look = lambda _messages, _read: None
+    check: FeedCheck = lambda _messages, _read: None
     observers: Sequence[Observer] = ()
     resets_clock: bool = False
     hold: Callable[[UdpStreamError], None] = lambda _error: None
@@ -99,7 +99,7 @@ def run_worker(deployment: Deployment, came: list[int] | None = None) -> None:
     `came` is given the numbers of the signals that come.
     """
     signals: list[int] = [] if came is None else came
-    stop = Stop(deployment.hold)
+    stop = StopReason(deployment.hold)
     begin_log()
     require_records_fit(deployment.settings.policy)
     # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
@@ -108,10 +108,10 @@ def run_worker(deployment: Deployment, came: list[int] | None = None) -> None:
     gc.freeze()
     gc.set_threshold(500_000, 50, 100)
     for text in differences(deployment.settings.kafka):
-        say(f"topic {text}", "topic", level=WARNING)
+        log_message(f"topic {text}", "topic", level=WARNING)
     settings = deployment.settings
     require_rights(settings.kafka)
-    require_asked_alike(settings, deployment.instance)
+    require_same_queries(settings, deployment.instance)
     with (
         stop,
         TemporaryDirectory(prefix="udp-stream-worker-") as folder,
@@ -143,7 +143,7 @@ def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[t
     A machine that is new to the deployment has no mark of the ledger: the commits have it.
     """
     kafka, asked = deployment.settings.kafka, deployment.settings.ledger
-    named = None if has_mark(asked) else claimed(kafka, topics_of(kafka).deployment)
+    named = None if has_mark(asked) else registered(kafka, topics_of(kafka).deployment)
     opening = ledger_and_keys(asked, named_elsewhere=None if named is None else named.ledger_id)
     opened = thread.submit(opening.__enter__).result()
     try:
@@ -158,14 +158,14 @@ async def _work(
     keys: PlateKeys,
     thread: ThreadPoolExecutor,
     folder: str,
-    stop: Stop,
+    stop: StopReason,
     signals: list[int],
 ) -> None:
     """Start, serve, drain; `stop` then has the error, `signals` the numbers of those that came."""
     settings, patience = deployment.settings, Patience()
-    if isinstance(ledger, Patient):
+    if isinstance(ledger, PatientLedger):
         ledger.wait_with(patience)
-    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
+    log = RunLogger(settings.calendar.slots, settings.policy.grace_ms)
     observers = [log.observe, *deployment.observers]
     asyncio.get_running_loop().set_exception_handler(_loop_error)
     install_signal_handlers(stop, signals)
@@ -174,32 +174,34 @@ async def _work(
     app = build_app(settings, deployment.instance, client, folder, SESSION_S)
     offsets = Offsets(app)
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
-    binding = Binding.of(meta)
+    binding = LedgerIdentity.of(meta)
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
     context = ReleaseContext(
         *given, caveats=caveats(meta), derive_key=keys.hash_plate, judges_unit=settings.judges_unit,
-        presence=settings.presence,
+        add_remove=settings.add_remove,
     )  # fmt: skip
     asked, of_queries = settings.standing_queries, QueryContext(settings.position_periods, context)
     queries = QuerySet(asked, settings.zone, of_queries) if asked else None
     async with Producer(settings.kafka) as producer:
-        await claim(settings.kafka, topics.deployment, binding, producer)
-        clock = SteadyClock(time.time, time.monotonic, hears=not settings.window_rules.by_wall)
+        await register(settings.kafka, topics.deployment, binding, producer)
+        clock = SteadyClock(time.time, time.monotonic, hears=not settings.window_rules.in_processing_time)
         back_to_ms = clock.now_ms if deployment.resets_clock else None
-        common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries, back_to_ms)
+        common = ProcessorContext(
+            topics, offsets, producer, binding, deployment.accept_loss, observers, queries, back_to_ms
+        )
         rules = settings.reading_rules(keys.hash_plate, None if queries is None else queries.moments, archived_s(meta))
-        once = partial(StrictlyOnce.begin, settings.kafka) if settings.kafka.transactions else None
+        once = partial(TransactionalPublisher.begin, settings.kafka) if settings.kafka.transactions else None
 
-        def look(messages: Sequence[bytes], read: ReadResult) -> None:
+        def check(messages: Sequence[bytes], read: ReadResult) -> None:
             if read.newest_ms is not None:
                 clock.hear(np.array([read.newest_ms]))
-            deployment.look(messages, read)
+            deployment.check(messages, read)
 
-        pings = SourceProcessor(common, rules, idle_s, look)
+        pings = SourceProcessor(common, rules, idle_s, check)
         parts = ShardProcessor(common, context, ledger, thread, once)
         log.doubt = parts.doubt
-        lanes = connect(app, topics, offsets, pings, parts, stop)
-        say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
+        executors = connect(app, topics, offsets, pings, parts, stop)
+        log_message(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
         signs = _Signs(app, topics, offsets, pings, parts, patience)
         serving = [
             asyncio.ensure_future(_start(app, stop)),
@@ -216,9 +218,9 @@ async def _work(
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        await stop.last(app.stop, *(each.end for each in lanes), parts.close)
-    log.say_due(at_the_end=True)
-    say("the worker has ended", "ended")
+        await stop.last(app.stop, *(each.end for each in executors), parts.close)
+    log.log_due(at_the_end=True)
+    log_message("the worker has ended", "ended")
 
 
 class _Signs:
@@ -244,29 +246,29 @@ class _Signs:
         return self._pings.next_offsets() | self._parts.next_offsets()
 
     async def _all_read(self, positions: Mapping[TP, int]) -> bool:
-        self._growth.look(await self._offsets.partitions_now(self._topics.pings.name))
+        self._growth.check(await self._offsets.partitions_now(self._topics.pings.name))
         BROKER.back()
         return await self._offsets.all_read(positions)
 
-    def _waiting(self) -> Waiting:
+    def _waiting(self) -> Backlog:
         reads, topics = self._reads(), (self._topics.pings, self._topics.parts)
         of = sum(self._offsets.known_partitions(topic.name) for topic in topics)
         counts = *self._pings.open_slots(), self._offsets.unread(reads), len(reads)
         away_s, all_s = self._patience.lasted_s, max(of, len(reads))
         still_s, raised = self.watchdog.still_s, self._growth.raised
-        return Waiting(*counts, still_s, raised, away_s, self._pings.clock_ms(), all_s)
+        return Backlog(*counts, still_s, raised, away_s, self._pings.clock_ms(), all_s)
 
-    def _broker(self) -> SourceSeen:
+    def _broker(self) -> SourceStatus:
         is_ours, silent_s = self._app.consumer_generation_id and not self._app.rebalancing, self.watchdog.silent_s
-        return SourceSeen(silent_s, self.watchdog.failed, not is_ours or silent_s > AWAY_S)
+        return SourceStatus(silent_s, self.watchdog.failed, not is_ours or silent_s > AWAY_S)
 
 
-async def _speak(log: SpokenLog, facts: Sequence[Callable[[], Fact]], report: Observer) -> None:
+async def _speak(log: RunLogger, facts: Sequence[Callable[[], RunEvent]], report: Observer) -> None:
     while True:
         await asyncio.sleep(1.0)
-        log.say_due()
-        for fact in facts:
-            report(fact())
+        log.log_due()
+        for event in facts:
+            report(event())
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -275,14 +277,14 @@ def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
         loop.default_exception_handler(context)
 
 
-async def _start(app: faust.App, stop: Stop) -> None:
+async def _start(app: faust.App, stop: StopReason) -> None:
     try:
         await app.start()
     except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
         stop.fail(error)
 
 
-class Lanes:
+class PartitionExecutors:
     """At most one batch of each partition under way, in the order of its log; partitions beside each other.
 
     Most of a batch's time is waiting: for the ledger, for a transaction, for the broker. A slot's shards would else
@@ -295,11 +297,11 @@ class Lanes:
     >>> async def process(records):
     ...     print(records[0].offset)
     >>> async def example():
-    ...     lanes = Lanes(process)
+    ...     executors = PartitionExecutors(process)
     ...     for offset in (7, 8):
-    ...         await lanes.add([SimpleNamespace(partition=0, offset=offset)])
+    ...         await executors.add([SimpleNamespace(partition=0, offset=offset)])
     ...     await asyncio.sleep(0)
-    ...     await lanes.end()
+    ...     await executors.end()
     >>> asyncio.run(example())
     7
     8
@@ -335,23 +337,23 @@ COMMIT_S = 5.0
 
 
 def connect(
-    app: faust.App, topics: Topics, offsets: Offsets, pings: SourceProcessor, parts: ShardProcessor, stop: Stop
-) -> tuple[Lanes, Lanes]:
+    app: faust.App, topics: Topics, offsets: Offsets, pings: SourceProcessor, parts: ShardProcessor, stop: StopReason
+) -> tuple[PartitionExecutors, PartitionExecutors]:
     """Make the agents, and connect to rebalances; what is under way, to be ended with the app."""
-    ping_lanes = Lanes(lambda records: stop.guard(lambda: pings.process(records)))
-    part_lanes = Lanes(lambda records: stop.guard(lambda: parts.process(records)))
+    ping_executors = PartitionExecutors(lambda records: stop.guard(lambda: pings.process(records)))
+    part_executors = PartitionExecutors(lambda records: stop.guard(lambda: parts.process(records)))
 
     async def read_pings(stream: Any) -> None:
         async for records in stream:
-            await ping_lanes.add(records)
+            await ping_executors.add(records)
 
     async def read_parts(stream: Any) -> None:
         async for records in stream:
-            await part_lanes.add(records)
+            await part_executors.add(records)
 
     async def revoked(*_: Any, **__: Any) -> None:
-        ping_lanes.revoke()
-        part_lanes.revoke()
+        ping_executors.revoke()
+        part_executors.revoke()
         pings.revoke()
         parts.revoke()
 
@@ -364,14 +366,14 @@ def connect(
     # Nothing else refers to these functions: by weak references they would be gone at once.
     app.on_partitions_revoked.connect(revoked, weak=False)
     app.on_rebalance_complete.connect(assigned, weak=False)
-    return ping_lanes, part_lanes
+    return ping_executors, part_executors
 
 
 async def keep_time(
     app: faust.App,
     pings: SourceProcessor,
     parts: ShardProcessor,
-    stop: Stop,
+    stop: StopReason,
     idle_s: float,
     heartbeat: Heartbeat,
     clock: SteadyClock,
@@ -398,7 +400,7 @@ async def keep_time(
         now_ms = clock.now_ms()
         is_ahead = (ahead_ms := pings.ahead_ms(now_ms)) > 0
         if is_ahead and not is_said:
-            say_ahead(ahead_ms / 1000)
+            log_clock_ahead(ahead_ms / 1000)
         is_said = is_ahead
         if clock.has_lasted(idle_s):
             await stop.guard(partial(pings.tick, now_ms))
@@ -411,7 +413,7 @@ DRAIN_S = 10.0
 """For stopping in good order; after that the process ends as if it were killed, which loses nothing."""
 
 
-class Stop:
+class StopReason:
     """Why the worker is to stop: the first error, or None for a signal. Its block has all that is to be closed.
 
     An error after a signal is said as a warning: nothing of it is committed, and the next worker does it again. A
@@ -434,7 +436,7 @@ class Stop:
             self.error = error
             self._asked.set()
         elif self.error is None:
-            say(f"while it stopped: {as_own_error(error)}", "ended", level=WARNING)
+            log_message(f"while it stopped: {as_own_error(error)}", "ended", level=WARNING)
 
     @property
     def asked(self) -> bool:
@@ -466,7 +468,7 @@ class Stop:
         def end() -> None:
             if self.error is not None:
                 error = as_own_error(self.error)
-                say(str(error), "failed", level=ERROR)
+                log_message(str(error), "failed", level=ERROR)
                 self._hold(error)
             # In this thread `sys.exit` would end the thread alone.
             os._exit(self.status)
@@ -484,7 +486,7 @@ class Stop:
             self._timer.cancel()
 
 
-def install_signal_handlers(stop: Stop, came: list[int]) -> None:
+def install_signal_handlers(stop: StopReason, came: list[int]) -> None:
     """SIGTERM and SIGINT are added to the list, and ask us to stop."""
 
     def handle(number: int) -> None:
@@ -508,7 +510,7 @@ class Growth:
     goes on: no plate moves before its feed starts again, and a worker that starts is refused.
 
     >>> growth = Growth(Topic("bus.pings.v1", 8, {}))
-    >>> growth.look(8)
+    >>> growth.check(8)
     >>> growth.raised
     0
     """
@@ -516,10 +518,10 @@ class Growth:
     def __init__(self, topic: Topic, clock: Callable[[], float] = time.monotonic) -> None:
         self._topic, self._trouble, self.raised = topic, Trouble(clock), 0
 
-    def look(self, found: int) -> None:
+    def check(self, found: int) -> None:
         self.raised = max(0, found - self._topic.partitions)
         if self.raised and self._trouble.is_due(""):
-            say(raised(self._topic.name, found, self._topic.partitions), "topic", level=ERROR)
+            log_message(raised(self._topic.name, found, self._topic.partitions), "topic", level=ERROR)
 
 
 class Watchdog:

@@ -15,7 +15,7 @@ settings.load_profile("shared-machine")
 FAULTS = ("compose", "once", "redis", "services")
 """Beginnings of the files whose services are killed, paused or their own; the other files share theirs and wait."""
 
-HALF = ("binding", "forecasts", "golden", "queries", "stream", "time")
+HALF = ("ledger_identity", "forecasts", "golden", "queries", "stream", "time")
 """Of these others, files that take half of the time: each half has services of its own."""
 
 
@@ -54,7 +54,7 @@ def scope_of(nodeid: str) -> str:
     if not nodeid.startswith("tests/integration/"):
         return nodeid
     name = nodeid.removeprefix("tests/integration/test_")
-    if name.startswith("presence"):
+    if name.startswith("add_remove"):
         return "slots of minutes"
     if name.startswith("chaos"):
         return "days of chaos" if "a_day_of_chaos" in name else "chaos"

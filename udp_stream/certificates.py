@@ -67,10 +67,10 @@ def _of_files(names: Iterable[object]) -> list[list[float]]:
 def note_shown(context: ssl.SSLContext, note: Callable[[float], None]) -> None:
     """Tell the end of each certificate that a server shows in this context, once it is verified."""
 
-    class Noting(ssl.SSLObject):
+    class PeerCertificateObject(ssl.SSLObject):
         def do_handshake(self) -> None:
             super().do_handshake()
             with suppress(ValueError, IndexError):
                 note(end_of(self.getpeercert(binary_form=True) or b""))
 
-    context.sslobject_class = Noting
+    context.sslobject_class = PeerCertificateObject

@@ -33,7 +33,7 @@ class DependencyUnavailable(UdpStreamError):
     exit_status = 4
 
 
-class Lost(DependencyUnavailable):
+class DataLoss(DependencyUnavailable):
     """What was not counted yet is deleted: to start again does not help. A person decides whether to go on without."""
 
     exit_status = 6
@@ -59,7 +59,7 @@ class Fenced(PrivacyRefused):
     """Another worker has our place since: we are refused, and must stop working on it."""
 
 
-FOR_A_PERSON = tuple(kind.exit_status for kind in (UsageError, ConfigError, PrivacyRefused, Lost))
+FOR_A_PERSON = tuple(kind.exit_status for kind in (UsageError, ConfigError, PrivacyRefused, DataLoss))
 """Statuses that no restart mends: a supervisor starts the program again after others alone."""
 
 

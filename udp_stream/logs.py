@@ -30,7 +30,7 @@ INFO, WARNING, ERROR = logging.INFO, logging.WARNING, logging.ERROR
 REPEAT_S: Final = 600.0
 """A line of a library is written once in this time; the next one says how often it came."""
 
-SAY_AGAIN_S: Final = 900.0
+LOG_AGAIN_S: Final = 900.0
 """Trouble that lasts is said again after this time."""
 
 MAKE_ROOM: Final = "make room, then run it again"
@@ -73,13 +73,13 @@ _OURS: Final = logging.getLogger("udp_stream")
 _handlers: list[_Handler] = []
 
 
-def say_errors_only(only: bool) -> None:
+def log_errors_only(only: bool) -> None:
     """Whether everything below an error is left unsaid from now on, for this process.
 
-    >>> say_errors_only(True)
-    >>> say("not worth a line"), is_quiet()
+    >>> log_errors_only(True)
+    >>> log_message("not worth a line"), is_quiet()
     (None, True)
-    >>> say_errors_only(False)
+    >>> log_errors_only(False)
     """
     _OURS.setLevel(ERROR if only else INFO)
 
@@ -109,7 +109,7 @@ def end_log() -> None:
         logging.root.removeHandler(handler)
 
 
-def say(text: str, event: str = "said", figures: Mapping[str, object] | None = None, level: int = INFO) -> None:
+def log_message(text: str, event: str = "said", figures: Mapping[str, object] | None = None, level: int = INFO) -> None:
     """One line of ours: through the log if it has begun, else on standard error."""
     if is_quiet() and level < ERROR:
         return
@@ -119,7 +119,7 @@ def say(text: str, event: str = "said", figures: Mapping[str, object] | None = N
         print(f"udp-stream: {'warning: ' if level == WARNING else ''}{text}", file=sys.stderr, flush=True)
 
 
-class Warned(str):
+class WarningText(str):
     """A sentence at level warning, where only sentences are handed on."""
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class Trouble:
     >>> trouble = Trouble(lambda: now_s)
     >>> trouble.is_due("answers 404"), trouble.is_due("answers 404"), trouble.is_due("answers 500")
     (True, False, True)
-    >>> now_s = SAY_AGAIN_S
+    >>> now_s = LOG_AGAIN_S
     >>> trouble.is_due("answers 404"), trouble.is_on, trouble.end(), trouble.is_on
     (True, True, 900.0, False)
     """
@@ -142,12 +142,12 @@ class Trouble:
         self._began_s: float | None = None
 
     def is_due(self, what: str, ago_s: float = 0.0) -> bool:
-        """Whether to say this now: it has not been said for `SAY_AGAIN_S`. The first call begins the trouble, so long
+        """Whether to say this now: it has not been said for `LOG_AGAIN_S`. The first call begins the trouble, so long
         ago."""
         now_s = self._clock()
         if self._began_s is None:
             self._began_s = now_s - ago_s
-        if now_s - self._said.get(what, -math.inf) < SAY_AGAIN_S:
+        if now_s - self._said.get(what, -math.inf) < LOG_AGAIN_S:
             return False
         self._said[what] = now_s
         return True
@@ -212,7 +212,7 @@ class Outage:
         if self.lasted_s >= self._after_s and self._trouble.is_due(text):
             again = f" for {self.lasted_s:.0f} s" if self._was_said else ""
             self._was_said = True
-            say(f"{text}{again}", "outage", level=WARNING)
+            log_message(f"{text}{again}", "outage", level=WARNING)
 
     def back(self) -> None:
         """It has answered."""
@@ -220,14 +220,14 @@ class Outage:
             return
         (lasted_s, was_said), self._was_said = (self._trouble.end(), self._was_said), False
         if was_said:
-            say(f"{self._there}, after {lasted_s:.0f} s", "outage", {"seconds": round(lasted_s, 1)})
+            log_message(f"{self._there}, after {lasted_s:.0f} s", "outage", {"seconds": round(lasted_s, 1)})
 
 
 BROKER: Final = Outage(NO_BROKER[0], "Kafka answers again", quiet_s=QUIET_S)
 """Of this process. Lines of its clients begin the outage; who has an answer ends it."""
 
 
-class _Line(NamedTuple):
+class _LogMessage(NamedTuple):
     text: str
     level: int
     event: str = "library"
@@ -249,7 +249,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == _OURS.name:
             event, figures = (record.__dict__[name] for name in ("event", "figures"))
-            self._write(_Line(record.getMessage(), record.levelno, event, figures))
+            self._write(_LogMessage(record.getMessage(), record.levelno, event, figures))
         elif not any(record.name == name and str(record.msg).startswith(text) for name, text in IGNORED):
             line = _library_line(record)
             if line[:2] == NO_BROKER:
@@ -268,7 +268,7 @@ class _Handler(logging.Handler):
             setattr(owner, name, ours)
             self._hooks.callback(setattr, owner, name, default)
 
-    def _write(self, line: _Line) -> None:
+    def _write(self, line: _LogMessage) -> None:
         self.acquire()
         try:
             with suppress(OSError, ValueError):  # a line that nobody reads is lost
@@ -278,7 +278,7 @@ class _Handler(logging.Handler):
         finally:
             self.release()
 
-    def _write_once(self, line: _Line) -> None:
+    def _write_once(self, line: _LogMessage) -> None:
         if is_quiet() and line.level < ERROR:
             return
         now = time.monotonic()
@@ -291,25 +291,25 @@ class _Handler(logging.Handler):
 
     def _thread_failed(self, about: Any) -> None:
         if about.exc_value is not None and about.exc_type is not SystemExit:
-            self._write_once(_Line(f"a thread has ended: {fault(about.exc_value)}", ERROR))
+            self._write_once(_LogMessage(f"a thread has ended: {fault(about.exc_value)}", ERROR))
 
     def _unraisable(self, about: Any) -> None:
         if about.exc_value is not None:
-            self._write_once(_Line(f"an error that nothing could take: {fault(about.exc_value)}", WARNING))
+            self._write_once(_LogMessage(f"an error that nothing could take: {fault(about.exc_value)}", WARNING))
 
     def _warned(self, _message: object, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-        self._write_once(_Line(f"Python: {category.__name__} at {_place(filename, lineno)}", WARNING))
+        self._write_once(_LogMessage(f"Python: {category.__name__} at {_place(filename, lineno)}", WARNING))
 
 
-def _library_line(record: logging.LogRecord) -> _Line:
+def _library_line(record: logging.LogRecord) -> _LogMessage:
     """Our sentence for a message that every deployment sees, else logger, level, place and exception classes."""
     message = record.msg if type(record.msg) is str and record.name.startswith(KAFKA) else ""
     for beginnings, (sentence, level) in TRANSLATED.items():
         if message.startswith(beginnings):
-            return _Line(sentence, level)
+            return _LogMessage(sentence, level)
     level = ERROR if record.levelno >= ERROR else WARNING
     text = f"{record.name}: {logging.getLevelName(level).lower()} at {_place(record.pathname, record.lineno)}"
-    return _Line(", ".join([text, *dict.fromkeys(_exceptions(record))]), level)
+    return _LogMessage(", ".join([text, *dict.fromkeys(_exceptions(record))]), level)
 
 
 def _exceptions(record: logging.LogRecord) -> Iterator[str]:
@@ -354,12 +354,12 @@ def _place(path: str, line: int) -> str:
     return f"{Path(path).name}:{line}"
 
 
-def _sentence(line: _Line) -> str:
+def _sentence(line: _LogMessage) -> str:
     warning = "warning: " if line.level == WARNING and line.event != "library" else ""
     return f"udp-stream: {warning}{line.text}"
 
 
-def _json(line: _Line) -> str:
+def _json(line: _LogMessage) -> str:
     when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     level = logging.getLevelName(line.level).lower()
     entry = {"time": when, "level": level, "event": line.event, "message": line.text}

@@ -29,15 +29,15 @@ from prometheus_client import (
 
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.pings.decode import Reason
-from udp_stream.release.facts import (
+from udp_stream.release.events import (
+    Backlog,
     BatchRead,
-    DiskSeen,
-    Fact,
+    DiskStatus,
+    RunEvent,
     SlotCounted,
     SlotPublished,
     SlotsDropped,
-    SourceSeen,
-    Waiting,
+    SourceStatus,
 )
 from udp_stream.release.record import Status
 
@@ -74,9 +74,9 @@ class Metrics:
         """`certificate_s`: when the first of the certificates ends that the settings name."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which nobody reads
         self._clock = clock
-        self._waiting, self._told_s = Waiting(0, 0, 0, 0, of_partitions=0), clock()
+        self._waiting, self._reported_s = Backlog(0, 0, 0, 0, of_partitions=0), clock()
         self._newest_ms = 0
-        self._is_begun, self._source = False, SourceSeen(0.0, 0, is_away=True)
+        self._is_begun, self._source = False, SourceStatus(0.0, 0, is_away=True)
         self._seen_s = clock()
         self._zone, self._certificate_s = zone, certificate_s
         self._closing: dict[int, tuple[float, int]] = {}  # start -> first count, and parts that are not out
@@ -125,27 +125,27 @@ class Metrics:
             gauge.set_function(value)
         return gauge
 
-    def observe(self, fact: Fact) -> None:
-        match fact:
+    def observe(self, event: RunEvent) -> None:
+        match event:
             case BatchRead():
-                self._read(fact)
+                self._read(event)
             case SlotCounted():
-                since_s, parts = self._closing.get(fact.start_ms, (self._clock(), 0))
-                self._closing[fact.start_ms] = since_s, parts + 1
+                since_s, parts = self._closing.get(event.start_ms, (self._clock(), 0))
+                self._closing[event.start_ms] = since_s, parts + 1
             case SlotPublished():
-                self._publish(fact)
+                self._publish(event)
             case SlotsDropped():
                 self._closing = {}
-            case Waiting():
-                self._waiting, self._told_s, self._is_begun = fact, self._clock(), True
-            case SourceSeen():
-                self._failures.inc(max(0, fact.failed - self._source.failed))
-                self._stale.inc(max(0, fact.stale - self._source.stale))
-                self._source, self._seen_s = fact, self._clock()
-            case DiskSeen():
-                self._ledger_bytes.set(fact.ledger)
-                self._journal_bytes.set(fact.journal)
-                self._free_bytes.set(fact.free)
+            case Backlog():
+                self._waiting, self._reported_s, self._is_begun = event, self._clock(), True
+            case SourceStatus():
+                self._failures.inc(max(0, event.failed - self._source.failed))
+                self._stale.inc(max(0, event.stale - self._source.stale))
+                self._source, self._seen_s = event, self._clock()
+            case DiskStatus():
+                self._ledger_bytes.set(event.ledger)
+                self._journal_bytes.set(event.journal)
+                self._free_bytes.set(event.free)
             case _:
                 return
         self._oldest_s = min((since_s for since_s, _ in self._closing.values()), default=None)
@@ -175,7 +175,7 @@ class Metrics:
         return 0.0 if oldest_s is None else self._clock() - oldest_s
 
     def _stuck_s(self) -> float:
-        return self._waiting.still_s + self._clock() - self._told_s
+        return self._waiting.still_s + self._clock() - self._reported_s
 
     def _silent_s(self) -> float:
         return self._source.silent_s + self._clock() - self._seen_s
@@ -193,7 +193,7 @@ class Metrics:
 
     def _ill(self) -> str:
         """Why a supervisor should start the process again; empty if it need not."""
-        silent_s = self._clock() - max(self._told_s, self._seen_s)
+        silent_s = self._clock() - max(self._reported_s, self._seen_s)
         return f"no sign of life for {silent_s:.0f} s" if self._is_begun and silent_s > HANGS_S else ""
 
     def _unready(self) -> str:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import Grouping, Policy
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.release.record import statistics
-from udp_stream.release.road import estimate_hats
 from udp_stream.settings import EPSILON_MAX, EPSILON_MIN, Settings
 from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
 

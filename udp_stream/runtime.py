@@ -1,7 +1,7 @@
 """The embedded runtime: from frames of messages to releases in one process, without services.
 
-* `Embedded` reads a recording, by times of its pings. At its end every open slot closes; where whole plates are hidden,
-  every slot of a public span of time.
+* `EmbeddedRuntime` reads a recording, by times of its pings. At its end every open slot closes; where whole plates are
+  hidden, every slot of a public span of time.
 * `LiveRuntime` reads a journal of what arrived, by times of arrival, as Kafka's workers read a partition. A checkpoint
   says from where on the journal is still needed.
 
@@ -24,28 +24,29 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.errors import ConfigError, Lost
+from udp_stream.errors import ConfigError, DataLoss
 from udp_stream.files import draft_of, named, sync_directory
 from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.opening import ledger_place
-from udp_stream.logs import INFO, WARNING, say
+from udp_stream.logs import INFO, WARNING, log_message
 from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import note_policy
+from udp_stream.release.add_remove import release_add_remove_slot
 from udp_stream.release.charge import ReleaseContext, budget_left, with_forecaster
-from udp_stream.release.facts import (
-    DiskSeen,
-    Fact,
+from udp_stream.release.events import (
+    Backlog,
+    DiskStatus,
     Observer,
     PublishedRelease,
     QueriesPublished,
     ReleaseSink,
+    RunEvent,
     RunLog,
     SlotCounted,
     Summary,
-    Waiting,
     batch_read,
     duration_in_words,
     report_recorded,
@@ -54,16 +55,15 @@ from udp_stream.release.facts import (
     slot_smoothed,
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
-from udp_stream.release.presence import release_presence
-from udp_stream.release.query_road import QueryContext, QuerySet, report_answers
-from udp_stream.release.road import RecordedSlot, release_slot
+from udp_stream.release.pipeline import RecordedSlot, release_slot
+from udp_stream.release.query_pipeline import QueryContext, QuerySet, report_answers
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import LedgerSection, Settings, is_file
-from udp_stream.sources.journal import Arrived, Journal
+from udp_stream.sources.journal import Journal, JournalFrame
 from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import NEVER, LogPlaces, SpanClock, SteadyClock
 from udp_stream.windows.positions import LatestPositions, Moment
-from udp_stream.windows.slots import Look, ReadResult, SourceCheckpoint, SourceReader, Span, Windows
+from udp_stream.windows.slots import FeedCheck, ReadResult, SourceCheckpoint, SourceReader, Span, Windows
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, tabulate
 
 CHECKPOINT: Final = "checkpoint"
@@ -113,9 +113,9 @@ class _Runtime:
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial,
             before_charge=self._note_policy, derive_key=hash_plate, judges_unit=settings.judges_unit,
-            presence=settings.presence,
+            add_remove=settings.add_remove,
         )  # fmt: skip
-        is_forecasting = settings.policy.forecasts or smooth is not None or settings.presence is not None
+        is_forecasting = settings.policy.forecasts or smooth is not None or settings.add_remove is not None
         self._context = with_forecaster(context) if is_forecasting else context
         self._queries: QuerySet | None = None
         if answer is not None and (asked := settings.standing_queries):
@@ -161,9 +161,9 @@ class _Runtime:
                 self._smooth(lacking if is_due else [])
                 self._report(slot_smoothed(counts, estimates))
 
-        take_road = release_slot if self._context.presence is None else release_presence
-        take_road(counts, values, self._context, self._ledger, publish)
-        if self._context.presence is None:  # else how many plates there are, and what they have left, is theirs alone
+        release_closed = release_slot if self._context.add_remove is None else release_add_remove_slot
+        release_closed(counts, values, self._context, self._ledger, publish)
+        if self._context.add_remove is None:  # else how many plates there are, and what they have left, is theirs alone
             self._released(counts)
         if withdrawn:
             self._ledger.published(list(withdrawn))
@@ -193,7 +193,7 @@ class _Runtime:
             self._noted = True
 
 
-class Embedded(_Runtime):
+class EmbeddedRuntime(_Runtime):
     """One recording through one ledger. Facts go to `summary`, and to the observers beside it."""
 
     def __init__(
@@ -220,15 +220,15 @@ class Embedded(_Runtime):
         to = (publish, smooth, reject, answer)
         super().__init__(settings, ledger, entropy, hash_plate, software, report, *to, trial=trial)
         self._rules = settings.reading_rules(hash_plate, archived_s=archived_s(ledger.meta()))
-        if self._rules.windows.by_wall and not slots:
+        if self._rules.windows.in_processing_time and not slots:
             raise ConfigError('privacy.neighbours: "add-remove" needs a span of time: `replay` with --from and --until')
         self._windows = Windows(self._rules.windows, hash_plate, SpanClock(slots) if slots else None)
         self._latest: dict[int, LatestPositions] = {}
         if self._queries is not None:
-            rules, told_ms = self._rules.windows, self._rules.windows.archived_ms
+            rules, archived_ms = self._rules.windows, self._rules.windows.archived_ms
             of_all = self._queries.moments.age_ms, rules.grace_ms, hash_plate
             self._latest = {
-                every_s: LatestPositions(grid, *of_all, None if told_ms == NEVER else grid.start_of(told_ms))
+                every_s: LatestPositions(grid, *of_all, None if archived_ms == NEVER else grid.start_of(archived_ms))
                 for every_s, grid in self._queries.grids.items()
             }
 
@@ -278,7 +278,7 @@ class LiveRuntime(_Runtime):
         outputs: Outputs,
         observers: Sequence[Observer] = (),
         clock: SteadyClock | None = None,
-        look: Look = lambda _messages, _read: None,
+        check: FeedCheck = lambda _messages, _read: None,
     ) -> None:
         """`clock`: the time of arrival."""
         smooth = None if outputs.smoothed is None else smoothed_sink(outputs.smoothed)
@@ -286,8 +286,8 @@ class LiveRuntime(_Runtime):
         super().__init__(settings, ledger, entropy, hash_plate, software, report_to(*observers), *to)
         self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
         self._written, self._estimated = outputs.written, outputs.estimated
-        self._journal, self._look = journal, look
-        hears = not settings.window_rules.by_wall
+        self._journal, self._check = journal, check
+        hears = not settings.window_rules.in_processing_time
         self._clock = SteadyClock(time.time, time.monotonic, hears=hears) if clock is None else clock
         self._idle_s = parse_duration(settings.kafka.idle_timeout)
         self._place = journal.folder / CHECKPOINT
@@ -296,7 +296,7 @@ class LiveRuntime(_Runtime):
         self._rules = settings.reading_rules(hash_plate, moments, archived_s(ledger.meta()))
         self.reader = SourceReader(self._rules, self._kept)
         self._kept_s = self._active_s = self._clock.monotonic_s
-        self._unread: tuple[int, int] | None = None
+        self._gap: tuple[int, int] | None = None
         self._is_ahead = False
 
     def start(self, resets_clock: bool = False) -> None:
@@ -304,10 +304,10 @@ class LiveRuntime(_Runtime):
         for arrived in self._journal.frames(self.reader.next_offset):
             self._read(arrived)
         if (last_ms := self._journal.last_ms) is not None:
-            self._unread = last_ms, self._arrival_ms()  # said with the next frame
+            self._gap = last_ms, self._arrival_ms()  # said with the next frame
         if self._look_at_clock(resets_clock) and resets_clock:
             self._write([], self._arrival_ms(), resets=True)
-        if self.reader.is_by_wall and self.reader.watermark_ms is None:
+        if self.reader.is_in_processing_time and self.reader.watermark_ms is None:
             self.close_what_is_over()  # the log's first tick: slots begin with it
         self._keep()
         self._report_waiting()
@@ -325,7 +325,7 @@ class LiveRuntime(_Runtime):
     def tick(self) -> None:
         """Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings: slots close at night. Where
         whole plates are hidden, whatever comes."""
-        is_silent = self.reader.is_by_wall or self._clock.monotonic_s - self._active_s >= self._idle_s
+        is_silent = self.reader.is_in_processing_time or self._clock.monotonic_s - self._active_s >= self._idle_s
         now_ms = self._tick_ms()  # before it is asked how long the clock has been so
         if is_silent and self._clock.has_lasted(self._idle_s) and self.reader.tick_would_close(now_ms):
             self.close_what_is_over()
@@ -340,7 +340,7 @@ class LiveRuntime(_Runtime):
         self._keep()
 
     def _write(self, messages: list[bytes], arrival_ms: int, resets: bool = False) -> ReadResult:
-        arrived, self._unread = self._journal.append(messages, arrival_ms, self._unread, resets), None
+        arrived, self._gap = self._journal.append(messages, arrival_ms, self._gap, resets), None
         # Synced before it is read: no release may rest on pings that a crash can take away.
         self._journal.sync()
         return self._read(arrived)
@@ -350,7 +350,7 @@ class LiveRuntime(_Runtime):
         was_ahead, ahead_s = self._is_ahead, self.reader.ahead_ms(self._clock.now_ms()) / 1000
         self._is_ahead = ahead_s > 0
         if self._is_ahead and not was_ahead:
-            say_ahead(ahead_s, resets)
+            log_clock_ahead(ahead_s, resets)
         return self._is_ahead
 
     def _arrival_ms(self) -> int:
@@ -359,27 +359,27 @@ class LiveRuntime(_Runtime):
     def _tick_ms(self) -> int:
         return round(self._clock.tick_s() * 1000)
 
-    def _read(self, arrived: Arrived) -> ReadResult:
+    def _read(self, arrived: JournalFrame) -> ReadResult:
         if arrived.resets:
             # Slots that were open begin later than now: nothing is lost with them.
             self.reader = SourceReader(self._rules, SourceCheckpoint(arrived.offset, rejected_through=arrived.offset))
         messages = arrived.messages or [b""]  # a tick takes one offset of the journal
         count = len(messages)
-        if arrived.unread is not None:
-            self.reader.not_read(arrived.unread)
+        if arrived.gap is not None:
+            self.reader.not_read(arrived.gap)
         offset, arrival_ms = np.arange(count) + arrived.offset, np.full(count, arrived.arrival_ms)
         places = LogPlaces(offset, arrival_ms, np.full(count, not arrived.messages))
         result = self.reader.read(messages, places)
         if result.pings:
             self._active_s = self._clock.monotonic_s
-        self._look(messages, result)
+        self._check(messages, result)
         self._pass_on(result)
         return result
 
     def _report_waiting(self) -> None:
         unread = self._journal.next_offset - self.reader.next_offset
         clock_ms = self.reader.clock_ms
-        self._report(Waiting(len(self.reader.open_slots), self.reader.open_pings, unread, 1, clock_ms=clock_ms))
+        self._report(Backlog(len(self.reader.open_slots), self.reader.open_pings, unread, 1, clock_ms=clock_ms))
 
     def _keep_if_due(self) -> None:
         if self._clock.monotonic_s - self._kept_s >= CHECKPOINT_S:
@@ -411,26 +411,26 @@ def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
     except FileNotFoundError:
         return SourceCheckpoint(first_offset)
     if first_offset > checkpoint.offset:
-        raise Lost(
+        raise DataLoss(
             f"{file}: the journal is still needed from offset {checkpoint.offset} on, and begins at {first_offset}: "
             "files of it were removed"
         )
     return checkpoint
 
 
-def disk_of(ledger: LedgerSection, journal: Path | None = None) -> Callable[[], DiskSeen]:
+def disk_of(ledger: LedgerSection, journal: Path | None = None) -> Callable[[], DiskStatus]:
     """Looks at the ledger's file, with what is not yet in its main part, the journal, and the disks of both. Where the
     ledger is no file, at the disk of its key."""
     file = Path(ledger_place(ledger.place)) if is_file(ledger.place) else None
     folders = [file.parent if file else Path(ledger.key_file or ".").parent, *([journal] if journal else [])]
 
-    def look() -> DiskSeen:
+    def measure() -> DiskStatus:
         parts = [file, Path(f"{file}-wal")] if file else []
         free = [shutil.disk_usage(folder).free for folder in folders if folder.exists()]
         kept = _bytes_of(journal.iterdir()) if journal and journal.is_dir() else 0
-        return DiskSeen(_bytes_of(parts), kept, min(free, default=0))
+        return DiskStatus(_bytes_of(parts), kept, min(free, default=0))
 
-    return look
+    return measure
 
 
 def _bytes_of(files: Iterable[Path]) -> int:
@@ -468,28 +468,28 @@ def rejected_writer(write: Callable[[bytes], object]) -> Reject:
     return reject
 
 
-def say_ahead(ahead_s: float, resets: bool = False) -> None:
+def log_clock_ahead(ahead_s: float, resets: bool = False) -> None:
     """The log's clock has closed slots that are not over by ours; `resets`: and now goes back."""
     slots = f"slots that end up to {duration_in_words(ahead_s)} ahead of this machine's clock"
     text = f"the log's clock had closed {slots}, and is set back" if resets else (
         f"the log's clock has closed {slots}: their pings are refused as late. If this machine's clock is right, stop, "
         "and start once with --reset-clock: what is charged and recorded stays"
     )  # fmt: skip
-    say(text, "clock", {"ahead_s": round(ahead_s), "reset": resets}, logging.WARNING)
+    log_message(text, "clock", {"ahead_s": round(ahead_s), "reset": resets}, logging.WARNING)
 
 
-class SpokenLog:
-    """A `RunLog` with a clock and a voice: an observer of a run. `say_due` is to be called about once a second. `doubt`
+class RunLogger:
+    """A `RunLog` with a clock and a voice: an observer of a run. `log_due` is to be called about once a second. `doubt`
     tells which releases are in doubt of their unit.
 
     >>> import sys
     >>> from datetime import UTC
     >>> from udp_stream.logs import begin_log, end_log
-    >>> from udp_stream.release.facts import BatchRead
+    >>> from udp_stream.release.events import BatchRead
     >>> begin_log(sys.stdout, as_json=False)
-    >>> log = SpokenLog(SlotGrid(3600, UTC), grace_ms=120_000)
+    >>> log = RunLogger(SlotGrid(3600, UTC), grace_ms=120_000)
     >>> log.observe(BatchRead(messages=3, pings=2, refused={}))
-    >>> log.say_due()  # doctest: +ELLIPSIS
+    >>> log.log_due()  # doctest: +ELLIPSIS
     udp-stream: 2 pings; next slot closes at ... UTC, in ...
     >>> end_log()
     """
@@ -498,10 +498,10 @@ class SpokenLog:
         self._log = RunLog(slots, grace_ms)
         self.doubt: Callable[[], UnitDoubt | None] = lambda: None
 
-    def observe(self, fact: Fact) -> None:
-        self._log.observe(fact, time.monotonic())
+    def observe(self, event: RunEvent) -> None:
+        self._log.observe(event, time.monotonic())
 
-    def say_due(self, *, at_the_end: bool = False) -> None:
+    def log_due(self, *, at_the_end: bool = False) -> None:
         now_s = time.monotonic()
         for line in self._log.lines(now_s, time.time() - now_s, self.doubt(), at_the_end=at_the_end):
-            say(line.text, line.event, line.figures, WARNING if line.warns else INFO)
+            log_message(line.text, line.event, line.figures, WARNING if line.warns else INFO)

@@ -14,13 +14,13 @@ import numpy as np
 
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.planning.add_remove import AddRemoveRules, sigma_of
 from udp_stream.planning.policy import BudgetCalendar, Policy, PositionPeriods
-from udp_stream.planning.presence import PresenceRules, sigma_of
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.query_road import Answered, QueryContext, record_moment
+from udp_stream.release.pipeline import RecordedSlot, release_slot
+from udp_stream.release.query_pipeline import QueryContext, RecordedAnswer, record_moment
 from udp_stream.release.record import QueryResult, decode_result
-from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.positions import Moment
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate
@@ -77,11 +77,11 @@ def a_context() -> ReleaseContext:
     return ReleaseContext(policy, calendar, SeededEntropy(1), "udp-stream example")
 
 
-def some_rules() -> PresenceRules:
+def some_rules() -> AddRemoveRules:
     """ "add-remove" over the two cells of `seven_pings`: hours, a ping every ten seconds, rho 1.54 a day."""
     cells = np.array(sorted(_CELLS), np.uint64)
     sigma = sigma_of(1_539_278_763, slots=24, plates=False)
-    return PresenceRules(cells, 360, sigma, 12, plates=False, slot_hours=1.0, max_kmh=65.0, digest="5eed")
+    return AddRemoveRules(cells, 360, sigma, 12, plates=False, slot_hours=1.0, max_kmh=65.0, digest="5eed")
 
 
 def released_slot() -> RecordedSlot:
@@ -116,8 +116,8 @@ def answer_moment(
     moment: Moment,
     context: QueryContext,
     ledger: Ledger,
-    publish: Callable[[Sequence[Answered]], None] = lambda _: None,
-) -> Sequence[Answered]:
+    publish: Callable[[Sequence[RecordedAnswer]], None] = lambda _: None,
+) -> Sequence[RecordedAnswer]:
     """Answer these queries at a moment, as a runtime does: record, publish, inform the ledger."""
     found = record_moment(queries, moment, context, ledger)
     publish(found.answers)

@@ -17,8 +17,8 @@ from tests.browser.big_city import many_cells, many_lines
 from tests.browser.conftest import Day, replayed, served, synthetic
 from tests.forms import long_but, long_rows
 from tests.timetables import files_of, zipped
-from udp_stream.board.server import Board, serving
-from udp_stream.board.slots import Slots
+from udp_stream.dashboard.server import Dashboard, serving
+from udp_stream.dashboard.slots import Slots
 from udp_stream.trial.fleet import Fleet
 from udp_stream.trial.timetable import write_timetable
 from udp_stream.windows.tables import cell_center
@@ -476,7 +476,7 @@ def test_a_trial_is_said_to_be_one(board, copy, tmp_path, new_page):
 
 
 def test_synthetic_buses_are_said_to_be_synthetic_from_the_first_moment_on_and_no_others_are(board, day, new_page):
-    made_up = Board(Slots(48, is_synthetic=True))
+    made_up = Dashboard(Slots(48, is_synthetic=True))
     with serving(made_up, "127.0.0.1:0") as address:
         made_up.announce(False)
         page = new_page(address.rstrip("/"), waits=False)

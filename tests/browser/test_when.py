@@ -11,9 +11,9 @@ from benchmarks.typical import published
 from tests.board import get, wait_for
 from tests.browser.test_page import STEPS, cells_of
 from tests.forms import long_but
-from udp_stream.board.history import opened
-from udp_stream.board.server import Board, serving
-from udp_stream.board.slots import Slots
+from udp_stream.dashboard.history import opened
+from udp_stream.dashboard.server import Dashboard, serving
+from udp_stream.dashboard.slots import Slots
 from udp_stream.release.forecaster import encode_smoothed
 from udp_stream.release.record import encode
 
@@ -28,7 +28,7 @@ def week(tmp_path_factory):
     for releases, estimates in published(city, [0, 1, 2]):
         slots.take([*map(encode, releases), *map(encode_smoothed, estimates)])
     slots.show()
-    board = Board(slots)
+    board = Dashboard(slots)
     board.announce(changed=False)
     with serving(board, "127.0.0.1:0") as address:
         wait_for(lambda: board.typical)

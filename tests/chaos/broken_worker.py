@@ -13,8 +13,8 @@ from streams import worker
 from streams.consumer import BatchConsumer, BatchSchema
 from streams.kafka import OutgoingRecord, Producer
 from streams.processors import SourceProcessor
-from streams.topics import Binding, Topic
-from streams.worker import Lanes
+from streams.topics import LedgerIdentity, Topic
+from streams.worker import PartitionExecutors
 from udp_stream.cli import main as cli
 from udp_stream.ledger.port import Mark
 from udp_stream.ledger.rules import see
@@ -89,10 +89,10 @@ def keeps_what_waits() -> None:
     """Batches that wait for their turn when a rebalance comes are processed after it; and parts are slow."""
     slow_parts()
 
-    def revoke(_: Lanes) -> None:
+    def revoke(_: PartitionExecutors) -> None:
         """All is well."""
 
-    Lanes.revoke = revoke  # type: ignore[method-assign]
+    PartitionExecutors.revoke = revoke  # type: ignore[method-assign]
 
 
 def looks_at_no_mark() -> None:
@@ -111,10 +111,10 @@ def looks_at_no_mark() -> None:
 def takes_any_ledger() -> None:
     """Whoever is configured for the group belongs to it."""
 
-    def require(_self: Binding, _theirs: str | None, _where: str) -> None:
+    def require(_self: LedgerIdentity, _theirs: str | None, _where: str) -> None:
         """All is well."""
 
-    Binding.require = require  # type: ignore[method-assign]
+    LedgerIdentity.require = require  # type: ignore[method-assign]
 
 
 FAULTS = (

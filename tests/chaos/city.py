@@ -36,7 +36,7 @@ from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 
 FRAME = 4096
@@ -190,7 +190,7 @@ class City:
         """What the embedded runtime says of the same log, under the same key."""
         out, settings = io.BytesIO(), self.settings
         with ledger_and_keys(beside(settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
-            runtime = Embedded(settings, ledger, OsEntropy(), keys.hash_plate, "chaos", record_writer(out))
+            runtime = EmbeddedRuntime(settings, ledger, OsEntropy(), keys.hash_plate, "chaos", record_writer(out))
             runtime.run(self._frames())
             charged = {
                 entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 from udp_stream.ledger.port import Admission, Ledger, Verdict
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.release.record import CLIPS, kind_of
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import Settings
 
 
@@ -57,9 +57,9 @@ class DrawnAgain:
 def clips_amiss(
     settings: Settings, ledger: Ledger, hash_plate: Callable[[str], bytes], frames: Iterable[list[bytes]]
 ) -> tuple[str, ...]:
-    if not settings.policy.in_balls:
+    if not settings.policy.has_joint_clips:
         return ()
     again = DrawnAgain(ledger)
-    Embedded(settings, again, OsEntropy(), hash_plate, "again", lambda releases: None).run(frames)
+    EmbeddedRuntime(settings, again, OsEntropy(), hash_plate, "again", lambda releases: None).run(frames)
     clips = {id_ for id_ in again.known if kind_of(id_) == CLIPS}
     return (*again.amiss, *(f"{id_} is remembered of no slot of the log" for id_ in sorted(clips - again.asked)))

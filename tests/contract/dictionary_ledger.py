@@ -16,7 +16,7 @@ from udp_stream.ledger.rules import (
     archived_s,
     between,
     column,
-    decide_in_turn,
+    decide_in_order,
     misfits,
     most_elsewhere,
     names_around,
@@ -95,7 +95,7 @@ class DictionaryLedger:
         before, elsewhere = balance.charges.copy(), self._elsewhere(period, plates)
         # Other spans of a window count while we decide; what is kept is the sum of this span alone.
         balance.charged[:] += elsewhere
-        for one, charged in zip(fresh, decide_in_turn(balance, budget, fresh), strict=True):
+        for one, charged in zip(fresh, decide_in_order(balance, budget, fresh), strict=True):
             decision = Decision(packed[one.members].tobytes(), charged, one.terms)
             self._admissions[one.release_id] = _Remembered(period, budget, decision)
         balance.charged[:] -= elsewhere

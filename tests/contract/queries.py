@@ -16,7 +16,7 @@ from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.planning.policy import OneBudget
 from udp_stream.queries.elimination import ABOVE, IN, Round
 from udp_stream.release.charge import require_one_promise
-from udp_stream.release.query_road import decode_round, encode_round
+from udp_stream.release.query_pipeline import decode_round, encode_round
 from udp_stream.release.record import decode_result, kind_of, query_id, round_id
 from udp_stream.testing import a_context, a_moment, a_query, a_query_context, answer_moment
 

@@ -16,7 +16,7 @@ from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.release.record import decode, decode_result, encode, encode_result, kind_of
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
@@ -239,7 +239,7 @@ def of_queries(folder: Path, name: str, url: str = "") -> Run:
     flags = CONFIGURATIONS.get(name, ("release.mean_epsilon=0.4",))
     settings, results = load(path, (*BASE, *flags, write_key(folder)), {}), list[bytes]()
     with ledger_and_keys(replace(settings.ledger, url=url or str(folder / "ledger"))) as (ledger, keys):
-        runtime = Embedded(
+        runtime = EmbeddedRuntime(
             settings,
             ledger,
             SeededEntropy(SEED),

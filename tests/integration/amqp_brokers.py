@@ -12,7 +12,7 @@ from uuid import uuid4
 from pika import BlockingConnection, ConnectionParameters, PlainCredentials
 from pika.exceptions import AMQPError
 
-from lab.process import HOST, Program, Running, launch, on_free_ports, temporary_folder
+from lab.process import HOST, Program, RunningService, launch, on_free_ports, temporary_folder
 from lab.services import ANSWER_SECONDS, class_path, java
 
 QPID = "9.2.0"
@@ -65,7 +65,7 @@ def listed_count(container: Any, queue: str) -> int:
 
 
 @dataclass
-class RunningAmqp(Running):
+class RunningAmqp(RunningService):
     url: str
     port: int
 

@@ -22,7 +22,7 @@ from tests.forked import forked_to_log
 from tests.runtime.harness import beside, frames_of, record_writer, smoothed_writer
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.release import record as release
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
@@ -88,7 +88,7 @@ class City:
     def embedded_smoothed(self):
         out, smoothed = io.BytesIO(), io.BytesIO()
         with self.embedded_ledger() as (ledger, keys):
-            runtime = Embedded(
+            runtime = EmbeddedRuntime(
                 self.settings, ledger, SeededEntropy(SEED), keys.hash_plate, "udp-stream test", record_writer(out),
                 smooth=smoothed_writer(smoothed), answer=self.told.extend,
             )  # fmt: skip

@@ -14,7 +14,7 @@ from threading import Event
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from lab.process import HOST, Program, Running, launch, on_free_ports, temporary_folder
+from lab.process import HOST, Program, RunningService, launch, on_free_ports, temporary_folder
 
 USER, PASSWORD = "reader", "a secret"
 SECONDS = 10
@@ -32,7 +32,7 @@ max_queued_messages 0
 
 
 @dataclass
-class RunningMqtt(Running):
+class RunningMqtt(RunningService):
     port: int
 
     def publish(self, topic: str, *messages: bytes, qos: int = 1, retain: bool = False) -> None:

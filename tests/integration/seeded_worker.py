@@ -16,12 +16,12 @@ import numpy as np
 from aiokafka import AIOKafkaProducer
 
 from streams import worker
-from streams.kafka import Producer, StrictlyOnce
-from streams.processors import AtLeastOnce
+from streams.kafka import Producer, TransactionalPublisher
+from streams.processors import AtLeastOncePublisher
 from streams.worker import Deployment, run_worker
 from udp_stream.errors import UdpStreamError
 from udp_stream.ledgers.sqlite import SqliteLedger
-from udp_stream.release.city import AskShape
+from udp_stream.release.city import ShapeQuestion
 from udp_stream.release.record import kind_of
 from udp_stream.settings import load
 from udp_stream.settings.sections import Settings
@@ -31,15 +31,15 @@ BEFORE, AFTER = False, True
 UNDERPAID = "underpaid"
 
 POINTS = {
-    "recorded": [(StrictlyOnce, "publish", BEFORE), (AtLeastOnce, "publish", BEFORE)],
+    "recorded": [(TransactionalPublisher, "publish", BEFORE), (AtLeastOncePublisher, "publish", BEFORE)],
     "written": [(AIOKafkaProducer, "send_offsets_to_transaction", BEFORE)],
     "written plainly": [(Producer, "write", AFTER)],
     "with offsets": [(AIOKafkaProducer, "commit_transaction", BEFORE)],
     "committed": [(AIOKafkaProducer, "commit_transaction", AFTER)],
-    "estimates made": [(StrictlyOnce, "publish", BEFORE), (AtLeastOnce, "publish", BEFORE)],
-    "estimates published": [(StrictlyOnce, "publish", AFTER), (AtLeastOnce, "publish", AFTER)],
-    "answers recorded": [(StrictlyOnce, "publish", BEFORE)],
-    "answers published": [(StrictlyOnce, "publish", AFTER)],
+    "estimates made": [(TransactionalPublisher, "publish", BEFORE), (AtLeastOncePublisher, "publish", BEFORE)],
+    "estimates published": [(TransactionalPublisher, "publish", AFTER), (AtLeastOncePublisher, "publish", AFTER)],
+    "answers recorded": [(TransactionalPublisher, "publish", BEFORE)],
+    "answers published": [(TransactionalPublisher, "publish", AFTER)],
     "round charged": [(SqliteLedger, "admit", AFTER)],
     "round recorded": [(SqliteLedger, "record", AFTER)],
     "answer recorded": [(SqliteLedger, "record", AFTER)],
@@ -152,7 +152,7 @@ def main(config, seed, instance, stop="", disorder_ms="60000", wrong_s="0", rese
     rules = Settings.window_rules.fget
     Settings.window_rules = property(lambda settings: replace(rules(settings), disorder_ms=int(disorder_ms)))
     if stop == UNDERPAID:
-        AskShape.ask = underpaid(AskShape.ask)
+        ShapeQuestion.ask = underpaid(ShapeQuestion.ask)
     elif stop:
         number, point, nth = stop.split("@")
         stop_at(signal.Signals[number], point, int(nth))

@@ -16,7 +16,7 @@ from tests.integration.test_once import is_stopped, until
 from tests.prometheus import health
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.errors import ConfigError, Lost
+from udp_stream.errors import ConfigError, DataLoss
 
 
 def started(city, *flags, instance="other"):
@@ -114,7 +114,7 @@ def test_pings_that_were_deleted_before_they_were_read_have_a_status_of_their_ow
     here.feed(here.messages[-50:])
     with admin(here.settings.kafka) as client:
         client.delete_records({TopicPartition(here.topics.pings.name, number): -1 for number in range(4)})
-    assert ended(started(here)) == Lost.exit_status
+    assert ended(started(here)) == DataLoss.exit_status
 
 
 @pytest.mark.parametrize("dies", [True, False], ids=["killed", "full"])

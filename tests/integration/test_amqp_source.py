@@ -74,8 +74,8 @@ def password(tmp_path):
 
 def source(where, password, said=None, port=None, scheme="amqp", prefetch=10, ca_file=""):
     live = LiveSection(queue=where.name, username=USER, password_file=password, timeout="5s", ca_file=ca_file)
-    name, say = f"{scheme}://127.0.0.1:{port or where.port}/", ([] if said is None else said).append
-    return QueueSource(name, Settings(live=live), say, prefetch=prefetch)
+    name, log_message = f"{scheme}://127.0.0.1:{port or where.port}/", ([] if said is None else said).append
+    return QueueSource(name, Settings(live=live), log_message, prefetch=prefetch)
 
 
 def plates(messages):

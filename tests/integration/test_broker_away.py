@@ -11,7 +11,7 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
 from lab.process import free_ports
-from streams.kafka import Committed, Offsets
+from streams.kafka import CommittedOffset, Offsets
 from streams.topics import group_of
 from tests.forked import forked_to_log
 from tests.integration.deployment import agree, found_city, log_of, worker
@@ -61,7 +61,7 @@ def test_what_was_committed_is_known_or_waited_for_while_a_broker_starts(kafka_s
             started = asyncio.get_running_loop().run_in_executor(None, kafka_server.restart)
             answers = 0
             while not started.done() or answers < 100:
-                assert await offsets.committed([TP(*here)]) == {TP(*here): Committed(1, "last")}
+                assert await offsets.committed([TP(*here)]) == {TP(*here): CommittedOffset(1, "last")}
                 answers += started.done()
 
     async def run():

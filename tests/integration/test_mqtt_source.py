@@ -56,9 +56,9 @@ def pings(*numbers):
 
 def source(port, topic, said=None, scheme="mqtt", seed="one", **options):
     live = LiveSection(topics=(f"{topic}/#",), timeout="5s", **options)
-    say = ([] if said is None else said).append
+    log_message = ([] if said is None else said).append
     settings = Settings(live=live, kafka=KafkaSection(prefix=seed), speed=SpeedSection(unit="mps"))
-    return TopicSource(f"{scheme}://127.0.0.1:{port}", settings, say)
+    return TopicSource(f"{scheme}://127.0.0.1:{port}", settings, log_message)
 
 
 def first_of(live):
@@ -86,7 +86,7 @@ def nothing_more(handover, seconds=1.0):
 @contextmanager
 def reading(live, said=None):
     said = [] if said is None else said
-    live.say = live._retries._say = said.append
+    live.log_message = live._retries._log_message = said.append
     with Handover(live) as handover:
         deadline = time.monotonic() + SECONDS_MAX
         while not any("reading" in one for one in said):
@@ -302,17 +302,17 @@ def test_a_run_of_topics_gives_the_hats_and_counts_of_a_file_however_often_it_is
 
 
 def test_names_topics_and_logins_that_are_none_are_refused(tmp_path):
-    say = [].append
+    log_message = [].append
     for name in ("mqtt://", "mqtt://me:secret@host", "mqtt://host/topic", "mqtt://host:port"):
         with pytest.raises(UsageError) as refused:
-            TopicSource(name, Settings(live=LiveSection(topics=("a",))), say)
+            TopicSource(name, Settings(live=LiveSection(topics=("a",))), log_message)
         assert "secret" not in str(refused.value)
     for topics in ((), ("",), ("a/#/b",), ("a#",), ("a/b+",)):
         with pytest.raises(ConfigError, match=r"live\.topics"):
-            TopicSource("mqtt://host", Settings(live=LiveSection(topics=topics)), say)
+            TopicSource("mqtt://host", Settings(live=LiveSection(topics=topics)), log_message)
     with pytest.raises(ConfigError, match=r"live\.username"):
         live = LiveSection(topics=("a",), password_file=str(tmp_path / "p"))
-        TopicSource("mqtt://host", Settings(live=live), say)
+        TopicSource("mqtt://host", Settings(live=live), log_message)
 
 
 def test_the_seed_of_a_session_is_kept_in_the_folder(tmp_path):

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from faust.types import TP
 
-from streams.kafka import Committed, OutgoingRecord, StrictlyOnce
+from streams.kafka import CommittedOffset, OutgoingRecord, TransactionalPublisher
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import Fenced
@@ -85,7 +85,7 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
     message = OutgoingRecord(here.topics.release.name, b"{}", key=b"8742d98a2ffffff")
 
     async def let_go_at(call):
-        once = await StrictlyOnce.begin(kafka, shard)
+        once = await TransactionalPublisher.begin(kafka, shard)
         reached, original = asyncio.Event(), getattr(once._producer, call)
 
         async def hooked(*given, **named):
@@ -93,13 +93,13 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
             return await original(*given, **named)
 
         setattr(once._producer, call, hooked)
-        publishing = asyncio.ensure_future(once.publish([message] * 100, {shard: Committed(7, "")}))
+        publishing = asyncio.ensure_future(once.publish([message] * 100, {shard: CommittedOffset(7, "")}))
         await reached.wait()
         await once.close()
         with pytest.raises(Fenced, match="dropped"):
             await asyncio.wait_for(publishing, 5)
-        again = await StrictlyOnce.begin(kafka, shard)
-        await again.publish([message], {shard: Committed(8, "")})
+        again = await TransactionalPublisher.begin(kafka, shard)
+        await again.publish([message], {shard: CommittedOffset(8, "")})
         await again.close()
 
     asyncio.run(let_go_at(call))

@@ -18,11 +18,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
 from lab.services import RunningRedis, start_redis
-from tests.contract import checks, presence, queries
+from tests.contract import add_remove, checks, queries
 from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
-from tests.contract.road import CHECKS, MORE_CHECKS, Opening
+from tests.contract.pipeline import CHECKS, MORE_CHECKS, Opening
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
 from udp_stream.ledger.rules import caveats, column
 from udp_stream.ledgers import redis as redis_ledger
@@ -59,7 +59,7 @@ def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], redi
     check(lambda: opener(redis_url))
 
 
-@pytest.mark.parametrize("check", presence.CHECKS)
+@pytest.mark.parametrize("check", add_remove.CHECKS)
 def test_the_road_of_presence_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
     check(lambda: opener(redis_url))
 

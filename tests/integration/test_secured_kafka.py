@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from streams.feed import Feed, Pace
-from streams.kafka import Producer, StrictlyOnce, read_topic
+from streams.kafka import Producer, TransactionalPublisher, read_topic
 from streams.topics import create_topics, read_releases, topics_of
 from tests.integration.deployment import CONFIG, DEFAULTS, City, agree, log_of, worker
 from tests.runtime.harness import fleet_log
@@ -81,13 +81,13 @@ def secured_city(secured, folder, mechanism):
 async def produce_once(here):
     from faust.types import TP
 
-    from streams.kafka import Committed, OutgoingRecord
+    from streams.kafka import CommittedOffset, OutgoingRecord
 
     kafka, shard = here.settings.kafka, TP(here.topics.parts.name, 0)
     async with Producer(kafka) as producer:
         await producer.write([OutgoingRecord(here.topics.rejected.name, b"plain")])
-    once = await StrictlyOnce.begin(kafka, shard)
-    await once.publish([OutgoingRecord(here.topics.rejected.name, b"once")], {shard: Committed(1, "")})
+    once = await TransactionalPublisher.begin(kafka, shard)
+    await once.publish([OutgoingRecord(here.topics.rejected.name, b"once")], {shard: CommittedOffset(1, "")})
     await once.close()
     found = await asyncio.to_thread(read_topic, kafka, here.topics.rejected)
     assert {record.value for record in found} == {b"plain", b"once"}

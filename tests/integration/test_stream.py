@@ -13,8 +13,8 @@ import pytest
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.processors import ERROR
-from streams.topics import Binding, admin, group_of, read_releases, topics_of
-from tests.contract import presence
+from streams.topics import LedgerIdentity, admin, group_of, read_releases, topics_of
+from tests.contract import add_remove
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
@@ -70,7 +70,7 @@ def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sente
 
     here = city([])
     with here.ledger() as (ledger, _):
-        headers = [Binding.of(ledger.meta()).header] if bound else []
+        headers = [LedgerIdentity.of(ledger.meta()).header] if bound else []
     producer = KafkaProducer(bootstrap_servers=here.settings.kafka.bootstrap)
     producer.send(here.topics.parts.name, value=b"no part", headers=headers).get(20)
     producer.close()
@@ -126,7 +126,7 @@ def test_a_worker_is_refused_at_a_time_of_whole_plates_where_it_would_charge_nob
     here.config.write_text(here.config.read_text().replace("min_plates = 4", "min_plates = 1000"))
     here.feed()
     with here.ledger() as (ledger, _):
-        presence.run(ledger, presence.context_of(), presence.empty(1_704_706_200_000))  # that day, without a ping
+        add_remove.run(ledger, add_remove.context_of(), add_remove.empty(1_704_706_200_000))  # that day, without a ping
         before = [entry.release_id for entry in ledger.entries()]
     done = run_verb(["worker", "--config", here.config], cwd=here.folder)
     assert done.returncode == 5, done.stderr

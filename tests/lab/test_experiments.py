@@ -21,7 +21,7 @@ from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.planning.suppression import Occupancy
-from udp_stream.release.road import estimate_hats
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab import process as processes
-from lab.process import PortTaken, Program, Running, launch
+from lab.process import PortTaken, Program, RunningService, launch
 from udp_stream.errors import DependencyUnavailable
 
 SLEEPER = ("sleep", "600")
@@ -30,8 +30,8 @@ def says_ready(folder: Path) -> bool:
 
 
 @contextmanager
-def running(started: Program) -> Iterator[Running]:
-    service = Running(started, launch(started))
+def running(started: Program) -> Iterator[RunningService]:
+    service = RunningService(started, launch(started))
     try:
         yield service
     finally:
@@ -95,9 +95,9 @@ def test_a_lost_port_is_tried_anew_elsewhere_and_not_for_ever(tmp_path: Path) ->
     taken = Program("Test", ("sh", "-c", "echo bind: Address already in use; exit 1"), tmp_path, lambda _: False)
     tried: list[int] = []
 
-    def start(ports: list[int]) -> Running:
+    def start(ports: list[int]) -> RunningService:
         tried.extend(ports)
-        return Running(taken, launch(taken))
+        return RunningService(taken, launch(taken))
 
     with pytest.raises(PortTaken):
         processes.on_free_ports(1, start)

@@ -22,11 +22,11 @@ import numpy as np
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
-from udp_stream.mechanisms import presence as mechanism
-from udp_stream.mechanisms.presence import Entries, Query
-from udp_stream.release import presence as road
+from udp_stream.mechanisms import add_remove as mechanism
+from udp_stream.mechanisms.add_remove import Entries, PlateQuery
+from udp_stream.release import add_remove as road
 from udp_stream.release.record import decode, slot_of
-from udp_stream.runtime import Embedded, LiveRuntime, Outputs, release_sink, smoothed_sink
+from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, release_sink, smoothed_sink
 from udp_stream.settings import Settings, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import seeded_bits
@@ -279,7 +279,7 @@ class Tape:
             self.plates = counts.plates
             return charge(name, asked, counts, *rest)
 
-        def noised(vectors: Entries, cells: int, query: Query, bits: NamedBits) -> np.ndarray[Any, Any]:
+        def noised(vectors: Entries, cells: int, query: PlateQuery, bits: NamedBits) -> np.ndarray[Any, Any]:
             with patch.object(mechanism, "discrete_gaussian", lambda _, sigmas: np.zeros(len(sigmas), np.int64)):
                 exact = mechanism.noised(vectors, cells, query, bits)
             self.drawn[bits.name] = Drawn(exact, vectors, self.plates, query.sigma)
@@ -423,7 +423,7 @@ def replayed(folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, 
                     to = release_sink(partial(write, "release", told.releases))
                     more = smoothed_sink(partial(write, "smoothed", told.estimates))
                     ledger: Any = WatchedLedger(opened, fate)
-                    Embedded(settings, ledger, tape, hash_of, "test", to, smooth=more, slots=SLOTS).run(frames)
+                    EmbeddedRuntime(settings, ledger, tape, hash_of, "test", to, smooth=more, slots=SLOTS).run(frames)
                     _finish(told, settings, opened, fate)
                     return told
             except Died:

@@ -16,9 +16,9 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.city_tree import CityTree
 from udp_stream.mechanisms.noise import counts_scale
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
-from udp_stream.release.city import AskShape
+from udp_stream.release.city import ShapeQuestion
+from udp_stream.release.pipeline import slot_sums
 from udp_stream.release.record import CITY, decode, kind_of
-from udp_stream.release.road import slot_sums
 from udp_stream.settings import load
 from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.testing import SeededEntropy
@@ -90,11 +90,11 @@ def shards_of(counts, values, plan, number=3):
 
 
 def together(counts, values, plan):
-    return np.array(slot_sums(AskShape(), counts, values, plan))
+    return np.array(slot_sums(ShapeQuestion(), counts, values, plan))
 
 
 def apart(counts, values, plan):
-    return sum(np.array(slot_sums(AskShape(), *of_shard)) for of_shard in shards_of(counts, values, plan))
+    return sum(np.array(slot_sums(ShapeQuestion(), *of_shard)) for of_shard in shards_of(counts, values, plan))
 
 
 def loss_nano(tree, moved):
@@ -150,13 +150,13 @@ def test_plates_that_the_plan_does_not_know_move_nothing():
         plate=np.where(keep, counts.plate, counts.plate + len(counts.plates)),
     )
     speeds = [values, dataclasses.replace(values, speed=np.where(np.repeat(keep, counts.count), values.speed, 0))]
-    first, second = (np.array(slot_sums(AskShape(), strangers, one, known)) for one in speeds)
+    first, second = (np.array(slot_sums(ShapeQuestion(), strangers, one, known)) for one in speeds)
     assert np.array_equal(first, second) and first.sum() < truth.sum()
     rest = dataclasses.replace(plan, rows=plan.digests).subset(np.arange(counts.cells.size) != 2)
-    assert np.array_equal(first, np.array(slot_sums(AskShape(), counts, values, rest)))
+    assert np.array_equal(first, np.array(slot_sums(ShapeQuestion(), counts, values, rest)))
 
 
-class Underpaid(AskShape):
+class Underpaid(ShapeQuestion):
     """Asks plates of a single HAT for one nano-unit."""
 
     def ask(self, counts, policy, known):
@@ -182,7 +182,7 @@ def test_a_shard_refuses_a_plan_whose_charges_pay_for_less_than_its_weights_ask(
         charged[part.plate == part.plate[np.argmax(of_plan.city.weights * part.count)]] //= 1000
         broken = dataclasses.replace(of_plan, city=dataclasses.replace(of_plan.city, charged=charged))
         with pytest.raises(PrivacyRefused, match="city:"):
-            slot_sums(AskShape(), part, of_values, broken)
+            slot_sums(ShapeQuestion(), part, of_values, broken)
 
 
 @pytest.mark.parametrize("answered", [False, True])

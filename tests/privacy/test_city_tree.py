@@ -11,7 +11,7 @@ from scipy import stats
 from udp_stream.mechanisms.city_tree import FULL_PINGS, WHOLE, CityTree, city_sums, sample_weights
 from udp_stream.mechanisms.noise import Cost, counts_scale
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.city import AskShape, decode_city
+from udp_stream.release.city import ShapeQuestion, decode_city
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -71,7 +71,7 @@ def test_noise_of_an_answer_has_the_stated_scale_and_30_percent_off_is_noticed(c
     sums = tuple((np.arange(tree.bins.count) * 5 * WHOLE).tolist())
     plan, question, bits = (
         CityPlan(*np.zeros((2, 0), np.int64), 100, msgspec.json.encode(tree)),
-        AskShape(),
+        ShapeQuestion(),
         seeded_bits(4),
     )
     records = [decode_city("city", question.answer(sums, plan, bits)) for _ in range(400)]

@@ -14,8 +14,8 @@ import pytest
 
 from udp_stream.mechanisms.statistics import priced
 from udp_stream.planning.plan import plan_hat, terms_of
-from udp_stream.release import road as estimate
-from udp_stream.release.road import estimate_hats
+from udp_stream.release import pipeline as estimate
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

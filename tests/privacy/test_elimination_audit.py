@@ -12,7 +12,7 @@ from scipy import stats
 
 from udp_stream.mechanisms.noise import pure
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import Between, Budgeting, Parts, Round, Split
+from udp_stream.queries.elimination import BandRule, QueryBudget, Round, RoundParts, Split
 from udp_stream.queries.plane import QUANTA_PER_METRE, Rectangle, rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
@@ -38,14 +38,14 @@ def shrunk(monkeypatch, percent=70):
 
     def parts(self, round_, plates):
         whole = honest(self, round_, plates)
-        return Parts(whole.charge, whole.t * percent // 100, whole.s)
+        return RoundParts(whole.charge, whole.t * percent // 100, whole.s)
 
     monkeypatch.setattr(elimination.Tariff, "parts", parts)
 
 
 def run_at(terms, position, plates, seed, metres=0):
     """Each plate's values by round, nan where it had left, and how many rounds it was in."""
-    pie = replace(terms.elimination(SQUARE.signed_distance, Between(0.0, 0.0)), shared="all")
+    pie = replace(terms.elimination(SQUARE.signed_distance, BandRule(0.0, 0.0)), shared="all")
     where = np.repeat(position + np.array([[metres * QUANTA_PER_METRE, 0]]), plates, axis=0)
     state, shown, bits = (
         pie.begin(),
@@ -80,7 +80,7 @@ def surely_above(mine, theirs, runs):
 def worst_excess(how, seed):
     """By the number of rounds: epsilon charged, and the most that an event's odds surely are (Neyman and Pearson)."""
     cost, apart, runs = pure(2 * 10**10), 100, RUNS[how]
-    terms = replace(Budgeting.alike(cost, runs, how, Split.even(2)), beta=0.9)
+    terms = replace(QueryBudget.alike(cost, runs, how, Split.even(2)), beta=0.9)
     shown = [run_at(terms, FAR_EAST, runs, seed + other, metres=apart * other) for other in (0, 1)]
     parts = np.array(terms.split.parts(cost.nano)) / 1e9 / 1000  # epsilon by round, per metre
     odds = [odds_of(values, FAR_EAST, apart, parts) for values, _ in shown]
@@ -128,7 +128,7 @@ def renyi_of_order_2(first, second, bins):
 def concentrated_loss(how, seed, plates=50_000):
     """Of all rounds together, by each plate's likelihood ratio, in units of what it may be: 2 rho d^2."""
     rho, apart = rho_per_square_metre(2e-5), 100
-    terms = replace(Budgeting.alike(rho, plates, how, Split.doubling(3)), beta=0.9)
+    terms = replace(QueryBudget.alike(rho, plates, how, Split.doubling(3)), beta=0.9)
     charged = rho.nano / 1e15 * apart**2
     (mine, _), (theirs, _) = run_at(terms, EAST, plates, seed), run_at(terms, EAST, plates, seed + 1, metres=apart)
     weights = np.array(terms.split.parts(rho.nano), float)
@@ -152,8 +152,8 @@ def test_concentrated_noise_that_is_30_percent_too_small_is_caught(how, monkeypa
 @pytest.mark.parametrize("measure", ["pure", "zcdp"])
 def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure):
     cost = pure(5 * 10**10) if measure == "pure" else rho_per_square_metre(1e-4)
-    terms = Budgeting.alike(cost, 60, how, Split.doubling(4))
-    pie = terms.elimination(SQUARE.signed_distance, Between(0.0, 0.0))
+    terms = QueryBudget.alike(cost, 60, how, Split.doubling(4))
+    pie = terms.elimination(SQUARE.signed_distance, BandRule(0.0, 0.0))
     rng = np.random.default_rng(5)
     where = rng.integers(-16_000, 16_000, (60, 2))
     others = where + rng.integers(-1, 2, (60, 2)) * rng.integers(0, 3000, (60, 1))

@@ -28,9 +28,9 @@ from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
 from udp_stream.release import city
-from udp_stream.release import road as estimate
+from udp_stream.release import pipeline as estimate
 from udp_stream.release.record import CITY, kind_of, slot_of
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
@@ -131,7 +131,9 @@ def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
         patched.setattr(estimate, "noisy_integers", noisy)
         patched.setattr(city, "noisy_integers", noisy)
         publish = lambda releases: this.payloads.extend(one.payload for one in releases)  # noqa: E731
-        Embedded(settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish).run(frames_of(sent))
+        EmbeddedRuntime(settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish).run(
+            frames_of(sent)
+        )
     return this
 
 

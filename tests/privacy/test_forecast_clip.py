@@ -20,17 +20,17 @@ from udp_stream.mechanisms.around import (
     AROUND,
     FORECAST_CLIP,
     WEIGHT_BITS,
-    Around,
+    ForecastClip,
     clipped_sum,
     plan_around,
     plans_around,
 )
-from udp_stream.mechanisms.base import AroundForecast, Range, SamplesPerPlate, StatisticTerms
+from udp_stream.mechanisms.base import ForecastClipTerms, Range, SamplesPerPlate, StatisticTerms
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.widths import HALF_WIDTHS, USUAL, ClipWidth
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.road import estimate_hats
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -45,7 +45,7 @@ RUNS = 4000
 
 
 def plan_of(counts, centres, range_, epsilon_nano=NANO, width=USUAL):
-    around = Around(4, np.array(centres), width)
+    around = ForecastClip(4, np.array(centres), width)
     return plan_around(SamplesPerPlate(np.array(counts)), around, pure(epsilon_nano), range_)
 
 
@@ -63,7 +63,7 @@ def test_each_hat_of_a_slot_has_the_plan_that_it_has_alone():
     counts = [SamplesPerPlate(rng.integers(1, 60, size)) for size in sizes]
     widths = [ClipWidth(float(half), 0.45) for half in rng.choice(HALF_WIDTHS, sizes.size)]
     arounds = [
-        Around(int(rng.integers(0, 2 * U)), rng.integers(0, 2 * U, size), width)
+        ForecastClip(int(rng.integers(0, 2 * U)), rng.integers(0, 2 * U, size), width)
         for size, width in zip(sizes, widths, strict=True)
     ]
     costs = [pure(int(one)) for one in rng.integers(NANO // 9, NANO, sizes.size)]
@@ -73,9 +73,12 @@ def test_each_hat_of_a_slot_has_the_plan_that_it_has_alone():
         assert plan.cost == cost and plan.counts is of_hat
         assert (plan.around.hat, plan.around.width) == (alone.around.hat, around.width)
         assert plan.around.plates.tolist() == alone.around.plates.tolist() == np.clip(around.plates, 0, U).tolist()
-        for column in ("weights", "low", "high", "moves", "charges"):
+        for column in ("weights", "low", "high", "plate_sensitivities", "charges"):
             assert getattr(plan, column).tolist() == getattr(alone, column).tolist()
-        assert plan.sensitivity == alone.sensitivity == plan.moves.max() and plan.weights.max() == 2**WEIGHT_BITS - 1
+        assert (
+            plan.sensitivity == alone.sensitivity == plan.plate_sensitivities.max()
+            and plan.weights.max() == 2**WEIGHT_BITS - 1
+        )
     assert plans_around([], [], [], FULL) == []
 
 
@@ -87,8 +90,8 @@ def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forec
     for centres in itertools.product((SMALL.low, 5, SMALL.high), repeat=len(counts)):
         plan = plan_of(counts, centres, SMALL, width=ClipWidth(half_width, 0.45))
         found = sums(plan, datasets(sum(counts), speeds))
-        assert ranges_by_plate(counts, found, len(speeds)) == plan.moves.tolist()
-        assert plan.sensitivity == plan.moves.max()
+        assert ranges_by_plate(counts, found, len(speeds)) == plan.plate_sensitivities.tolist()
+        assert plan.sensitivity == plan.plate_sensitivities.max()
 
 
 @pytest.mark.parametrize("counts", long_but([c for c in COUNTS if sum(c) <= 4], COUNTS), ids=str)
@@ -107,7 +110,11 @@ def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_
             lattice = lattice_of(final.sensitivity, final.cost)
             assert lattice.shift > 0
             found = sums(final, datasets(sum(left), (0, 71_237, U)))
-            assert ranges_by_plate(left, found) == final.moves.tolist() == priced.moves[admitted].tolist()
+            assert (
+                ranges_by_plate(left, found)
+                == final.plate_sensitivities.tolist()
+                == priced.plate_sensitivities[admitted].tolist()
+            )
             rounded = np.array([lattice.project(int(one)) for one in found])
             paid = priced.charges[admitted].tolist()
             for steps, claimed, charge in zip(
@@ -126,7 +133,7 @@ def test_a_charge_that_forgets_the_rounding_would_be_noticed():
     rounded = [lattice.project(clipped_sum(plan, np.repeat(speeds, counts))) for speeds in of_plates]
     steps = ranges_by_plate((1, 1), np.array(rounded), 66)
     losses = [Fraction(step * NANO, lattice.t) for step in steps]
-    shares = [Fraction(int(move), plan.sensitivity) * plan.cost.nano for move in plan.moves]
+    shares = [Fraction(int(move), plan.sensitivity) * plan.cost.nano for move in plan.plate_sensitivities]
     assert any(loss > -(-share // 1) for loss, share in zip(losses, shares, strict=True))
     assert all(loss <= charge for loss, charge in zip(losses, plan.charges.tolist(), strict=True))
 
@@ -196,7 +203,7 @@ def test_whatever_settings_allow_has_sums_that_fit_and_noise_that_can_be_drawn(p
         for down, up, centre in zip(low, high, centres, strict=True)
     )
     moves = [w * m * (up - down) for w, m, up, down in zip(weights, pings, high, low, strict=True)]
-    assert min(moves) > 0 and plan.moves.tolist() == moves and plan.sensitivity == max(moves)
+    assert min(moves) > 0 and plan.plate_sensitivities.tolist() == moves and plan.sensitivity == max(moves)
     furthest = sum(w * m * max(up, -down) for w, m, up, down in zip(weights, pings, high, low, strict=True))
     assert furthest < 2**62 and max(pings) * plan.range.high < 2**62
     admitted = np.array([chance.random() < 0.6 for _ in pings])
@@ -207,7 +214,7 @@ def test_whatever_settings_allow_has_sums_that_fit_and_noise_that_can_be_drawn(p
         assert lattice.t <= SCALE_MAX and one.charges.max() <= one.cost.nano
         noise = int(one.noise.draw(seeded_bits(chance.random()), np.array([lattice.t]))[0])
         assert np.isfinite(one.value((lattice.project(furthest) + noise) << lattice.shift))
-        steps = lattice.steps(one.moves).tolist()
+        steps = lattice.steps(one.plate_sensitivities).tolist()
         assert all(
             Fraction(s, lattice.t) <= Fraction(c, NANO) for s, c in zip(steps, one.charges.tolist(), strict=True)
         )
@@ -219,16 +226,16 @@ def test_sums_fit_where_every_sample_of_a_slot_is_of_another_plate():
     """2**28 plates cannot be listed here: one of them moves the sum the most that any sample can."""
     alone = plan_of([1], [2_048_000], Range(0, 4_096_000), width=ClipWidth(HALF_WIDTHS[-1], 1.0))
     assert alone.weights[0] == 2**WEIGHT_BITS - 1 and alone.low[0] == -alone.high[0]
-    assert PINGS_MAX * int(alone.moves[0]) < 2**62
+    assert PINGS_MAX * int(alone.plate_sensitivities[0]) < 2**62
 
 
 @given(st.integers(4096, 4_096_000), st.floats(0, 1), st.integers(1, 40))
 def test_a_forecast_that_terms_carry_stays_within_the_range(most, where, pings):
     edge = min(1.0, most / 4096 / 4)
     kmh = edge + where * (most / 4096 - 2 * edge)
-    around = AroundForecast.of(kmh, np.array([kmh]))
+    around = ForecastClipTerms.of(kmh, np.array([kmh]))
     plan = plan_of([pings], around.plates_quanta, Range(0, most))
-    assert abs(plan.around.plates[0] / 4096 - kmh) <= 1 / 128 and plan.moves[0] > 0
+    assert abs(plan.around.plates[0] / 4096 - kmh) <= 1 / 128 and plan.plate_sensitivities[0] > 0
 
 
 @pytest.mark.parametrize("centres", [[5], [5, 5, 5], []])
@@ -242,9 +249,12 @@ def test_forecasts_beyond_a_range_that_was_lowered_count_as_its_end(lower):
     beyond = plan_of([2, 3, 1], [-(2**40), lower + 1, 2**40], Range(0, lower))
     ends = plan_of([2, 3, 1], [0, lower, lower], Range(0, lower))
     assert beyond.around.plates.tolist() == [0, lower, lower]
-    assert beyond.moves.tolist() == ends.moves.tolist() and beyond.charges.tolist() == ends.charges.tolist()
+    assert (
+        beyond.plate_sensitivities.tolist() == ends.plate_sensitivities.tolist()
+        and beyond.charges.tolist() == ends.charges.tolist()
+    )
     found = sums(beyond, datasets(6, (-1, lower // 2, lower + 9)))
-    assert ranges_by_plate((2, 3, 1), found) == beyond.moves.tolist()
+    assert ranges_by_plate((2, 3, 1), found) == beyond.plate_sensitivities.tolist()
 
 
 def test_terms_without_a_forecast_are_refused_by_name():

@@ -14,12 +14,12 @@ from tests.forms import PURE_ENV, long_but
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.cdf import node_counts, plan_cdf
-from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
+from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, OptimalCappedSum
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
-from udp_stream.release.road import estimate_hats
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -50,7 +50,7 @@ def linear_plans(counts, epsilon_nano, speed):
     hat = SamplesPerPlate(np.array(counts))
     yield Baseline().plan(hat, pure(epsilon_nano), Range(0, speed), "best-fit")
     for fill in (0, 2, speed):
-        yield Optimal().plan_with_fill(hat, pure(epsilon_nano), Range(0, speed), fill)
+        yield OptimalCappedSum().plan_with_fill(hat, pure(epsilon_nano), Range(0, speed), fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
             yield ArrayAveraging().plan(hat, pure(epsilon_nano), Range(0, speed), grouping, cap)
@@ -70,10 +70,14 @@ def statistics(plan, data):
 def test_each_plate_moves_the_statistic_by_at_most_what_its_plan_says_and_some_data_reach_it(counts):
     for plan in linear_plans(counts, NANO, 5):
         widest = ranges_by_plate(counts, statistics(plan, datasets(sum(counts), (0, 1, 5))))
-        assert all(seen <= claimed for seen, claimed in zip(widest, plan.moves.tolist(), strict=True)), plan
+        assert all(seen <= claimed for seen, claimed in zip(widest, plan.plate_sensitivities.tolist(), strict=True)), (
+            plan
+        )
         slack = 1 if plan.arrays is not None else 0  # a floor: whether ceil(U n / w) is reached depends on the others
-        assert all(seen >= claimed - slack for seen, claimed in zip(widest, plan.moves.tolist(), strict=True)), plan
-        assert plan.moves.max() <= plan.sensitivity
+        assert all(
+            seen >= claimed - slack for seen, claimed in zip(widest, plan.plate_sensitivities.tolist(), strict=True)
+        ), plan
+        assert plan.plate_sensitivities.max() <= plan.sensitivity
 
 
 def losses(plan, counts, speeds):
@@ -95,11 +99,11 @@ def test_whoever_is_halted_no_admitted_plate_loses_more_than_it_was_charged(coun
                 final = MECHANISMS[priced.mechanism].subset(priced, admitted)
                 left = tuple(np.array(counts)[admitted].tolist())
                 lost, lattice = losses(final, left, (0, 1, speed))
-                assert lattice.shift > 0 or speed < COARSE or not final.moves.any()
+                assert lattice.shift > 0 or speed < COARSE or not final.plate_sensitivities.any()
                 paid = priced.charges[admitted].tolist()
                 for loss, charge, claimed in zip(lost, paid, final.charges.tolist(), strict=True):
                     assert loss <= Fraction(claimed, NANO) <= Fraction(charge, NANO), (priced, admitted)
-                assert final.cost.nano <= max(max(paid), 1) or not final.moves.any()
+                assert final.cost.nano <= max(max(paid), 1) or not final.plate_sensitivities.any()
 
 
 @pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)

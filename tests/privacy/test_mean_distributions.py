@@ -11,7 +11,7 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.road import estimate_hats
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -16,7 +16,7 @@ from udp_stream.mechanisms.means import (
     ArrayAveraging,
     Baseline,
     Levy,
-    Optimal,
+    OptimalCappedSum,
     means_of_arrays,
     projected_queries,
 )
@@ -53,7 +53,7 @@ def linear_plans(counts, epsilon_nano):
     hat = SamplesPerPlate(np.array(counts))
     yield Baseline().plan(hat, pure(epsilon_nano), Range(0, U), "best-fit")
     for fill in (0, 2, U):
-        yield Optimal().plan_with_fill(hat, pure(epsilon_nano), Range(0, U), fill)
+        yield OptimalCappedSum().plan_with_fill(hat, pure(epsilon_nano), Range(0, U), fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
             yield ArrayAveraging().plan(hat, pure(epsilon_nano), Range(0, U), grouping, cap)
@@ -81,7 +81,7 @@ def test_sensitivities_and_bias_bounds_are_not_larger_than_needed(counts):
     hat = SamplesPerPlate(np.array(counts))
     plans = [
         Baseline().plan(hat, pure(NANO), Range(0, U), "best-fit"),
-        Optimal().plan(hat, pure(NANO), Range(0, U), "best-fit"),
+        OptimalCappedSum().plan(hat, pure(NANO), Range(0, U), "best-fit"),
     ]
     plans += [ArrayAveraging().plan(hat, pure(NANO), Range(0, U), grouping) for grouping in GROUPINGS]
     for plan in plans:
@@ -148,7 +148,7 @@ def test_the_optimal_cap_has_the_least_worst_case_error_among_all_caps(counts, f
     def error(cap):
         return worst * (1 - hat.kept(cap) / hat.total) + speed * cap / (hat.total * epsilon)
 
-    plan = Optimal().plan_with_fill(hat, pure(round(epsilon * NANO)), Range(0, speed), fill)
+    plan = OptimalCappedSum().plan_with_fill(hat, pure(round(epsilon * NANO)), Range(0, speed), fill)
     least = min(error(cap) for cap in range(min(counts), max(counts) + 1))
     assert plan.error_bound == pytest.approx(error(plan.cap)) == pytest.approx(least)
 
@@ -164,7 +164,7 @@ def test_the_optimal_cap_has_the_least_worst_case_error_in_rho_too(counts, fill,
     def error(cap):
         return worst * (1 - hat.kept(cap) / hat.total) + speed * cap / (hat.total * np.sqrt(np.pi * rho))
 
-    plan = Optimal().plan_with_fill(hat, cost, Range(0, speed), fill)
+    plan = OptimalCappedSum().plan_with_fill(hat, cost, Range(0, speed), fill)
     least = min(error(cap) for cap in range(min(counts), max(counts) + 1))
     assert plan.error_bound == pytest.approx(error(plan.cap)) == pytest.approx(least)
 

@@ -12,7 +12,7 @@ from tests.privacy.test_elimination_audit import renyi_of_order_2, shrunk
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_METRE, Plane
 from udp_stream.release.record import kind_of
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.testing import SeededEntropy
@@ -58,7 +58,7 @@ def recorded(tmp_path, how, metres, text=QUERY):
     path.write_text(text.format(what=WHAT[how]))
     settings, ledger = load(path, ("release.mean_epsilon=0.1",), {}), MemoryLedger()
     messages, lon = log_of(metres)
-    runtime = Embedded(
+    runtime = EmbeddedRuntime(
         settings, ledger, SeededEntropy(metres), str.encode, "udp-stream test", lambda _: None, answer=lambda _: None
     )
     runtime.run([messages])
@@ -136,7 +136,7 @@ def sums_recorded(tmp_path, metres, minutes):
             ping = {"license_plate": plate, "observationDateTime": at, "speed": 20, "location": point}
             messages.append(msgspec.json.encode(ping))
     entropy = SeededEntropy(f"sums {metres}")
-    runtime = Embedded(settings, ledger, entropy, str.encode, "test", lambda _: None, answer=lambda _: None)
+    runtime = EmbeddedRuntime(settings, ledger, entropy, str.encode, "test", lambda _: None, answer=lambda _: None)
     runtime.run([messages])
     pie, shown = settings.standing_queries[0].asked(3).pie, {}
     for entry in ledger.entries():

@@ -12,7 +12,7 @@ from udp_stream.mechanisms.means import (
     MECHANISMS,
     ArrayAveraging,
     Baseline,
-    Optimal,
+    OptimalCappedSum,
     means_of_arrays,
     projected_queries,
 )
@@ -20,7 +20,7 @@ from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.statistics import STATISTICS, accuracy_of, plan_automatic
 from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.road import estimate_hats
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -50,7 +50,7 @@ def linear_plans(counts):
     hat = SamplesPerPlate(np.array(counts))
     yield Baseline().plan(hat, pure(NANO), SMALL, "best-fit")
     for fill in range(SMALL.low, SMALL.high + 1):
-        yield Optimal().plan_with_fill(hat, pure(NANO), SMALL, fill)
+        yield OptimalCappedSum().plan_with_fill(hat, pure(NANO), SMALL, fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
             yield ArrayAveraging().plan(hat, pure(NANO), SMALL, grouping, cap)
@@ -64,9 +64,11 @@ def test_a_mean_moves_by_at_most_its_sensitivity_and_is_within_its_bias_bound(co
         query = MECHANISMS[plan.mechanism].query
         statistics = np.array([query(plan, row, seeded_bits(0)).statistic for row in data])
         moved = widest_by_plate(counts, statistics)
-        assert all(seen <= claimed for seen, claimed in zip(moved, plan.moves.tolist(), strict=True)), plan
+        assert all(seen <= claimed for seen, claimed in zip(moved, plan.plate_sensitivities.tolist(), strict=True)), (
+            plan
+        )
         if plan.arrays is None:
-            assert moved == plan.moves.tolist() and max(moved) <= plan.sensitivity
+            assert moved == plan.plate_sensitivities.tolist() and max(moved) <= plan.sensitivity
         assert plan.mechanism == "array-averaging" or max(moved) == plan.sensitivity
         floors = 0 if plan.arrays is None else 1
         values = np.array([plan.value(statistic) for statistic in statistics.tolist()])

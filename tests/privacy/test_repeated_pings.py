@@ -19,9 +19,9 @@ from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_KM
+from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import decode, kind_of
-from udp_stream.release.road import release_slot
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut_moment, cut_pings, merge_moment, merge_pings
@@ -66,7 +66,7 @@ def log_of(lat):
 
 def by_the_embedded_runtime(settings, log):
     ledger = MemoryLedger()
-    runtime = Embedded(
+    runtime = EmbeddedRuntime(
         settings, ledger, SeededEntropy(1), str.encode, "udp-stream test", lambda _: None, answer=lambda _: None
     )
     runtime.run([[one] for _, one in log])

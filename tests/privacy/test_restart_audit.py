@@ -20,15 +20,15 @@ from tests.runtime.harness import frames_of
 from tests.unit import test_processors
 from tests.unit.test_processors import START, TOPICS, Broker, Worker
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release import road as balls
-from udp_stream.release import road as estimate
+from udp_stream.release import pipeline as balls
+from udp_stream.release import pipeline as estimate
 from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import kind_of
-from udp_stream.release.road import release_slot
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.shuffle import wire
-from udp_stream.shuffle.wire import Factors
+from udp_stream.shuffle.wire import ScaleFactors
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate
@@ -160,11 +160,11 @@ def settings_of(flags):
 
 
 def embedded(run, ledger):
-    runtime = Embedded(settings_of(run.flags), ledger, Named(1), key_of, "test", lambda _: None)
+    runtime = EmbeddedRuntime(settings_of(run.flags), ledger, Named(1), key_of, "test", lambda _: None)
     runtime.run(frames_of(list(messages(run))))
 
 
-def slot_road(run, ledger):
+def slot_pipeline(run, ledger):
     settings, plate = settings_of(run.flags), run.rows[:, 0].astype(np.uint32)
     context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, Named(1), "test"))
     speed = np.minimum(run.speeds * QUANTA_PER_KMH, settings.policy.max_speed).astype(np.int32)
@@ -210,7 +210,7 @@ def plate_hash(road):
 ROADS = {
     "embedded": lambda: embedded,
     "kafka": kafka,
-    "slot": lambda: slot_road,
+    "slot": lambda: slot_pipeline,
     "kafka, killed": partial(kafka, dies=0.01),
 }
 
@@ -346,7 +346,7 @@ def not_compared(norms, expected, *_):
     return norms.factors(expected)
 
 
-def all_or_none_of_a_shard(self, measured, honest=Factors.of):
+def all_or_none_of_a_shard(self, measured, honest=ScaleFactors.of):
     factors = honest(self, measured)
     return dict.fromkeys(factors, 0) if 0 in factors.values() else factors
 
@@ -358,8 +358,8 @@ def not_compared_by_a_shard(self, measured):
 PLANTED = [
     (balls, "factors_once", all_or_none, "slot", range(13, 17)),
     (balls, "factors_once", not_compared, "slot", range(18, 24)),
-    (Factors, "of", all_or_none_of_a_shard, "kafka", range(19, 21)),
-    (Factors, "of", not_compared_by_a_shard, "kafka, killed", (26, 39)),
+    (ScaleFactors, "of", all_or_none_of_a_shard, "kafka", range(19, 21)),
+    (ScaleFactors, "of", not_compared_by_a_shard, "kafka, killed", (26, 39)),
 ]
 
 

@@ -7,7 +7,7 @@ from udp_stream.mechanisms.around import WHOLE, factors_for
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
     MECHANISMS,
-    Projected,
+    ProjectedMean,
     interval_cost,
     means_of_arrays,
     private_quantiles,
@@ -18,7 +18,7 @@ from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
 COUNTS = SamplesPerPlate(np.array([3, 2, 2, 1]))
-PROJECTED = [name for name, one in MECHANISMS.items() if isinstance(one, Projected)]
+PROJECTED = [name for name, one in MECHANISMS.items() if isinstance(one, ProjectedMean)]
 
 
 @pytest.mark.parametrize("cost", [pure(NANO + 1), concentrated(NANO + 1)])

@@ -31,16 +31,16 @@ from tests.contract.dictionary_ledger import DictionaryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext, plan_slot
+from udp_stream.release.pipeline import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.release.record import decode, kind_of, slot_of
-from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.settings import Settings, load
 from udp_stream.shuffle.protocol import (
-    AskCity,
-    Count,
+    CountSlot,
     MeasureNorms,
     PlanSlot,
+    QueryCity,
+    RecordNorms,
     ReleaseSlot,
-    Remember,
     ShardCheckpoint,
     ShardProtocol,
 )
@@ -97,7 +97,7 @@ class Planted:
 
 
 SENDS = frozenset({"SendChunks", "SendMessages"})
-LEDGERS = frozenset({"PlanSlot", "AskCity", "Remember", "ReleaseSlot"})
+LEDGERS = frozenset({"PlanSlot", "QueryCity", "RecordNorms", "ReleaseSlot"})
 
 LEARNT = "learnt "
 """Before the start of a slot: its estimates, among what is published."""
@@ -355,7 +355,7 @@ class World:
     def count(self, actor: Actor) -> Actor:
         def do(protocol: ShardProtocol) -> None:
             step = protocol.next()
-            assert isinstance(step, Count)
+            assert isinstance(step, CountSlot)
             protocol.counted(step.start, *tabulate(step.pings))
 
         return self._local(actor, "count", do)
@@ -407,10 +407,10 @@ class World:
         def work() -> tuple[Actor, int]:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
-            assert isinstance(step, AskCity)
+            assert isinstance(step, QueryCity)
             context = self.contexts[fault]
             record_city(context.question, step.sums, step.plan, context.entropy, ledger)
-            after = self._local(actor, "city asked", lambda protocol: protocol.city_asked())
+            after = self._local(actor, "city asked", lambda protocol: protocol.city_queried())
             return after, self.ledgers.number(ledger)
 
         return self._cached(("ask city", actor.local, state.ledger, fault), work)
@@ -421,7 +421,7 @@ class World:
         def work() -> tuple[Actor, int]:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
-            assert isinstance(step, Remember)
+            assert isinstance(step, RecordNorms)
             slot = step.start, step.end_ms
             factors = factors_once(step.norms, step.expected, slot, self.contexts[fault], ledger)
             after = self._local(actor, ("remembered", freeze(factors, {})),
@@ -474,7 +474,7 @@ class World:
         kinds = [self.kind(i, actor, state) for i, actor in enumerate(state.actors)]
         fault = self.faults_max - state.faults
         for i, kind in enumerate(kinds):  # seen by nobody else: first, and in one order
-            if kind in ("read", "Count", "MeasureNorms", "Reject"):
+            if kind in ("read", "CountSlot", "MeasureNorms", "SendRefused"):
                 yield self._alone(i, state, kind)
                 return
         if not (state.zombies and self.planted.ignores_fences):
@@ -507,7 +507,7 @@ class World:
 
     def _alone(self, i: int, state: State, kind: str) -> State:
         actor = state.actors[i]
-        if kind == "Count":
+        if kind == "CountSlot":
             return self._with(state, i, self.count(actor))
         if kind == "MeasureNorms":
             return self._with(state, i, self.measure(actor))
@@ -543,7 +543,7 @@ class World:
             yield after
 
     def _with_ledger(self, state: State, i: int, actor: Actor, kind: str, fault: int) -> Iterator[State]:
-        of_planner = {"PlanSlot": self.plan, "AskCity": self.ask_city, "Remember": self.remember}
+        of_planner = {"PlanSlot": self.plan, "QueryCity": self.ask_city, "RecordNorms": self.remember}
         if kind in of_planner:
             after, ledger = of_planner[kind](actor, state, fault)
             yield self._with(state, i, after)._replace(ledger=ledger)

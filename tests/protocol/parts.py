@@ -20,13 +20,13 @@ from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.protocol import (
     NOT_YET,
     BarrierCheckpoint,
-    Count,
+    CountSlot,
     ReleaseSlot,
     ShardCheckpoint,
     ShardProtocol,
     SlotBarrier,
 )
-from udp_stream.shuffle.wire import CountChunk, CountsEnd, PlanChunk, Released, SourceProtocol, decode_message
+from udp_stream.shuffle.wire import CountChunk, CountsEnd, PlanChunk, ReleaseMarker, SourceProtocol, decode_message
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate
 
@@ -169,7 +169,7 @@ class Parts:
 
     def _released(self, tail: tuple[int, ...]) -> tuple[int, ...]:
         """What each shard has released, as far as these messages say."""
-        said = [one for one in map(self._message, tail) if isinstance(one, Released)]
+        said = [one for one in map(self._message, tail) if isinstance(one, ReleaseMarker)]
         return tuple(max([NOT_YET, *(one.through_ms for one in said if one.shard == shard)]) for shard in (0, 1))
 
     def may_matter_later(self, messages: tuple[int, ...]) -> bool:
@@ -177,7 +177,7 @@ class Parts:
         key = "may matter", messages
         found = self.memo.get(key)
         if found is None:
-            found = self.memo[key] = any(isinstance(self._message(one), PlanChunk | Released) for one in messages)
+            found = self.memo[key] = any(isinstance(self._message(one), PlanChunk | ReleaseMarker) for one in messages)
         return found
 
     def _message(self, number: int) -> Any:
@@ -247,7 +247,7 @@ class Parts:
     def _settled_shard(self, part: Part) -> Part:
         """A busy one counts what is to be counted; one that is not adds all that was appended."""
         while part.is_busy:
-            if isinstance(self.step(part), Count):
+            if isinstance(self.step(part), CountSlot):
                 part = self.local(part, "count", _count)
             elif self.step(part) is None:
                 part = part._replace(is_busy=False)
@@ -328,6 +328,6 @@ def _sent(protocol: ShardProtocol) -> None:
 
 def _count(protocol: ShardProtocol) -> None:
     step = protocol.next()
-    assert isinstance(step, Count)
+    assert isinstance(step, CountSlot)
     protocol.counted(step.start, *tabulate(step.pings))
     protocol.next()

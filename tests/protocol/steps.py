@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from tests.protocol.explore import Planted, World, freeze
 from tests.protocol.parts import Part, Parts
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.road import record_slot
-from udp_stream.shuffle.protocol import Learn, PlanSlot, ReleaseSlot, ShardCheckpoint, ShardProtocol
+from udp_stream.release.pipeline import record_slot
+from udp_stream.shuffle.protocol import LearnSlot, PlanSlot, ReleaseSlot, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import merge_counts
 
 SOUND = Planted()
@@ -82,7 +82,7 @@ class Steps:
         step = self.parts.step(part)
         if isinstance(step, PlanSlot):
             after, ledger = self._planned(part, ledger)
-        elif isinstance(step, Learn):
+        elif isinstance(step, LearnSlot):
             self.world.require_recorded(ledger, step.end_ms)
             published = self.world._published(published, (self.world.learnt(step.start),))
             after = self._learnt(part)
@@ -153,7 +153,7 @@ class Steps:
     def _learnt(self, part: Part) -> Part:
         def do(protocol: ShardProtocol) -> ShardCheckpoint:
             step = protocol.next()
-            assert isinstance(step, Learn)
+            assert isinstance(step, LearnSlot)
             to = protocol.publishing(step)
             protocol.learnt(step)
             return to

@@ -11,11 +11,11 @@ from udp_stream.forecast.shape import CityShape, family
 from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
-from udp_stream.release.city import CityKnown, decode_city
+from udp_stream.release.city import CityKnowledge, decode_city
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.settings import load
-from udp_stream.shuffle.protocol import AskCity, PlannerState, ReleaseSlot
+from udp_stream.shuffle.protocol import PlannerState, QueryCity, ReleaseSlot
 from udp_stream.shuffle.wire import cut_counts, cut_norms
 from udp_stream.testing import SLOT_END, SeededEntropy, two_hats
 
@@ -26,7 +26,7 @@ IN_RHO = (*PURE, "budget.accounting=approximate")
 class Eager(CityShape):
     """A shape that two plates are enough to be asked for: the product asks 75, which no exploration can hold."""
 
-    def is_worth_asking(self, variance, plates):  # noqa: ARG002
+    def is_informative(self, variance, plates):  # noqa: ARG002
         return True
 
 
@@ -45,7 +45,7 @@ class Anew:
 
     def city(self, start_ms, history):  # noqa: ARG002
         """Nothing was told, so every slot is asked."""
-        return CityKnown(Eager(*family(city_bins(self._policy.max_speed).edges_kmh[1:])), asked=0)
+        return CityKnowledge(Eager(*family(city_bins(self._policy.max_speed).edges_kmh[1:])), asked=0)
 
 
 class Cities(Following):
@@ -72,7 +72,7 @@ class Cities(Following):
 
     def ask_city(self, actor, state, fault):
         step = self.locals.fresh(actor.local).next()
-        assert isinstance(step, AskCity)
+        assert isinstance(step, QueryCity)
         known = self.sums.setdefault(step.plan.start_ms, step.sums) if self.is_one_history else step.sums
         if known != step.sums:
             raise Violation(f"two sums of one slot: {known} and {step.sums}")

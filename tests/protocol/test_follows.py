@@ -6,7 +6,7 @@ import pytest
 
 from tests.forms import long_but, long_rows
 from tests.protocol.explore import Violation, World, explore, walk
-from udp_stream.shuffle.protocol import Learn, PlannerState, PlanSlot, ShardProtocol
+from udp_stream.shuffle.protocol import LearnSlot, PlannerState, PlanSlot, ShardProtocol
 
 
 class Following(World):
@@ -23,7 +23,7 @@ class Following(World):
     def successors(self, state):
         self.without = frozenset() if state.faults else frozenset({"_next", "checkpoint"})
         for i, actor in enumerate(state.actors):
-            if self.kind(i, actor, state) == "Learn":
+            if self.kind(i, actor, state) == "LearnSlot":
                 yield self._learn(i, actor, state)
                 yield from self._faults(state, state.owners[i % 2])
                 return
@@ -32,7 +32,7 @@ class Following(World):
     def _learn(self, i, actor, state):
         """Estimates and checkpoint are one transaction."""
         step = self.locals.objects[actor.local].next()
-        assert isinstance(step, Learn)
+        assert isinstance(step, LearnSlot)
         self.require_recorded(state.ledger, step.end_ms)
         to = self.checkpoints.number(self.locals.fresh(actor.local).publishing(step))
         after = self._local(actor, "learnt", lambda protocol: protocol.learnt(step))
@@ -78,7 +78,7 @@ def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(monk
 def as_soon_as_it_is_sent(self):
     """A planner that waits for no shard."""
     slot = self._planned
-    return Learn(slot.start, slot.end_ms) if slot and slot.is_sent else None
+    return LearnSlot(slot.start, slot.end_ms) if slot and slot.is_sent else None
 
 
 def without_released(self, send=ShardProtocol._send):

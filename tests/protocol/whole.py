@@ -207,14 +207,14 @@ class Whole(Steps):
 
     # --- the exploration ---
 
-    def explore(self, faults: int, say: Callable[[str], object] = lambda _: None) -> Explored:
+    def explore(self, faults: int, log_message: Callable[[str], object] = lambda _: None) -> Explored:
         todo: Iterable[Everything] = {self.begin(is_last=not faults)}
         states, ends = [], set()
         for left in range(faults, -1, -1):
             self.parts.is_last, self.is_next_last = left == 0, left == 1
             seen = self._visit(set(todo), ends)
             states.append(len(seen))
-            say(f"{left} faults to come: {len(seen):,} states, {len(self.parts.parts):,} of one partition")
+            log_message(f"{left} faults to come: {len(seen):,} states, {len(self.parts.parts):,} of one partition")
             hits = {hit for state in seen for hit in self.hits(state)} if left else set()
             del seen
             todo = {after for hit in hits for after in self.after_fault(hit)}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from udp_stream.ledgers.keys import OsEntropy, load_or_create_key
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.runtime import Embedded, release_sink, smoothed_sink
+from udp_stream.runtime import EmbeddedRuntime, release_sink, smoothed_sink
 from udp_stream.settings import LedgerSection, load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
@@ -60,7 +60,7 @@ def ledger_at(path, flags=CONFIG):
 
 
 def runtime_on(ledger, keys, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
-    return Embedded(
+    return EmbeddedRuntime(
         load(None, flags, {}), ledger, entropy or OsEntropy(), keys.hash_plate, "udp-stream test", record_writer(out),
         reject, smooth=smooth,
     )  # fmt: skip

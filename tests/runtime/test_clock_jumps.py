@@ -15,7 +15,7 @@ from tests.forked import Forked
 from tests.forms import long_but, long_rows
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_live_run import CONFIG, ids, lines, live
-from udp_stream.cli.first_look import LiveLook, max_age_s
+from udp_stream.cli.preflight import LiveFeedCheck, max_age_s
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
@@ -72,8 +72,8 @@ class Feed:
         settings = load(None, CONFIG, {})
         clock = self.machine.clock(max_age_s(self.source, settings))
         self.said = []
-        look = LiveLook(self.source, settings, lambda *said: self.said.append(said), clock.now_s, clock.hear)
-        with live(self.folder, clock, look=self.heard) as (runtime, _):
+        look = LiveFeedCheck(self.source, settings, lambda *said: self.said.append(said), clock.now_s, clock.hear)
+        with live(self.folder, clock, check=self.heard) as (runtime, _):
             runtime.start(resets)
             waiting = []
             while self.at() < until:

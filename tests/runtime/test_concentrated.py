@@ -17,9 +17,9 @@ from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import plan_slot
+from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import decode
-from udp_stream.release.road import release_slot
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats
 from udp_stream.units import NANO
@@ -40,7 +40,9 @@ RHO_POLICY = msgspec.structs.replace(
 def run(ledger, flags, seed="a"):
     found = []
     take = lambda releases: found.extend(decode(one.payload) for one in releases)  # noqa: E731
-    Embedded(load(None, flags, PURE_ENV), ledger, SeededEntropy(seed), KEY, "udp-stream test", take).run(frames_of(LOG))
+    EmbeddedRuntime(load(None, flags, PURE_ENV), ledger, SeededEntropy(seed), KEY, "udp-stream test", take).run(
+        frames_of(LOG)
+    )
     return found
 
 
@@ -88,9 +90,9 @@ def test_pure_and_concentrated_periods_are_other_balances_and_refused_on_one_led
     morning, rest = LOG[: len(LOG) // 2], LOG
 
     def go(messages, flags):
-        Embedded(load(None, flags, PURE_ENV), ledger, SeededEntropy("b"), KEY, "udp-stream test", lambda _: None).run(
-            frames_of(messages)
-        )
+        EmbeddedRuntime(
+            load(None, flags, PURE_ENV), ledger, SeededEntropy("b"), KEY, "udp-stream test", lambda _: None
+        ).run(frames_of(messages))
 
     go(morning, PURE)
     before = ledger.progress()
@@ -142,7 +144,7 @@ def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys
     plate = json.loads(LOG[0])["license_plate"]
     with ledger_and_keys(settings.ledger) as (ledger, keys):
         found = []
-        Embedded(settings, ledger, SeededEntropy("a"), keys.hash_plate, "udp-stream test", found.extend).run(
+        EmbeddedRuntime(settings, ledger, SeededEntropy("a"), keys.hash_plate, "udp-stream test", found.extend).run(
             frames_of(LOG)
         )
         ((_, nano),) = ledger.charged_by_period(keys.hash_plate(plate)).items()

@@ -30,10 +30,10 @@ from tests.board import cells, crowded, dashboard, estimate, get, hat, memory_mb
 from tests.forms import long_rows
 from tests.timetables import files_of, zipped
 from tests.verbs import run_verb
-from udp_stream.board.server import STATIC, Board, serving
-from udp_stream.board.slots import KINDS, Slots
+from udp_stream.dashboard.server import STATIC, Dashboard, serving
+from udp_stream.dashboard.slots import KINDS, Slots
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
-from udp_stream.forms import columns, flat
+from udp_stream.export_formats import columns, flat
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
 from udp_stream.windows.tables import cell_center
@@ -250,8 +250,8 @@ def test_a_stream_tells_of_each_change_and_ends_with_the_server(tmp_path):
 
 
 def test_streams_are_limited_and_the_board_is_ready_once_all_is_read(monkeypatch):
-    monkeypatch.setattr("udp_stream.board.server.STREAMS_MAX", 2)
-    board = Board(Slots(48))
+    monkeypatch.setattr("udp_stream.dashboard.server.STREAMS_MAX", 2)
+    board = Dashboard(Slots(48))
     with serving(board, "127.0.0.1:0") as page, ExitStack() as stack:
         address = page.rstrip("/")
         assert get(f"{address}/readyz")[0] == 503 and get(f"{address}/healthz")[0] == 200
@@ -469,7 +469,7 @@ def test_what_the_page_cannot_show_is_refused(key, value, tmp_path):
 
 ALIEN = ("udp_stream.ledgers", "udp_stream.sources", "udp_stream.runtime", "udp_stream.testing", "udp_stream.trial",
          "redis")  # fmt: skip
-IMPORTED = "import udp_stream.board.server, udp_stream.board.follow, udp_stream.cli.commands.dashboard"
+IMPORTED = "import udp_stream.dashboard.server, udp_stream.dashboard.follow, udp_stream.cli.commands.dashboard"
 # As it runs, with its settings, from files and from topics: an address that is none ends it.
 OF_FILES = "from udp_stream.cli.main import main; main(['dashboard', 'r', '--set', 'dashboard.listen=no.invalid:1'])"
 OF_TOPICS = (
@@ -487,7 +487,7 @@ def test_no_ledger_no_key_and_no_ping_is_ever_loaded(tmp_path, program, alien):
     command = [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     loaded = done.stdout.split()
-    assert "udp_stream.board.server" in loaded, done.stderr
+    assert "udp_stream.dashboard.server" in loaded, done.stderr
     assert not [name for name in loaded for one in alien if name == one or name.startswith(f"{one}.")]
 
 
@@ -535,7 +535,7 @@ def test_a_cell_waits_for_no_slot_in_another_form(tmp_path):
 
 
 def test_a_stream_that_takes_no_notice_is_dropped(tmp_path):
-    board = Board(Slots(48))
+    board = Dashboard(Slots(48))
     with serving(board, "127.0.0.1:0") as page, ExitStack() as stack:
         streams = [stack.enter_context(closing(Stream(page))) for _ in range(2)]
         wait_for(lambda: len(board.streams) == 2)

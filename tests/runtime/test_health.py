@@ -10,7 +10,7 @@ from tests.forked import forked_to_log
 from tests.http_server import ok, serving, status
 from tests.prometheus import health, healthy_once, series_once
 from udp_stream.metrics import HANGS_S, Metrics
-from udp_stream.release.facts import SourceSeen, Waiting
+from udp_stream.release.events import Backlog, SourceStatus
 
 FLAGS = (
     "--set",
@@ -84,16 +84,16 @@ def test_a_process_that_starts_is_well_and_not_ready():
     metrics = Metrics("udp-stream test", policy="5eed")
     with metrics.served("127.0.0.1", port):
         assert health(port, "/healthz") == (200, "ok\n") and health(port, "/readyz") == (503, "it starts\n")
-        metrics.observe(Waiting(0, 0, 0, 1))
-        metrics.observe(SourceSeen(0.0, 0, is_away=False))
+        metrics.observe(Backlog(0, 0, 0, 1))
+        metrics.observe(SourceStatus(0.0, 0, is_away=False))
         assert health(port, "/readyz") == (200, "ok\n")
 
 
 def test_a_runtime_that_hangs_is_neither_ready_nor_well():
     (port,), now_s = free_ports(1), [100.0]
     metrics = Metrics("udp-stream test", policy="5eed", clock=lambda: now_s[0])
-    metrics.observe(Waiting(0, 0, 0, 1))
-    metrics.observe(SourceSeen(3.0, 0, is_away=False))
+    metrics.observe(Backlog(0, 0, 0, 1))
+    metrics.observe(SourceStatus(3.0, 0, is_away=False))
     with metrics.served("127.0.0.1", port):
         now_s[0] += HANGS_S
         assert health(port, "/healthz") == health(port, "/readyz") == (200, "ok\n")

@@ -18,8 +18,8 @@ from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
+from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import decode, kind_of, slot_of
-from udp_stream.release.road import release_slot
 from udp_stream.release.withdrawal import SCHEMA, decode_withdrawal, noted, unpublished_withdrawals, withdraw
 from udp_stream.settings import LedgerSection, load
 from udp_stream.testing import a_context, two_hats

@@ -12,7 +12,7 @@ from tests.failing import Died
 from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_live_run import CONFIG, FRAME, Clock, ids, lines, take_all
 from tests.runtime.test_standing import asking, configured
-from udp_stream.cli.outputs import Appended
+from udp_stream.cli.outputs import Appender
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.pings.decode import PingDecoder
@@ -44,8 +44,8 @@ def live(folder, clock, answers=True):
     with (
         ledger_and_keys(LedgerSection(url=f"{folder}/ledger")) as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
-        closing(Appended(f"{folder}/out")) as out,
-        closing(Appended(f"{folder}/answers")) as queries,
+        closing(Appender(f"{folder}/out")) as out,
+        closing(Appender(f"{folder}/answers")) as queries,
     ):
         ids, answer = out.ids() | queries.ids(), queries.write_records if answers else None
         outputs = Outputs(out.write_records, written=ids, queries=answer)

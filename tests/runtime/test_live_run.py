@@ -14,12 +14,12 @@ import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from tests.verbs import run_verb
-from udp_stream.cli.outputs import Appended
+from udp_stream.cli.outputs import Appender
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.facts import SlotPublished
+from udp_stream.release.events import SlotPublished
 from udp_stream.runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
@@ -52,14 +52,14 @@ class Clock:
 
 
 @contextmanager
-def live(folder, clock, observers=(), look=lambda _messages, _read: None):
+def live(folder, clock, observers=(), check=lambda _messages, _read: None):
     settings = load(None, CONFIG, {})
     opened = ledger_and_keys(LedgerSection(url=f"{folder}/ledger"))
     with (
         opened as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
-        closing(Appended(f"{folder}/out")) as out,
-        closing(Appended(f"{folder}/rejected")) as rejected,
+        closing(Appender(f"{folder}/out")) as out,
+        closing(Appender(f"{folder}/rejected")) as rejected,
     ):
         outputs = Outputs(
             out.write_records,
@@ -77,7 +77,7 @@ def live(folder, clock, observers=(), look=lambda _messages, _read: None):
                 outputs,
                 observers,
                 clock if isinstance(clock, SteadyClock) else SteadyClock(clock, clock),
-                look,
+                check,
             ),
             journal,
         )
@@ -263,7 +263,7 @@ def test_a_restart_reads_on_from_its_checkpoint_and_old_segments_are_deleted(fra
     with live(tmp_path, clock, [facts.append]) as (runtime, journal):
         runtime.start()
         assert journal.next_offset == read
-    assert not any(isinstance(fact, SlotPublished) for fact in facts)
+    assert not any(isinstance(event, SlotPublished) for event in facts)
     assert (tmp_path / "journal" / CHECKPOINT).exists()
 
 

@@ -17,13 +17,13 @@ from tests.gtfs import snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.cli.first_look import LiveLook
+from udp_stream.cli.preflight import LiveFeedCheck
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.sqlite import usable
-from udp_stream.logs import MAKE_ROOM, SAY_AGAIN_S, Warned
+from udp_stream.logs import LOG_AGAIN_S, MAKE_ROOM, WarningText
 from udp_stream.settings import load
 from udp_stream.settings.limits import DURATIONS
-from udp_stream.sources.live import LONGEST_S, Failed, Retries
+from udp_stream.sources.live import LONGEST_S, Retries, SourceFailure
 
 FLAGS = ("--set", "live.every=0.05s", "--set", "live.timeout=2s", "--set", "speed.unit=mps")
 
@@ -82,7 +82,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_a_warning_while_it_lasts_and_then_its_end(fault, tmp_path, monkeypatch):
     step, words, end = FAULTS[fault]
-    monkeypatch.setattr("udp_stream.logs.SAY_AGAIN_S", 0.1)
+    monkeypatch.setattr("udp_stream.logs.LOG_AGAIN_S", 0.1)
     monkeypatch.setattr("udp_stream.sources.live.LONGEST_S", 0.0)  # each pause is that of the polls
     said = lines([step] * 8, tmp_path)
     warned = [one for one in of_level(said, "warning", "source") if words in one]
@@ -118,29 +118,29 @@ class Hands:
     def clock(self):
         return self.now_s
 
-    def say(self, sentence):
-        self.said.append((self.now_s - 1.7e9, isinstance(sentence, Warned), sentence))
+    def log_message(self, sentence):
+        self.said.append((self.now_s - 1.7e9, isinstance(sentence, WarningText), sentence))
 
 
 def test_trouble_is_said_again_every_15_minutes_and_another_kind_at_once():
     here = Hands()
-    retries = Retries("http://host/", 10.0, here.say, here.clock, lambda: 0.0)
+    retries = Retries("http://host/", 10.0, here.log_message, here.clock, lambda: 0.0)
     retries.worked()
     for minute in range(61):
         here.now_s = 1.7e9 + 60 * minute
-        retries.failed(Failed("answers 404" if minute % 2 == 0 or minute == 7 else "answers 500", is_final=True))
+        retries.failed(SourceFailure("answers 404" if minute % 2 == 0 or minute == 7 else "answers 500", is_final=True))
     here.now_s += 30
     retries.worked()
     times = {words: [at for at, is_warned, one in here.said if is_warned and words in one] for words in ("404", "500")}
-    assert SAY_AGAIN_S == 900 and times == {"404": [0, 960, 1920, 2880], "500": [60, 960 + 60, 1980, 2940]}
+    assert LOG_AGAIN_S == 900 and times == {"404": [0, 960, 1920, 2880], "500": [60, 960 + 60, 1980, 2940]}
     assert here.said[-1][1:] == (False, "http://host/ works again, after 61 failures in 60 min")
 
 
 @pytest.mark.parametrize(("asked_s", "pauses_s"), [(2.0, 10.0), (240.0, 240.0), (300.0, 300.0), (86_400.0, 300.0)])
 def test_a_server_is_left_alone_as_long_as_it_asks_but_five_minutes_at_most(asked_s, pauses_s):
     here = Hands()
-    retries = Retries("http://host/", 10.0, here.say, here.clock, lambda: 1.0)
-    failure = Failed("answers 429", wait_s=asked_s)
+    retries = Retries("http://host/", 10.0, here.log_message, here.clock, lambda: 1.0)
+    failure = SourceFailure("answers 429", wait_s=asked_s)
     pauses = [retries.failed(failure) for _ in range(6)]
     assert pauses[0] == pauses_s and pauses[-1] == max(pauses_s, LONGEST_S)
 
@@ -148,7 +148,7 @@ def test_a_server_is_left_alone_as_long_as_it_asks_but_five_minutes_at_most(aske
 def test_a_feed_that_stands_still_is_said_every_15_minutes_and_so_is_its_end():
     here, found = Hands(), []
     clocks = {"clock": here.clock, "steady": here.clock}
-    look = LiveLook("http://host/", load(None, (), {}), lambda *words: found.append(words), **clocks)
+    look = LiveFeedCheck("http://host/", load(None, (), {}), lambda *words: found.append(words), **clocks)
 
     def ping(time_s):
         moment = datetime.fromtimestamp(time_s, UTC).isoformat()

@@ -140,7 +140,7 @@ def test_a_journal_and_its_slots_hold_the_same_of_others(tmp_path, hidden):
         with Journal(tmp_path / name, "the ledger 5eed") as journal:
             runtime = LiveRuntime(
                 hidden, MemoryLedger(), SeededEntropy(1), _hashed, "test", journal, Outputs(slots.extend),
-                clock=machine.clock(), look=look,
+                clock=machine.clock(), check=look,
             )  # fmt: skip
             runtime.start()
             for minute in range(minutes):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.mechanisms.cdf import asked_tree, best_coarsening
+from udp_stream.mechanisms.cdf import best_coarsening, requested_tree
 from udp_stream.release.record import decode
 
 PURE = (
@@ -34,7 +34,7 @@ def released(tmp_path, flags):
 @pytest.mark.parametrize("branching", [(2,) * 6, (4, 4, 4), (8, 8), (64,)])
 def test_a_tree_that_is_asked_for_is_released_as_asked(branching, levels, tmp_path):
     asked = (f"release.branching={list(branching)}", f"release.levels={levels}")
-    tree = asked_tree(branching, 64, levels=levels)
+    tree = requested_tree(branching, 64, levels=levels)
     for record in released(tmp_path, (*TREES, *asked)):
         assert record.cdf.branching == branching and len(record.cdf.budgets) == len(branching)
         assert record.cdf.budgets == pytest.approx([2 * share for share in tree.shares], rel=1e-6)

@@ -11,7 +11,7 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.cli import first_look
+from udp_stream.cli import preflight
 from udp_stream.cli.commands.doctor import _unit_of_files
 from udp_stream.errors import UsageError
 from udp_stream.ledgers.opening import look_at
@@ -179,16 +179,16 @@ def test_a_pipe_that_is_not_read_ends_a_run_with_status_2_and_the_mend(tmp_path)
     assert not any(plate in done.stderr for plate in plates)
 
 
-@pytest.mark.parametrize("hides_plates", [False, True])
-def test_a_run_of_a_recording_of_which_all_is_late_ends_with_2_and_names_replay(hides_plates, tmp_path):
+@pytest.mark.parametrize("is_add_remove", [False, True])
+def test_a_run_of_a_recording_of_which_all_is_late_ends_with_2_and_names_replay(is_add_remove, tmp_path):
     """Its slots are out already; or, where whole plates are hidden, over by the wall."""
     (tmp_path / "day.ndjson").write_bytes(b"\n".join(fleet_log(buses=20, hours=0.3, clean=True)))
     domain = Path(__file__).parents[1] / "domain.cells"
     mode = ("privacy.neighbours=add-remove", f"hat.domain={domain}", "pings.interval=10s", "hat.resolution=7")
-    flags = [word for key in ("hat.timezone=Asia/Kolkata", *(mode if hides_plates else ())) for word in ("--set", key)]
+    flags = [word for key in ("hat.timezone=Asia/Kolkata", *(mode if is_add_remove else ())) for word in ("--set", key)]
     words = ("run", "day.ndjson", "--ledger", "l", "--out", "out", "--rejected", "rejected", *flags)
     done = [run_in(tmp_path, *words) for _ in range(2)]
-    assert [one.returncode for one in done] == [2 if hides_plates else 0, 2], done[0].stderr
+    assert [one.returncode for one in done] == [2 if is_add_remove else 0, 2], done[0].stderr
     last = json.loads(done[1].stderr.splitlines()[-1])
     assert last["event"] == "failed" and "replay" in last["message"]
     rejected = [json.loads(line)["reason"] for line in (tmp_path / "rejected").read_bytes().splitlines()]
@@ -285,5 +285,5 @@ def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_he
     assert len(log) > 2 * 4096
     with pytest.raises(UsageError, match="end too early"):
         _unit_of_files([f"{tmp_path}/week.gz"], Settings())
-    monkeypatch.setattr(first_look, limit, 100)
+    monkeypatch.setattr(preflight, limit, 100)
     assert _unit_of_files([f"{tmp_path}/week.gz"], Settings()).startswith("kmh: pings move about as")

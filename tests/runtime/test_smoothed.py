@@ -11,7 +11,7 @@ from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import fleet_log, frames_of, smoothed_writer
 from udp_stream.forecast import shape
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
@@ -32,7 +32,7 @@ def run(ledger, messages, flags=FLAGS):
     def publish(releases):
         out.write(b"".join(one.payload + b"\n" for one in releases))
 
-    runtime = Embedded(
+    runtime = EmbeddedRuntime(
         load(None, flags, PURE_ENV), ledger, SeededEntropy(3), str.encode, "test", publish,
         smooth=smoothed_writer(smoothed),
     )  # fmt: skip

@@ -16,13 +16,13 @@ from tests.failing import Died, DyingLedger
 from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of, record_writer
 from udp_stream.cli.commands.ledger import lines_of_plate
-from udp_stream.cli.report import worth
+from udp_stream.cli.report import utility_sentences
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.policy import amount_text
 from udp_stream.release.record import QUERY_SCHEMA, QueryResult, decode_result, described, kind_of
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.testing import SeededEntropy
@@ -70,7 +70,7 @@ def asking(folder, ledger_name, rho=1e6, entropy=None, watched=None, text=SURAT,
     settings = load(configured(folder, rho, text), flags, {})
     told, out = [], io.BytesIO()
     with ledger_and_keys(msgspec.structs.replace(settings.ledger, url=str(folder / ledger_name))) as (ledger, keys):
-        runtime = Embedded(
+        runtime = EmbeddedRuntime(
             settings, watched(ledger) if watched else ledger, entropy or SeededEntropy("queries"), keys.hash_plate,
             "udp-stream test", record_writer(out), answer=told.extend if answers else None,
         )  # fmt: skip
@@ -282,7 +282,7 @@ def test_the_statement_and_show_say_what_both_kinds_come_to_in_the_one_budget(tm
         both = [ledger.balances(period, plates).charged for period in ledger.periods()]
         settings = load(configured(tmp_path, text=SHARE), NO_BUDGET, {})
         shown = [lines_of_plate(ledger, plate, settings)[-1] for plate in plates]
-        assert "had one budget" not in " ".join(worth(summary, settings))
+        assert "had one budget" not in " ".join(utility_sentences(summary, settings))
     for line, speeds, positions in zip(shown, *both, strict=True):  # a kilometre is two units
         charged = f"epsilon {amount_text(int(speeds - positions // -2))}"
         assert f"charged {charged} in all\tof at most epsilon 10 in all\t500 m count" in line

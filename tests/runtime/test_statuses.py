@@ -17,7 +17,7 @@ from tests.runtime.harness import fleet_log, ledger_at
 from tests.runtime.test_cli import run
 from udp_stream.cli import main as cli
 from udp_stream.logs import is_quiet
-from udp_stream.release.city import AskShape
+from udp_stream.release.city import ShapeQuestion
 
 NEEDED = {
     "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],
@@ -128,9 +128,9 @@ def test_quiet_leaves_results_and_says_nothing_else(words, city):
 
 
 def test_a_city_s_answer_that_was_not_paid_for_ends_with_5_and_is_not_drawn(tmp_path, monkeypatch, capsys):
-    ask = AskShape.ask
+    ask = ShapeQuestion.ask
     underpaid = lambda self, *given: (plan := ask(self, *given)) and replace(plan, charged=np.ones_like(plan.charged))  # noqa: E731
-    monkeypatch.setattr(AskShape, "ask", underpaid)
+    monkeypatch.setattr(ShapeQuestion, "ask", underpaid)
     (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=120, hours=0.5, clean=True)))
     files = str(tmp_path / "pings.ndjson"), "--ledger", str(tmp_path / "l"), "--out", str(tmp_path / "out")
     assert status_of("replay", *files, "--set", "hat.slot=15m") == 5

@@ -12,7 +12,7 @@ from tests.runtime.harness import fleet_log
 from udp_stream.cli.main import main
 from udp_stream.errors import UsageError
 from udp_stream.settings import Settings
-from udp_stream.sources.live import ConnectedSource, Failed
+from udp_stream.sources.live import ConnectedSource, SourceFailure
 from udp_stream.sources.opening import LIVE, live_source
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +25,8 @@ FLAGS = [
 class ToySource(ConnectedSource):
     acknowledged: ClassVar[list[int]] = []
 
-    def __init__(self, name, settings, say, _folder):
-        super().__init__(name, settings, say, first_pause_s=0.01)
+    def __init__(self, name, settings, log_message, _folder):
+        super().__init__(name, settings, log_message, first_pause_s=0.01)
         self.waiting = dict(enumerate(fleet_log(buses=25, hours=0.6, clean=True)))
         self.reads = 0
 
@@ -36,7 +36,7 @@ class ToySource(ConnectedSource):
     def read(self):
         self.reads += 1
         if self.reads == 3:
-            raise Failed("hiccups")
+            raise SourceFailure("hiccups")
         if not self.waiting:
             self.stop()
         self.stopped.wait(0 if self.left else 0.01)

@@ -11,7 +11,7 @@ from tests.runtime.harness import ledger_at
 from tests.runtime.test_wall_runs import MINUTE, SLOT, START, Machine, ping, udp_stream
 from tests.runtime.test_wall_runs import flags as flags
 from udp_stream.errors import PrivacyRefused
-from udp_stream.release.record import PRESENCE, decode, kind_of
+from udp_stream.release.record import NOISED_SUMS, decode, kind_of
 from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import load
 from udp_stream.sources.journal import Journal
@@ -83,7 +83,7 @@ def test_counts_are_not_released_at_a_time_of_whole_plates(tmp_path, flags, plat
     log(tmp_path, START + later * SLOT)
     said = replay(tmp_path, sets, status=5)
     assert b"privacy.neighbours" in said and b"another version" not in said and (tmp_path / "out").read_bytes() == b""
-    assert kinds_in(tmp_path) == ({"add-remove"}, {"hat", PRESENCE})
+    assert kinds_in(tmp_path) == ({"add-remove"}, {"hat", NOISED_SUMS})
     assert ledger_verb(tmp_path, "releases").splitlines() == before
 
 

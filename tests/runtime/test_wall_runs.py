@@ -15,10 +15,10 @@ import pytest
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.cli.first_look import LiveLook
+from udp_stream.cli.preflight import LiveFeedCheck
 from udp_stream.errors import ConfigError
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime import Embedded, LiveRuntime, Outputs, _Runtime
+from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, _Runtime
 from udp_stream.settings import load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
@@ -152,7 +152,7 @@ def test_a_recording_closes_every_slot_of_its_span_and_no_ping_is_late(flags, cl
     settings = load(None, flags, {})
     slots = settings.calendar.slots.between(START + SLOT, START + 5 * SLOT, 99)
     of_ledger = MemoryLedger(), SeededEntropy(1), str.encode, "test", lambda _: None
-    runtime = Embedded(settings, *of_ledger, slots=slots)
+    runtime = EmbeddedRuntime(settings, *of_ledger, slots=slots)
     minutes = [14, 44, 15, 16, 40, 74, 75, 10**6]
     for minute in minutes:
         runtime.push([ping("a", START + minute * MINUTE)])
@@ -161,7 +161,7 @@ def test_a_recording_closes_every_slot_of_its_span_and_no_ping_is_late(flags, cl
     assert closed == [(START + SLOT, 2), (START + 2 * SLOT, 2), (START + 3 * SLOT, 0), (START + 4 * SLOT, 1)]
     assert dict(runtime.summary.refused) == {"time_out_of_range": 3}
     with pytest.raises(ConfigError, match="--from"):
-        Embedded(settings, *of_ledger)
+        EmbeddedRuntime(settings, *of_ledger)
 
 
 def udp_stream(folder, flags, *arguments, stdin=None):
@@ -246,7 +246,9 @@ def _owner(folder):
 def test_pings_of_a_stale_source_are_handed_on_and_said(flags):
     said = []
     for mode, kept in ((flags, 3), ((), 1)):
-        look = LiveLook("http://feed", load(None, mode, {}), lambda *one: said.append(one), lambda: START / 1000 + 9000)
+        look = LiveFeedCheck(
+            "http://feed", load(None, mode, {}), lambda *one: said.append(one), lambda: START / 1000 + 9000
+        )
         assert len(look.fresh([ping("a", START), b"junk", ping("b", START)])) == kept
         assert look.stale == 3 - kept
     assert [event for _, event, *_ in said].count("stale") == 2

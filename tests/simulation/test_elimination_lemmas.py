@@ -14,7 +14,7 @@ from scipy import stats
 from lab.queries import Threshold
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import ABOVE, BELOW, EVERYONE, Between, Budgeting, Round, Split, undecided
+from udp_stream.queries.elimination import ABOVE, BELOW, EVERYONE, BandRule, QueryBudget, Round, Split, undecided
 from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import draw_radial
@@ -89,7 +89,7 @@ def may_fail(failures, runs, beta):
 def test_estimates_are_off_by_more_than_their_radius_with_probability_beta(how, cost, split):
     n = 10_000
     where = np.tile([[18_000, 500]], (n, 1))
-    pie = Budgeting.alike(cost, n, how, split).elimination(SQUARE.signed_distance, EVERYONE)
+    pie = QueryBudget.alike(cost, n, how, split).elimination(SQUARE.signed_distance, EVERYONE)
     phi = SQUARE.signed_distance(where.astype(float))
     for state in ran(pie, where, f"triple/{how}/{split.rounds}")[1:]:
         off = np.abs(pie.estimate(state, np.arange(n)) - phi)
@@ -108,7 +108,7 @@ def test_estimates_are_off_by_more_than_their_radius_with_probability_beta(how, 
 def test_noise_is_longer_than_its_radius_with_probability_beta_in_d_dimensions(dimensions, cost):
     n = 6000
     query = Nearest(1, (0.0,) * dimensions, steps_per_unit=1)
-    terms = Budgeting.alike(cost, n, "point", Split.even(3))
+    terms = QueryBudget.alike(cost, n, "point", Split.even(3))
     pie = replace(query.elimination(terms), rule=EVERYONE)
     for state in ran(pie, np.zeros((n, dimensions), np.int64), dimensions)[1:]:
         length = pie.estimate(state, np.arange(n))
@@ -149,8 +149,8 @@ def a_crowd_far_out(n, seed):
 def test_lemma_5_2_all_plates_that_leave_are_where_it_says(how, split, place, n, runs):
     beta0 = 0.2
     where = place(n, 1)
-    terms = Budgeting.alike(RHO, len(where), how, SPLITS[split])
-    pie = replace(terms.elimination(SQUARE.signed_distance, Between(0.0, 0.0)), beta0=beta0)
+    terms = QueryBudget.alike(RHO, len(where), how, SPLITS[split])
+    pie = replace(terms.elimination(SQUARE.signed_distance, BandRule(0.0, 0.0)), beta0=beta0)
     assert may_fail(sum(wrongly_decided(pie, where, 1.0, i) for i in range(runs)), runs, beta0)
     few = min(runs, 60)
     assert not may_fail(sum(wrongly_decided(pie, where, 6.0, i) for i in range(few)), few, beta0)
@@ -166,7 +166,7 @@ def loses_a_neighbour(pie, query, positions, factor, seed):
 def test_lemma_5_3_the_nearest_are_never_let_go(how, split, runs):
     beta0, query = 0.2, Nearest.to_stop(3, 0, 0)
     where = np.random.default_rng(2).normal(0, 6000, (20, 2)).astype(np.int64)
-    pie = replace(query.elimination(Budgeting.alike(RHO, 20, how, SPLITS[split])), beta0=beta0)
+    pie = replace(query.elimination(QueryBudget.alike(RHO, 20, how, SPLITS[split])), beta0=beta0)
     assert may_fail(sum(loses_a_neighbour(pie, query, where, 1.0, i) for i in range(runs)), runs, beta0)
     few = min(runs, 60)
     assert not may_fail(sum(loses_a_neighbour(pie, query, where, 5.0, i) for i in range(few)), few, beta0)
@@ -180,7 +180,7 @@ def test_lemma_5_3_the_nearest_are_never_let_go(how, split, runs):
 @pytest.mark.parametrize("runs", [20, pytest.param(300, marks=pytest.mark.soak)])
 def test_answers_are_within_their_bounds_with_probability_beta(how, baseline, runs):
     where = np.random.default_rng(3).normal(0, 15_000, (60, 2)).astype(np.int64)
-    terms = replace(Budgeting.alike(RHO, 60, how, Split.even(8)), beta=0.3)
+    terms = replace(QueryBudget.alike(RHO, 60, how, Split.even(8)), beta=0.3)
     terms = terms.baseline() if baseline else terms
     count, density, nearest = RangeCount(SQUARE), Density(300, 0, 300), Nearest.to_stop(4, 300, 0)
     distance = nearest.distance(where.astype(float))
@@ -204,7 +204,7 @@ def test_answers_are_within_their_bounds_with_probability_beta(how, baseline, ru
 def test_lemmas_6_4_to_6_7_bound_the_excess_and_say_something_where_plates_are_close(how, baseline):
     """Four plates, and a crowd two and a half deviations farther away: some of it are taken for nearer."""
     where = np.column_stack((np.where(np.arange(400) < 4, 8000, 10_800), np.zeros(400))).astype(np.int64)
-    query, terms = Nearest.to_stop(4, 0, 0), Budgeting.alike(RHO, 400, how, Split.even(4))
+    query, terms = Nearest.to_stop(4, 0, 0), QueryBudget.alike(RHO, 400, how, Split.even(4))
     terms = terms.baseline() if baseline else terms
     distance, shares = query.distance(where.astype(float)), []
     for i in range(10):
@@ -218,7 +218,7 @@ def test_corollaries_6_3_6_4_and_6_5_where_all_is_decided_the_answer_is_right():
     where = np.concatenate((np.tile([[0, 0]], (5, 1)), np.tile([[80_000, 0]], (40, 1)), np.tile([[0, 9000]], (3, 1))))
     where[45:, 1] += np.arange(3) * 50
     for how in METHODS:
-        terms = replace(Budgeting.alike(rho_per_square_metre(1e-2), 48, how), beta=0.3)
+        terms = replace(QueryBudget.alike(rho_per_square_metre(1e-2), 48, how), beta=0.3)
         count, density, nearest = RangeCount(SQUARE), Density(50_000, 0, 300), Nearest.to_stop(5, 0, 0)
         right = 0
         for i in range(20):
@@ -233,7 +233,7 @@ def test_corollaries_6_3_6_4_and_6_5_where_all_is_decided_the_answer_is_right():
 
 @pytest.mark.parametrize(("split", "runs"), with_splits([(60,)], [(1000,)]))
 def test_corollary_c_1_a_threshold_that_is_decided_is_right(split, runs):
-    terms = replace(Budgeting.alike(concentrated(2 * 10**5), 1, "point", SPLITS[split]), beta=0.8)
+    terms = replace(QueryBudget.alike(concentrated(2 * 10**5), 1, "point", SPLITS[split]), beta=0.8)
     pie = Threshold(0.3, 1000).elimination(terms)  # beta0 = 0.2
     for count in (293, 305, 330):
         wrong = sum(
@@ -267,7 +267,7 @@ def test_elimination_errs_no_more_than_its_baseline_where_a_quarter_leaves(how, 
     """Remark 6 and Figure 3: the same errors, within what chance allows, and most of the budget is left."""
     city = a_city(800)
     for split in SPLITS.values():
-        terms = Budgeting.alike(RHO, 800, how, split)
+        terms = QueryBudget.alike(RHO, 800, how, split)
         mine = np.array([counted(terms, city, i)[:2] for i in range(runs)])
         theirs = np.array([counted(terms.baseline(), city, i)[0] for i in range(runs)])
         off = mine[:, 0] - theirs
@@ -280,7 +280,7 @@ def test_savings_grow_with_rho_and_with_the_number_of_rounds_and_hardly_depend_o
     city = a_city(400)
 
     def saved(rho, split, width=2000.0):
-        terms = Budgeting.alike(rho_per_square_metre(rho), 400, how, SPLITS[split])
+        terms = QueryBudget.alike(rho_per_square_metre(rho), 400, how, SPLITS[split])
         return np.mean([counted(terms, city, i, width)[1] for i in range(3)])
 
     by_rho = [saved(rho, "c64") for rho in (1e-6, 1e-5, 1e-4, 1e-3)]
@@ -305,7 +305,7 @@ def error_of_many(m, adaptive, seed, plates=600):
         # few distinct budgets, so that each is worked out once for many plates
         budgets = np.minimum(left, budgets) // 10**8 * 10**8
         allowed.append(budgets.mean() / (RHO.nano / m))
-        terms = Budgeting("zcdp", budgets, "distance", Split.even(16))
+        terms = QueryBudget("zcdp", budgets, "distance", Split.even(16))
         error, _, state = counted(
             terms if adaptive else terms.baseline(), city, 1000 * seed + asked, 1000.0, reach=1000
         )
@@ -343,12 +343,12 @@ def test_distances_beat_points_for_neighbours_and_points_beat_distances_for_dens
     city = a_city(600)
     density = Density(0, 0, 400)
     for how in METHODS:
-        terms = Budgeting.alike(concentrated(10_000), 300, how).baseline()
+        terms = QueryBudget.alike(concentrated(10_000), 300, how).baseline()
         pie = near.elimination(terms)
         distance = near.distance(cloud.astype(float))
         found = [near.answer(terms, pie, ran(pie, cloud, i)[-1]).plates for i in range(10)]
         errors[how] = np.mean([distance[one].sum() for one in found]) / np.sort(distance)[:10].sum() - 1
-        terms = Budgeting.alike(rho_per_square_metre(3e-6), 600, how).baseline()
+        terms = QueryBudget.alike(rho_per_square_metre(3e-6), 600, how).baseline()
         pie = density.elimination(terms)
         values = [density.answer(terms, pie, ran(pie, city, i)[-1]).value for i in range(15)]
         biases[how] = np.mean(values) - density.truth(city)
@@ -359,7 +359,7 @@ def test_distances_beat_points_for_neighbours_and_points_beat_distances_for_dens
 def test_densities_of_wider_kernels_save_less_and_so_do_more_neighbours():
     """Their Figures 4 and 5: savings depend on b and on k."""
     city = a_city(600)
-    terms = Budgeting.alike(RHO, 600)
+    terms = QueryBudget.alike(RHO, 600)
 
     def saved(query):
         return np.mean([terms.saved(ran(query.elimination(terms), city, i)[-1]) for i in range(2)])
@@ -371,8 +371,8 @@ def test_densities_of_wider_kernels_save_less_and_so_do_more_neighbours():
 
 
 def test_what_is_left_undecided_is_told_from_what_is_decided():
-    terms = Budgeting.alike(RHO, 3)
-    pie = terms.elimination(SQUARE.signed_distance, Between(-inf, 0.0))
+    terms = QueryBudget.alike(RHO, 3)
+    pie = terms.elimination(SQUARE.signed_distance, BandRule(-inf, 0.0))
     state = ran(pie, np.array([[0, 0], [16_000, 0], [900_000, 0]]), 1)[-1]
     left = undecided(pie, state, terms.beta1)
     assert 2 not in left.plates and 0 in left.plates and (left.low < left.high).all()

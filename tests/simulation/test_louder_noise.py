@@ -17,7 +17,7 @@ from lab.queries import Threshold
 from tests.simulation.test_elimination_lemmas import RHO, may_fail, ran
 from tests.simulation.test_elimination_lemmas import pool as pool  # a fixture
 from udp_stream.mechanisms.noise import concentrated
-from udp_stream.queries.elimination import ABOVE, Budgeting, How, Split
+from udp_stream.queries.elimination import ABOVE, How, QueryBudget, Split
 from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle
 
@@ -27,8 +27,8 @@ TINY = RangeCount(Rectangle(0, 0, 2, 2))
 """Two metres wide, where noise is 71 m."""
 
 
-def terms_of(plates: int, how: How, is_baseline: bool) -> Budgeting:
-    terms = replace(Budgeting.alike(RHO, plates, how, ROUNDS), beta=BETA)
+def terms_of(plates: int, how: How, is_baseline: bool) -> QueryBudget:
+    terms = replace(QueryBudget.alike(RHO, plates, how, ROUNDS), beta=BETA)
     return terms.baseline() if is_baseline else terms
 
 
@@ -89,7 +89,7 @@ def the_nearest_is_let_go(how, seed, factor):
 
 def a_threshold_is_decided_wrongly(seed, factor):
     """Corollary C.1, at beta0: the count is one below the limit."""
-    terms = replace(Budgeting.alike(concentrated(2 * 10**5), 1, "point", ROUNDS), beta=BETA)
+    terms = replace(QueryBudget.alike(concentrated(2 * 10**5), 1, "point", ROUNDS), beta=BETA)
     pie = Threshold(0.3, 10_000).elimination(terms)
     return bool(ran(pie, np.array([[2999]]), seed, factor)[-1].status[0] == ABOVE)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from benchmarks import accuracy, presence
+from benchmarks import accuracy, add_remove
 from benchmarks.forecast_days import changed, run
 from udp_stream.trial.fleet import CENTRE, IST, Fleet, Imperfections
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 def lines_of(table, folder, capsys, monkeypatch):
     asked = ["accuracy", str(folder), "--resolutions", "7", "--seeds", "2", "--tables", table]
     monkeypatch.setattr("sys.argv", asked)
-    monkeypatch.setitem(presence.DOMAINS, "austin", (CENTRE[1], CENTRE[0], 20.0))  # where the fleet drives
+    monkeypatch.setitem(add_remove.DOMAINS, "austin", (CENTRE[1], CENTRE[0], 20.0))  # where the fleet drives
     small = {"MECHANISMS": ("levy",), "EPSILONS": (1.0, 10.0), "DISTANCE_BUSES": 40, "JITTER_BUSES": 40}
     small["PRESENCE"] = accuracy.PRESENCE[::2]
     with changed(accuracy, Fleet=rush_hour, **small):

@@ -55,7 +55,7 @@ AUSTIN = replace(RULES, box=(-98.0, 30.0, -97.0, 31.0))
 
 
 @pytest.mark.parametrize(
-    ("form", "ping", "rules", "mend"),
+    ("form", "ping", "rules", "repair"),
     [
         (PLAIN, SWAPPED, RULES, FeedMapping(longitude="location.coordinates.1", latitude="location.coordinates.0")),
         (mapped_form(FLAT), {"bus": 7, "t": 1706159153, "x": "21,19", "y": "72,83", "v": 5}, RULES,
@@ -66,12 +66,12 @@ AUSTIN = replace(RULES, box=(-98.0, 30.0, -97.0, 31.0))
          replace(FLAT, longitude="y", latitude="x")),
     ],
 )  # fmt: skip
-def test_coordinates_that_are_swapped_are_named_with_the_keys_that_read_them(form, ping, rules, mend):
+def test_coordinates_that_are_swapped_are_named_with_the_keys_that_read_them(form, ping, rules, repair):
     (said,) = said_of(json.dumps(ping).encode(), form=form, rules=rules)
     for key in ("longitude", "latitude"):
-        assert f'source.{key} = "{getattr(mend, key)}"' in said
+        assert f'source.{key} = "{getattr(repair, key)}"' in said
     assert "21" not in said and "97" not in said.replace(str(rules.box and list(rules.box)), "")
-    pings, refused = PingDecoder(rules, mapped_form(mend).format).decode([json.dumps(ping).encode()])
+    pings, refused = PingDecoder(rules, mapped_form(repair).format).decode([json.dumps(ping).encode()])
     assert len(pings) == 1 and not refused
 
 

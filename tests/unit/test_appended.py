@@ -8,9 +8,9 @@ from contextlib import closing, nullcontext
 
 import pytest
 
-from udp_stream.cli.outputs import Appended, records_out, require_lines
+from udp_stream.cli.outputs import Appender, records_out, require_lines
 from udp_stream.errors import UsageError
-from udp_stream.forms import write_form
+from udp_stream.export_formats import write_export
 from udp_stream.release.record import Release
 from udp_stream.testing import released_slot
 
@@ -20,7 +20,7 @@ WHOLE = b"".join(payload + b"\n" for payload in PAYLOADS)
 
 
 def add(path, payloads):
-    with closing(Appended(str(path))) as out:
+    with closing(Appender(str(path))) as out:
         ids = out.ids()
         out.write_records(payloads)
         return ids
@@ -36,7 +36,7 @@ def test_run_after_run_a_file_is_what_one_replay_would_write(tmp_path):
 
 
 def test_what_is_written_can_be_read_along(tmp_path):
-    with closing(Appended(str(tmp_path / "out"))) as out:
+    with closing(Appender(str(tmp_path / "out"))) as out:
         for count in range(len(PAYLOADS)):
             out.write_records([PAYLOADS[count]])
             assert (tmp_path / "out").read_bytes().count(b"\n") == count + 1
@@ -83,6 +83,6 @@ def test_a_replay_s_file_has_the_form_of_its_name_however_the_run_ends(name, fai
         write(PAYLOADS[:1])
         write(PAYLOADS[1:])
         assert not fails or 1 / 0
-    write_form(name, [payload + b"\n" for payload in PAYLOADS], out := io.BytesIO(), Release)
+    write_export(name, [payload + b"\n" for payload in PAYLOADS], out := io.BytesIO(), Release)
     assert (tmp_path / name).read_bytes() == out.getvalue()
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -13,12 +13,12 @@ from udp_stream.mechanisms.cdf import (
     BINS_MAX,
     SHARE_MIN,
     Tree,
-    asked_tree,
     best_coarsening,
     best_tree,
     level_counts,
     optimal_shares,
     prefixes,
+    requested_tree,
     tree_of,
 )
 
@@ -89,7 +89,7 @@ def test_a_tree_is_beside_the_best_of_all_of_its_coarsenings(power):
         for of in {bins, bins - bins // branching[0] // 2}:
             least = min(tree_of(one, of, power).squared_error for one in coarsenings(branching))
             assert best_coarsening(branching, of, power).squared_error == pytest.approx(least, rel=1e-9)
-            asked = asked_tree(branching, of, power)
+            asked = requested_tree(branching, of, power)
             assert asked.branching == branching and min(asked.shares) >= SHARE_MIN[power] * (1 - 1e-6)
             assert least * (1 - 1e-9) <= asked.squared_error <= 1.4 * least
             lost += asked.squared_error > least * (1 + 1e-6)
@@ -97,7 +97,7 @@ def test_a_tree_is_beside_the_best_of_all_of_its_coarsenings(power):
 
 
 def test_figures_of_trees_that_lose_to_a_coarsening():
-    errors = (8 * of((4, 4, 4), 64).squared_error for of in (best_coarsening, asked_tree))
+    errors = (8 * of((4, 4, 4), 64).squared_error for of in (best_coarsening, requested_tree))
     local = 8 * Tree((4, 4, 4), optimal_shares((4, 4, 4)), 64).squared_error
     assert [round(one) for one in (*errors, local)] == [4892, 5265, 6030]
 
@@ -106,7 +106,7 @@ def test_figures_of_trees_that_lose_to_a_coarsening():
     ("branching", "bins"), [((4,), 4), ((2, 2, 2), 8), ((2, 2, 2), 6), ((3, 2), 5), ((2, 5, 3), 30)]
 )
 def test_the_papers_plain_estimate_adds_up_the_fewest_nodes(branching, bins):
-    tree = asked_tree(branching, bins, levels="even")
+    tree = requested_tree(branching, bins, levels="even")
     assert tree.shares == (1 / len(branching),) * len(branching)
     leaves = np.random.default_rng(2).integers(0, 9, (3, bins))
     assert (prefixes(tree, level_counts(tree, leaves), leaves.sum(axis=-1)) == np.cumsum(leaves, axis=-1)).all()

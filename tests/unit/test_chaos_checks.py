@@ -24,7 +24,7 @@ from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runti
 from udp_stream.forecast import shape
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release import road as balls
+from udp_stream.release import pipeline as balls
 from udp_stream.release.city import decode_city
 from udp_stream.release.forecaster import encode_smoothed
 from udp_stream.release.record import CITY, CLIPS, decode, encode, kind_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms import widths as module
-from udp_stream.mechanisms.around import AROUND, Around, plan_around
+from udp_stream.mechanisms.around import AROUND, ForecastClip, plan_around
 from udp_stream.mechanisms.base import NoisyValue, Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.mechanisms.widths import (
@@ -48,9 +48,11 @@ def test_each_hat_of_a_slot_has_the_width_that_it_has_alone(measured_in):
     costs = [measured_in(int(nano)) for nano in rng.choice([20_000_000, 60_000_000, 900_000_000], 300)]
     in_boxes = [clip_width(*hat) for hat in zip(counts, off.tolist(), costs, strict=True)]
     alone, none = zip(counts, off[:, None], costs, shared[:, None], strict=True), np.zeros(1, dtype=np.int64)
-    (in_balls,) = zip(*(clip_widths(hat, none, far, [cost], hats) for hat, far, cost, hats in alone), strict=True)
+    (has_joint_clips,) = zip(
+        *(clip_widths(hat, none, far, [cost], hats) for hat, far, cost, hats in alone), strict=True
+    )
     assert clip_widths(pings, first, off, costs) == in_boxes and len(set(in_boxes)) > 200
-    assert clip_widths(pings, first, off, costs, shared) == list(in_balls) and len(set(in_balls)) > 200
+    assert clip_widths(pings, first, off, costs, shared) == list(has_joint_clips) and len(set(has_joint_clips)) > 200
 
 
 @pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])
@@ -63,7 +65,7 @@ def test_the_width_is_the_one_whose_plan_errs_least(cost, plates, pings, deviati
     errors = []
     for half_width in HALF_WIDTHS:
         gain, misfit = module.passed_at(half_width, round(min(deviation / scatter, 4) * 16) / 16)
-        around = Around(60 * KMH, np.full(plates, 60 * KMH), ClipWidth(half_width, gain))
+        around = ForecastClip(60 * KMH, np.full(plates, 60 * KMH), ClipWidth(half_width, gain))
         noise = plan_around(SamplesPerPlate(by_plate), around, cost, Range(0, 1000 * KMH)).noise_deviation / KMH
         errors.append(noise**2 + (scatter * misfit) ** 2 + (UNEVEN * deviation * (1 - gain)) ** 2)
     chosen = clip_width(by_plate, deviation, cost)
@@ -75,7 +77,7 @@ def test_what_a_clip_hides_is_in_the_interval_of_a_release_and_in_its_expected_e
     plans = [
         plan_around(
             SamplesPerPlate(np.full(50, 40)),
-            Around(30 * KMH, np.full(50, 30 * KMH), ClipWidth(1.0, 0.7, hidden)),
+            ForecastClip(30 * KMH, np.full(50, 30 * KMH), ClipWidth(1.0, 0.7, hidden)),
             COST,
             SPEEDS,
         )

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import hats_of, plan_slot
-from udp_stream.release.road import decide
+from udp_stream.release.pipeline import decide
 from udp_stream.testing import a_context, two_hats
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from faust.types import TP
 
-from tests.unit.test_binding import in_a_thread
+from tests.unit.test_ledger_identity import in_a_thread
 from tests.unit.test_processors import FLAGS, START, TOPICS, Worker, filled, outcome, ping, with_worker
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.sqlite import MemoryLedger

@@ -6,13 +6,13 @@ import pytest
 
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, record_writer
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime import Embedded
+from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
 
 def runtime(*sinks, ledger=None):
-    return Embedded(
+    return EmbeddedRuntime(
         load(None, CONFIG, {}), MemoryLedger() if ledger is None else ledger, SeededEntropy(1),
         lambda plate: plate.encode().ljust(32), "test", lambda releases: [sink(releases) for sink in sinks],
     )  # fmt: skip

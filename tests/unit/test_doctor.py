@@ -8,8 +8,8 @@ from tests.runtime.harness import fleet_log
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.doctor import NO_RELEASE, _unit
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.pings.data_quality import unit_evidence
 from udp_stream.pings.decode import PingDecoder
-from udp_stream.pings.doubts import unit_evidence
 from udp_stream.pings.json import JSON
 from udp_stream.settings import load
 

@@ -17,10 +17,10 @@ from udp_stream.queries.elimination import (
     EVERYONE,
     IN,
     REFUSED,
-    Between,
-    Budgeting,
+    BandRule,
+    NearestRule,
+    QueryBudget,
     Round,
-    Smallest,
     Split,
     Tariff,
 )
@@ -79,7 +79,7 @@ def test_a_rounded_distance_moves_no_farther_than_its_noise_is_made_for(fine_bit
     first, second = np.array([places[:2]]), np.array([places[2:]])
     square = int(((first - second) ** 2).sum())
     moved = abs(int(kind.values(first)[0, 0] - kind.values(second)[0, 0]))
-    assert 16 * moved**2 <= kind.moves**2 * square and kind.moves == 4 * 2**fine_bits + 5
+    assert 16 * moved**2 <= kind.sensitivity**2 * square and kind.sensitivity == 4 * 2**fine_bits + 5
 
 
 @pytest.mark.parametrize("fine_bits", [4, 10])
@@ -90,25 +90,25 @@ def test_so_it_is_for_neighbouring_positions_everywhere_around_a_corner(fine_bit
     for dx, dy in ((1, 0), (0, 1), (1, 1), (1, -1), (2, 1)):
         here = values[: 100 - dx, max(0, -dy) : 100 - max(0, dy)]
         there = values[dx:, max(0, dy) : 100 + min(0, dy)]
-        assert 4 * np.abs(here - there).max() <= kind.moves * (dx * dx + dy * dy) ** 0.5
+        assert 4 * np.abs(here - there).max() <= kind.sensitivity * (dx * dx + dy * dy) ** 0.5
 
 
 def test_the_finest_lattice_that_the_smallest_part_allows_is_taken():
     for nano in (29 * 16**2 + 40_000, 10**6, 10**9):
         kind = DistanceNoise.finest(REGION.signed_distance, QUANTA_PER_KM, concentrated(nano))
-        t, _ = scale_of(kind.moves, concentrated(nano), 1)
+        t, _ = scale_of(kind.sensitivity, concentrated(nano), 1)
         assert t <= SCALE_MAX
         finer = replace(kind, fine_bits=kind.fine_bits + 1)
         if kind.fine_bits < 10:
             with pytest.raises(ValueError, match="at least"):
-                scale_of(finer.moves, concentrated(nano), 1)
+                scale_of(finer.sensitivity, concentrated(nano), 1)
     with pytest.raises(ValueError, match="nano-rho per round"):
         DistanceNoise.finest(REGION.signed_distance, QUANTA_PER_KM, concentrated(100))
 
 
 def pie_of(kind="distance", rule=None, n=40, split=None, measure="zcdp", nano=RHO.nano, **more):
-    terms = Budgeting(measure, np.full(n, nano, np.int64), kind, split or Split.even(4))
-    return replace(terms.elimination(REGION.signed_distance, rule or Between(0, 0)), **more)
+    terms = QueryBudget(measure, np.full(n, nano, np.int64), kind, split or Split.even(4))
+    return replace(terms.elimination(REGION.signed_distance, rule or BandRule(0, 0)), **more)
 
 
 def positions(n=40, seed=1):
@@ -117,7 +117,7 @@ def positions(n=40, seed=1):
 
 @pytest.mark.parametrize("kind", ["point", "distance"])
 @pytest.mark.parametrize("measure", ["pure", "zcdp"])
-@pytest.mark.parametrize("rule", [Between(0, 0), Between(-inf, 30_000), Smallest(3), EVERYONE], ids=str)
+@pytest.mark.parametrize("rule", [BandRule(0, 0), BandRule(-inf, 30_000), NearestRule(3), EVERYONE], ids=str)
 def test_a_run_is_a_function_of_its_recorded_rounds(kind, measure, rule):
     pie, where, bits = pie_of(kind, rule, measure=measure, nano=10**11), positions(), seeded_bits(3)
     state, rounds, states = pie.begin(), [], []
@@ -179,7 +179,7 @@ def by_the_book(pie, rounds):
         width, middle = {}, {}
         for i, value in zip(found.plates.tolist(), found.values.tolist(), strict=True):
             charge = pie.split.parts(int(pie.budgets_nano[i]))[j]
-            t, s = scale_of(pie.privatised.moves, Cost(pie.privatised.measure, charge), pie.privatised.dimensions)
+            t, s = scale_of(pie.privatised.sensitivity, Cost(pie.privatised.measure, charge), pie.privatised.dimensions)
             given[i].append((value, t / s))
             weights = [scale**-2 for _, scale in given[i]]
             fine = 2.0 ** getattr(pie.privatised, "fine_bits", 0)
@@ -193,7 +193,7 @@ def by_the_book(pie, rounds):
             else:
                 middle[i] = float(pie.privatised.phi(np.array([average]))[0])
                 width[i] = np.sqrt(2 * np.log(np.exp(2 * sum(weights) / 24) / beta) / sum(weights)) + 2**0.5 / 2
-        if isinstance(pie.rule, Between):
+        if isinstance(pie.rule, BandRule):
             for i in list(alive):
                 if middle[i] < pie.rule.low - width[i]:
                     status[i] = BELOW
@@ -210,7 +210,7 @@ def by_the_book(pie, rounds):
 
 @pytest.mark.parametrize("kind", ["point", "distance"])
 @pytest.mark.parametrize(
-    "rule", [Between(0, 0), Between(-5000.0, 9000.0), Between(-inf, 20_000.0), Smallest(3)], ids=str
+    "rule", [BandRule(0, 0), BandRule(-5000.0, 9000.0), BandRule(-inf, 20_000.0), NearestRule(3)], ids=str
 )
 @pytest.mark.parametrize("split", [Split.even(4), Split.doubling(5)], ids=["even", "doubling"])
 def test_decisions_are_those_of_the_algorithms(kind, rule, split):

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from udp_stream.ledger.filters import rho_nano_of_pure
-from udp_stream.mechanisms.around import Around, plan_around
+from udp_stream.mechanisms.around import ForecastClip, plan_around
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS
@@ -33,7 +33,7 @@ def plan_of(statistic, counts, cost):
     if statistic == "variance":
         return plan_variance(counts, cost, SPEEDS, cap)
     if statistic == "forecast-clip":
-        return plan_around(counts, Around(18 * 4096, np.full(counts.plates, 18 * 4096)), cost, SPEEDS)
+        return plan_around(counts, ForecastClip(18 * 4096, np.full(counts.plates, 18 * 4096)), cost, SPEEDS)
     return MECHANISMS[statistic].plan(counts, cost, SPEEDS, "best-fit", cap)
 
 

@@ -12,7 +12,7 @@ import streams.feed as feeding
 from streams.feed import Feed, Pace, partition_of
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.kafka import send_live
-from udp_stream.cli.first_look import LiveLook
+from udp_stream.cli.preflight import LiveFeedCheck
 from udp_stream.pings.json import JSON, mapped_form
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.settings import load
@@ -196,7 +196,7 @@ def test_arrays_of_a_live_source_do_not_end_where_its_frames_do(cuts):
     source = Cut(*(pings[start:end] for start, end in zip([0, *cuts], [*cuts, 7], strict=True)))
     with Feed(KafkaSection(bootstrap="nowhere"), "pings", 3, Pace()) as feed:
         settings = load(None, (), {})
-        send_live(source, feed, settings, lambda: None, LiveLook("-", settings))
+        send_live(source, feed, settings, lambda: None, LiveFeedCheck("-", settings))
     assert [len(found) for _, found in shape(Producer.sent)] == [3, 3, 1]
     assert source.kept_frames[-1] == len(cuts) + 1
 

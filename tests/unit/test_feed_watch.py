@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from udp_stream.cli.first_look import FeedWatch
+from udp_stream.cli.preflight import RefusalWatch
 from udp_stream.settings import load
 from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader
@@ -26,7 +26,7 @@ class Watched:
     def __init__(self, *flags):
         self.said, self.now_ms = [], 1_704_688_500_000
         settings = load(None, flags, {})
-        self.watch = FeedWatch(settings, lambda text, event, figures: self.said.append((event, text, figures)))
+        self.watch = RefusalWatch(settings, lambda text, event, figures: self.said.append((event, text, figures)))
         rules = ReadingRules(settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode)
         self.reader, self.offset = SourceReader(rules, SourceCheckpoint(0)), 0
 
@@ -34,7 +34,7 @@ class Watched:
         count = len(messages)
         offsets = np.arange(self.offset, self.offset + count)
         now_ms = np.full(count, self.now_ms)
-        self.watch.look(messages, self.reader.read(messages, LogPlaces(offsets, now_ms, np.full(count, tick))))
+        self.watch.check(messages, self.reader.read(messages, LogPlaces(offsets, now_ms, np.full(count, tick))))
         self.offset += count
 
     @property

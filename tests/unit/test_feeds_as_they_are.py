@@ -13,11 +13,11 @@ from google.transit.gtfs_realtime_pb2 import FeedMessage
 from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.errors import ConfigError
 from udp_stream.pings.advice import advise, no_pings
+from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal
-from udp_stream.pings.doubts import Doubt
 from udp_stream.pings.json import JSON, PLAIN, mapped_form, single_ping
 from udp_stream.pings.mapping import PRESETS, FeedMapping
-from udp_stream.pings.snapshots import GTFS_REALTIME, Unrepeated
+from udp_stream.pings.snapshots import GTFS_REALTIME, RepeatFilter
 from udp_stream.pings.texts import from_xml, trim
 from udp_stream.settings import load
 from udp_stream.settings.sections import SourceSection
@@ -76,7 +76,7 @@ def test_what_is_refused_for_it_keeps_its_bytes_and_a_text_that_says_nan_is_a_te
         (2, "placeholder_plate", "$.license_plate"),
     ]
     assert bytes(JSON.split(message)[1]) == json.dumps(bad).encode()
-    once = Unrepeated(JSON, 10**6, 100)
+    once = RepeatFilter(JSON, 10**6, 100)
     handed = once.take(message)
     pings, refusals = decoded(JSON, *handed)
     assert [plate for plate, *_ in pings] == ["NaN-1"] and len(handed) == 3
@@ -174,7 +174,7 @@ def test_times_count_back_from_the_messages(tmp_path, sent):
     seconds = [SENT_MS // 1000 - 12, SENT_MS // 1000 - 41, SENT_MS // 1000 - 1]
     for found in (decoded(NEXTBUS.format, message), read(tmp_path, message, NEXTBUS)):
         assert found == ([(f"880{at}", one, 18.0) for at, one in enumerate(seconds)], [])
-    pieces = Unrepeated(NEXTBUS.format, 10**6, 100).take(message)
+    pieces = RepeatFilter(NEXTBUS.format, 10**6, 100).take(message)
     assert len(pieces) == 3 and decoded(NEXTBUS.format, *pieces) == found
     assert single_ping(pieces[0], NEXTBUS.mapping)[:2] == ("8800", (SENT_MS // 1000 - 12) * 1000)
 
@@ -262,7 +262,7 @@ def test_siri_in_xml_is_read_by_the_paths_of_its_json_also_one_vehicle(tmp_path,
     for seconds in ((30,), (30, 50), range(40)):
         expected = [(f"FX-{second}", 1709622000 + second, 36.0) for second in seconds]
         assert read(tmp_path, siri(*seconds, prefix=prefix), SIRI, "siri.xml") == (expected, [])
-        pieces = Unrepeated(SIRI.format, 10**6, 100).take(siri(*seconds, prefix=prefix))
+        pieces = RepeatFilter(SIRI.format, 10**6, 100).take(siri(*seconds, prefix=prefix))
         assert decoded(SIRI.format, *pieces) == (expected, [])
 
 
@@ -331,7 +331,7 @@ def polled(tmp_path, *polls, name="{}.pb", plate=()):
     assert all(map(is_gtfs_file, names))
     said = []
     form = replace(PLAIN, gtfs_plate=plate)
-    messages = [one for some in GtfsFiles(names, say=said.append, form=form).messages() for one in some]
+    messages = [one for some in GtfsFiles(names, log_message=said.append, form=form).messages() for one in some]
     return [plate for plate, *_ in decoded(JSON, *messages)[0]], decoded(JSON, *messages)[1], said
 
 
@@ -341,7 +341,7 @@ def test_a_label_names_a_vehicle_where_it_is_asked_to_and_is_named_where_it_is_n
     assert plates == ["4711"] and refusals == [(-1, "missing_field", "$.license_plate")]
     assert polled(tmp_path, both)[0] == ["7"]
     assert polled(tmp_path, poll(({"label": "a/b", "id": "7"}, START_S)), plate=("id", "label"))[0] == ["7/a~1b"]
-    (message,) = (one for one in Unrepeated(GTFS_REALTIME, 10**6, 100).take(both) if b"license_plate" not in one)
+    (message,) = (one for one in RepeatFilter(GTFS_REALTIME, 10**6, 100).take(both) if b"license_plate" not in one)
     (said,) = advise([(Refusal(0, -1, Reason.MISSING_FIELD, "$.license_plate"), message)], PLAIN)
     assert "vehicle.vehicle.label is set" in said and "4711" not in said
 
@@ -358,8 +358,8 @@ def test_times_in_milliseconds_are_read_and_said(tmp_path):
     first, second = (poll(({"id": "A1"}, at * 1000), header_s=at * 1000) for at in (START_S, START_S + 10))
     plates, refusals, said = polled(tmp_path, second, first)
     assert plates == ["A1", "A1"] and not refusals
-    assert [one for one in said if isinstance(one, Doubt) and "milliseconds" in one]
-    assert not [one for one in polled(tmp_path, poll(({"id": "A1"}, START_S)))[2] if isinstance(one, Doubt)]
+    assert [one for one in said if isinstance(one, QualityWarning) and "milliseconds" in one]
+    assert not [one for one in polled(tmp_path, poll(({"id": "A1"}, START_S)))[2] if isinstance(one, QualityWarning)]
 
 
 @pytest.mark.parametrize("name", ["{}.pbf", "{}.bin", "{}.PB.gz", "{}.bin.gz"])
@@ -384,7 +384,7 @@ def test_a_unit_must_be_said_and_may_be_another_than_the_specifications(tmp_path
     with pytest.raises(ConfigError, match=r"speed\.unit"):
         open_source(name, None)
     for unit in ("mps", "kmh", "knots"):
-        open_source(name, unit, say=said.append).close()
+        open_source(name, unit, log_message=said.append).close()
     assert len(said) == 2
 
 

@@ -13,16 +13,16 @@ import pytest
 from google.transit.gtfs_realtime_pb2 import FeedMessage
 
 from udp_stream.cli.commands.init import EXCHANGED, city_file, find_feed
-from udp_stream.cli.first_look import LiveLook, require_mostly_read, warnings_of
+from udp_stream.cli.preflight import LiveFeedCheck, require_mostly_read, warnings_of
 from udp_stream.cli.report import troubles
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.pings.advice import ELSEWHERE, SERVER_ERROR, no_pings
+from udp_stream.pings.data_quality import repeat_warning
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.doubts import repeat_warning
 from udp_stream.pings.json import PLAIN, exchanged, mapped_form, single_ping
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.snapshots import GTFS_REALTIME, Unrepeated
-from udp_stream.release.facts import RunLog, SlotCounted, SlotPublished, SlotRecorded, Summary
+from udp_stream.pings.snapshots import GTFS_REALTIME, RepeatFilter
+from udp_stream.release.events import RunLog, SlotCounted, SlotPublished, SlotRecorded, Summary
 from udp_stream.settings import load
 from udp_stream.sources.recordings import GtfsFiles, open_sources, sentences
 from udp_stream.windows.tables import SlotGrid
@@ -336,15 +336,15 @@ def test_times_in_whole_minutes_are_said_by_all_verbs(tmp_path):
     pings, _ = settings.decoder.decode(messages)
     assert any("whole minutes" in one for one in warnings_of(pings, settings))
     heard = []
-    look = LiveLook("feed.ndjson", settings, tell=lambda text, *_: heard.append(text))
+    look = LiveFeedCheck("feed.ndjson", settings, tell=lambda text, *_: heard.append(text))
     look.fresh(messages)
     look.end()
     assert any("whole minutes" in one for one in heard)
     assert any("72 of 96 pings (75%)" in one for one in troubles(Summary(pings=96, repeats=72)))
     assert not any("share" in one for one in troubles(Summary(pings=96, repeats=4)))
     log = RunLog(SlotGrid(3600, ZoneInfo("UTC")), grace_ms=0)
-    for fact in (SlotCounted(0, 72), SlotRecorded(0, 96, 1), SlotPublished(0, {"released": 1})):
-        log.observe(fact, 1.0)
+    for event in (SlotCounted(0, 72), SlotRecorded(0, 96, 1), SlotPublished(0, {"released": 1})):
+        log.observe(event, 1.0)
     assert any(line.figures.get("repeats") == 72 for line in log.lines(100.0))
 
 
@@ -384,11 +384,11 @@ def polled(**given):
 
 
 def test_polls_whose_times_stand_while_their_places_change_are_said():
-    once = Unrepeated(GTFS_REALTIME, 10**6, 1000)
+    once = RepeatFilter(GTFS_REALTIME, 10**6, 1000)
     for some in polled():
         once.take(poll([(bus, START, *rest) for bus, _, *rest in some]))
     assert once.counts["read"] == ALL[0] and any("lie elsewhere" in one for one in sentences(once.counts))
-    once = Unrepeated(GTFS_REALTIME, 10**6, 1000)
+    once = RepeatFilter(GTFS_REALTIME, 10**6, 1000)
     for some in [*polled(), polled()[-1]]:
         once.take(poll(some))
     assert once.counts["repeats"] == BUSES and not any("elsewhere" in one for one in sentences(once.counts))
@@ -440,7 +440,9 @@ def test_what_another_kind_of_message_is_and_what_to_ask_for(name, tmp_path):
     assert words in str(raised.value) and "0 of 0" not in str(raised.value) and "a name in .pb" not in str(raised.value)
     if name.endswith((".pb", "page.json")):
         said = []
-        messages = [one for some in GtfsFiles([str(tmp_path / name)], say=said.append).messages() for one in some]
+        messages = [
+            one for some in GtfsFiles([str(tmp_path / name)], log_message=said.append).messages() for one in some
+        ]
         assert words in " ".join(said) or messages or name == "empty.pb"
 
 

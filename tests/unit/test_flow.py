@@ -21,8 +21,8 @@ from udp_stream.mechanisms.noise import lattice_of
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import variance_query
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release import road
-from udp_stream.release import road as draw
+from udp_stream.release import pipeline
+from udp_stream.release import pipeline as draw
 from udp_stream.release.charge import CountsPlanner, ForecastPlanner, ReleaseContext, SlotToPlan, plan_slot
 from udp_stream.release.record import decode
 from udp_stream.settings import load
@@ -74,7 +74,7 @@ def run(ledger, context, contents, dies_at=None, log=None, answered=False):
             raise Died("after publishing")
 
     try:
-        road.release_slot(*contents, context, dying, publish)
+        pipeline.release_slot(*contents, context, dying, publish)
     except Died:
         raise Died(published) from None
     return published
@@ -126,11 +126,11 @@ def test_every_hat_gets_one_record_with_its_public_counts():
 
 def test_the_mark_names_a_record_with_noise_in_it_wherever_that_is_in_the_slot():
     """What is withheld is drawn alike by every ledger: it would not show one that went back and came as far again."""
-    recorded = road.release_slot(*slot(), a_context(), MemoryLedger(), publish=lambda _: None)
+    recorded = pipeline.release_slot(*slot(), a_context(), MemoryLedger(), publish=lambda _: None)
     statuses = {hat.release_id: hat.status for hat in recorded.hats}
     assert set(statuses.values()) == {"released", "withheld_few_plates"}
     orders = itertools.permutations(recorded.payloads.items())
-    assert {statuses[road.witness(dict(payloads))] for payloads in orders} == {"released"}
+    assert {statuses[pipeline.witness(dict(payloads))] for payloads in orders} == {"released"}
     assert statuses[recorded.mark.release_id] == "released"
 
 
@@ -271,7 +271,7 @@ def losses(plan):
         slow, fast = middle.copy(), middle.copy()
         slow[start:end], fast[start:end] = 0, 65 * 4096
         mean = Fraction(plan.mean.cost.nano, NANO)
-        if plan.mean.moves is not None:
+        if plan.mean.plate_sensitivities is not None:
             mechanism = MECHANISMS[plan.mean.mechanism]
             ask = [mechanism.query(plan.mean, samples, None) for samples in (slow, fast)]
             lattice = lattice_of(ask[0].sensitivity, plan.mean.noise_cost)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from udp_stream.forecast.anomalies import NOT_CLIPPED, NOTHING, ReleaseClip
 from udp_stream.forecast.model import (
     CITY_MEAN,
     CITY_SD,
@@ -27,7 +28,6 @@ from udp_stream.forecast.model import (
     features_of,
     prior_of,
 )
-from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped
 from udp_stream.mechanisms.widths import HALF_WIDTHS
 from udp_stream.windows.tables import SlotCounts
 
@@ -211,12 +211,12 @@ def test_the_filter_is_that_of_a_dense_covariance(seed):
 def observed(seed, cells=20, order=None, prior_sd=0.3):
     rng = np.random.default_rng(seed)
     prior = SlotPrior(np.zeros(0), rng.normal(0, prior_sd, cells), rng.normal(size=(cells, 6)))
-    value, noise, rest = rng.normal(18, 5, cells), rng.uniform(0.5, 25, cells), rng.uniform(0.5, 25, cells)
+    value, noise, unexplained = rng.normal(18, 5, cells), rng.uniform(0.5, 25, cells), rng.uniform(0.5, 25, cells)
     clips = np.where(rng.random(cells) < 0.8, rng.choice(HALF_WIDTHS, cells), 0.0)
     order = np.arange(cells) if order is None else order
-    clipped = [Clipped(18.0, width, 1, 0.7, 8.0) if width else NOT_CLIPPED for width in clips[order].tolist()]
+    clipped = [ReleaseClip(18.0, width, 1, 0.7, 8.0) if width else NOT_CLIPPED for width in clips[order].tolist()]
     prior = SlotPrior(prior.by_row, prior.by_hat[order], prior.features[order])
-    return ReleasedHats(1000 + order.astype(np.uint64), prior, value[order], noise[order], rest[order], clipped)
+    return ReleasedHats(1000 + order.astype(np.uint64), prior, value[order], noise[order], unexplained[order], clipped)
 
 
 def test_forecasts_of_a_large_city_are_the_same_bits_on_one_core_and_on_several():
@@ -279,6 +279,6 @@ def test_releases_that_agree_with_their_counts_turn_the_slope_and_those_that_dis
         for seed in range(12):
             seen = observed(seed, prior_sd=0.5)
             value, noise = 18 + sign * 12 * seen.prior.by_hat, np.full(20, 3.0)
-            memory.learn(MONDAY, replace(seen, value=value, noise=noise, rest=np.ones(20)), MAX_KMH)
+            memory.learn(MONDAY, replace(seen, value=value, noise=noise, unexplained=np.ones(20)), MAX_KMH)
         slopes.append(memory.predict(MONDAY, np.zeros(1, np.uint64), observed(9, 1).prior).slope)
     assert slopes[0] == pytest.approx(12, abs=1.5) and slopes[1] == pytest.approx(-12, abs=1.5)

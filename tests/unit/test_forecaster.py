@@ -17,7 +17,7 @@ from udp_stream.planning.policy import EPSILON_NANO_MAX
 from udp_stream.planning.slot import terms_around
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed
-from udp_stream.release.road import release_slot
+from udp_stream.release.pipeline import release_slot
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, tabulate
@@ -70,7 +70,8 @@ def nothing_spent(counts):
 def said(forecaster, number, ledger):
     one = forecaster.forecast(contents(number)[0], LedgerHistory(ledger))
     return b"".join(
-        part.tobytes() for part in (one.mean, one.variance, one.deviation, one.rest, one.plates, one.prior.by_hat)
+        part.tobytes()
+        for part in (one.mean, one.variance, one.deviation, one.unexplained, one.plates, one.prior.by_hat)
     )
 
 
@@ -146,7 +147,11 @@ def test_terms_are_the_same_bytes_where_a_forecast_differs_in_its_last_bits(up):
     bits = 1 + up * 2e-15 * np.random.default_rng(1).random(one.plates.size)
     hats = bits[: one.mean.size]
     other = dataclasses.replace(
-        one, mean=one.mean * hats, variance=one.variance / hats, rest=one.rest * hats, plates=one.plates * bits
+        one,
+        mean=one.mean * hats,
+        variance=one.variance / hats,
+        unexplained=one.unexplained * hats,
+        plates=one.plates * bits,
     )
     assert other.mean.tobytes() != one.mean.tobytes()
     in_period = SETTINGS.calendar.slot_in_period(counts.start_ms)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
-from udp_stream.cli.first_look import LiveLook, rollover_warning, speed_warnings, still_warning, unclamped
 from udp_stream.cli.main import main
+from udp_stream.cli.preflight import LiveFeedCheck, rollover_warning, speed_warnings, still_warning, unclamped
+from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingDecoder
-from udp_stream.pings.doubts import Doubt
 from udp_stream.pings.json import JSON, PLAIN, without_speeds
 from udp_stream.settings import load
 from udp_stream.sources.recordings import GtfsFiles
@@ -46,8 +46,8 @@ def polls(folder, fields):
 
 def read(names, form=PLAIN):
     said = []
-    return sum(map(len, GtfsFiles(names, say=said.append, form=form).messages())), [
-        str(one) for one in said if isinstance(one, Doubt)
+    return sum(map(len, GtfsFiles(names, log_message=said.append, form=form).messages())), [
+        str(one) for one in said if isinstance(one, QualityWarning)
     ]
 
 
@@ -135,7 +135,7 @@ class Look:
         self.settings = load(None, flags, {})
         self.steady_s = 77.0
         clocks = {"clock": lambda: self.now_s, "steady": lambda: self.steady_s}
-        self.look = LiveLook(source, self.settings, lambda *words: self.said.append(words[:3]), **clocks)
+        self.look = LiveFeedCheck(source, self.settings, lambda *words: self.said.append(words[:3]), **clocks)
         self.fresh = self.look.fresh
 
     def passes(self, seconds, jump_s=0):
@@ -191,7 +191,7 @@ def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_and_again_while_i
     half = len(log) // 2
     for some, times in ((log[:half], 0), (log[half:], 0), (slow[:half], 1), (slow[half:], 1), (slow[:half], 2)):
         here.fresh(some)
-        here.passes(LiveLook.SAMPLE_S)
+        here.passes(LiveFeedCheck.SAMPLE_S)
         here.fresh([])
         odd = [text for text, event, _ in here.said if event == "odd"]
         assert len(odd) == times and all("mps" in text for text in odd), here.said
@@ -207,12 +207,12 @@ def test_a_doubt_is_said_once_and_again_when_it_had_been_gone_for_a_day(factor, 
     here = Look("-", *flags)
     log = list(fleet_log(buses=40, hours=0.1, clean=True))
     odd = [json.dumps(ping | {"speed": ping["speed"] * factor}).encode() for ping in map(json.loads, log)]
-    day = round(86_400 / LiveLook.SAMPLE_S)
+    day = round(86_400 / LiveFeedCheck.SAMPLE_S)
     by_night = [odd, log] * 4 + [log] * (day // 2) + [odd] * 4
     for looks, times in ((by_night, 1), ([odd] * day, 1), ([log] * day, 1), ([odd] * 4, 2)):
         for some in looks:
             here.fresh(some if some is odd else [])
-            here.passes(LiveLook.SAMPLE_S)
+            here.passes(LiveFeedCheck.SAMPLE_S)
             here.fresh([])
         assert len([event for _, event, _ in here.said if event == "odd"]) == times, here.said
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.around import AROUND, Around, plan_around
+from udp_stream.mechanisms.around import AROUND, ForecastClip, plan_around
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import plan_cdf, prefixes
 from udp_stream.mechanisms.means import MECHANISMS
@@ -14,7 +14,7 @@ from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
 from udp_stream.mechanisms.statistics import STATISTICS, plan_automatic, priced
 from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.road import estimate_hats
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -54,7 +54,7 @@ def test_a_mean_has_gaussian_noise_and_squared_charges(name, grouping, samples):
     plan = MECHANISMS[name].plan(COUNTS, COST, SPEEDS, grouping)
     sigma = plan.sensitivity / math.sqrt(2 * COST.nano / NANO) / plan.divisor
     assert plan.noise_bound == pytest.approx(sigma * math.sqrt(2 / math.pi))
-    assert plan.charges.tolist() == squares(plan.moves, plan.sensitivity)
+    assert plan.charges.tolist() == squares(plan.plate_sensitivities, plan.sensitivity)
     final = MECHANISMS[name].subset(plan, ADMITTED)
     assert final.cost.measure == "zcdp" and (final.charges <= plan.charges[ADMITTED]).all()
     exact = MECHANISMS[name].query(plan, samples, None).statistic / plan.divisor
@@ -103,9 +103,9 @@ def test_a_variance_has_gaussian_noise_and_squared_charges(samples):
 
 
 def test_a_mean_around_a_forecast_has_gaussian_noise_and_squared_charges(samples):
-    plan = plan_around(COUNTS, Around(18 * 4096, np.linspace(10, 30, 8).astype(np.int64) * 4096), COST, SPEEDS)
+    plan = plan_around(COUNTS, ForecastClip(18 * 4096, np.linspace(10, 30, 8).astype(np.int64) * 4096), COST, SPEEDS)
     lattice = lattice_of(plan.sensitivity, COST)
-    steps = [lattice.steps(int(move)) for move in plan.moves]
+    steps = [lattice.steps(int(move)) for move in plan.plate_sensitivities]
     assert plan.charges.tolist() == squares(steps, lattice.steps(plan.sensitivity))
     assert (AROUND.subset(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
     assert plan.noise_deviation == pytest.approx(plan.noise_bound * math.sqrt(math.pi / 2))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.timetables import STOPS, files_of, in_folder, zipped
 from udp_stream import gtfs
-from udp_stream.board.places import Place, Places
+from udp_stream.dashboard.places import CellPlace, Places
 from udp_stream.errors import ConfigError
 from udp_stream.gtfs import GtfsError, Network, kept, positions, read_network
 from udp_stream.trial.fleet import Fleet
@@ -217,7 +217,7 @@ def test_a_cell_has_the_name_of_its_most_served_stop_and_two_of_its_routes(tmp_p
     network = read_network(zipped(tmp_path / "gtfs.zip", files))
     trips_a_day = {stop.name: round(stop.routes.total(), 3) for stop in network.stops}
     assert trips_a_day == {"Once": round(6 / 7, 3), "Daily": 1, "Twice a week": 0.75}
-    assert Places(network).place_of(cell_at(21.17, 72.8)) == Place("Daily", ("Long name of th…", "1"))
+    assert Places(network).place_of(cell_at(21.17, 72.8)) == CellPlace("Daily", ("Long name of th…", "1"))
 
 
 def test_a_station_counts_what_calls_at_its_platforms_and_comes_first(tmp_path):

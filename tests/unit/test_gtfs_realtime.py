@@ -10,7 +10,7 @@ from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.cli import main as cli
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, json_messages
-from udp_stream.pings.snapshots import FORGOTTEN_S, GTFS_REALTIME, REMEMBERED, SINGLE, Unrepeated
+from udp_stream.pings.snapshots import FORGOTTEN_S, GTFS_REALTIME, REMEMBERED, SINGLE, RepeatFilter
 from udp_stream.sources.recordings import GtfsFiles, sentences
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200)
@@ -77,7 +77,7 @@ def test_deleted_entities_and_those_without_a_vehicle_are_no_pings_and_the_note_
     batch = GTFS_REALTIME.read([feed], 10**6, 100)
     assert [ping.license_plate for ping in batch.pings] == ["B2"] and not batch.refusals
     assert batch.notes["entity without a vehicle"] == 2
-    assert "vehicle positions" in list(sentences(Unrepeated(JSON, 0, 0).counts | batch.notes))[1]
+    assert "vehicle positions" in list(sentences(RepeatFilter(JSON, 0, 0).counts | batch.notes))[1]
 
 
 WHOLE = snapshot(vehicle("A1"), vehicle("B2"))
@@ -131,7 +131,7 @@ def test_mutated_messages_raise_nothing_and_no_ping_of_theirs_is_lost(form, sing
         assert not at_large or not batch.pings
         if form is GTFS_REALTIME and not at_large:
             assert found + batch.notes.get("entity without a vehicle", 0) == len(form.split(data))
-        once = Unrepeated(form, 10**6, 100)
+        once = RepeatFilter(form, 10**6, 100)
         handed_on = once.take(data)
         pings, refusals = PingDecoder(RULES, single).decode(handed_on)
         assert len(pings) + len(refusals) == len(handed_on) == found - once.counts["repeats"]
@@ -142,13 +142,13 @@ def test_what_goes_on_as_json_is_refused_for_the_same_reason():
         vehicle("A"), vehicle(), vehicle("B", speed=None), vehicle("C", lat=None), vehicle("D", lon=None, lat=None),
     ]  # fmt: skip
     feed = snapshot(*faults, header_s=None)
-    read = PingDecoder(RULES, JSON).decode(Unrepeated(GTFS_REALTIME, 10**6, 99).take(feed))
+    read = PingDecoder(RULES, JSON).decode(RepeatFilter(GTFS_REALTIME, 10**6, 99).take(feed))
     assert read[0].plates == ("A",)
     assert [(one.reason, one.path) for one in read[1]] == [(one.reason, one.path) for one in decoded(feed)[1]]
 
 
 def test_what_several_polls_have_is_handed_on_once_in_its_order():
-    once = Unrepeated(GTFS_REALTIME, 10**6, 100)
+    once = RepeatFilter(GTFS_REALTIME, 10**6, 100)
     plates = lambda messages: [json.loads(one).get("license_plate") for one in messages]  # noqa: E731
     assert plates(once.take(snapshot(vehicle("A1"), vehicle(speed=None), vehicle("B2")))) == ["A1", None, "B2"]
     later = snapshot(vehicle("A1", speed=9.0, lon=72.0), vehicle("B2", time_s=START_S + 1), vehicle(speed=None))
@@ -158,7 +158,7 @@ def test_what_several_polls_have_is_handed_on_once_in_its_order():
 
 def test_a_snapshot_that_is_older_than_the_last_hands_nothing_on_twice_and_what_is_long_gone_is_forgotten():
     """By a plate's own newer pings, whatever others send; and by the day."""
-    once = Unrepeated(GTFS_REALTIME, 10**6, 100)
+    once = RepeatFilter(GTFS_REALTIME, 10**6, 100)
     at = lambda second, plate="A1": snapshot(vehicle(plate, time_s=START_S + second))  # noqa: E731
     assert [len(once.take(one)) for one in (at(0), at(9), at(0), at(9))] == [1, 1, 0, 0]
     for later in range(3 * REMEMBERED):
@@ -179,7 +179,7 @@ def write(path, data):
 def test_a_file_that_is_no_message_is_refused_whole_named_and_costs_the_others_nothing(tmp_path, data):
     names = [write(tmp_path / name, what) for name, what in (("a.pb", WHOLE), ("b.pb", data), ("c.pb", WHOLE))]
     said = []
-    frames = list(GtfsFiles(names, say=said.append).messages())
+    frames = list(GtfsFiles(names, log_message=said.append).messages())
     pings, refusals = PingDecoder(RULES, SINGLE).decode([one for frame in frames for one in frame])
     assert len(pings) == 2 and [one.reason.value for one in refusals] == ["not_gtfs_realtime"]
     assert said[0] == f"{names[1]}: refused whole as not_gtfs_realtime"
@@ -211,7 +211,7 @@ def test_json_under_a_name_in_pb_is_refused_whole_and_no_ping_of_it_is_read_in_m
     """Of a long array the first eight were read, in another unit, and the others were lost."""
     pings = ", ".join(PING % (bus, bus) for bus in range(count))
     said, name = [], write(tmp_path / "poll.pb", (shape % pings).encode())
-    (frame,) = GtfsFiles([name], say=said.append).messages()
+    (frame,) = GtfsFiles([name], log_message=said.append).messages()
     assert said[0] == f"{name}: refused whole as not_gtfs_realtime"
     for messages, form, reason in (
         (frame, SINGLE, "not_gtfs_realtime"),

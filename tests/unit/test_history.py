@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.board import START, cells, estimate, get, release, write
-from udp_stream.board import follow, server
-from udp_stream.board.follow import GrowingFile, feed, growing
-from udp_stream.board.history import History, Span, Unusable, opened
-from udp_stream.board.server import Board, serving
-from udp_stream.board.slots import Slots
+from udp_stream.dashboard import follow, server
+from udp_stream.dashboard.follow import GrowingFile, feed, growing
+from udp_stream.dashboard.history import History, HistoryError, TimeRange, opened
+from udp_stream.dashboard.server import Dashboard, serving
+from udp_stream.dashboard.slots import Slots
 
 HOURS, KEPT = 60, 5
 CELLS = cells(3)
@@ -56,7 +56,7 @@ def test_all_that_was_read_is_there_also_of_slots_that_are_no_longer_kept(file):
     assert [slots.slot_at(start_ms(hour)).version for hour in (0, 30)] == [
         known.slot_at(start_ms(hour)).version for hour in (0, 30)
     ]
-    assert slots.slots_in(Span(), "estimates") == [(start_ms(hour), 3) for hour in range(HOURS)]
+    assert slots.slots_in(TimeRange(), "estimates") == [(start_ms(hour), 3) for hour in range(HOURS)]
 
 
 def test_the_records_of_slots_that_are_not_asked_for_stay_out(file):
@@ -81,7 +81,7 @@ def test_after_a_restart_the_newest_are_shown_and_the_same_records_change_nothin
 
 def test_a_file_of_others_of_a_later_version_or_in_use_is_said_and_there_is_no_history(file, capsys):
     history = History(str(file))
-    with pytest.raises(Unusable, match="another dashboard"):
+    with pytest.raises(HistoryError, match="another dashboard"):
         History(str(file))
     history.close()
     with sqlite3.connect(file) as later:
@@ -154,7 +154,7 @@ def test_a_damaged_file_is_named_and_set_aside_and_the_records_are_shown(damage,
 
 def test_a_file_that_is_damaged_while_it_is_used_is_none_from_then_on(file, capsys):
     slots = whole(file, lines_of(release))
-    board = Board(slots)
+    board = Dashboard(slots)
     with serving(board, "127.0.0.1:0") as address:
         DAMAGES["records"](file)
         paths = f"releases?from={day(0)}", f"releases?slot={START.isoformat()}", "slots", "releases"
@@ -202,7 +202,7 @@ def test_what_the_history_has_is_not_written_again(file):
 def address(file, monkeypatch):
     monkeypatch.setattr(server, "RECORDS_MAX", 50)
     slots = whole(file, lines_of(release), lines_of(estimate))
-    board = Board(slots)
+    board = Dashboard(slots)
     board.announce(changed=False)
     with serving(board, "127.0.0.1:0") as found:
         yield found.rstrip("/")
@@ -236,7 +236,7 @@ def test_v1_answers_for_any_slot_and_for_spans_in_pages(address):
 @pytest.mark.parametrize("places", [0, 1])
 def test_whole_histories_have_a_lane_that_ends_in_503_and_nothing_else_waits_in_it(places, file, monkeypatch):
     monkeypatch.setattr(server, "BULK_MAX", places)
-    with serving(Board(whole(file, lines_of(release), lines_of(estimate))), "127.0.0.1:0") as address:
+    with serving(Dashboard(whole(file, lines_of(release), lines_of(estimate))), "127.0.0.1:0") as address:
         for kind in ("releases", "estimates", "releases"):
             status, headers, _ = get(f"{address}v1/{kind}?from={day(0)}&form=csv")
             assert (status, int(headers.get("Retry-After", 0)) > 0) == ((200, False) if places else (503, True))

@@ -18,7 +18,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection, SpeedSection
 from udp_stream.sources.http import HttpGet, PolledSource
-from udp_stream.sources.live import Failed, Handover
+from udp_stream.sources.live import Handover, SourceFailure
 
 TOKEN = "eyJ0.Secret-Token"
 ENCODED = "a/b+c== d"
@@ -40,8 +40,8 @@ TWO = answer(ping("A1", 1), ping("B2"))
 
 def source(url, said=None, every_s=0.03, timeout_s=0.5, max_bytes=10**6, unit=None, form="auto", **options):
     live = LiveSection(every=f"{every_s}s", timeout=f"{timeout_s}s", format=form, **options)
-    say = (said if said is not None else []).append
-    return PolledSource(url, Settings(live=live, speed=SpeedSection(unit=unit)), say, max_bytes=max_bytes)
+    log_message = (said if said is not None else []).append
+    return PolledSource(url, Settings(live=live, speed=SpeedSection(unit=unit)), log_message, max_bytes=max_bytes)
 
 
 def plates(frame):
@@ -246,7 +246,7 @@ def test_a_server_that_never_ends_the_greeting_of_tls_is_given_up_too():
         get = HttpGet(f"https://127.0.0.1:{listening.getsockname()[1]}", LiveSection(timeout="0.5s"))
         began = time.monotonic()
         try:
-            with pytest.raises(Failed) as failed:
+            with pytest.raises(SourceFailure) as failed:
                 get.get({})
         finally:
             stopped.set()

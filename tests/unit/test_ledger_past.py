@@ -11,7 +11,7 @@ import pytest
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import rules as ledger_past
 from udp_stream.ledger.port import Admission, Mark
-from udp_stream.ledger.rules import Forgotten, caveats, forget, forgotten, see
+from udp_stream.ledger.rules import AcceptedRollback, caveats, forget, forgotten, see
 from udp_stream.ledgers import keys as ledger_id
 from udp_stream.ledgers.keys import adopt, compare, kept_mark, raise_mark, remember_ledger, replace_mark
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
@@ -59,10 +59,10 @@ def test_a_ledger_that_went_back_and_has_come_as_far_again_is_told_by_a_record()
 def test_what_was_accepted_is_forgiven_and_not_one_hat_more():
     highest, restored = mark_of(ledger_of(b"a", b"b", b"c"), "hat-2"), ledger_of(b"a")
     lower = mark_of(ledger_of(b"a", b"b"), "hat-1")
-    assert forget(restored, Forgotten("one HAT", "2026-11-22", lower))
+    assert forget(restored, AcceptedRollback("one HAT", "2026-11-22", lower))
     assert behind(restored, lower) is None
     assert "3 charged and 3 recorded" in behind(restored, highest)
-    assert forget(restored, Forgotten("two HATs", "2026-11-22", highest))
+    assert forget(restored, AcceptedRollback("two HATs", "2026-11-22", highest))
     assert behind(restored, highest) is None and len(forgotten(restored.meta())) == 2
     assert caveats(restored.meta()) == ("one HAT", "two HATs")
 
@@ -75,7 +75,7 @@ def test_two_machines_that_each_accept_their_own_mark_can_both_go_on(tmp_path):
         raise_mark(ledger_of(*published), file, "here", f"hat-{len(published) - 1}")
         with pytest.raises(PrivacyRefused, match="went back in time"):
             compare(restored, file, "here")
-        forget(restored, Forgotten("words", "2026-11-22", kept_mark(file)))
+        forget(restored, AcceptedRollback("words", "2026-11-22", kept_mark(file)))
         replace_mark(restored, file)
     for file in files:
         compare(restored, file, "here")
@@ -85,9 +85,9 @@ def test_two_machines_that_each_accept_their_own_mark_can_both_go_on(tmp_path):
 def test_a_mark_of_an_earlier_era_is_no_excuse_for_a_later_fall_behind():
     was, now = ledger_of(b"a", b"b", b"c"), ledger_of(b"a", b"b")
     for ledger in (was, now):
-        forget(ledger, Forgotten("first", "2026-11-22", mark_of(ledger_of(*[b"x"] * 9))))
+        forget(ledger, AcceptedRollback("first", "2026-11-22", mark_of(ledger_of(*[b"x"] * 9))))
     mark = mark_of(was, "hat-2")
-    forget(now, Forgotten("second", "2026-11-23", mark_of(ledger_of(*[b"x"] * 12))))
+    forget(now, AcceptedRollback("second", "2026-11-23", mark_of(ledger_of(*[b"x"] * 12))))
     assert "3 charged and 3 recorded" in behind(now, mark)
     again = ledger_of(b"a", b"b", b"another draw", b"d")
     again.note, again.meta = now.note, now.meta
@@ -97,9 +97,9 @@ def test_a_mark_of_an_earlier_era_is_no_excuse_for_a_later_fall_behind():
 def test_what_is_accepted_in_a_later_era_forgives_no_mark_of_an_earlier_one():
     """Another machine may keep a higher mark of that time: nobody has read what it says is forgotten."""
     restored = ledger_of(b"a")
-    forget(restored, Forgotten("first", "2026-11-22", mark_of(ledger_of(b"a", b"b"))))
+    forget(restored, AcceptedRollback("first", "2026-11-22", mark_of(ledger_of(b"a", b"b"))))
     second = Mark("5eed", 1, admitted=2, recorded=2)
-    forget(restored, Forgotten("second", "2026-11-23", second))
+    forget(restored, AcceptedRollback("second", "2026-11-23", second))
     unread = mark_of(ledger_of(*[b"x"] * 9))
     assert behind(restored, second) is None
     assert "9 charged and 9 recorded" in behind(restored, unread)
@@ -107,18 +107,18 @@ def test_what_is_accepted_in_a_later_era_forgives_no_mark_of_an_earlier_one():
 
 def test_a_ledger_that_has_forgotten_its_acceptance_is_behind():
     accepted = ledger_of(b"a")
-    forget(accepted, Forgotten("words", "2026-11-22", mark_of(ledger_of(b"a", b"b"))))
+    forget(accepted, AcceptedRollback("words", "2026-11-22", mark_of(ledger_of(b"a", b"b"))))
     assert "does not remember" in behind(ledger_of(b"a", b"b", b"c"), mark_of(accepted))
 
 
 def test_of_two_acceptances_at_once_one_is_told_that_it_came_second():
     ledger, other = ledger_of(b"a"), ledger_of(b"a")
     other.meta, other.note = ledger.meta, ledger.note
-    first = Forgotten("first", "2026-11-22", mark_of(ledger))
+    first = AcceptedRollback("first", "2026-11-22", mark_of(ledger))
     original = ledger.meta()
     assert forget(ledger, first)
     other.meta = lambda: original
-    assert not forget(other, Forgotten("second", "2026-11-22", mark_of(ledger)))
+    assert not forget(other, AcceptedRollback("second", "2026-11-22", mark_of(ledger)))
 
 
 # The file beside the key.
@@ -170,7 +170,7 @@ def test_a_mark_from_another_machine_is_kept_where_the_ledger_is_behind_it(file)
     with pytest.raises(PrivacyRefused, match="went back in time"):
         compare(restored, file, "here", high)
     assert kept_mark(file) == high
-    forget(restored, Forgotten("words", "2026-11-22", high))
+    forget(restored, AcceptedRollback("words", "2026-11-22", high))
     replace_mark(restored, file)
     compare(restored, file, "here", high)
     assert kept_mark(file).era == 1

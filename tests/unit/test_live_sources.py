@@ -11,7 +11,7 @@ import pytest
 from udp_stream.errors import UsageError
 from udp_stream.settings import Settings
 from udp_stream.sources.files import prompt_messages, read_messages
-from udp_stream.sources.live import ConnectedSource, Failed, Handover
+from udp_stream.sources.live import ConnectedSource, Handover, SourceFailure
 from udp_stream.sources.opening import PipeSource
 
 LINES = [b'{"license_plate": "A%d", "speed": %d}' % (number, number) for number in range(5)]
@@ -161,7 +161,7 @@ class TwoConnections(ConnectedSource):
 
     def __init__(self):
         super().__init__("broker", Settings(), lambda _: None)
-        self.script, self.acknowledged = [[(1, b"{}")], [(2, b"[]")], Failed("is gone"), [(1, b"{ }")], []], []
+        self.script, self.acknowledged = [[(1, b"{}")], [(2, b"[]")], SourceFailure("is gone"), [(1, b"{ }")], []], []
 
     def open(self):
         pass
@@ -171,7 +171,7 @@ class TwoConnections(ConnectedSource):
             self.stop()
             return []
         step = self.script.pop(0)
-        if isinstance(step, Failed):
+        if isinstance(step, SourceFailure):
             raise step
         return step
 

@@ -18,8 +18,8 @@ from streams.worker import as_own_error
 from tests.forms import PURE_ENV
 from udp_stream import logs
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.logs import QUIET_S, Outage, begin_log, end_log, say
-from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog
+from udp_stream.logs import QUIET_S, Outage, begin_log, end_log, log_message
+from udp_stream.runtime import LiveRuntime, Outputs, RunLogger
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
@@ -179,7 +179,7 @@ def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_pa
     settings = load(None, ("release.min_plates=1", "hat.timezone=UTC", "hat.slot=1h", "hat.grace=1m"), PURE_ENV)
     begins, now = 1_704_700_800, [1_704_700_800.0]
     point = {"type": "Point", "coordinates": [72.8312, 21.1702]}
-    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
+    log = RunLogger(settings.calendar.slots, settings.policy.grace_ms)
     said, out = io.StringIO(), []
     begin_log(said, as_json=False)
     opened = ledger_and_keys(LedgerSection(url=f"{tmp_path}/ledger"))
@@ -197,8 +197,8 @@ def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_pa
                 pings = [{"license_plate": plate, "observationDateTime": at, "location": point, "speed": speed}
                          for plate in HOSTILE for speed in (31.0, "ZQXPLATE")]  # fmt: skip
                 runtime.take([msgspec.json.encode(ping) for ping in pings] + [b'{"license_plate": "ZQXPLATE'])
-                log.say_due()
-        say(str(as_own_error(failed.value)))
+                log.log_due()
+        log_message(str(as_own_error(failed.value)))
     text = said.getvalue()
     assert refusing.quoted and out and "warning at test_logs.py" in text
     assert "KeyError at test_logs.py:" in text and "pings" in text

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.forms import PURE_ENV
 from udp_stream.mechanisms.base import PublicSettings, Range, SamplesPerPlate
-from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal
+from udp_stream.mechanisms.means import ArrayAveraging, Baseline, OptimalCappedSum
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.statistics import AS_GOOD, CAPS_TRIED, MeanStatistic, averaging_caps, plan_automatic, spread
 from udp_stream.planning.plan import plan_hat, terms_of
@@ -25,14 +25,16 @@ groupings = st.sampled_from(["best-fit", "wrap-around"])
 
 
 def mean_share(plan):
-    return plan.moves.mean() / plan.sensitivity
+    return plan.plate_sensitivities.mean() / plan.sensitivity
 
 
 @settings(max_examples=60)
 @given(hat_counts, epsilons, groupings)
 def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_error(counts, epsilon, grouping):
     hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
-    candidates = [mechanism.plan(hat, pure(nano), Range(0, U), grouping) for mechanism in (Baseline(), Optimal())]
+    candidates = [
+        mechanism.plan(hat, pure(nano), Range(0, U), grouping) for mechanism in (Baseline(), OptimalCappedSum())
+    ]
     allowed = max(U / 2, candidates[1].error_bound) * (1 + 1e-9)
     caps = averaging_caps(hat, pure(nano), grouping, allowed / U)
     candidates += [ArrayAveraging().plan(hat, pure(nano), Range(0, U), grouping, cap) for cap in caps]
@@ -50,9 +52,9 @@ def test_the_worst_case_of_auto_is_within_that_of_guessing_wherever_the_optimum_
     """U/2 is the worst error of the guess U/2; Optimal's is the least of capped sums with a fill."""
     hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
     taken = plan_automatic(hat, pure(nano), Range(0, U), grouping, "epsilon")
-    assert taken.error_bound <= max(U / 2, Optimal().plan(hat, pure(nano), Range(0, U), grouping).error_bound) * (
-        1 + 1e-9
-    )
+    assert taken.error_bound <= max(
+        U / 2, OptimalCappedSum().plan(hat, pure(nano), Range(0, U), grouping).error_bound
+    ) * (1 + 1e-9)
 
 
 @settings(max_examples=60)
@@ -99,8 +101,8 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
     charge = times / len(counts)
     others = (
         ArrayAveraging().plan(hat, pure(nano), Range(0, U), grouping, counts[which % len(counts)]),
-        Optimal().plan(hat, pure(nano), Range(0, U), grouping),
-        Optimal().plan_with_fill(hat, pure(nano), Range(0, U), fill=U // 5),
+        OptimalCappedSum().plan(hat, pure(nano), Range(0, U), grouping),
+        OptimalCappedSum().plan_with_fill(hat, pure(nano), Range(0, U), fill=U // 5),
     )
     worst = [plan.noise_bound * epsilon * mean_share(plan) / charge + plan.bias_bound for plan in others]
     taken = plan_automatic(hat, pure(nano), Range(0, U), grouping, "charge")
@@ -112,7 +114,7 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
 def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equal_epsilon():
     counts = SamplesPerPlate(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
     fixed, automatic = (
-        terms_of(load(None, ("release.mean=auto", *flags), PURE_ENV).policy, {"mean": NANO}).asked_of("mean")
+        terms_of(load(None, ("release.mean=auto", *flags), PURE_ENV).policy, {"mean": NANO}).requested_terms("mean")
         for flags in (("release.mean_epsilon=1",), ("release.mean_epsilon=auto",))
     )
     plan_mean, public = MeanStatistic().plan, PublicSettings(Range(0, U))
@@ -131,5 +133,5 @@ def test_auto_is_a_function_of_counts_terms_and_settings():
     one, two = (plan_hat(counts.copy(), terms, policy) for _ in range(2))
     assert (one.mean.mechanism, one.mean.cap) == (two.mean.mechanism, two.mean.cap)
     np.testing.assert_array_equal(one.charges, two.charges)
-    whys = [MeanStatistic().why(plan.mean, terms.asked_of("mean")) for plan in (one, two)]
+    whys = [MeanStatistic().why(plan.mean, terms.requested_terms("mean")) for plan in (one, two)]
     assert whys[0] == whys[1] and "least expected error" in whys[0]

@@ -22,14 +22,22 @@ from prometheus_client import generate_latest
 from lab.process import free_ports
 from tests.prometheus import Series, text_at
 from udp_stream import metrics as metrics_module
-from udp_stream.board.server import Board, _Series
-from udp_stream.board.slots import Slots
 from udp_stream.cli.parsers import listening
+from udp_stream.dashboard.server import Dashboard, _Series
+from udp_stream.dashboard.slots import Slots
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.metrics import Metrics
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON
-from udp_stream.release.facts import BatchRead, DiskSeen, SlotCounted, SlotPublished, SlotsDropped, SourceSeen, Waiting
+from udp_stream.release.events import (
+    Backlog,
+    BatchRead,
+    DiskStatus,
+    SlotCounted,
+    SlotPublished,
+    SlotsDropped,
+    SourceStatus,
+)
 from udp_stream.release.record import Status
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +87,7 @@ def test_every_series_is_of_the_parser_s_kind_and_has_no_time_of_its_making():
 def test_rules_and_the_manual_name_just_what_there_is():
     (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
     alerts = [rule for rule in group["rules"] if "alert" in rule]
-    of_dashboard = {family.name for family in _Series(Board(Slots(48))).collect()}
+    of_dashboard = {family.name for family in _Series(Dashboard(Slots(48))).collect()}
     texts = [rule["expr"] + rule.get("annotations", {}).get("summary", "") for rule in group["rules"]]
     assert {name for text in texts for name in NAME.findall(text)} <= names() | of_dashboard
     assert len({rule["alert"] for rule in alerts}) == len(alerts) == 23
@@ -151,7 +159,7 @@ def test_a_slot_that_another_worker_has_is_not_waited_for():
 def test_a_runtime_that_says_nothing_any_more_is_stuck():
     clock = Clock()
     metrics = fresh(clock)
-    metrics.observe(Waiting(slots=2, pings=400, unread=7, partitions=8, still_s=15.0))
+    metrics.observe(Backlog(slots=2, pings=400, unread=7, partitions=8, still_s=15.0))
     assert series(metrics)["stuck_seconds"] == 15
     clock.now_s += 40
     found = series(metrics)
@@ -163,11 +171,11 @@ def test_what_is_told_is_shown():
     now_s, certificate_s = time.time(), 2_000_000_000.0
     metrics = Metrics("udp-stream test", POLICY, ZoneInfo("Asia/Kolkata"), Clock(), certificate_s=certificate_s)
     assert series(metrics)["clock_ahead_seconds"] == 0 and series(metrics)["source_silent_seconds"] == 0
-    metrics.observe(Waiting(1, 4, 0, 3, clock_ms=round((now_s + 3600) * 1000), of_partitions=5))
+    metrics.observe(Backlog(1, 4, 0, 3, clock_ms=round((now_s + 3600) * 1000), of_partitions=5))
     assert isnan(series(metrics)["disk_free_bytes"])
-    metrics.observe(DiskSeen(ledger=4096, journal=77, free=10**9))
-    metrics.observe(SourceSeen(9.0, 4, is_away=True, stale=6, certificate_s=certificate_s + 1))
-    metrics.observe(SourceSeen(1.5, 5, is_away=False, stale=6, certificate_s=certificate_s - 1))
+    metrics.observe(DiskStatus(ledger=4096, journal=77, free=10**9))
+    metrics.observe(SourceStatus(9.0, 4, is_away=True, stale=6, certificate_s=certificate_s + 1))
+    metrics.observe(SourceStatus(1.5, 5, is_away=False, stale=6, certificate_s=certificate_s - 1))
     found = series(metrics)
     assert 3590 < found["clock_ahead_seconds"] <= 3601 and found["zone_offset_seconds"] == 19_800
     assert [found[f"{name}_bytes"] for name in ("ledger", "journal", "disk_free")] == [4096, 77, 10**9]

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tests.promtool import found
-from udp_stream.board.server import Board, _Series
-from udp_stream.board.slots import Slots
 from udp_stream.cli.parsers import program
+from udp_stream.dashboard.server import Dashboard, _Series
+from udp_stream.dashboard.slots import Slots
 from udp_stream.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ RULES = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"][
 def series():
     """All that our programs show, by the names of samples."""
     ours, families = Metrics("udp-stream test", "5eed").registry.collect(), []
-    families += [*ours, *_Series(Board(Slots(48))).collect()]
+    families += [*ours, *_Series(Dashboard(Slots(48))).collect()]
     made = {"counter": "_total", "info": "_info", "histogram": "_bucket"}
     return {family.name + made.get(family.type, "") for family in families}
 

@@ -11,7 +11,7 @@ from aiokafka.errors import GroupLoadInProgressError, KafkaError, UnknownMemberI
 from faust.types import TP
 
 from streams import kafka as offsets
-from streams.kafka import Committed, Offsets
+from streams.kafka import CommittedOffset, Offsets
 from udp_stream.errors import ConfigError
 
 HERE = TP("parts", 1)
@@ -51,7 +51,7 @@ def commit(answers, *, formed_anew=False, assigned=(HERE,), generation=7):
         consumer = SimpleNamespace(_coordinator=coordinator, _subscription=subscription)
         thread = SimpleNamespace(_consumer=consumer, call_thread=call_thread)
         app = SimpleNamespace(consumer=SimpleNamespace(_thread=thread))
-        return await Offsets(app).commit({HERE: Committed(5, "note")}), coordinator
+        return await Offsets(app).commit({HERE: CommittedOffset(5, "note")}), coordinator
 
     return asyncio.run(run())
 
@@ -121,7 +121,7 @@ LOADING, NOT_COORDINATOR, UNKNOWN_TOPIC, NOT_ALLOWED = 14, 16, 3, 30
 def test_a_broker_that_does_not_know_yet_is_asked_again_and_not_taken_at_its_word(error):
     """It has just started: the error stands beside an empty list of partitions, and nothing is known of any."""
     found, coordinator = committed(error, error, (0, [(1, 5, "note", 0)]))
-    assert found == {HERE: Committed(5, "note")}
+    assert found == {HERE: CommittedOffset(5, "note")}
     assert coordinator.dead == (2 if error[0] == NOT_COORDINATOR else 0)
 
 

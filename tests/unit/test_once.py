@@ -15,9 +15,9 @@ from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.plan import Terms
 from udp_stream.release.charge import charge_once, terms_from
-from udp_stream.release.query_road import record_moment
+from udp_stream.release.pipeline import draw_once
+from udp_stream.release.query_pipeline import record_moment
 from udp_stream.release.record import decode, kind_of, round_id
-from udp_stream.release.road import draw_once
 from udp_stream.settings import load
 from udp_stream.testing import a_moment, a_query, a_query_context
 

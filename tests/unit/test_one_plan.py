@@ -22,7 +22,7 @@ from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.road import record_slot
+from udp_stream.release.pipeline import record_slot
 from udp_stream.shuffle.wire import cut_plan, decode_message, encode_message, merge_plan
 from udp_stream.units import NANO
 
@@ -60,7 +60,7 @@ def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_f
                 assert fields(plans.plan_hat(counts, terms)) == fields(expected)
             chosen = plan_hat(counts, terms, context.policy).terms
             mean = msgspec.structs.replace(
-                chosen.asked_of("mean"), choice=Choice(chosen.asked_of("mean").choice.mechanism, 1)
+                chosen.requested_terms("mean"), choice=Choice(chosen.requested_terms("mean").choice.mechanism, 1)
             )
             other = msgspec.structs.replace(chosen, statistics=(mean, *chosen.statistics[1:]))
             dear = terms_of(context.policy, {"mean": NANO, "variance": NANO // 4, "cdf": NANO})
@@ -126,7 +126,7 @@ def test_a_retry_with_fewer_samples_caps_at_the_largest_count_and_admits_nobody_
     starts = np.arange(ones.count.size + 1)
     few = dataclasses.replace(values, speed=values.speed[: ones.count.size], starts=starts)
     plan = plan_slot(ones, context, ledger)
-    assert [terms.asked_of("mean").choice.cap > 1 for terms in plan.terms] == [True] * 3
+    assert [terms.requested_terms("mean").choice.cap > 1 for terms in plan.terms] == [True] * 3
     for hat, priced in enumerate(plan.priced):
         assert priced.statistics["variance"].cap == priced.statistics["cdf"].cap == 1
         paid = plan.charged_rows(hat) >= priced.charges
@@ -145,7 +145,7 @@ def test_remembered_terms_that_leave_all_to_be_chosen_are_kept_as_they_are(monke
         patch.setattr(hat_plan.HatPlans, "plan_hat", lambda *asked: dataclasses.replace(real(*asked), terms=asked[2]))
         first = plan_slot(contents[0], context, ledger)
     again = plan_slot(contents[0], context, ledger)
-    assert again.terms == first.terms and first.terms[0].asked_of("mean").choice is None
+    assert again.terms == first.terms and first.terms[0].requested_terms("mean").choice is None
     assert again.charged.tolist() == first.charged.tolist()
     expected = run(MemoryLedger(), context, contents)
     assert list(released(contents, travelled(again), context, ledger).items()) == expected
@@ -173,5 +173,5 @@ def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
     monkeypatch.setitem(MEASURES, "toy", toy)
     policy = a_context().policy
     plan = plan_hat(np.array([3, 1]), Terms((with_measure,)), policy)
-    assert plan.mean.cost == Cost("toy", NANO) and plan.terms.asked_of("mean").measure == "toy"
+    assert plan.mean.cost == Cost("toy", NANO) and plan.terms.requested_terms("mean").measure == "toy"
     assert {one.measure for one in terms_of(policy, dict.fromkeys(STATISTICS, 1)).statistics} == {policy.accounting}

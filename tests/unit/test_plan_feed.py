@@ -11,7 +11,7 @@ import pytest
 from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
 from udp_stream.cli.plan_of_feed import Positions, Row, sample_of, start_of
-from udp_stream.release.rehearsal import Rehearsed
+from udp_stream.release.rehearsal import RehearsalResult
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet
@@ -81,7 +81,7 @@ def test_a_file_without_an_accepted_ping_is_refused(capsys, tmp_path):
 
 
 def row(resolution, slot, error, constant=4.0, counts=3.0, served=0.5):
-    return Row(resolution, slot, 10, 10, 10, Rehearsed(error, constant, counts, served))
+    return Row(resolution, slot, 10, 10, 10, RehearsalResult(error, constant, counts, served))
 
 
 def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_guesses():

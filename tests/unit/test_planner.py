@@ -17,11 +17,11 @@ from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging
 from udp_stream.planning.plan import HatPlans, Terms, plan_hat
 from udp_stream.planning.policy import Policy, SlotInPeriod
-from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts, worst_cases
+from udp_stream.planning.slot import SlotPlan, contribution_mask, row_digests, terms_from_counts, worst_cases
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
 from udp_stream.release.charge import CountsPlanner, hats_of, ids_of, plan_slot
+from udp_stream.release.pipeline import record_slot
 from udp_stream.release.record import decode
-from udp_stream.release.road import record_slot
 from udp_stream.settings import load
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
@@ -76,9 +76,9 @@ def test_suppression_goes_over_the_hats_that_are_large_enough_and_leaves_them_so
     expected = chop_user(
         Occupancy(sizes, counts.plate[rows], counts.count[rows], len(counts.plates)), Nanos(500_000_000), minimum
     )
-    found = np.concatenate([terms[h].rows_kept(np.diff(counts.hat_rows)[h]) for h in large])
+    found = np.concatenate([terms[h].contributing_rows(np.diff(counts.hat_rows)[h]) for h in large])
     assert found.tolist() == expected.keep.tolist()
-    assert all(terms[h].rows_kept(np.diff(counts.hat_rows)[h]).sum() >= minimum for h in large)
+    assert all(terms[h].contributing_rows(np.diff(counts.hat_rows)[h]).sum() >= minimum for h in large)
     assert {t.withheld for h, t in enumerate(terms) if h not in large} <= {"few_plates"}
     assert replace(opened(terms[large[0]]), kept=b"") == replace(planned(counts, BASELINE)[0][large[0]], kept=b"")
     assert policy.suppression == "chop-user"
@@ -93,7 +93,7 @@ def test_it_goes_by_the_mean_or_by_all_that_a_hat_is_charged_or_by_the_median_of
         terms, _ = planned(counts, *flags)
         epsilons = sorted(t.mean_nano or t.charge_nano for t in terms)
         seen.append(epsilons)
-        kept = kept_rows(counts, terms, policy)
+        kept = contribution_mask(counts, terms, policy)
         occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates))
         assert kept.tolist() == chop_user(occupancy, Nanos(epsilons[len(epsilons) // 2]), 3).keep.tolist()
         return epsilons[len(epsilons) // 2]
@@ -118,10 +118,10 @@ def test_array_averaging_takes_the_cap_that_is_asked_for(epsilon, accounting):
         here = counts.count[rows]
         at_median.append(plan_hat(here, one, policy).mean.cap)
         plan = plan_hat(here, ours, other)
-        asked = SamplesPerPlate(here), ours.asked_of("mean").cost, other.range, other.grouping
+        asked = SamplesPerPlate(here), ours.requested_terms("mean").cost, other.range, other.grouping
         errors = [ArrayAveraging().plan(*asked, cap).error_bound for cap in range(1, int(here.max()) + 1)]
         assert errors[plan.mean.cap - 1] == pytest.approx(min(errors))
-        assert plan.terms.asked_of("mean").choice.cap == plan.mean.cap
+        assert plan.terms.requested_terms("mean").choice.cap == plan.mean.cap
         assert plan.subset(np.arange(here.size) > 2).mean.cap == plan.mean.cap
         at_best.append(plan.mean.cap)
     assert at_median == [int(SamplesPerPlate(counts.count[rows]).median) for rows in counts.each_rows()] != at_best
@@ -134,12 +134,12 @@ def test_a_fixed_number_of_hats_holds_for_every_plate_and_small_hats_are_withhel
     terms, policy = planned(counts, *CHOP, f"release.hats_max={hats_max}")
     occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates))
     expected = suppress_to(occupancy, Nanos(500_000_000), hats_max, policy.min_plates).keep
-    assert kept_rows(counts, planned(counts)[0], policy).tolist() == expected.tolist()
+    assert contribution_mask(counts, planned(counts)[0], policy).tolist() == expected.tolist()
     assert np.bincount(counts.plate[expected]).max() == hats_max
     for hat, of_hat in enumerate(terms):
         kept = expected[counts.rows(hat)]
         assert (of_hat.withheld == "few_plates") == (kept.sum() < policy.min_plates)
-        assert of_hat.withheld or of_hat.rows_kept(kept.size).tolist() == kept.tolist()
+        assert of_hat.withheld or of_hat.contributing_rows(kept.size).tolist() == kept.tolist()
 
 
 # --- the promise on the slot's worst case ---
@@ -153,7 +153,7 @@ def worst_case(counts, terms, policy):
     for hat, of_hat in enumerate(terms):
         if not of_hat.withheld:
             by_plate = counts.count[counts.rows(hat)]
-            kept = by_plate[of_hat.rows_kept(by_plate.size)]
+            kept = by_plate[of_hat.contributing_rows(by_plate.size)]
             missed = policy.max_speed * (1 - int(kept.sum()) / int(by_plate.sum()))
             found.append(plan_hat(kept, of_hat, policy).mean.error_bound + missed)
     return max(found, default=0.0)
@@ -212,7 +212,7 @@ def brute_force(counts, terms, policy):
         if of_hat.withheld:
             continue
         by_plate = counts.count[counts.rows(hat)]
-        kept, total = by_plate[of_hat.rows_kept(by_plate.size)], int(by_plate.sum())
+        kept, total = by_plate[of_hat.contributing_rows(by_plate.size)], int(by_plate.sum())
         plan = plan_hat(kept, of_hat, policy)
         given = np.minimum(kept, plan.statistics["variance"].cap)
         variance = bias_of_variance(total, int(given.sum())) + move_of_variance(
@@ -258,7 +258,7 @@ def test_it_goes_by_the_variance_too_where_one_is_released():
         terms, _ = planned(counts, *flags)
         of_both.append(chop_user(occupancy, Nanos(NANO // 10, NANO // 10), 3).keep.tolist())
         of_means.append(chop_user(occupancy, Nanos(NANO // 10), 3).keep.tolist())
-        assert kept_rows(counts, terms, policy).tolist() == of_both[-1]
+        assert contribution_mask(counts, terms, policy).tolist() == of_both[-1]
     assert of_both != of_means and not all(map(all, of_both))
 
 
@@ -283,7 +283,7 @@ def test_a_hat_in_which_the_promise_would_break_gets_its_plates_back_and_the_oth
     for seed in range(25):
         counts = uneven_city(seed)
         without, policy = planned(counts, *flags)
-        chopped = kept_rows(counts, without, load(None, (*FIXED, *flags, *CHOP), {}).policy)
+        chopped = contribution_mask(counts, without, load(None, (*FIXED, *flags, *CHOP), {}).policy)
         suppressed, _ = planned(counts, *flags, *CHOP)
         for hat, of_hat in enumerate(suppressed):
             rows = counts.rows(hat)
@@ -310,7 +310,7 @@ def opened(terms):
 
 
 def suppressed_rows(hat_rows, terms):
-    return np.concatenate([~t.rows_kept(n) for t, n in zip(terms, np.diff(hat_rows).tolist(), strict=True)])
+    return np.concatenate([~t.contributing_rows(n) for t, n in zip(terms, np.diff(hat_rows).tolist(), strict=True)])
 
 
 @pytest.mark.parametrize("flags", [(), AUTO, ("release.mean=auto",)])

@@ -7,8 +7,8 @@ from datetime import datetime
 import pytest
 
 from tests.runtime.harness import fleet_log
+from udp_stream.pings.data_quality import ALL_ZERO, FITS_NONE, PAIRS_MIN, SPARSE_PAIRS_MIN, unit_evidence
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.doubts import ALL_ZERO, FITS_NONE, PAIRS_MIN, SPARSE_PAIRS_MIN, unit_evidence
 from udp_stream.pings.json import JSON
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.units import KMH_PER_UNIT

@@ -19,8 +19,8 @@ from udp_stream.planning.plan import HatPlans
 from udp_stream.planning.slot import HEAD_START, PART_OF_PRICE, PRICE_OF_UNKNOWN, PRICES_PER_BUDGET, terms_around
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import LedgerHistory
+from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import decode
-from udp_stream.release.road import release_slot
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

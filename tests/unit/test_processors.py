@@ -10,17 +10,17 @@ from types import SimpleNamespace
 import pytest
 from faust.types import TP
 
-from streams.kafka import Committed
-from streams.processors import TICK, Common, ShardProcessor, SourceProcessor, settle
-from streams.topics import Binding, topics_of
+from streams.kafka import CommittedOffset
+from streams.processors import TICK, ProcessorContext, ShardProcessor, SourceProcessor, settle
+from streams.topics import LedgerIdentity, topics_of
 from tests.forms import long_but
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.facts import SlotCounted, SlotPublished
-from udp_stream.release.query_road import QueryContext, QuerySet
+from udp_stream.release.events import SlotCounted, SlotPublished
+from udp_stream.release.query_pipeline import QueryContext, QuerySet
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.shuffle import wire as source_protocol
@@ -36,7 +36,7 @@ FLAGS = (
 SETTINGS = load(None, FLAGS, {})
 TOPICS = topics_of(SETTINGS.kafka)
 START = 1_704_067_200_000
-OURS = Binding("5eed", "cafe")
+OURS = LedgerIdentity("5eed", "cafe")
 
 
 class Died(Exception):
@@ -90,7 +90,7 @@ class Broker:
         return True
 
     async def committed(self, tps):
-        return {tp: self.offsets.get(tp, Committed(-1, "")) for tp in tps}
+        return {tp: self.offsets.get(tp, CommittedOffset(-1, "")) for tp in tps}
 
     async def first(self, tps):
         return {tp: self.begins[tp] for tp in tps}
@@ -152,7 +152,7 @@ class Worker:
         back_to_ms=None,
     ):
         given = settings.policy, settings.calendar, SeededEntropy(1), "test"
-        of_mode = {"judges_unit": settings.judges_unit, "presence": settings.presence}
+        of_mode = {"judges_unit": settings.judges_unit, "add_remove": settings.add_remove}
         context = ReleaseContext(*given, city=city, **of_mode)
         self.broker = broker
         self.time_s = 0.0
@@ -160,7 +160,7 @@ class Worker:
         queries_asked = settings.standing_queries
         of_queries = settings.zone, QueryContext(settings.position_periods, context)
         queries = QuerySet(queries_asked, *of_queries) if queries_asked else None
-        common = Common(self.topics, broker, broker, binding, accept_loss, observers, queries, back_to_ms)
+        common = ProcessorContext(self.topics, broker, broker, binding, accept_loss, observers, queries, back_to_ms)
         rules = rules_of(settings, context, queries and queries.moments)
         self.pings = SourceProcessor(common, rules, 60, clock=lambda: self.time_s)
         self.parts = ShardProcessor(common, context, ledger, thread, self.once if once else None)
@@ -175,7 +175,7 @@ class Worker:
     async def run(self, dice):
         """Take over, read everything in batches, tell silent partitions the time, until nothing more comes."""
         await self.assign()
-        at = {tp: max(self.broker.begins[tp], self.broker.offsets.get(tp, Committed(0, "")).offset)
+        at = {tp: max(self.broker.begins[tp], self.broker.offsets.get(tp, CommittedOffset(0, "")).offset)
               for tp in list(self.broker.logs)}  # fmt: skip
         while True:
             todo = [tp for tp, log in list(self.broker.logs.items()) if at.get(tp, 0) < len(log)
@@ -332,7 +332,9 @@ def test_every_step_of_a_batch_of_many_slots_is_progress():
     broker, parts, seen = filled(), TP(TOPICS.parts.name, 0), []
 
     async def run(thread):
-        worker = Worker(broker, MemoryLedger(), thread, observers=[lambda fact: seen.append((fact, worker.parts.done))])
+        worker = Worker(
+            broker, MemoryLedger(), thread, observers=[lambda event: seen.append((event, worker.parts.done))]
+        )
         await worker.assign()
         for _ in range(2):
             for source in range(2):
@@ -345,7 +347,7 @@ def test_every_step_of_a_batch_of_many_slots_is_progress():
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(run(thread))
     for kind in (SlotCounted, SlotPublished):
-        done = [done for fact, done in seen if isinstance(fact, kind)]
+        done = [done for event, done in seen if isinstance(event, kind)]
         assert len(done) == 4 and sorted(set(done)) == done
 
 
@@ -471,7 +473,7 @@ def test_pings_without_the_broker_s_time_stop_the_worker():
 
 def test_a_log_that_was_cut_off_before_it_was_read_stops_the_worker():
     broker = Broker()
-    broker.offsets[TP(TOPICS.pings.name, 1)] = Committed(7, '{"binding": "5eed.cafe"}')
+    broker.offsets[TP(TOPICS.pings.name, 1)] = CommittedOffset(7, '{"binding": "5eed.cafe"}')
     broker.begins[TP(TOPICS.pings.name, 1)] = 9
     with pytest.raises(DependencyUnavailable, match="begins at offset 9"):
         with_worker(broker, None)
@@ -496,7 +498,7 @@ def test_a_message_of_another_version_stops_the_worker_in_words():
 @pytest.mark.parametrize("topic", [TOPICS.pings.name, TOPICS.parts.name])
 def test_a_commit_of_another_version_stops_the_worker_in_words(topic, metadata):
     broker = Broker()
-    broker.offsets[TP(topic, 0)] = Committed(0, metadata)
+    broker.offsets[TP(topic, 0)] = CommittedOffset(0, metadata)
     if (topic, metadata) == (TOPICS.pings.name, "{}"):  # it can be read, and does not name its ledger
         expected = pytest.raises(PrivacyRefused, match="does not name its ledger")
     else:

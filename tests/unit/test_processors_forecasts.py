@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from faust.types import TP
 
-from streams.kafka import Committed
+from streams.kafka import CommittedOffset
 from tests.forms import long_but
 from tests.unit.test_processors import TOPICS, Died, Worker, lives, outcome
 from tests.unit.test_processors_planner import (
@@ -26,7 +26,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode, slot_of
 from udp_stream.release.withdrawal import decode_withdrawal, unpublished_withdrawals, withdraw
-from udp_stream.shuffle.wire import CountsEnd, PingChunk, Released, decode_message
+from udp_stream.shuffle.wire import CountsEnd, PingChunk, ReleaseMarker, decode_message
 
 SETTINGS = settings_of("forecasts")
 
@@ -119,7 +119,7 @@ def test_a_worker_that_has_the_planner_again_knows_what_another_planned_meanwhil
         for turn, slots in enumerate((1, 3, 5)):
             worker = workers[turn % 2]
             await worker.parts.assign(set(parts))
-            at = {tp: max(0, broker.offsets.get(tp, Committed(0, "")).offset) for tp in parts}
+            at = {tp: max(0, broker.offsets.get(tp, CommittedOffset(0, "")).offset) for tp in parts}
             while len(slots_of(smoothed(broker))) < slots:
                 tp = next(tp for tp in parts if at[tp] < len(broker.logs[tp]))
                 at[tp] += 1
@@ -163,7 +163,7 @@ def test_who_died_before_it_said_what_it_released_has_it_said_by_who_comes_next(
         send = two.other.parts._send
 
         async def dies(messages):
-            if all(isinstance(message, Released) for _, message in messages):
+            if all(isinstance(message, ReleaseMarker) for _, message in messages):
                 raise Died
             await send(messages)
 
@@ -203,7 +203,7 @@ def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
 
 
 def is_released(record):
-    return isinstance(decode_message(record.value), Released)
+    return isinstance(decode_message(record.value), ReleaseMarker)
 
 
 def test_what_a_shard_lost_is_not_waited_for():

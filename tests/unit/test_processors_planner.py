@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from faust.types import TP
 
-from streams.kafka import Committed
+from streams.kafka import CommittedOffset
 from streams.processors import columns_of, decode_checkpoint
 from tests.city_question import MeanSpeed
 from tests.forms import PURE_ENV, long_but
@@ -21,9 +21,9 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import encode_smoothed
+from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import CITY as OF_CITY
 from udp_stream.release.record import decode, kind_of
-from udp_stream.release.road import release_slot
 from udp_stream.settings import load
 from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.wire import (
@@ -259,7 +259,7 @@ async def changing_places(broker, ledger, settings, dice):
                 mine = [{tp for tp in tps if dice.random() < 0.6} for tps in mine]
             for worker, tps in zip(workers, mine, strict=True):
                 await worker.parts.assign(tps)
-            at = [{tp: max(0, broker.offsets.get(tp, Committed(0, "")).offset) for tp in tps} for tps in mine]
+            at = [{tp: max(0, broker.offsets.get(tp, CommittedOffset(0, "")).offset) for tp in tps} for tps in mine]
             for _ in range(10 if turn < 11 else 400):
                 which = dice.randrange(2)
                 todo = [tp for tp, offset in at[which].items() if offset < len(broker.logs[tp])]
@@ -346,7 +346,7 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
                     at = worker.parts._assignments[tp.partition].protocol.checkpoint().offset
                     await worker.parts.process(list(broker.logs[tp])[at:])
         await asyncio.gather(*committing)
-        held = [broker.offsets.get(tp, Committed(0, "")).offset for tp in sorted(parts)]
+        held = [broker.offsets.get(tp, CommittedOffset(0, "")).offset for tp in sorted(parts)]
         firsts = [
             next(m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), PingChunk))
             for tp in sorted(parts)

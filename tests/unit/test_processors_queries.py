@@ -19,7 +19,7 @@ from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.query_road import QueryContext, QuerySet
+from udp_stream.release.query_pipeline import QueryContext, QuerySet
 from udp_stream.release.record import decode_result, kind_of
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections

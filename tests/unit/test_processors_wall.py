@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from faust.types import TP
 
-from streams.processors import TICK, Common, SourceProcessor
+from streams.processors import TICK, ProcessorContext, SourceProcessor
 from tests.unit.test_processors import OURS, SETTINGS, START, TOPICS, Broker, Died, ping
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
@@ -16,12 +16,12 @@ from udp_stream.windows.slots import ReadingRules
 
 MINUTE = 60_000
 PINGS = [TP(TOPICS.pings.name, of) for of in range(2)]
-WINDOWS = replace(SETTINGS.window_rules, by_wall=True)
+WINDOWS = replace(SETTINGS.window_rules, in_processing_time=True)
 RULES = ReadingRules(PingDecoder(SETTINGS.ping_rules, JSON), WINDOWS, SETTINGS.calendar.slots, 7, str.encode)
 
 
 async def processor(broker):
-    found = SourceProcessor(Common(TOPICS, broker, broker, OURS), RULES, 60, clock=lambda: 0.0)
+    found = SourceProcessor(ProcessorContext(TOPICS, broker, broker, OURS), RULES, 60, clock=lambda: 0.0)
     await found.assign(set(PINGS))
     return found
 

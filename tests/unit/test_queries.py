@@ -9,9 +9,9 @@ import pytest
 
 from lab.queries import Threshold
 from udp_stream.mechanisms.noise import concentrated, pure
-from udp_stream.queries.elimination import BELOW, Budgeting, Split
+from udp_stream.queries.elimination import BELOW, QueryBudget, Split
 from udp_stream.queries.kinds import Density, Nearest, RangeCount
-from udp_stream.queries.plane import Plane, Polygon, Rectangle, cell_set, positions_inside, rho_per_square_metre
+from udp_stream.queries.plane import PlanarPolygon, Plane, Rectangle, cell_set, positions_inside, rho_per_square_metre
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.tables import cells_of
 
@@ -22,7 +22,7 @@ TOWN = np.rint(np.random.default_rng(1).normal(0, 5000, (600, 2)) * 16).astype(n
 
 REGIONS = {
     "rectangle": Rectangle(1000, -500, 8000, 4000),
-    "polygon": Polygon([np.array([[-3000, -3000], [6000, -2000], [1000, 5000]])]),
+    "polygon": PlanarPolygon([np.array([[-3000, -3000], [6000, -2000], [1000, 5000]])]),
     "cells": cell_set(cells_of(np.array([30.27, 30.29]), np.array([-97.74, -97.70]), 6).tolist(), Plane(30.27, -97.74)),
 }
 
@@ -47,7 +47,7 @@ KINDS = [("point", "rho"), ("distance", "epsilon"), pytest.param("point", "epsil
     [case if case in SOME else pytest.param(*case, marks=pytest.mark.soak) for case in ALL],
 )
 def test_counts_are_near_the_truth_and_within_their_bounds_under_every_split(region, how, cost, split):
-    terms = Budgeting.alike(COSTS[cost], len(TOWN), how, SPLITS[split])
+    terms = QueryBudget.alike(COSTS[cost], len(TOWN), how, SPLITS[split])
     answer, _, state = asked(RangeCount(REGIONS[region]), terms, TOWN)
     truth = positions_inside(REGIONS[region], TOWN)
     assert abs(answer.value - truth) <= 12 and answer.low <= truth <= answer.high and answer.unknown == 0
@@ -64,7 +64,7 @@ def test_a_baseline_counts_each_noisy_value_as_it_is():
     """BM0 and BM1 by their definition, from the one round's values."""
     square = Rectangle(0, 0, 6000, 6000)
     for how in ("point", "distance"):
-        terms = Budgeting.alike(rho_per_square_metre(1e-5), len(TOWN), how).baseline()
+        terms = QueryBudget.alike(rho_per_square_metre(1e-5), len(TOWN), how).baseline()
         query = RangeCount(square, shifted=False)
         pie = query.elimination(terms)
         found = pie.draw(pie.begin(), np.arange(len(TOWN)), TOWN, seeded_bits(2))
@@ -74,7 +74,7 @@ def test_a_baseline_counts_each_noisy_value_as_it_is():
 
 
 def test_plates_that_give_nothing_are_unknown_and_the_bounds_allow_for_them():
-    terms = Budgeting.alike(COSTS["rho"], 4)
+    terms = QueryBudget.alike(COSTS["rho"], 4)
     where = np.array([[0, 0], [0, 0], [0, 0], [10**6, 0]])
     for query, low, high in ((RangeCount(REGIONS["rectangle"]), 1, 3), (Density(0, 0, 1000), 0.25, 0.75)):
         pie = query.elimination(terms)
@@ -97,7 +97,7 @@ def test_plates_that_give_nothing_are_unknown_and_the_bounds_allow_for_them():
 @pytest.mark.parametrize(("how", "cost"), KINDS)
 def test_densities_are_near_the_truth_and_within_their_bounds(how, cost):
     query = Density(500, 500, bandwidth=600)
-    terms = Budgeting.alike(COSTS[cost], len(TOWN), how)
+    terms = QueryBudget.alike(COSTS[cost], len(TOWN), how)
     answer, _, state = asked(query, terms, TOWN)
     truth = query.truth(TOWN)
     assert isclose(answer.value, truth, rel_tol=0.15) and answer.low <= truth <= answer.high
@@ -108,7 +108,7 @@ def test_densities_are_near_the_truth_and_within_their_bounds(how, cost):
 @pytest.mark.parametrize(("how", "cost"), KINDS)
 def test_the_nearest_are_found_within_their_excess(how, cost):
     query = Nearest.to_stop(5, 800.0, -200.0)
-    terms = Budgeting.alike(COSTS[cost], len(TOWN), how)
+    terms = QueryBudget.alike(COSTS[cost], len(TOWN), how)
     answer, _, state = asked(query, terms, TOWN)
     distance = query.distance(TOWN.astype(float))
     excess = np.sort(distance[answer.plates]) - np.sort(distance)[:5]
@@ -124,7 +124,7 @@ def test_the_nearest_are_found_within_their_excess(how, cost):
 def test_a_threshold_says_yes_below_and_no_above(count, cost):
     """Not the other way round, as Algorithms 4 and 9 would together."""
     query = Threshold(0.3, 10_000)
-    even, doubling = (Budgeting.alike(cost, 1, "point", SPLITS[split]) for split in ("c64", "log-c10"))
+    even, doubling = (QueryBudget.alike(cost, 1, "point", SPLITS[split]) for split in ("c64", "log-c10"))
     for terms in (even, doubling, even.baseline()):
         pie = query.elimination(terms)
         state = pie.run(np.array([[count]]), seeded_bits(1))
@@ -138,7 +138,7 @@ def test_a_threshold_says_yes_below_and_no_above(count, cost):
 def test_a_plate_is_never_charged_more_than_its_own_budget():
     budgets = np.arange(1, len(TOWN) + 1) * 10**9
     for how in ("point", "distance"):
-        terms = replace(Budgeting.alike(COSTS["rho"], len(TOWN), how, Split.even(4)), budgets_nano=budgets)
+        terms = replace(QueryBudget.alike(COSTS["rho"], len(TOWN), how, Split.even(4)), budgets_nano=budgets)
         _, _, state = asked(RangeCount(REGIONS["polygon"]), terms, TOWN)
         assert (state.charged <= budgets).all() and (state.charged == budgets).any()
         assert 0 < terms.saved(state) < 1 and (state.status == BELOW).any()

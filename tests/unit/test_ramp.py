@@ -13,7 +13,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.standing import QUARTERS
-from udp_stream.release.query_road import QueryContext, QuerySet, record_moment
+from udp_stream.release.query_pipeline import QueryContext, QuerySet, record_moment
 from udp_stream.release.record import decode_result, kind_of, query_id, round_id
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections

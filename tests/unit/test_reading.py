@@ -135,8 +135,8 @@ def test_parts_are_the_same_however_fetches_cut_the_log(seed, pings_max):
 def test_the_checkpoint_is_the_oldest_ping_in_an_open_slot():
     reader = SourceReader(RULES, SourceCheckpoint(0))
     take(reader, [record(5, 50, ping("a", 50)), record(6, 61, ping("b", 61))])
-    unread = ((START - 24 * HOUR, START + 50 * 60_000),)  # of the slot that is open
-    assert reader.checkpoint() == SourceCheckpoint(5, START + 60 * 60_000, 7, unread=unread)
+    gaps = ((START - 24 * HOUR, START + 50 * 60_000),)  # of the slot that is open
+    assert reader.checkpoint() == SourceCheckpoint(5, START + 60 * 60_000, 7, gaps=gaps)
     assert [s.start_ms for s in take(reader, [record(7, 64, ping("a", 64))]).closed] == [START]
     assert reader.checkpoint() == SourceCheckpoint(6, START + 63 * 60_000, 8)
 

@@ -14,7 +14,7 @@ import pytest
 from h3.api.basic_int import cell_to_boundary, latlng_to_cell
 
 from tests.board import estimate
-from udp_stream.forms import columns, flat, write_form
+from udp_stream.export_formats import columns, flat, write_export
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release, decode
 from udp_stream.testing import released_slot
@@ -42,7 +42,7 @@ def test_a_record_of_a_promise_that_is_not_known_here_is_not_read(field):
 
 def written(name, kind=Release, slots=(PAYLOADS[:1], [], PAYLOADS[1:])):
     out = io.BytesIO()
-    write_form(name, [payload + b"\n" for payloads in slots for payload in payloads], out, kind)
+    write_export(name, [payload + b"\n" for payloads in slots for payload in payloads], out, kind)
     return out.getvalue()
 
 

@@ -9,20 +9,20 @@ from scipy import stats
 from tests.forms import long_rows
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import Budgeting, Parts, Split
+from udp_stream.queries.elimination import QueryBudget, RoundParts, Split
 from udp_stream.queries.kinds import RegionShare
-from udp_stream.queries.plane import QUANTA_PER_METRE, Polygon, Rectangle
+from udp_stream.queries.plane import QUANTA_PER_METRE, PlanarPolygon, Rectangle
 from udp_stream.testing import seeded_bits
 
 SQUARE = Rectangle(0, 0, 1000, 1000)
-TRIANGLE = Polygon([np.array([[0.0, 0.0], [1.0, 0.0], [0.3, 0.8]])])
+TRIANGLE = PlanarPolygon([np.array([[0.0, 0.0], [1.0, 0.0], [0.3, 0.8]])])
 
 
 RHO = concentrated(20 * 10**9)
 
 
 def terms_of(cost=RHO, rounds=4, beta=0.05):
-    return Budgeting(cost.measure, np.array([cost.nano]), "distance", Split.even(rounds), beta)
+    return QueryBudget(cost.measure, np.array([cost.nano]), "distance", Split.even(rounds), beta)
 
 
 def run(query, terms, where, seed, plates=None, unknown=0):
@@ -46,7 +46,7 @@ def test_no_move_of_one_plate_changes_the_sum_by_more_than_its_noise_is_made_for
     sums = np.array([int(kind.values(np.vstack([stay, place]))[0, 0]) for place in places])
     apart = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1))
     moved = np.abs(sums[:, None] - sums[None])
-    per_quantum = kind.moves / (1000 * QUANTA_PER_METRE)
+    per_quantum = kind.sensitivity / (1000 * QUANTA_PER_METRE)
     assert (moved <= per_quantum * apart + 1e-9).all()
     most = (moved / np.maximum(apart, 1)).max()
     assert most > 0.9 * per_quantum - 2  # the noise is not made for more than there is
@@ -64,7 +64,7 @@ def test_the_sums_noise_has_its_scale_and_one_30_percent_off_is_caught(cost, shr
 
         def parts(self, round_, plates):
             whole = honest(self, round_, plates)
-            return Parts(whole.charge, whole.t * 7 // 10, whole.s)
+            return RoundParts(whole.charge, whole.t * 7 // 10, whole.s)
 
         monkeypatch.setattr(elimination.Tariff, "parts", parts)
     where = np.array([[0, 0], [8100, 0], [160_000, 0]])
@@ -72,7 +72,7 @@ def test_the_sums_noise_has_its_scale_and_one_30_percent_off_is_caught(cost, shr
     truth, bits, state = int(pie.privatised.values(where)[0, 0]), seeded_bits("scale"), pie.begin()
     drawn = np.array([int(pie.draw(state, np.array([0]), where, bits).values[0, 0]) for _ in range(1000)])
     units = cost.nano / 1e9
-    scale = pie.privatised.moves / (np.sqrt(2 * units) if cost.measure == "zcdp" else units)
+    scale = pie.privatised.sensitivity / (np.sqrt(2 * units) if cost.measure == "zcdp" else units)
     law = stats.norm(0, scale) if cost.measure == "zcdp" else stats.laplace(0, scale)
     assert (stats.kstest(drawn - truth, law.cdf).pvalue > 1e-3) is not shrinks
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.queries.plane import QUANTA_PER_METRE, Plane, Polygon, Rectangle, cell_set
+from udp_stream.queries.plane import QUANTA_PER_METRE, PlanarPolygon, Plane, Rectangle, cell_set
 
 L_SHAPE = np.array([[0, 0], [30, 0], [30, 10], [10, 10], [10, 30], [0, 30]], float)
 HOLED = [
@@ -18,11 +18,11 @@ HOLED = [
 STAR = np.array([[math.cos(a * 0.8 * math.pi), math.sin(a * 0.8 * math.pi)] for a in range(5)]) * 50
 REGIONS = {
     "rectangle": Rectangle(20, 10, 60, 30),
-    "L": Polygon([L_SHAPE]),
-    "backwards": Polygon([L_SHAPE[::-1]]),
-    "hole": Polygon(HOLED),
-    "two": Polygon([L_SHAPE, L_SHAPE + 100]),
-    "star": Polygon([STAR]),
+    "L": PlanarPolygon([L_SHAPE]),
+    "backwards": PlanarPolygon([L_SHAPE[::-1]]),
+    "hole": PlanarPolygon(HOLED),
+    "two": PlanarPolygon([L_SHAPE, L_SHAPE + 100]),
+    "star": PlanarPolygon([STAR]),
 }
 
 
@@ -59,7 +59,7 @@ def test_a_rectangle_is_the_polygon_of_its_corners():
     corners = np.array([[-10, -5], [50, -5], [50, 25], [-10, 25]])
     places = np.random.default_rng(2).integers(-2000, 2000, (3000, 2)).astype(float)
     assert REGIONS["rectangle"].signed_distance(places) == pytest.approx(
-        Polygon([corners]).signed_distance(places), abs=1e-9
+        PlanarPolygon([corners]).signed_distance(places), abs=1e-9
     )
 
 
@@ -74,7 +74,7 @@ def test_signed_distances_are_one_lipschitz(name, places):
 def test_on_which_side_a_lattice_position_lies_is_exact_for_slanted_edges_far_apart():
     """A sliver 1000 km long: positions right beside its edge, by integers."""
     corners = np.array([[-500_000, -499_999], [500_000, 500_000], [500_000, 500_001]], float)
-    sliver = Polygon([corners])
+    sliver = PlanarPolygon([corners])
     (x1, y1), (x2, y2) = (corners[:2] * QUANTA_PER_METRE).astype(int).tolist()
     x = np.random.default_rng(3).integers(x1 + 10**6, x2 - 10**6, 500)
     above = np.array([-(-((y2 - y1) * (a - x1)) // (x2 - x1)) + y1 for a in x.tolist()])

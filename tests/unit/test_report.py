@@ -5,7 +5,7 @@ import json
 import pytest
 
 from udp_stream.cli.report import print_json_summary, print_summary
-from udp_stream.release.facts import HatRecorded, SlotRecorded, SlotSmoothed, Summary
+from udp_stream.release.events import HatRecorded, SlotRecorded, SlotSmoothed, Summary
 from udp_stream.settings import load
 
 

@@ -7,7 +7,7 @@ import pytest
 from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.logs import end_log
 from udp_stream.pings.decode import Reason
-from udp_stream.release.facts import BatchRead, RunLog, SlotCounted, SlotPublished, SlotRecorded, SlotsDropped
+from udp_stream.release.events import BatchRead, RunLog, SlotCounted, SlotPublished, SlotRecorded, SlotsDropped
 from udp_stream.windows.tables import SlotGrid
 
 MIDNIGHT_S = 1_704_652_200  # 2024-01-08 in Surat

@@ -24,7 +24,7 @@ from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.release import record as release
-from udp_stream.release.road import estimate_hats
+from udp_stream.release.pipeline import estimate_hats
 from udp_stream.settings import DURATIONS, Settings, known_keys, load
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import PINGS_MAX

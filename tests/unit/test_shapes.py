@@ -15,10 +15,10 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.city_tree import CityTree, city_bins
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
-from udp_stream.release.city import ASKS_PER_DAY, AskShape, CityKnown, ask_nano, hat_cdfs
+from udp_stream.release.city import ASKS_PER_DAY, CityKnowledge, ShapeQuestion, ask_nano, hat_cdfs
 from udp_stream.release.forecaster import MEAN_ABS_PER_SD, Forecaster, LedgerHistory, with_cdfs
+from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import decode
-from udp_stream.release.road import release_slot
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats
 from udp_stream.units import NANO
@@ -40,7 +40,7 @@ def slot_of(plates, pings=12, parked=0):
 
 
 def asked(plates=200, policy=POLICY, times=0, city=family(EDGES), pings=12, before=0.0, parked=0):  # noqa: B008 - a frozen value
-    return AskShape().ask(slot_of(plates, pings, parked), policy, CityKnown(city, times, before))
+    return ShapeQuestion().ask(slot_of(plates, pings, parked), policy, CityKnowledge(city, times, before))
 
 
 def test_it_is_asked_twice_a_day_at_a_twentieth_of_the_budget_until_it_is_told():
@@ -50,10 +50,10 @@ def test_it_is_asked_twice_a_day_at_a_twentieth_of_the_budget_until_it_is_told()
     told = family(EDGES)
     for _ in range(4):
         told = told.after(Answer(TRUE, 1e-5, 500.0))
-    assert told.deviations.max() <= shape.TOLD and asked(city=told) is None
+    assert told.deviations.max() <= shape.DEVIATION_MIN and asked(city=told) is None
     # At dawn few were out: an answer of many more is wanted, whatever those told.
     assert asked(city=told, times=1, before=100.0) is not None and asked(city=told, times=1, before=140.0) is None
-    assert AskShape().ask(slot_of(200), POLICY, None) is None  # nobody knows what was asked before
+    assert ShapeQuestion().ask(slot_of(200), POLICY, None) is None  # nobody knows what was asked before
 
 
 def test_few_plates_and_little_budget_are_not_asked():
@@ -230,8 +230,8 @@ def test_a_large_hat_has_a_tree_of_its_own_where_that_errs_far_less():
         settings = load(None, flags, PURE_ENV)
         context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test"))
         plan = plan_slot(counts, context, MemoryLedger())
-        assert [one.asked_of("cdf") is not None for one in plan.terms] == found
-        assert all(one.asked_of(FORECAST_CLIP) for one in plan.terms)
+        assert [one.requested_terms("cdf") is not None for one in plan.terms] == found
+        assert all(one.requested_terms(FORECAST_CLIP) for one in plan.terms)
 
 
 def test_a_plan_says_what_noise_it_is_for():

@@ -16,8 +16,8 @@ from udp_stream.mechanisms.noise import Cost, charges_of, cost_within, lattice_o
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.release.charge import plan_slot
+from udp_stream.release.pipeline import record_slot
 from udp_stream.release.record import decode
-from udp_stream.release.road import record_slot
 from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.units import NANO
 
@@ -106,7 +106,7 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
         assert own.max() == NANO // 4
         assert (plan.charged_rows(hat) == plain.charged_rows(hat) + own).all()
     sent = merge_plan(list(cut_plan(plan, 0)))
-    assert sent.terms == plan.terms and all(one.asked_of("stopped").choice.cap for one in sent.terms)
+    assert sent.terms == plan.terms and all(one.requested_terms("stopped").choice.cap for one in sent.terms)
     drawn = record_slot(*contents, sent, context, ledger).payloads
     records = [decode(payload) for payload in drawn.values()]
     assert all(one.status == "released" and one.mean and one.cdf for one in records)

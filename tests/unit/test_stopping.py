@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from streams.worker import Stop, as_own_error
+from streams.worker import StopReason, as_own_error
 from udp_stream.errors import PrivacyRefused
 
 
@@ -39,7 +39,7 @@ def test_the_first_error_stops_the_worker_and_gives_its_status(capsys):
     first = PrivacyRefused("expected a ledger, got none")
 
     async def serve():
-        stop = Stop()
+        stop = StopReason()
         await stop.guard(fails_with(first))
         await stop.last(fails_with(KafkaConnectionError()))
         await asyncio.wait_for(stop.wait(), 1)

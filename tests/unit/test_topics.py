@@ -14,7 +14,7 @@ from streams.records import release_records
 from streams.topics import topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.pings.decode import Reason, Refusal
-from udp_stream.release.facts import PublishedRelease
+from udp_stream.release.events import PublishedRelease
 from udp_stream.settings.sections import KafkaSection
 
 

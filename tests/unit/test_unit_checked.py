@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.harness import FEEDS
 from tests.verbs import run_verb
-from udp_stream.cli.first_look import FeedWatch, LiveLook, require_unit_of_files
+from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, require_unit_of_files
 from udp_stream.errors import ConfigError
 from udp_stream.settings import load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
@@ -50,19 +50,19 @@ def closing(*start_ms):
 
 def test_a_live_feed_is_looked_at_before_its_first_slot_is_released(log):
     settings, messages = load(None, ("speed.unit=mps",), {}), log.read_bytes().splitlines()
-    watch = FeedWatch(settings)
-    watch.look(messages[:3000], closing())
+    watch = RefusalWatch(settings)
+    watch.check(messages[:3000], closing())
     with pytest.raises(ConfigError, match="in 'kmh'"):
-        watch.look(messages[3000:], closing(1))
+        watch.check(messages[3000:], closing(1))
 
 
 @pytest.mark.parametrize(("then", "is_told"), [([1], True), ([0, 1], True), ([1, 2], True), ([2], False)])
 def test_it_looks_at_each_partition_that_closes_the_first_slot(log, then, is_told):
-    watch, messages = FeedWatch(load(None, ("speed.unit=mps",), {})), log.read_bytes().splitlines()
-    watch.look(messages[:40], closing(1))  # too few to tell
+    watch, messages = RefusalWatch(load(None, ("speed.unit=mps",), {})), log.read_bytes().splitlines()
+    watch.check(messages[:40], closing(1))  # too few to tell
     with pytest.raises(ConfigError, match="in 'kmh'") if is_told else nullcontext():
-        watch.look(messages[40:], closing(*then))  # a second slot: the first may be out
-    watch.look(messages, closing(3))
+        watch.check(messages[40:], closing(*then))  # a second slot: the first may be out
+    watch.check(messages, closing(3))
 
 
 def test_where_plates_are_hidden_it_warns_once_and_goes_on(log, tmp_path):
@@ -70,16 +70,16 @@ def test_where_plates_are_hidden_it_warns_once_and_goes_on(log, tmp_path):
     flags = ("privacy.neighbours=add-remove", f"hat.domain={tmp_path / 'cells.txt'}", "pings.interval=10s",
              "kafka.shards=1", "speed.unit=mps")  # fmt: skip
     said, messages = [], log.read_bytes().splitlines()
-    watch = FeedWatch(load(None, flags, {}), lambda text, event, _figures: said.append((event, text)))
+    watch = RefusalWatch(load(None, flags, {}), lambda text, event, _figures: said.append((event, text)))
     for _ in range(3):  # three partitions that close the first slot
-        watch.look(messages, closing(1))
+        watch.check(messages, closing(1))
     ((event, text),) = said
     assert event == "unit" and ODD in text
 
 
 def test_another_zone_is_said_at_once(log):
     said = []
-    look = LiveLook("http://feed", load(None, ("hat.timezone=America/Chicago", "live.max_age=5000d"), {}),
+    look = LiveFeedCheck("http://feed", load(None, ("hat.timezone=America/Chicago", "live.max_age=5000d"), {}),
                     lambda text, event, figures, level: said.append(text))  # fmt: skip
     look.fresh(log.read_bytes().splitlines()[:30])
     assert len(said) == 1 and "hat.timezone is 'America/Chicago', and the pings lie in 'Asia/Kolkata'" in said[0]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but
-from udp_stream.forecast.model import PER_HAT, Predicted, ReleasedHats, SlotPrior
-from udp_stream.forecast.news import HAPPENS, NOT_CLIPPED, happened_variance
+from udp_stream.forecast.anomalies import HAPPENS, NOT_CLIPPED, happened_variance
+from udp_stream.forecast.model import PER_HAT, HatPredictions, ReleasedHats, SlotPrior
 from udp_stream.forecast.unit import ENOUGH, KNOWN_VARIANCE, OF_A_SLOT, ORDINARY, Evidence, evidence_of
 
 HATS, NOISE, VARIANCE, KMH = 6, 36.0, 4.0, 20.0
@@ -13,7 +13,7 @@ HATS, NOISE, VARIANCE, KMH = 6, 36.0, 4.0, 20.0
 
 def of_slot(factor, rng, variance=VARIANCE):
     """HATs whose speeds are so many times those forecast, as the model has it: each with its own rest and news."""
-    usual = Predicted(np.full(HATS, KMH), np.full(HATS, variance), slope=12.6, skew=0.0)
+    usual = HatPredictions(np.full(HATS, KMH), np.full(HATS, variance), slope=12.6, skew=0.0)
     news = rng.random(HATS) < HAPPENS
     own = factor**2 * (variance + 1.0) + news * happened_variance(factor * usual.mean)
     truth = np.clip(rng.normal(factor * usual.mean, np.sqrt(own)), 0.5, 64.5)

@@ -11,7 +11,7 @@ from udp_stream.pings.advice import advise
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON, FeedForm, mapped_form
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.snapshots import FORGOTTEN_S, GTFS_REALTIME, PIECE_BYTES_MAX, Unrepeated
+from udp_stream.pings.snapshots import FORGOTTEN_S, GTFS_REALTIME, PIECE_BYTES_MAX, RepeatFilter
 
 MAPPED = mapped_form(FeedMapping(plate="id", time="t", time_format="epoch_s", longitude="x", latitude="y", speed="v",
                                  records="buses")).format  # fmt: skip
@@ -22,7 +22,7 @@ def a_bus(plate, second, speed="20"):
 
 
 def test_pings_of_a_feeds_own_form_stay_as_they_are_and_count_once():
-    once = Unrepeated(MAPPED, max_bytes=10**5, max_pings=100)
+    once = RepeatFilter(MAPPED, max_bytes=10**5, max_pings=100)
     first, second, third = a_bus(7, 0), a_bus('"B 2"', 0), a_bus(7, 30)
     broken = '{"id": 9}'
     body = f'{{"buses": [{first}, {broken}, {second}]}}'.encode()
@@ -46,7 +46,7 @@ def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_s
         "mapped": ({"type": "FeatureCollection", "features": features}, MAPPED),
     }[form]
     body = json.dumps(answer).encode()
-    (piece,) = Unrepeated(reads, max_bytes=10**7, max_pings=10_000).take(body)
+    (piece,) = RepeatFilter(reads, max_bytes=10**7, max_pings=10_000).take(body)
     whole, short = (reads.read([one], 10**7, 10_000).refusals for one in (body, piece))
     assert len(piece) <= PIECE_BYTES_MAX < len(body) and short == whole and whole[0].reason != Reason.NOT_JSON
     plain = FeedForm(FeedMapping(), JSON)
@@ -64,7 +64,7 @@ def test_numbers_that_are_too_large_for_json_are_refused_for_their_values_as_a_m
         f'"speed":{speed},"location":{{"coordinates":[{lon},{lat}]}}}}]'
     ).encode()
     decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
-    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
+    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(RepeatFilter(JSON, 10**6, 10).take(text))[1]
     assert (alone.reason, alone.path) == (directly.reason, directly.path)
     assert alone.reason in ("speed_not_finite", "coordinates_out_of_range")
 
@@ -73,7 +73,7 @@ def test_numbers_that_are_too_large_for_json_are_refused_for_their_values_as_a_m
 def test_a_piece_of_an_array_is_refused_for_the_same_reason_as_a_message(piece):
     decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
     text = f"[{piece}]".encode()
-    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
+    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(RepeatFilter(JSON, 10**6, 10).take(text))[1]
     assert alone.reason == directly.reason
 
 
@@ -102,7 +102,7 @@ def rows_of_gtfs(rows):
 def test_what_is_new_of_a_plate_follows_from_its_own_pings_and_the_wall(reads, written, seed, step_s):
     """Another plate may be in each snapshot, or change it: one that stays as it is, is not taken."""
     dice, of_another = random.Random(f"{seed}"), random.Random(f"{seed} another")
-    alone, beside = Unrepeated(reads, 10**6, 1000), Unrepeated(reads, 10**6, 1000)
+    alone, beside = RepeatFilter(reads, 10**6, 1000), RepeatFilter(reads, 10**6, 1000)
     shown, found, crowded = [], [], []
     for at in range(300):
         last, now_s = shown, float(step_s * at)

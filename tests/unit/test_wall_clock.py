@@ -16,7 +16,7 @@ from udp_stream.shuffle.wire import (
     CountsEnd,
     PingChunk,
     PingsEnd,
-    Reject,
+    SendRefused,
     SourceProtocol,
     cut_counts,
     cut_pings,
@@ -30,7 +30,7 @@ from udp_stream.windows.slots import SourceCheckpoint, SourceReader, Windows
 from udp_stream.windows.tables import SlotGrid, cells_of, tabulate
 
 MINUTE = 60_000
-WALL = replace(RULES, windows=replace(RULES.windows, by_wall=True))
+WALL = replace(RULES, windows=replace(RULES.windows, in_processing_time=True))
 MINUTES = replace(WALL, grid=SlotGrid(60, ZoneInfo("UTC")))
 
 
@@ -233,7 +233,7 @@ def test_refusals_that_are_on_their_way_hold_up_no_tick(rules):
     take(protocol, [tick(0, 0)])
     protocol.done(protocol.next())
     take(protocol, [record(1, 1, b"not json")])
-    assert isinstance(protocol.next(), Reject)
+    assert isinstance(protocol.next(), SendRefused)
     assert protocol.wants_tick(START + 5 * HOUR) == (rules is WALL)
 
 

@@ -11,8 +11,8 @@ from udp_stream.ledgers.opening import (
     ledger_and_keys,
     ledger_place,
     ledger_sentence,
+    log_ledger,
     look_at,
-    say_ledger,
     slots_of,
 )
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -69,10 +69,10 @@ def test_slots_are_told_in_the_zone_that_the_ledger_notes_where_it_notes_one():
 def test_a_ledger_whose_charges_are_secret_says_so_from_its_first_run_on(tmp_path, capsys, hides):
     ours, here = load(None, HIDDEN if hides else [], {}), LedgerSection(url=f"{tmp_path}/city.ledger")
     with ledger_and_keys(here) as (ledger, _):
-        say_ledger(here, ledger, ours)
+        log_ledger(here, ledger, ours)
         assert ("secret" in capsys.readouterr().err) == hides
         note_policy(ledger, ours.policy)
         assert has_secret_charges(ledger.meta()) == hides
-        say_ledger(here, ledger, load(None, [], {}))  # as where --config was forgotten
+        log_ledger(here, ledger, load(None, [], {}))  # as where --config was forgotten
         assert ("secret" in capsys.readouterr().err) == hides
     assert ("secret" in look_at(here).said) == hides

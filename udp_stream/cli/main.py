@@ -11,14 +11,14 @@ from types import FrameType
 from udp_stream.cli.parsers import program
 from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
-from udp_stream.logs import ERROR, begin_log, end_log, fault, say, say_errors_only, trouble_of
+from udp_stream.logs import ERROR, begin_log, end_log, fault, log_errors_only, log_message, trouble_of
 
 OPTIONS = {"bootstrap": "kafka.bootstrap", "every": "live.every", "ledger": "ledger.url"}
 
 OUTPUT_CLOSED = 141  # as a shell reports SIGPIPE; a verb that only prints ends with 0
 
 
-class Drained(BaseException):  # no `except Exception` on its way may take it
+class Termination(BaseException):  # no `except Exception` on its way may take it
     """SIGTERM has arrived: stop where nothing is half done."""
 
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = argparse.Namespace(is_text=False, hold=False, came=[])
     try:
         program().parse_args(argv, arguments)
-        say_errors_only(arguments.quiet)
+        log_errors_only(arguments.quiet)
         begin_log(as_json=False)  # of libraries no message is written, in any verb
         signal.signal(signal.SIGTERM, _drain)
         from udp_stream.settings import load  # numpy comes with it, and `--help` does without
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.command(arguments, load(arguments.config, arguments.set, options=options))
         # Here, where a full disk or a closed pipe still gets a status; later it would be lost.
         sys.stdout.flush()
-    except Drained:
+    except Termination:
         return 0
     except KeyboardInterrupt:
         return 130
@@ -59,15 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(UdpStreamError(f"a fault of this program: {fault(error)}"))
     finally:
         end_log()
-        say_errors_only(False)  # whoever called it goes on
+        log_errors_only(False)  # whoever called it goes on
         let_go_of_stdout()
     return 0
 
 
 def _fail(error: UdpStreamError) -> int:
-    say(str(error), "failed", {"status": error.exit_status}, ERROR)
+    log_message(str(error), "failed", {"status": error.exit_status}, ERROR)
     return error.exit_status
 
 
 def _drain(_signal: int, _frame: FrameType | None) -> None:
-    raise Drained
+    raise Termination

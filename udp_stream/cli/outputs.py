@@ -24,11 +24,11 @@ import msgspec
 
 from udp_stream.cli.process import STANDARD_OUTPUT, NamedFile
 from udp_stream.errors import UsageError
-from udp_stream.forms import Kind, require_form, write_form
+from udp_stream.export_formats import Kind, require_format, write_export
 from udp_stream.ledgers.keys import is_key
 from udp_stream.ledgers.opening import ledger_files
 from udp_stream.ledgers.sqlite import MAGIC
-from udp_stream.logs import say
+from udp_stream.logs import log_message
 from udp_stream.settings import Settings
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ TAIL_BYTES: Final = 64 * 2**20
 _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # SQLite's, in either byte order
 
 
-class _Named(msgspec.Struct):
+class _RecordId(msgspec.Struct):
     release_id: str = ""
 
 
@@ -86,7 +86,7 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
 
 def require_lines(flag: str, name: str | None) -> None:
     """UsageError if a file of plain lines of JSON has the name of another form, or of a packed one."""
-    if name is not None and require_form(name) != ("", False):
+    if name is not None and require_format(name) != ("", False):
         raise UsageError(
             f"{flag} {name}: expected a name of plain lines of JSON, such as records.ndjson (`replay --out` and "
             "`--smoothed` write other forms)"
@@ -101,7 +101,7 @@ Write = Callable[[Sequence[bytes]], None]
 def records_out(name: str, kind: Kind) -> Iterator[Write]:
     """Write records to a file from its start, or to standard output for `-`. UsageError if it cannot be written."""
     with open_output(name) as out:
-        if require_form(name) == ("", False):
+        if require_format(name) == ("", False):
             yield partial(_write_lines, out)
             return
         with TemporaryFile(dir=Path(name).parent) as lines:
@@ -109,7 +109,7 @@ def records_out(name: str, kind: Kind) -> Iterator[Write]:
                 yield partial(_write_lines, lines)
             finally:
                 lines.seek(0)
-                write_form(name, lines, out, kind)
+                write_export(name, lines, out, kind)
 
 
 def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:
@@ -117,7 +117,7 @@ def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:
     out.flush()
 
 
-class Appended:
+class Appender:
     """Adds lines to the file of a name; `-`, a pipe and a device are written to as they are.
 
     Each write first looks whether the file at the name is still ours. After logrotate it is another one, or is gone: so
@@ -159,13 +159,13 @@ class Appended:
                 return
         if not ours.st_nlink:
             text = "was removed, and is made anew: `udp-stream ledger releases` prints what it held"
-            say(f"{self._name}: {text}", "output_removed", level=WARNING)
+            log_message(f"{self._name}: {text}", "output_removed", level=WARNING)
         self._out.close()
         self._out = self._opened()
 
     def ids(self) -> frozenset[str]:
         """The ids of the records at the end of the file."""
-        return frozenset(one.release_id for one in self._last(_Named)) - {""}
+        return frozenset(one.release_id for one in self._last(_RecordId)) - {""}
 
     def hats(self) -> frozenset[tuple[str, str]]:
         """Cell and start of the slot of the estimates at the end of the file."""
@@ -249,8 +249,8 @@ def require_queries(name: str | None, settings: Settings) -> None:
     if name is None:
         if settings.query:
             text = "the configuration's queries are not asked: --queries FILE asks, and names where the results go"
-            say(text)
+            log_message(text)
     elif not settings.query:
         raise UsageError("--queries: expected a configuration with [[query]], got none")
-    elif require_form(name)[0]:
+    elif require_format(name)[0]:
         raise UsageError(f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}")

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from udp_stream.cli.first_look import (
+from udp_stream.cli.preflight import (
+    checked_messages,
     joined,
-    looked_at,
     named,
     print_warning,
     require_files,
@@ -34,10 +34,10 @@ from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.logs import counted
+from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingDecoder, Pings, Reason
-from udp_stream.pings.doubts import Doubt
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.rehearsal import Rehearsed, rehearse
+from udp_stream.release.rehearsal import RehearsalResult, rehearse
 from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
 from udp_stream.settings.rules import check
@@ -96,7 +96,7 @@ class Row:
     hats: int
     plates: int
     visits: int
-    expected: Rehearsed
+    expected: RehearsalResult
     is_longer: bool = False
     rehearsed: float = 1.0
 
@@ -148,7 +148,7 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy, sample_pi
     visits = np.bincount(np.concatenate([counts.plate for counts in slots]), minlength=positions.plates)
     order = np.argsort(-plates, kind="stable")
     half = order[int(np.searchsorted(np.cumsum(samples[order]), samples.sum() / 2))]
-    context = ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE, presence=settings.presence)
+    context = ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE, add_remove=settings.add_remove)
     expected = rehearse(slots, context, MemoryLedger, chosen)
     first, last = np.quantile(positions.time_ms, (0.001, 0.999))  # without the few whose clocks are wrong
     is_longer = seconds_of("hat.slot", settings.hat.slot) > LONGER * float(last - first) / 1000
@@ -297,9 +297,10 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
 
 def _read(
-    names: Sequence[str], settings: Settings, doubt: Callable[[str], None] = lambda _: None
+    names: Sequence[str], settings: Settings, quality_warning: Callable[[str], None] = lambda _: None
 ) -> tuple[Positions, Pings, Counter[str]]:
-    """Positions, the first pings, refusals by reason. UsageError if no ping is accepted. `doubt` is for sources'."""
+    """Positions, the first pings, refusals by reason. UsageError if no ping is accepted. `quality_warning` is for
+    sources'."""
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.generic], ...]] = []
     beginning: Pings | None = None
@@ -312,7 +313,9 @@ def _read(
         stack.enter_context(progress)
         for name, source in sources:
             decoder = PingDecoder(rules, source.format)
-            for messages in joined(as_far_as_whole(looked_at(source, name, settings, charges=False), print_warning)):
+            for messages in joined(
+                as_far_as_whole(checked_messages(source, name, settings, charges=False), print_warning)
+            ):
                 pings, refusals = decoder.decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)
                 if not len(pings):
@@ -325,8 +328,8 @@ def _read(
                 where = (column[kept] for column in (pings.time_ms, pings.lat, pings.lon))
                 columns.append((numbered(numbers, pings, kept), *where))
     for sentence in said:
-        if isinstance(sentence, Doubt):
-            doubt(sentence)
+        if isinstance(sentence, QualityWarning):
+            quality_warning(sentence)
     if beginning is None:
         raise UsageError(f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why")
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))

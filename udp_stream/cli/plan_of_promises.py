@@ -39,7 +39,7 @@ HIDES = {"swap-values": "how fast each plate went", "add-remove": "all that each
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class PromiseCost:
     """A relation at a budget: its epsilon, and the one at which swap-values would protect speeds as much."""
 
     neighbours: str
@@ -61,19 +61,19 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
+class PromiseComparison:
     """Both, or why "add-remove" is left out; what was taken from the file for it."""
 
-    promises: list[Promise]
+    promises: list[PromiseCost]
     delta: float
     left_out: str = ""
     cells: int = 0
     interval: str = ""
 
 
-def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Promises:
+def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> PromiseComparison:
     """Rehearse swap-values at the budget, and add-remove at the same, at a quarter of its rho, and at a small one."""
-    positions, plain, hides = plan.positions, _swap_values(settings), settings.privacy.hides_plates
+    positions, plain, hides = plan.positions, _swap_values(settings), settings.privacy.is_add_remove
     here = settings.hat.resolution, settings.hat.slot
     known = next((row for row in plan.rows if (row.resolution, row.slot) == here), None)
     policy, delta = plain.policy, plain.policy.delta or settings.budget.delta
@@ -85,21 +85,23 @@ def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Pr
     budgets = [budget, budget // OF_A_SWAP, *([small] if small < budget // OF_A_SWAP else [])]
     try:
         row = known if known and not hides else row_of(positions, plain, entropy, SAMPLE_PINGS)
-        found = [Promise("swap-values", epsilon, epsilon, row)]
+        found = [PromiseCost("swap-values", epsilon, epsilon, row)]
         with _add_remove(positions, settings) as (hidden, cells, interval):
             for nano in stepwise("rehearsing add-remove", budgets):
                 asked = replace(hidden, budget=_budget(settings, nano))
                 check(asked)
                 row = known if known and hides and nano == budget else row_of(positions, asked, entropy, SAMPLE_PINGS)
-                found.append(Promise("add-remove", epsilon_of(nano, delta), epsilon_of(OF_A_SWAP * nano, delta), row))
+                found.append(
+                    PromiseCost("add-remove", epsilon_of(nano, delta), epsilon_of(OF_A_SWAP * nano, delta), row)
+                )
     except ConfigError as error:
-        return Promises([], delta, str(error))
-    return Promises(found, delta, "", cells, interval)
+        return PromiseComparison([], delta, str(error))
+    return PromiseComparison(found, delta, "", cells, interval)
 
 
 def _swap_values(settings: Settings) -> Settings:
     """The same settings, as far as "swap-values" reads them."""
-    if not settings.privacy.hides_plates:
+    if not settings.privacy.is_add_remove:
         return settings
     release = replace(settings.release, plates=False)
     hat, pings = replace(settings.hat, domain=""), replace(settings.pings, interval="")
@@ -109,7 +111,7 @@ def _swap_values(settings: Settings) -> Settings:
 @contextmanager
 def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Settings, int, str]]:
     """Settings of "add-remove", how many cells were taken from the file (0: none), and the interval that was."""
-    if settings.privacy.hides_plates:
+    if settings.privacy.is_add_remove:
         yield settings, 0, ""
         return
     here, interval = settings.hat, _interval(positions)
@@ -141,7 +143,7 @@ def _interval(positions: Positions) -> str:
     return f"{max(1, round(float(np.median(between)) / 1000)) if between.size else 1}s"
 
 
-def print_promises(plan: Promises, settings: Settings, out: Console) -> None:
+def print_promises(plan: PromiseComparison, settings: Settings, out: Console) -> None:
     """The table, and what its rows promise."""
     out.print(f"\nWhat may be hidden, at H3 {settings.hat.resolution} and {settings.hat.slot}:")
     if plan.left_out:
@@ -170,7 +172,7 @@ def print_promises(plan: Promises, settings: Settings, out: Console) -> None:
         )
 
 
-def _cells(one: Promise) -> list[tuple[str, str]]:
+def _cells(one: PromiseCost) -> list[tuple[str, str]]:
     expected = one.row.expected
     return [
         ("neighbours", one.neighbours),

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from udp_stream.errors import needs
 from udp_stream.files import named
-from udp_stream.logs import INFO, WARNING, Warned, say
+from udp_stream.logs import INFO, WARNING, WarningText, log_message
 
 if TYPE_CHECKING:
-    from udp_stream.release.facts import Observer
+    from udp_stream.release.events import Observer
     from udp_stream.settings import Settings
 
 _WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
@@ -40,7 +40,7 @@ def use_standard_streams() -> None:
         file.name = STANDARD_OUTPUT
         sys.stdout = _text(file, sys.stdout)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _text(_Unfailing(2, "w", closefd=False), sys.stderr)
+        sys.stderr = _text(_LenientFile(2, "w", closefd=False), sys.stderr)
 
 
 def let_go_of_stdout() -> None:
@@ -51,7 +51,7 @@ def let_go_of_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Unfailing(io.FileIO):  # a run does not stop because its log has no reader
+class _LenientFile(io.FileIO):  # a run does not stop because its log has no reader
     def write(self, data: Any, /) -> Any:
         with suppress(OSError):
             return super().write(data)
@@ -89,9 +89,9 @@ def noted(number: int, known: list[int] | None = None) -> Iterator[list[int]]:
         signal.signal(number, before)
 
 
-def say_of_source(sentence: str) -> None:
+def log_source_message(sentence: str) -> None:
     """A line about a source, for the operator."""
-    say(sentence, "source", level=WARNING if isinstance(sentence, Warned) else INFO)
+    log_message(sentence, "source", level=WARNING if isinstance(sentence, WarningText) else INFO)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from udp_stream.logs import counted, is_quiet
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
-from udp_stream.release.facts import SlotRow, Summary, doubt_in_words
+from udp_stream.release.events import SlotRow, Summary, doubt_in_words
 from udp_stream.settings import Settings
 from udp_stream.units import REPEATS_SHARE
 from udp_stream.version import __version__
@@ -112,7 +112,7 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
         out.print(sentence, markup=False, soft_wrap=True)
     out.print(table)
     print_hours(out, summary.by_slot, settings.calendar.slots)
-    for sentence in (*troubles(summary), *worth(summary, settings)):
+    for sentence in (*troubles(summary), *utility_sentences(summary, settings)):
         out.print(sentence)
 
 
@@ -159,7 +159,7 @@ def _why_nothing(summary: Summary) -> str:
     return f"{said} A file of one JSON document must not have a name that ends in .ndjson or .jsonl."
 
 
-def worth(summary: Summary, settings: Settings) -> Iterator[str]:
+def utility_sentences(summary: Summary, settings: Settings) -> Iterator[str]:
     """What the releases are worth beside a guess by counts, and what is protected."""
     if (withheld := summary.hats["withheld_budget"]) and not settings.policy.automatic:
         why = 'too few of their plates had budget left: lower the fixed epsilons, or use "auto"'
@@ -246,7 +246,7 @@ def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str]
         "expected_error_kmh": summary.expected_error / summary.pings_of_means if summary.pings_of_means else None,
         "estimates": {name: of / summary.estimated for name, of in errors} if summary.estimated else None,
         "by_slot": {settings.calendar.slots.iso(start): _facts(row) for start, row in sorted(summary.by_slot.items())},
-        "said": [*said, *_from_before(summary, settings.policy), *worth(summary, settings)],
+        "said": [*said, *_from_before(summary, settings.policy), *utility_sentences(summary, settings)],
     }
     print(json.dumps(facts, ensure_ascii=False), file=sys.stderr, flush=True)
 

@@ -21,7 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, PROBABILITY_MAX, Carried, Clipped, Outlook, measured, mixed
+from udp_stream.forecast.anomalies import (
+    NOT_CLIPPED,
+    NOTHING,
+    PROBABILITY_MAX,
+    Carryover,
+    PosteriorMixture,
+    ReleaseClip,
+    measured,
+    mixed,
+)
 from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.tables import DAY_MS, SlotCounts, neighbours_among, resolution_of
@@ -389,7 +398,7 @@ standard deviation of the feature."""
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class HatPredictions:
     """Of HATs, in km/h: mean speeds and their variances, without the HAT's rest, which no forecast can know.
 
     `slope` turns relative speeds of the prior into km/h. `skew` is what a narrow clip adds to what it observes.
@@ -412,8 +421,8 @@ class ReleasedHats:
 
     >>> seen = ReleasedHats.of_one(7, value=22.5, noise=4.0)
     >>> bank = FilterBank()
-    >>> outlook = bank.learn(seen, max_kmh=65.0)
-    >>> bank.cells, bool(18 < outlook.mean[0] < 22.5)
+    >>> posterior = bank.learn(seen, max_kmh=65.0)
+    >>> bank.cells, bool(18 < posterior.mean[0] < 22.5)
     ([7], True)
     """
 
@@ -421,8 +430,8 @@ class ReleasedHats:
     prior: SlotPrior
     value: Floats
     noise: Floats
-    rest: Floats
-    clipped: Sequence[Clipped]
+    unexplained: Floats
+    clipped: Sequence[ReleaseClip]
     hours: float = 1.0
 
     @property
@@ -452,26 +461,26 @@ class FilterBank:
         self._filters = [ArrowFilter(cell_sd, slope_sd) for cell_sd, slope_sd in product(CELL_SDS, SLOPE_SDS)]
         self._log_weights = np.zeros(len(self._filters))
         self._at: dict[int, int] = {}
-        self._carried: dict[int, Carried] = {}
+        self._carried: dict[int, Carryover] = {}
 
     @property
     def cells(self) -> list[int]:
         """The cells that were observed, in that order."""
         return list(self._at)
 
-    def predict(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Predicted:
+    def predict(self, cells: NDArray[np.uint64], prior: SlotPrior) -> HatPredictions:
         """The forecast of these HATs as usual; the variance counts that the filters differ."""
         return self._predicted(self._numbers(cells), prior)
 
-    def guess(self, prior: SlotPrior) -> Predicted:
+    def guess(self, prior: SlotPrior) -> HatPredictions:
         """The forecast of HATs from their counts and the city alone."""
         return self._predicted(np.full(prior.by_hat.size, -1), prior)
 
-    def carried(self, cells: NDArray[np.uint64]) -> list[Carried]:
+    def carried(self, cells: NDArray[np.uint64]) -> list[Carryover]:
         """What the last slot hands on of the news in these cells."""
         return [self._carried.get(cell, NOTHING) for cell in cells.tolist()]
 
-    def _predicted(self, at: NDArray[np.int64], prior: SlotPrior) -> Predicted:
+    def _predicted(self, at: NDArray[np.int64], prior: SlotPrior) -> HatPredictions:
         design = design_of(prior.by_hat, prior.features, np.zeros(prior.by_hat.size, dtype=bool))
         # Less the largest: else all of them could become 0 after many slots.
         raw = np.exp(self._log_weights - self._log_weights.max())
@@ -480,9 +489,9 @@ class FilterBank:
         means, variances = np.array([mean for mean, _ in predicted]), np.array([each for _, each in predicted])
         mean = weights @ means
         slope, skew = (float(weights @ [one.mean[which] for one in self._filters]) for which in (1, -1))
-        return Predicted(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
+        return HatPredictions(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
 
-    def learn(self, seen: ReleasedHats, max_kmh: float) -> Outlook:
+    def learn(self, seen: ReleasedHats, max_kmh: float) -> PosteriorMixture:
         """Condition every filter on the releases of a slot, together; gives what they leave of their HATs.
 
         A release's variance is divided by the probability that its HAT is as usual: an incident does not spoil what is
@@ -490,12 +499,12 @@ class FilterBank:
         """
         carried, before = self.carried(seen.cells), self.predict(seen.cells, seen.prior)
 
-        def outlook(mean: Floats, variance: Floats, skew: float) -> Outlook:
+        def posterior(mean: Floats, variance: Floats, skew: float) -> PosteriorMixture:
             value = seen.value - skew * seen.is_clipped
-            return measured(mean, variance + seen.rest, carried, value, seen.noise, seen.clipped, max_kmh)
+            return measured(mean, variance + seen.unexplained, carried, value, seen.noise, seen.clipped, max_kmh)
 
-        news = outlook(before.mean, before.variance, before.skew).news
-        taken = (seen.noise + seen.rest) / (1 - np.minimum(news, PROBABILITY_MAX))
+        anomaly = posterior(before.mean, before.variance, before.skew).anomaly
+        taken = (seen.noise + seen.unexplained) / (1 - np.minimum(anomaly, PROBABILITY_MAX))
         self._update(seen, taken)
         after = self.predict(seen.cells, seen.prior)
         # The HAT's own release is taken out of its forecast again: the mixture weighs it.
@@ -503,9 +512,9 @@ class FilterBank:
         without = (after.mean / after.variance - (seen.value - after.skew * seen.is_clipped) / taken) / precision
         is_known = precision > 1 / before.variance
         mean, variance = np.where(is_known, without, before.mean), np.where(is_known, 1 / precision, before.variance)
-        found = outlook(mean, variance, after.skew)
-        each = zip(seen.cells.tolist(), found.news.tolist(), (found.news_mean - mean).tolist(), strict=True)
-        self._carried = {cell: Carried(*of_cell).later(seen.hours) for cell, *of_cell in each}
+        found = posterior(mean, variance, after.skew)
+        each = zip(seen.cells.tolist(), found.anomaly.tolist(), (found.anomaly_mean - mean).tolist(), strict=True)
+        self._carried = {cell: Carryover(*of_cell).later(seen.hours) for cell, *of_cell in each}
         return found
 
     def _update(self, seen: ReleasedHats, variance: Floats) -> None:
@@ -560,26 +569,26 @@ class Memory:
         self._traffic: dict[dt.date, list[tuple[float, int]]] = {}
 
     @on_one_thread
-    def predict(self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior) -> Predicted:
+    def predict(self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior) -> HatPredictions:
         """The forecast of HATs in a slot of that day."""
         self._turn_to(day)
         return self._older.predict(cells, prior)
 
     @on_one_thread
-    def guess(self, day: dt.date, prior: SlotPrior) -> Predicted:
+    def guess(self, day: dt.date, prior: SlotPrior) -> HatPredictions:
         """The forecast from counts and the city alone."""
         self._turn_to(day)
         return self._older.guess(prior)
 
     @on_one_thread
-    def learn(self, day: dt.date, seen: ReleasedHats, max_kmh: float) -> Outlook:
+    def learn(self, day: dt.date, seen: ReleasedHats, max_kmh: float) -> PosteriorMixture:
         """Learn the slot's releases; gives what they leave of their HATs."""
         self._turn_to(day)
         # The younger bank judges the news by itself: nothing in it may follow from yesterday.
         self._younger.learn(seen, max_kmh)
         return self._older.learn(seen, max_kmh)
 
-    def carried(self, day: dt.date, cells: NDArray[np.uint64]) -> list[Carried]:
+    def carried(self, day: dt.date, cells: NDArray[np.uint64]) -> list[Carryover]:
         """What the last slot hands on of the news in these cells."""
         self._turn_to(day)
         return self._older.carried(cells)
@@ -631,14 +640,14 @@ class SlotForecast:
 
     >>> nothing_read, columns = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6))), np.array([[18.0], [25.0], [9.0]])
     >>> one = SlotForecast(nothing_read, *columns, np.array([17.0, 19.0]), deviation=np.array([7.0]))
-    >>> float(np.sqrt(one.variance + one.rest)[0]).__round__(2)  # how far the HAT's mean may be off, as usual
+    >>> float(np.sqrt(one.variance + one.unexplained)[0]).__round__(2)  # how far the HAT's mean may be off, as usual
     5.83
     """
 
     prior: SlotPrior
     mean: Floats
     variance: Floats
-    rest: Floats
+    unexplained: Floats
     plates: Floats
     deviation: Floats
     ahead: float = 0.0
@@ -648,12 +657,12 @@ def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, part_of_day:
     """The forecast of a slot from its counts and earlier releases; `part_of_day` is over when it ends."""
     prior, hats, hat = prior_of(counts), counts.cells.size, _hat_of_row(counts)
     part_of_slot = (counts.end_ms - counts.start_ms) / DAY_MS
-    predicted, rest = memory.predict(day, counts.cells, prior), mean_variance(counts.count, hat, hats)
+    predicted, unexplained = memory.predict(day, counts.cells, prior), mean_variance(counts.count, hat, hats)
     usual = np.clip(predicted.mean, 0.0, max_kmh)
-    mean, variance = mixed(usual, predicted.variance + rest, memory.carried(day, counts.cells))
+    mean, variance = mixed(usual, predicted.variance + unexplained, memory.carried(day, counts.cells))
     mean = np.clip(mean, 0.0, max_kmh)
     plates = mean[hat] + predicted.slope * (prior.by_row - prior.by_hat[hat])
     # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
-    columns = mean, predicted.variance, rest, np.clip(plates, edge, max_kmh - edge), np.sqrt(variance)
+    columns = mean, predicted.variance, unexplained, np.clip(plates, edge, max_kmh - edge), np.sqrt(variance)
     return SlotForecast(prior, *columns, memory.ahead(day, part_of_day, part_of_slot))

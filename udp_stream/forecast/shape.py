@@ -33,7 +33,7 @@ CRAWLING, CRAWL_KMH = (0.02, 0.08, 0.2), 1.5
 MOVING_KMH, WEIBULL = (12.0, 16.0, 20.0, 25.0, 31.0, 38.0), (1.2, 1.6, 2.0, 2.6, 3.2)
 """Scales and exponents of the others' speeds."""
 
-REST = 0.03
+UNEXPLAINED = 0.03
 """Standard deviation of a city's CDF around the family's at a half."""
 
 DRIFT = 0.02
@@ -45,7 +45,7 @@ SLOT_PLATES, SLOT_APART = 7.0, 0.03
 SLOTS_APART_DAYS = 6
 """Two slots of a day differ like days so far apart: mornings are not like noon."""
 
-TOLD = 0.05
+DEVIATION_MIN = 0.05
 """Nothing more is asked once the city's CDF has this deviation at every edge, or less."""
 
 PLATES_MIN = 75.0
@@ -72,14 +72,14 @@ class CityShape(NamedTuple):
     """Shares of speeds up to each of `edges_kmh`: shapes with their log weights, and the covariance of their rest.
 
     >>> city = family((0.0, 10.0, 65.0))
-    >>> city.mean.round(2).tolist(), bool(city.deviations.max() > TOLD)
+    >>> city.mean.round(2).tolist(), bool(city.deviations.max() > DEVIATION_MIN)
     ([0.24, 0.25, 0.5], True)
     """
 
     edges_kmh: tuple[float, ...]
     shapes: Floats
     log_weights: Floats
-    rest: Floats
+    unexplained: Floats
 
     @property
     def weights(self) -> Floats:
@@ -96,35 +96,38 @@ class CityShape(NamedTuple):
     def deviations(self) -> Floats:
         """Standard deviations of the CDF at each edge."""
         off = self.shapes - self.weights @ self.shapes
-        return _of_cdf(self.rest + (self.weights * off.T) @ off)
+        return _of_cdf(self.unexplained + (self.weights * off.T) @ off)
 
     @on_one_thread
     def after(self, answer: Answer) -> CityShape:
         """Conditioned on an answer."""
         off = answer.shares - self.shapes
-        inverse = np.linalg.inv(self.rest + self._error_of(answer.variance, answer.plates))
+        inverse = np.linalg.inv(self.unexplained + self._error_of(answer.variance, answer.plates))
         fits = -0.5 * np.sum(off @ inverse * off, axis=1)
-        gain = self.rest @ inverse
+        gain = self.unexplained @ inverse
         return CityShape(
-            self.edges_kmh, self.shapes + off @ gain.T, self.log_weights + fits, self.rest - gain @ self.rest
+            self.edges_kmh,
+            self.shapes + off @ gain.T,
+            self.log_weights + fits,
+            self.unexplained - gain @ self.unexplained,
         )
 
     def drifted(self, days: int) -> CityShape:
         """So many days later."""
-        return self._replace(rest=self.rest + 4 * days * DRIFT**2 * _scatter(self.mean))
+        return self._replace(unexplained=self.unexplained + 4 * days * DRIFT**2 * _scatter(self.mean))
 
     @on_one_thread
-    def is_worth_asking(self, variance: float, plates: float) -> bool:
+    def is_informative(self, variance: float, plates: float) -> bool:
         """Whether an answer with this noise, of so many plates, tells enough."""
         uncertain = self.deviations
-        if plates < PLATES_MIN or uncertain.max() <= TOLD:
+        if plates < PLATES_MIN or uncertain.max() <= DEVIATION_MIN:
             return False
         error = _of_cdf(self._error_of(variance, plates))[:-1]
         return bool(np.mean(error**2) < NOISE_MAX**2 * np.mean(uncertain[:-1] ** 2))
 
     def _error_of(self, variance: float, plates: float) -> Floats:
         """Covariance of an answer's error."""
-        error: Floats = variance * np.eye(self.rest.shape[0])
+        error: Floats = variance * np.eye(self.unexplained.shape[0])
         return error + (1 / plates + (SLOT_PLATES / plates) ** 2 + 4 * SLOT_APART**2) * _scatter(self.mean)
 
 
@@ -158,7 +161,7 @@ def family(edges_kmh: tuple[float, ...]) -> CityShape:
         cdf[-1] = 1.0
         found.append(np.diff(cdf, prepend=0.0))
     shapes = np.array(found)
-    return CityShape(edges_kmh, shapes, np.zeros(len(found)), 4 * REST**2 * _scatter(shapes.mean(axis=0)))
+    return CityShape(edges_kmh, shapes, np.zeros(len(found)), 4 * UNEXPLAINED**2 * _scatter(shapes.mean(axis=0)))
 
 
 class CityMemory:
@@ -241,7 +244,7 @@ SCATTERED, SLOPE = 0.19, 0.015
 
 def tilted_error(plates: int, deviation_kmh: float) -> float:
     """The likely error of a tilted CDF at an edge, in shares, where the mean errs by so much."""
-    return hypot(sqrt(SCATTERED * (PLATES_APART / plates + HATS_APART)), SLOPE * deviation_kmh, TOLD)
+    return hypot(sqrt(SCATTERED * (PLATES_APART / plates + HATS_APART)), SLOPE * deviation_kmh, DEVIATION_MIN)
 
 
 class HatShapes(NamedTuple):

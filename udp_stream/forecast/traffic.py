@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.forecast.news import NEGLIGIBLE
+from udp_stream.forecast.anomalies import NEGLIGIBLE
 from udp_stream.mechanisms.noise import Floats
 
 LOG_STEP = 0.2
@@ -39,11 +39,11 @@ OF_EARLIER_DAY, UNLIKE_EARLIER_DAY = 1.2, 0.03
 LEAST = 0.02
 """Of traffic that sums are divided by."""
 
-NORMAL95, QUANTILE95, TOLD_BELOW = 1.96, 0.975, 0.999
+NORMAL95, QUANTILE95, INFORMED_BELOW = 1.96, 0.975, 0.999
 """Half of a 95 % interval in deviations; its upper end; and the share of a variance above which nothing was told."""
 
 
-class Traffic(NamedTuple):
+class TrafficPosterior(NamedTuple):
     """Of a slot's cells (rows): the probability of each number of the grid, and, if that is the expected traffic, mean
     and variance of the true one.
 
@@ -87,9 +87,9 @@ class Traffic(NamedTuple):
         each = before * self.number / variance * seen
         mean = (weight * each).sum(axis=1)
         after = (weight * (before * own / variance + each**2)).sum(axis=1) - mean**2
-        told = after < TOLD_BELOW * spread
-        error = 1 / np.where(told, 1 / after - 1 / spread, 1.0)
-        return np.where(told, mean / after * error, 0.0), np.where(told, error, np.inf)
+        informed = after < INFORMED_BELOW * spread
+        error = 1 / np.where(informed, 1 / after - 1 / spread, 1.0)
+        return np.where(informed, mean / after * error, 0.0), np.where(informed, error, np.inf)
 
 
 class TrafficFilter:
@@ -107,7 +107,7 @@ class TrafficFilter:
         self._probability = np.tile(self._prior, (cells, 1))
         self._logs, self._slots = np.zeros(cells), 0
 
-    def learn(self, seen: Floats, hours: float) -> Traffic:
+    def learn(self, seen: Floats, hours: float) -> TrafficPosterior:
         """The traffic of a slot by its noised sums, so many hours after the slot before; 0 on a day's first."""
         prior = self._walked(seen, hours) if hours else self._probability
         # The true traffic scatters around the expected one, the noised one around the true one.
@@ -118,7 +118,7 @@ class TrafficFilter:
         self._probability = found / found.sum(axis=1, keepdims=True)
         self._logs, self._slots = self._logs + (self._probability * GRID).sum(axis=1), self._slots + 1
         gain = scatter / variance
-        return Traffic(self._probability, np.maximum(TRAFFIC + gain * off, LEAST), scatter * (1 - gain))
+        return TrafficPosterior(self._probability, np.maximum(TRAFFIC + gain * off, LEAST), scatter * (1 - gain))
 
     def _walked(self, seen: Floats, hours: float) -> Floats:
         """What is known before a slot: of the slot before, times the city's factor, after so many hours."""

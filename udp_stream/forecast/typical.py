@@ -5,8 +5,8 @@ The model, in km/h, for a HAT of cell c, hour h and day d of one class:
     T = usual(c, h) + gamma . (counts of the day beside the usual ones) + city(d) + street(c, d) + own + rest
     usual(c, h) = city(h) + beta . counts(c, h) + cell(c) + course(c, h)
 
-A release says T with its noise, as its clip lets it through (`news.passed`): independent of all others given T, as its
-forecast is only where it was clipped. Estimates share releases, so they are not observations: of them the guess by
+A release says T with its noise, as its clip lets it through (`anomalies.passed`): independent of all others given T, as
+its forecast is only where it was clipped. Estimates share releases, so they are not observations: of them the guess by
 counts is read. What cells share (city(h), beta, gamma, city(d)) and each cell's hours are one normal distribution, an
 arrow: given what is shared, cells are independent. Variances, and how clips let speeds through, are found in turn.
 
@@ -23,8 +23,8 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from udp_stream.forecast.anomalies import ReleaseClip, passed
 from udp_stream.forecast.model import on_one_thread
-from udp_stream.forecast.news import Clipped, passed
 from udp_stream.mechanisms.noise import Floats, Integers
 
 DayClass = Literal["weekday", "saturday", "sunday"]
@@ -71,7 +71,7 @@ AT_KMH, SLOWEST_KMH, STEP_KMH = 20.0, 6.0, 2.0
 TAIL: Final = 1.96
 
 
-class Seen(NamedTuple):
+class ReleaseColumns(NamedTuple):
     """Releases: cell, day and hour as numbers, `value` with the variances of its noise, of the HAT's rest, and of its
     forecast, how it was clipped, and `counts`: by how much its features differ from those of its cell and hour.
     Days are in the order of time."""
@@ -81,18 +81,18 @@ class Seen(NamedTuple):
     hour: Integers
     value: Floats
     noise: Floats
-    rest: Floats
+    unexplained: Floats
     forecast: Floats
-    clipped: Sequence[Clipped]
+    clipped: Sequence[ReleaseClip]
     counts: Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class TypicalSpeeds:
     """By cell and hour: the usual mean speed, its standard deviation, and the days on which it was released. `changed`
     has the day from which on a cell is another, -1 for none; `before` is by how much it was faster until then.
 
-    >>> Usual(*[np.zeros((1, 24))] * 3, changed=np.array([-1]), before=np.zeros(1)).low.shape
+    >>> TypicalSpeeds(*[np.zeros((1, 24))] * 3, changed=np.array([-1]), before=np.zeros(1)).low.shape
     (1, 24)
     """
 
@@ -140,7 +140,9 @@ class _Cell(NamedTuple):
 
 
 @on_one_thread
-def usual_week(seen: Seen, counts: Floats, days: int, max_kmh: float, before: Usual | None = None) -> Usual:
+def usual_week(
+    seen: ReleaseColumns, counts: Floats, days: int, max_kmh: float, before: TypicalSpeeds | None = None
+) -> TypicalSpeeds:
     """The usual speeds of one class of days, so many. `counts` has what is known of each cell and hour without a
     release: (cells, hours, features), standardised. `before` is the usual week of another class to begin from."""
     week, changed = _Week(seen, counts, days, max_kmh, before), np.full(counts.shape[0], -1)
@@ -154,7 +156,7 @@ def usual_week(seen: Seen, counts: Floats, days: int, max_kmh: float, before: Us
     many = max(1, np.unique(seen.day).size)
     of_days = (week.spreads.day * _speed(week.mean)) ** 2 / many
     deviation = np.sqrt(week.variance + of_days + (OF_CLIPS * week.mean) ** 2)
-    return Usual(np.clip(week.mean, 0.0, max_kmh), deviation, found, changed, week.offset)
+    return TypicalSpeeds(np.clip(week.mean, 0.0, max_kmh), deviation, found, changed, week.offset)
 
 
 def _speed(kmh: Floats) -> Floats:
@@ -162,7 +164,7 @@ def _speed(kmh: Floats) -> Floats:
     return np.asarray(np.maximum(kmh, SLOWEST_KMH) / AT_KMH)
 
 
-def _beside(seen: Seen, changed: Integers) -> Floats:
+def _beside(seen: ReleaseColumns, changed: Integers) -> Floats:
     """Counts beside the usual ones; of cells that have changed, beside those before or after it."""
     counts = seen.counts.copy()
     for cell in np.flatnonzero(changed >= 0).tolist():
@@ -175,13 +177,17 @@ def _beside(seen: Seen, changed: Integers) -> Floats:
 class _Week:
     """The fit, round by round."""
 
-    def __init__(self, seen: Seen, counts: Floats, days: int, max_kmh: float, before: Usual | None) -> None:
+    def __init__(
+        self, seen: ReleaseColumns, counts: Floats, days: int, max_kmh: float, before: TypicalSpeeds | None
+    ) -> None:
         cells = counts.shape[0]
         self._seen, self._before, self.spreads = seen, before, _Spreads()
         self._grid = np.arange(0.0, max_kmh + STEP_KMH, STEP_KMH)
         self._passed = passed(self._grid, seen.forecast, seen.clipped) if seen.value.size else np.zeros((0, 1))
         self._centre = np.array([one.centre for one in seen.clipped])
-        level = float(np.average(seen.value, weights=1 / (seen.noise + seen.rest))) if seen.value.size else AT_KMH
+        level = (
+            float(np.average(seen.value, weights=1 / (seen.noise + seen.unexplained))) if seen.value.size else AT_KMH
+        )
         self._base = np.full((cells, HOURS), level) if before is None else before.mean
         self._counts = counts if before is None else np.zeros((cells, HOURS, 0))
         self.mean, self.variance, self.offset = self._base.copy(), np.full((cells, HOURS), CELL_SD**2), np.zeros(cells)
@@ -246,7 +252,7 @@ class _Week:
 
     def _own(self) -> Floats:
         """The variance of each HAT around its street's day."""
-        return np.asarray(self.spreads.own * ((HAT_DAY_SD * self._speeds) ** 2 + self._seen.rest))
+        return np.asarray(self.spreads.own * ((HAT_DAY_SD * self._speeds) ** 2 + self._seen.unexplained))
 
     def _cell(self, cell: int) -> _Cell:
         rows, seen = self._rows[cell], self._seen

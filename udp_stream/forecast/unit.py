@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from udp_stream.forecast.model import Predicted, ReleasedHats
-from udp_stream.forecast.news import log_likelihoods
+from udp_stream.forecast.anomalies import log_likelihoods
+from udp_stream.forecast.model import HatPredictions, ReleasedHats
 from udp_stream.mechanisms.noise import Floats
 from udp_stream.units import KMH_PER_UNIT, factor_in_words
 
@@ -87,13 +87,13 @@ def likely_unit(evidence: Evidence, configured: str) -> str:
     return repr(fits[0]) if len(fits) == 1 else factor_in_words(fits, configured)
 
 
-def evidence_of(usual: Predicted, seen: ReleasedHats, max_kmh: float) -> tuple[float, float]:
+def evidence_of(usual: HatPredictions, seen: ReleasedHats, max_kmh: float) -> tuple[float, float]:
     """How much likelier slower and faster units make a slot's releases than any ordinary factor does, as logarithms."""
     if not seen.value.size or usual.variance.min() > KNOWN_VARIANCE:
         return 0.0, 0.0
     factors, mean = (*ORDINARY, *SLOWER, *FASTER), np.clip(usual.mean, 1.0, max_kmh)
     value = seen.value - usual.skew * seen.is_clipped
-    given = mean, usual.variance + seen.rest, value, seen.noise, seen.clipped
+    given = mean, usual.variance + seen.unexplained, value, seen.noise, seen.clipped
     logs, ends = log_likelihoods(factors, *given, max_kmh), np.cumsum([len(ORDINARY), len(SLOWER)])
     ordinary, slower, faster = np.split(logs, ends)
     return _mean_likelihood(slower) - float(ordinary.max()), _mean_likelihood(faster) - float(ordinary.max())

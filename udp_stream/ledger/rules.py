@@ -51,7 +51,7 @@ _DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class AccountSpan:
     """Unix seconds from `start` to before `end`, of the account of windows of this length; `unit` is what is behind.
 
     >>> span_of("rolling 1d from 1970-01-01T06:00:00+00:00 to 1970-01-01T07:00:00+00:00")
@@ -67,7 +67,7 @@ class Span:
     def seconds(self) -> float:
         return parse_duration(self.length)
 
-    def shares_window(self, other: Span) -> bool:
+    def shares_window(self, other: AccountSpan) -> bool:
         is_one_account = (self.length, self.unit) == (other.length, other.unit)
         return is_one_account and max(self.start, other.start) - min(self.end, other.end) < self.seconds
 
@@ -78,7 +78,7 @@ def span_name(length: str, start: str, end: str) -> str:
 
 
 @lru_cache(maxsize=2**16)
-def span_of(name: str) -> Span | None:
+def span_of(name: str) -> AccountSpan | None:
     """The span of this name; None for the name of any other period."""
     if (match := _NAME.fullmatch(name)) is None:
         return None
@@ -89,7 +89,7 @@ def span_of(name: str) -> Span | None:
         return None
     if start.tzinfo is None or end.tzinfo is None or not start < end or not 0 < seconds < float("inf"):
         return None
-    return Span(match[1], match[4] or "", start.timestamp(), end.timestamp())
+    return AccountSpan(match[1], match[4] or "", start.timestamp(), end.timestamp())
 
 
 def names_around(name: str) -> tuple[str, str] | None:
@@ -102,7 +102,7 @@ def names_around(name: str) -> tuple[str, str] | None:
     return prefix + _text(back), prefix + _text(ahead)
 
 
-def account_prefix(span: Span) -> str:
+def account_prefix(span: AccountSpan) -> str:
     """What the names of spans with windows of this length begin with."""
     return f"{ROLLING}{span.length} from "
 
@@ -302,14 +302,14 @@ def decide(
     return charges * affordable
 
 
-def decide_in_turn(balance: Balance, budget: int, admissions: Sequence[Admission]) -> list[NDArray[np.int64]]:
+def decide_in_order(balance: Balance, budget: int, admissions: Sequence[Admission]) -> list[NDArray[np.int64]]:
     """What each of these HATs charges its members, one HAT after the other; none was asked about before.
 
     `balance` has the plates of the call, which members index. It is brought up to date.
 
     >>> balance = Balance(np.array([0, 8]), np.array([0, 2]))
     >>> hats = [Admission(id_, np.array([0, 1]), np.array([3, 2]), 1, b"") for id_ in ("first", "second")]
-    >>> [charged.tolist() for charged in decide_in_turn(balance, 10, hats)]
+    >>> [charged.tolist() for charged in decide_in_order(balance, 10, hats)]
     [[3, 2], [3, 0]]
     >>> balance
     Balance(charged=array([ 6, 10]), charges=array([2, 3]))
@@ -527,10 +527,10 @@ VOLATILE = "volatile"
 _FORGOTTEN = "forgotten:"
 
 
-class Forgotten(msgspec.Struct, frozen=True):
+class AcceptedRollback(msgspec.Struct, frozen=True):
     """What a person has accepted: in which words, when, and the mark that the ledger was behind.
 
-    >>> Forgotten("two HATs are forgotten", "2026-11-22", Mark("5eed", 0, 8, 6)).mark.admitted
+    >>> AcceptedRollback("two HATs are forgotten", "2026-11-22", Mark("5eed", 0, 8, 6)).mark.admitted
     8
     """
 
@@ -544,15 +544,15 @@ def digest_of(payload: bytes) -> bytes:
     return blake2b(payload, digest_size=16).digest()
 
 
-def forgotten(meta: Mapping[str, str]) -> list[Forgotten]:
+def forgotten(meta: Mapping[str, str]) -> list[AcceptedRollback]:
     """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras have ended."""
-    found: list[Forgotten] = []
+    found: list[AcceptedRollback] = []
     while (text := meta.get(f"{_FORGOTTEN}{len(found)}")) is not None:
-        found.append(msgspec.json.decode(text, type=Forgotten))
+        found.append(msgspec.json.decode(text, type=AcceptedRollback))
     return found
 
 
-def forget(ledger: Ledger, what: Forgotten) -> bool:
+def forget(ledger: Ledger, what: AcceptedRollback) -> bool:
     """Note for ever what was accepted: an era ends. False if another acceptance came first."""
     name, text = f"{_FORGOTTEN}{len(forgotten(ledger.meta()))}", msgspec.json.encode(what).decode()
     return ledger.note(name, text) == text
@@ -566,10 +566,10 @@ def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-class Seen(NamedTuple):
+class LedgerState(NamedTuple):
     """What there is to see of a ledger: what it knows of itself, how far it is, and the digests of some records.
 
-    >>> seen = Seen({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {"last": b"digest"})
+    >>> seen = LedgerState({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {"last": b"digest"})
     >>> seen.mark("last")
     Mark(ledger_id='5eed', era=0, admitted=8, recorded=6, release_id='last', digest=b'digest')
     """
@@ -586,15 +586,15 @@ class Seen(NamedTuple):
         return Mark(self.meta["ledger_id"], era, progress.admitted, progress.recorded, name, digest)
 
 
-def see(ledger: Ledger, *release_ids: str) -> Seen:
+def see(ledger: Ledger, *release_ids: str) -> LedgerState:
     """Look at the ledger, and at these records; an empty id names none."""
     named = [one for one in dict.fromkeys(release_ids) if one]
     payloads = zip(named, ledger.recorded(named), strict=True)
     digests = {name: digest_of(payload) for name, payload in payloads if payload is not None}
-    return Seen(ledger.meta(), ledger.progress(), digests)
+    return LedgerState(ledger.meta(), ledger.progress(), digests)
 
 
-def behind(seen: Seen, mark: Mark) -> str | None:
+def behind(seen: LedgerState, mark: Mark) -> str | None:
     """In which way the ledger is behind the mark, whose record was looked at; None if it is not."""
     now = seen.mark(mark.release_id)
     if now.era < mark.era:
@@ -603,14 +603,14 @@ def behind(seen: Seen, mark: Mark) -> str | None:
         return None
     if now.admitted < mark.admitted or now.recorded < mark.recorded:
         if now.era > mark.era:
-            return f"it has held {_told(mark)}, more than was accepted as forgotten"
-        return f"it holds {_told(now)}, and has held {_told(mark)}"
+            return f"it has held {_amounts_in_words(mark)}, more than was accepted as forgotten"
+        return f"it holds {_amounts_in_words(now)}, and has held {_amounts_in_words(mark)}"
     if now.digest != mark.digest and end_of(mark.release_id) > (archived_s(seen.meta) or -NEVER_ENDS):
         return f"its record of {mark.release_id} is gone or another one"
     return None
 
 
-def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
+def require_not_behind(seen: LedgerState, mark: Mark, place: object) -> None:
     """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one."""
     if (now := seen.meta["ledger_id"]) != mark.ledger_id:
         raise PrivacyRefused(f"expected the ledger {mark.ledger_id} at {place}, got {now}")
@@ -622,5 +622,5 @@ def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
         )
 
 
-def _told(mark: Mark) -> str:
+def _amounts_in_words(mark: Mark) -> str:
     return f"{mark.admitted:,} charged and {mark.recorded:,} recorded HATs"

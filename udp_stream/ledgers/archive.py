@@ -49,7 +49,7 @@ Moved = dict[str, list[str]]
 """The ids of all entries of each period that is moved."""
 
 
-class Archived(NamedTuple):
+class ArchiveResult(NamedTuple):
     """What was done: up to when the ledger is closed, the file, how many entries of how many periods it has (of whole
     plates, of those that were asked)."""
 
@@ -59,7 +59,7 @@ class Archived(NamedTuple):
     periods: int
 
 
-def archive(ledger: Ledger, before_s: int, path: Path) -> Archived:
+def archive(ledger: Ledger, before_s: int, path: Path) -> ArchiveResult:
     """Move the periods that are over before this time (`whole_periods`), or go on where an earlier call ended.
 
     UsageError if none is, or another file has the path. PrivacyRefused if ledger or file contradicts itself.
@@ -91,7 +91,7 @@ def archive(ledger: Ledger, before_s: int, path: Path) -> Archived:
         ledger.drop(period, ids)
     if isinstance(ledger, SqliteLedger):
         ledger.shrink()
-    return Archived(before_s, path, entries, periods)
+    return ArchiveResult(before_s, path, entries, periods)
 
 
 def latest_day(ledger: Ledger, now: datetime) -> datetime:

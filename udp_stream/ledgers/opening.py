@@ -20,11 +20,11 @@ from udp_stream.ledger.port import Ledger, Mark, Progress
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, load_or_create_key, replace_mark
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
-from udp_stream.logs import WARNING, counted, say
+from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.planning.promise import NEIGHBOURS
-from udp_stream.release.query_road import QUERY_NOTE
-from udp_stream.release.record import CLIPS, PRESENCE, UNREAD, WITHDRAWN, decode, kind_of, slot_of
+from udp_stream.release.query_pipeline import QUERY_NOTE
+from udp_stream.release.record import CLIPS, NOISED_SUMS, UNPUBLISHED_KINDS, WITHDRAWN, decode, kind_of, slot_of
 from udp_stream.release.withdrawal import NOTE
 from udp_stream.release.withdrawal import noted as withdrawals
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
@@ -341,7 +341,7 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
     made = f", made {meta['made']}" if "made" in meta else ""
     first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
     kinds = [kind_of(release_id or "") for release_id in (progress.oldest, progress.newest)]
-    has_slots = PRESENCE in kinds or kinds[-1] == CLIPS
+    has_slots = NOISED_SUMS in kinds or kinds[-1] == CLIPS
     holds = [counted_charges(progress.admitted, meta, with_slots=has_slots)]
     holds += [f"the first of the slot {first}"] if first else []
     if (closed := archived_s(meta)) is not None:
@@ -371,23 +371,23 @@ def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = 
     return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")
 
 
-def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
+def log_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
     """Name an open ledger on stderr."""
     place, slots, meta = ledger_place(asked.place), slots_of(ledger, settings), ledger.meta()
     sentence = ledger_sentence(place, meta, progress_of(ledger), slots)
-    if settings.privacy.hides_plates or has_secret_charges(meta):
+    if settings.privacy.is_add_remove or has_secret_charges(meta):
         sentence += f". {SECRET}, as all that logs, summaries and metrics count"
-    say(sentence)
+    log_message(sentence)
 
 
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
     """Name a run's ledger on stderr, warn of other settings that it was charged under, and return `other_policies`."""
-    say_ledger(asked, ledger, settings)
+    log_ledger(asked, ledger, settings)
     others = other_policies(ledger, settings.policy)
     if others and ledger.progress().admitted:
         different = named(list(others.values()))
         text = f"the ledger holds HATs made under other settings ({different}): these HATs keep their records"
-        say(text, "ledger", level=WARNING)
+        log_message(text, "ledger", level=WARNING)
     return others
 
 
@@ -405,7 +405,7 @@ def trial_ledger(settings: Settings) -> Iterator[LedgerSection]:
     is_used = settings.ledger.url or Path(ledger_place(configured)).exists()
     untouched = f" The configured ledger {ledger_place(configured)} is not touched." if is_used else ""
     with TemporaryDirectory(prefix="udp-stream-trial-") as folder:
-        say(
+        log_message(
             "trial: this ledger is for this run only and is deleted afterwards. Another run draws every HAT again, so "
             f'do not publish these records beside others; each says "trial": true.{untouched}'
         )
@@ -442,7 +442,7 @@ class Holdings(NamedTuple):
     def of(cls, ledger: Ledger) -> Holdings:
         progress, meta = progress_of(ledger), ledger.meta()
         withdrawn = sum(one.hats for one in withdrawals(meta))  # each is admitted and recorded like a HAT
-        unpublished = sum(kind_of(release_id) not in UNREAD for release_id, _ in ledger.unpublished())
+        unpublished = sum(kind_of(release_id) not in UNPUBLISHED_KINDS for release_id, _ in ledger.unpublished())
         return cls(
             progress.admitted - withdrawn,
             progress.recorded - withdrawn,

@@ -57,7 +57,7 @@ class Patience:
 
 
 @runtime_checkable
-class Patient(Protocol):
+class PatientLedger(Protocol):
     """A ledger that can be away for a while."""
 
     def wait_with(self, patience: Patience) -> None:

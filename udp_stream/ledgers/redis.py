@@ -92,13 +92,13 @@ from udp_stream.ledger.rules import (
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
 from udp_stream.ledgers.patience import Patience
 from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
-from udp_stream.logs import WARNING, say
+from udp_stream.logs import WARNING, log_message
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
 _BALANCE = struct.Struct("<qq")  # charged, charges
 
 
-class Remembered(NamedTuple):
+class StoredAdmission(NamedTuple):
     """An admission as Redis keeps it: head, period, terms, amounts charged, plates."""
 
     period: str
@@ -122,7 +122,7 @@ def head_of(period: str, budget: int, one: Admission) -> bytes:
     return _HEAD.pack(budget, len(name), len(one.terms), one.members.size) + name + one.terms
 
 
-def remembered(blob: bytes) -> Remembered:
+def remembered(blob: bytes) -> StoredAdmission:
     """Read an admission."""
     budget, period_size, terms_size, members = _HEAD.unpack_from(blob)
     terms_start = _HEAD.size + period_size
@@ -130,7 +130,7 @@ def remembered(blob: bytes) -> Remembered:
     plates_start = charged_start + 8 * members
     charged = amounts(blob[charged_start:plates_start])
     decision = Decision(blob[plates_start:], charged, blob[terms_start:charged_start])
-    return Remembered(decoded(blob[_HEAD.size : terms_start]), budget, decision)
+    return StoredAdmission(decoded(blob[_HEAD.size : terms_start]), budget, decision)
 
 
 def together(batch: Sequence[Admission], place: NDArray[np.int64], plates: int) -> tuple[bytes, bytes, bytes]:
@@ -635,7 +635,7 @@ DURABLE = (
 def volatile_settings(connection: Connection) -> list[str]:
     """A sentence for each setting under which a server would lose what it has answered; none if all is well."""
     where = f"the Redis at {connection.name()}"
-    replies = _told(connection, [("CONFIG", "GET", name) for name, _, _ in DURABLE])
+    replies = _replies(connection, [("CONFIG", "GET", name) for name, _, _ in DURABLE])
     if isinstance(replies, str):
         return [f"{where} does not report its settings ({replies})"]
     return [
@@ -653,7 +653,7 @@ def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
     `in_slots` are those that the cluster lists for this master, also if they are away at the moment.
     """
     where = f"the Redis at {connection.name()}"
-    replies = _told(connection, [("INFO", "replication")])
+    replies = _replies(connection, [("INFO", "replication")])
     if isinstance(replies, str):
         return [f"{where} does not report whether it has replicas ({replies})"]
     found = max(int(replies[0].get("connected_slaves", 0)), in_slots)
@@ -666,7 +666,7 @@ def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
     ]
 
 
-def _told(connection: Connection, commands: list[Command]) -> list[Any] | str:
+def _replies(connection: Connection, commands: list[Command]) -> list[Any] | str:
     try:
         return connection.exchange(commands, OPENING_PAUSES_S)
     except DependencyUnavailable as error:
@@ -693,7 +693,7 @@ def require_durable(connection: Connection, replicas: int, allow_volatile: bool 
         advice = f"{start}For a trial only, {OVERRIDE} accepts it, and then {WHAT_IS_LOST}."
         raise PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
     for finding in findings:
-        say(f"{finding}; {WHAT_IS_LOST}", "ledger", level=WARNING)
+        log_message(f"{finding}; {WHAT_IS_LOST}", "ledger", level=WARNING)
     return not findings
 
 

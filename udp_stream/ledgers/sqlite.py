@@ -42,7 +42,7 @@ from udp_stream.ledger.rules import (
     amounts_of,
     column,
     cut,
-    decide_in_turn,
+    decide_in_order,
     misfits,
     most_elsewhere,
     names_around,
@@ -520,7 +520,7 @@ class SqliteLedger:
         balance.charged[:] += elsewhere
         decided = {
             one.release_id: Decision(packed[one.members].tobytes(), charged, one.terms)
-            for one, charged in zip(hats, decide_in_turn(balance, budget, hats), strict=True)
+            for one, charged in zip(hats, decide_in_order(balance, budget, hats), strict=True)
         }
         balance.charged[:] -= elsewhere
         touched = np.unique(np.concatenate([one.members for one in hats]))

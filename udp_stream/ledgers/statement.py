@@ -53,7 +53,7 @@ _OF_PLATES = {
 
 
 @dataclass(slots=True)
-class _Spent:
+class _PeriodSpending:
     """What one period's plates were charged; of a rolling budget the most in any window. `promised` has the largest
     budget of each period or span that was charged; of whole plates, where that is secret, of each that was asked.
     """
@@ -103,8 +103,8 @@ class _Account:
     """All that the entries of a ledger say. `under` counts the HATs with a charge, by length and budget of their
     periods; `made` and `released` the records, all and those that are not withheld."""
 
-    speeds: dict[str, _Spent] = field(default_factory=dict)
-    positions: dict[str, _Spent] = field(default_factory=dict)
+    speeds: dict[str, _PeriodSpending] = field(default_factory=dict)
+    positions: dict[str, _PeriodSpending] = field(default_factory=dict)
     under: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: Counter[_Made] = field(default_factory=Counter)
     released: Counter[_Made] = field(default_factory=Counter)
@@ -112,13 +112,13 @@ class _Account:
 
     def take(self, entry: Entry) -> None:
         if names.is_of_positions(entry.period):
-            self.positions.setdefault(entry.period, _Spent()).take(entry)
+            self.positions.setdefault(entry.period, _PeriodSpending()).take(entry)
             return
-        self.speeds.setdefault(_account_of(entry.period), _Spent()).take(entry)
-        hides_plates = bool(names.ending_of(entry.period))
+        self.speeds.setdefault(_account_of(entry.period), _PeriodSpending()).take(entry)
+        is_add_remove = bool(names.ending_of(entry.period))
         if (kind := kind_of(entry.release_id)) in ("hat", CITY):
             # A question to the city adds 0: the budget it was charged under is listed, and it is no HAT.
-            is_charged = hides_plates or bool(entry.charged.any())
+            is_charged = is_add_remove or bool(entry.charged.any())
             self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and is_charged
         if kind == CITY:
             self.city.update(charged=bool(entry.charged.any()), recorded=entry.payload is not None)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
-    NOBODY,
+    EMPTY_PLATES,
     Choice,
     NoisyValue,
     PublicSettings,
@@ -66,10 +66,11 @@ WEIGHT_BITS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class ForecastClip:
     """Where a HAT's plates are clipped around, in quanta above 0, and how widely. `hat` is the forecast of its mean.
 
-    >>> Around(hat=18 * 4096, plates=np.array([17 * 4096, 19 * 4096])).subset(np.array([True, False])).plates.tolist()
+    >>> clip = ForecastClip(hat=18 * 4096, plates=np.array([17 * 4096, 19 * 4096]))
+    >>> clip.subset(np.array([True, False])).plates.tolist()
     [69632]
     """
 
@@ -77,7 +78,7 @@ class Around:
     plates: Integers
     width: ClipWidth = USUAL
 
-    def subset(self, chosen: NDArray[np.bool_]) -> Around:
+    def subset(self, chosen: NDArray[np.bool_]) -> ForecastClip:
         return replace(self, plates=self.plates[chosen])
 
 
@@ -86,22 +87,22 @@ class ForecastClipPlan:
     """How a HAT's mean is taken around its forecast; from counts, forecast, range and cost only; speeds in quanta.
 
     Plate by plate: `weights` per sample, `low` and `high` what a sample may differ from the forecast by on average,
-    `moves` by how much the plate alone can move the statistic.
+    `plate_sensitivities` by how much the plate alone can move the statistic.
 
-    >>> counts, around = SamplesPerPlate(np.array([36, 4])), Around(18 * 4096, np.array([17 * 4096, 22 * 4096]))
+    >>> counts, around = SamplesPerPlate(np.array([36, 4])), ForecastClip(18 * 4096, np.array([17 * 4096, 22 * 4096]))
     >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 65 * 4096))
     >>> plan.choice.mechanism, plan.charges.tolist()
     ('forecast-clip', [1000000000, 507776536])
     """
 
     counts: SamplesPerPlate
-    around: Around
+    around: ForecastClip
     range: Range
     cost: Cost
     weights: Integers
     low: Integers
     high: Integers
-    moves: Integers
+    plate_sensitivities: Integers
     sensitivity: int
 
     @property
@@ -164,20 +165,20 @@ class ForecastClipPlan:
 
     @cached_property
     def charges(self) -> Integers:
-        return charges_of(self.moves, self.sensitivity, self.cost)
+        return charges_of(self.plate_sensitivities, self.sensitivity, self.cost)
 
     def value(self, noisy: float) -> float:
         """The mean in quanta, of a statistic with its noise; it may lie beyond the range."""
         return self.around.hat + noisy / self.divisor
 
 
-def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Range) -> ForecastClipPlan:
+def plan_around(counts: SamplesPerPlate, around: ForecastClip, cost: Cost, range: Range) -> ForecastClipPlan:
     """Widths and weights for these plates; ValueError if there is not a forecast for each of them."""
     return plans_around([counts], [around], [cost], range)[0]
 
 
 def plans_around(
-    counts: Sequence[SamplesPerPlate], arounds: Sequence[Around], costs: Sequence[Cost], range: Range
+    counts: Sequence[SamplesPerPlate], arounds: Sequence[ForecastClip], costs: Sequence[Cost], range: Range
 ) -> list[ForecastClipPlan]:
     """As `plan_around`, of many HATs at once. A forecast beyond the range counts as the range's end."""
     if not counts:
@@ -198,12 +199,12 @@ def plans_around(
     # At least 1: rounding must not leave a plate out.
     weights = np.maximum(1, np.rint(per_sample / largest * (2**WEIGHT_BITS - 1))).astype(np.int64)
     low, high = np.maximum(-half, range.low - centres), np.minimum(half, range.high - centres)
-    moves = weights * pings * (high - low)
-    sensitivities = np.maximum(1, np.maximum.reduceat(moves, first)).tolist()
+    plate_sensitivities = weights * pings * (high - low)
+    sensitivities = np.maximum(1, np.maximum.reduceat(plate_sensitivities, first)).tolist()
     plans, slices = [], map(slice, first.tolist(), ends.tolist())
     for one, around, cost, sensitivity, rows in zip(counts, arounds, costs, sensitivities, slices, strict=True):
-        where = Around(int(range.clip(around.hat)), centres[rows], around.width)
-        columns = weights[rows], low[rows], high[rows], moves[rows]
+        where = ForecastClip(int(range.clip(around.hat)), centres[rows], around.width)
+        columns = weights[rows], low[rows], high[rows], plate_sensitivities[rows]
         plans.append(ForecastClipPlan(one, where, range, cost, *columns, sensitivity))
     return plans
 
@@ -246,7 +247,7 @@ def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
 # Everything is in integers, so a factor is the same wherever it is computed. It needs room and norm of all HATs of the
 # plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing. HATs of a slot may be
 # drawn at different times, by runs with other settings or speeds; each plate's `checks` tell whether its lengths are
-# those that the ledger remembers (`release/road.py`). A plate with others gets the factor 0. No factor depends on
+# those that the ledger remembers (`release/pipeline.py`). A plate with others gets the factor 0. No factor depends on
 # another plate's speeds.
 
 BITS: Final = 20
@@ -346,7 +347,7 @@ def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
     """Of each plate of a HAT: the square of how far it may move the release, and what the lattice takes of that."""
     lattice = _lattice(plan)
     # The room is rounded down, and norms are rounded up (`norms_of`): each on the safe side.
-    lengths = np.minimum((lattice.steps(plan.moves) << BITS) // lattice.t, REACH << BITS)
+    lengths = np.minimum((lattice.steps(plan.plate_sensitivities) << BITS) // lattice.t, REACH << BITS)
     rounding = -(-WHOLE // lattice.t) if lattice.shift else 0
     return lengths * lengths, np.full(lengths.size, rounding)
 
@@ -422,7 +423,7 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         offered = [one.around for one in asked if one.around is not None]
         if len(offered) < len(asked):
             raise ValueError("expected terms with a forecast")
-        arounds = [Around(one.hat_quanta, one.plates_quanta, one.width) for one in offered]
+        arounds = [ForecastClip(one.hat_quanta, one.plates_quanta, one.width) for one in offered]
         return plans_around(counts, arounds, [one.cost for one in asked], public.range)
 
     def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
@@ -430,21 +431,21 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
 
     def subset(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
         """Around the same forecast: the others move what they moved, and lose at most their charges."""
-        moves = plan.moves[admitted]
-        sensitivity = max(1, int(moves.max()))
-        cost = cost_within(moves, sensitivity, plan.charges[admitted], plan.cost)
+        plate_sensitivities = plan.plate_sensitivities[admitted]
+        sensitivity = max(1, int(plate_sensitivities.max()))
+        cost = cost_within(plate_sensitivities, sensitivity, plan.charges[admitted], plan.cost)
         counts, around = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.around.subset(admitted)
         weights, low, high = plan.weights[admitted], plan.low[admitted], plan.high[admitted]
-        return ForecastClipPlan(counts, around, plan.range, cost, weights, low, high, moves, sensitivity)
+        return ForecastClipPlan(counts, around, plan.range, cost, weights, low, high, plate_sensitivities, sensitivity)
 
     def query(self, plan: ForecastClipPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))
 
-    def query_in_ball(self, plan: ForecastClipPlan, samples: Integers, factors: Integers) -> Query:
+    def joint_query(self, plan: ForecastClipPlan, samples: Integers, factors: Integers) -> Query:
         """The same where each plate's HATs share one clip: with the plates' factors."""
         return Query.of_one(shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost))
 
-    def record(self, plan: ForecastClipPlan, value: NoisyValue, left_out: Integers = NOBODY) -> Mean:
+    def record(self, plan: ForecastClipPlan, value: NoisyValue, left_out: Integers = EMPTY_PLATES) -> Mean:
         others, width, noisy, scale = int(left_out.sum()), plan.range.width, value.value, value.scale
         spread = hypot(plan.spread * sqrt(1 + others / plan.counts.total), plan.hidden)
         low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)

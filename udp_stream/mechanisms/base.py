@@ -247,13 +247,13 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(1, min(self.cap, counts.largest))
 
 
-class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
+class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in steps of 1/64 km/h.
 
     `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden`, `ball` and `hats` are a `ClipWidth`.
     It is made from public values, and kept with the terms.
 
-    >>> AroundForecast.of(18.0, np.array([17.5, 20.0])).plates_quanta.tolist()
+    >>> ForecastClipTerms.of(18.0, np.array([17.5, 20.0])).plates_quanta.tolist()
     [71680, 81920]
     """
 
@@ -266,10 +266,10 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     hats: int = 1
 
     @staticmethod
-    def of(hat_kmh: float, plates_kmh: NDArray[np.float64], width: ClipWidth = USUAL) -> AroundForecast:
+    def of(hat_kmh: float, plates_kmh: NDArray[np.float64], width: ClipWidth = USUAL) -> ForecastClipTerms:
         """Rounded to steps; speeds are in [0, 1023] km/h."""
         steps = np.rint(plates_kmh * STEPS_PER_KMH).astype("<u2")
-        return AroundForecast(round(hat_kmh * STEPS_PER_KMH), steps.tobytes(), *width)
+        return ForecastClipTerms(round(hat_kmh * STEPS_PER_KMH), steps.tobytes(), *width)
 
     @property
     def hat_quanta(self) -> int:
@@ -306,7 +306,7 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
     compare_at: CompareAt = "epsilon"
     measure: str = "pure"
     choice: Choice | None = None
-    around: AroundForecast | None = None
+    around: ForecastClipTerms | None = None
 
     def __post_init__(self) -> None:
         require_measure(self.measure)
@@ -328,7 +328,7 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
 # Plans come from counts, settings and cost. Whatever is computed from the noisy integers is post-processing. Every
 # mechanism must pass tests in `tests/privacy/`: brute force of its sensitivity, a distribution test, an audit.
 
-BinsAsked = Literal["auto"] | int | tuple[float, ...]
+RequestedBins = Literal["auto"] | int | tuple[float, ...]
 """Of a CDF, as configured: "auto", a number of equal bins, or edges in km/h."""
 
 Branching = Literal["auto"] | tuple[int, ...]
@@ -350,7 +350,7 @@ class PublicSettings:
     """
 
     range: Range
-    bins: BinsAsked = "auto"
+    bins: RequestedBins = "auto"
     branching: Branching = "auto"
     cap: Cap = "median"
     levels: Levels = "best"
@@ -517,7 +517,7 @@ class Statistic(ABC, Generic[P, V]):
         return ""
 
 
-NOBODY = np.empty(0, dtype=np.int64)
+EMPTY_PLATES = np.empty(0, dtype=np.int64)
 """The counts of no plate."""
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]

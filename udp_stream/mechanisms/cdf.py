@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
-    NOBODY,
-    BinsAsked,
+    EMPTY_PLATES,
     Branching,
     Choice,
     Levels,
@@ -34,6 +33,7 @@ from udp_stream.mechanisms.base import (
     Positive,
     PublicSettings,
     Query,
+    RequestedBins,
     SamplesPerPlate,
     Share,
     Statistic,
@@ -473,12 +473,12 @@ def best_coarsening(branching: tuple[int, ...], bins: int, power: int = 1) -> Tr
 
 
 @cache
-def asked_tree(branching: tuple[int, ...], bins: int, power: int = 1, levels: Levels = "best") -> Tree:
+def requested_tree(branching: tuple[int, ...], bins: int, power: int = 1, levels: Levels = "best") -> Tree:
     """The tree of this branching, with all of its levels. "best": with budgets of least error, each at least
     `SHARE_MIN`. "even": the plain estimate at even budgets (arXiv 2409.18573, Definition IV.1).
 
-    >>> tree = asked_tree((4, 4, 4), 64)
-    >>> tree.branching, tree.shares[1], asked_tree((4, 4, 4), 64, levels="even").is_plain
+    >>> tree = requested_tree((4, 4, 4), 64)
+    >>> tree.branching, tree.shares[1], requested_tree((4, 4, 4), 64, levels="even").is_plain
     ((4, 4, 4), 0.04, True)
     """
     if levels == "even":
@@ -731,7 +731,7 @@ def plan_cdf(
     counts: SamplesPerPlate,
     cost: Cost,
     max_kmh: float,
-    bins: BinsAsked,
+    bins: RequestedBins,
     choice: Choice | None = None,
     branching: Branching = "auto",
     levels: Levels = "best",
@@ -749,11 +749,11 @@ def plan_cdf(
 
 def _tree(bins: int, branching: Branching, cost: Cost, levels: Levels) -> Tree:
     power = noise_of(cost).power
-    return best_tree(bins, power) if branching == "auto" else asked_tree(branching, bins, power, levels)
+    return best_tree(bins, power) if branching == "auto" else requested_tree(branching, bins, power, levels)
 
 
 def _best_choice(
-    counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, branching: Branching, levels: Levels
+    counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: RequestedBins, branching: Branching, levels: Levels
 ) -> Choice:
     """The cap is the count of least dropped share plus noise at eight bins, or lower where noise could not be drawn."""
     power = noise_of(cost).power
@@ -776,7 +776,7 @@ def _drawable_cap(tree: Tree, cost: Cost) -> int:
     return max(1, noise_of(cost).counts_drawable(least))
 
 
-def _bins_of(choice: Choice, max_kmh: float, bins: BinsAsked) -> Bins:
+def _bins_of(choice: Choice, max_kmh: float, bins: RequestedBins) -> Bins:
     """The chosen number of equal bins, or else those with the configured edges."""
     if choice.bins or not isinstance(bins, tuple):
         return equal_bins(choice.bins, max_kmh, choice.zeros_apart)
@@ -896,7 +896,7 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
                 values[i] = row
         return values
 
-    def record(self, plan: CdfPlan, value: list[float], left_out: Integers = NOBODY) -> Cdf:  # noqa: ARG002
+    def record(self, plan: CdfPlan, value: list[float], left_out: Integers = EMPTY_PLATES) -> Cdf:  # noqa: ARG002
         """Its values at its edges; of the admitted plates, whatever the others are."""
         return Cdf(
             edges_kmh=plan.bins.edges_kmh,

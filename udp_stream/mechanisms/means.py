@@ -6,8 +6,8 @@ everything below is about values in 0..U, and `MeanPlan.value` adds the low end 
 
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
 the input: integers, plates and counts as in the plan. Guaranteed: the query's statistic changes by at most
-`sensitivity` when one plate's speeds change, by at most `moves[l]` when they are plate l's, and a private interval it
-may have used costs what `noise_cost` leaves of `cost`.
+`sensitivity` when one plate's speeds change, by at most `plate_sensitivities[l]` when they are plate l's, and a private
+interval it may have used costs what `noise_cost` leaves of `cost`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any
     private interval narrows it. `bias_bound` is the worst over all speeds in the range of |estimate without noise -
     sample mean|. Where the samples' weights add up to less than 1, `fill` has the rest, in quanta above the low end.
-    Plate by plate: `given` is how many of its first samples enter the statistic, `moves` by how much it alone can move
-    it; None where every plate is charged in full.
+    Plate by plate: `given` is how many of its first samples enter the statistic, `plate_sensitivities` by how much it
+    alone can move it; None where every plate is charged in full.
 
     >>> counts = SamplesPerPlate(np.array([4, 1]))
     >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
@@ -74,7 +74,7 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     cost: Cost
     cap: int
     given: Integers
-    moves: Integers | None
+    plate_sensitivities: Integers | None
     divisor: float
     sensitivity: int
     bias_bound: float
@@ -88,7 +88,7 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def noise_cost(self) -> Cost:
         """What the final noise may cost: all of `cost`, but where a private interval has half of it."""
-        if self.moves is not None:
+        if self.plate_sensitivities is not None:
             return self.cost
         return self.cost.with_nano(self.cost.nano - interval_cost(self.cost).nano)
 
@@ -119,26 +119,26 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def charges(self) -> Integers:
-        if self.moves is None:
+        if self.plate_sensitivities is None:
             return np.full(self.counts.plates, self.cost.nano, dtype=np.int64)
-        return charges_of(self.moves, self.sensitivity, self.cost)
+        return charges_of(self.plate_sensitivities, self.sensitivity, self.cost)
 
     def subset(self, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
         """The same statistic without the plates that were halted: the others give and move what they did.
 
         Each one's loss stays within its charge; the cost becomes the largest loss left.
         """
-        if self.moves is None:
+        if self.plate_sensitivities is None:
             raise ValueError("expected a plan whose plates are charged by what they move")
-        moves = self.moves[admitted]
-        sensitivity = max(1, int(moves.max()))  # noise is drawn even where no plate moves anything
+        plate_sensitivities = self.plate_sensitivities[admitted]
+        sensitivity = max(1, int(plate_sensitivities.max()))  # noise is drawn even where no plate moves anything
         return replace(
             self,
             counts=SamplesPerPlate(self.counts.by_plate[admitted]),
             given=self.given[admitted],
-            moves=moves,
+            plate_sensitivities=plate_sensitivities,
             sensitivity=sensitivity,
-            cost=cost_within(moves, sensitivity, self.charges[admitted], self.cost),
+            cost=cost_within(plate_sensitivities, sensitivity, self.charges[admitted], self.cost),
             **changes,
         )
 
@@ -203,7 +203,7 @@ def interval_cost(cost: Cost) -> Cost:
     return cost.with_nano(cost.nano // 2)
 
 
-class Projected(MeanMechanism):
+class ProjectedMean(MeanMechanism):
     """The mechanisms that project, each to its own private interval; every plate is charged in full.
 
     >>> plan = Levy().plan(SamplesPerPlate(np.array([2, 2])), Cost("pure", 10**9), Range(0, 100), "best-fit")
@@ -381,16 +381,16 @@ class ArrayAveraging(MeanMechanism):
         if grouping == "best-fit":
             arrays, given = best_fit(counts, cap), np.minimum(counts.by_plate, cap)
             # the floor of a mean moves by at most the ceiling of what the mean moves by
-            moves = -(-width * given // arrays.filled.take(arrays.of_plate))
+            plate_sensitivities = -(-width * given // arrays.filled.take(arrays.of_plate))
             divisor, sensitivity = arrays.count, width
             excess = float(np.add.reduce(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total)))
         else:
             given = wrap_around_given(counts, cap)
-            moves = width * given
+            plate_sensitivities = width * given
             divisor, sensitivity = int(given.sum()), width * cap
             excess = 1 - divisor / counts.total
         public = self.name, grouping, counts, range, cost, cap, given
-        return MeanPlan(*public, moves, divisor, sensitivity, width * excess, arrays=arrays)
+        return MeanPlan(*public, plate_sensitivities, divisor, sensitivity, width * excess, arrays=arrays)
 
     def worst_case_cap(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> int:
         """The cap of least `error_bound`, the smallest of equal ones; of all, or above `CAPS_MAX` of as many.
@@ -451,7 +451,7 @@ def concentration_radius(plan: MeanPlan) -> int:
     return math.ceil(plan.range.width * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
 
 
-class Levy(Projected):
+class Levy(ProjectedMean):
     """Projection around a private median (arXiv 2401.15906, Section III-D), whose bin costs eps/2; the mean eps/2.
 
     Bins of width tau over [0, U]; penalty of a bin: max(#means in bins to its left, #to its right), which one array
@@ -512,7 +512,7 @@ def quantile_intervals(
     return np.minimum(one, other), np.maximum(one, other)
 
 
-class FixedQuantile(Projected):
+class FixedQuantile(ProjectedMean):
     """Between the 0.1 and 0.9 quantiles of the array means.
 
     >>> import os
@@ -530,7 +530,7 @@ class FixedQuantile(Projected):
         return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
 
 
-class EpsQuantile(Projected):
+class EpsQuantile(ProjectedMean):
     """Between the ceil(2/eps)-th smallest and largest array mean (after Amin et al., ICML 2019, Section 3).
 
     >>> import os
@@ -562,13 +562,13 @@ class EpsQuantile(Projected):
 #   rho the expected size of noise for a sensitivity of one, 1 / sqrt(pi rho), stands for 1 / eps.
 
 
-class Optimal(CappedSum):
+class OptimalCappedSum(CappedSum):
     """Capped sum with a public fill. With fewer than k plates the constant alone would be better in the worst case.
 
     In that case the cap is the smallest count; the error bound then exceeds `max(c, U - c)`.
 
     >>> counts = SamplesPerPlate(np.array([9, 3, 3, 1]))
-    >>> plan = Optimal().plan(counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> plan = OptimalCappedSum().plan(counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
     >>> plan.cap, plan.used_samples, plan.fill, plan.bias_bound  # the second largest count; 6 of 16 are filled by 50
     (3, 10, 50, 18.75)
     """
@@ -603,7 +603,7 @@ class Optimal(CappedSum):
 
 MECHANISMS: dict[str, MeanMechanism] = {
     mechanism.name: mechanism
-    for mechanism in (Baseline(), ArrayAveraging(), Levy(), FixedQuantile(), EpsQuantile(), Optimal())
+    for mechanism in (Baseline(), ArrayAveraging(), Levy(), FixedQuantile(), EpsQuantile(), OptimalCappedSum())
 }
 """By the names of the configuration."""
 

@@ -459,7 +459,7 @@ class Measure:
         return {name: self.implied_epsilon(amount, delta) for name, amount in found.items()}
 
 
-class Concentrated(Measure):
+class ConcentratedMeasure(Measure):
     """The rho of zero-concentrated differential privacy, whose charges go by squares.
 
     >>> MEASURES["zcdp"].price_nano(2 * 10**9), MEASURES["zcdp"].epsilon_of_price(2 * 10**9)
@@ -493,7 +493,7 @@ RHO_NANO_MIN = 500
 
 MEASURES: dict[str, Measure] = {
     "pure": Measure(),
-    "zcdp": Concentrated("zcdp", "rho", " in rho", DiscreteGaussian(), RHO_NANO_MIN),
+    "zcdp": ConcentratedMeasure("zcdp", "rho", " in rho", DiscreteGaussian(), RHO_NANO_MIN),
 }
 """By name."""
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.around import AROUND
 from udp_stream.mechanisms.base import (
-    NOBODY,
+    EMPTY_PLATES,
     CompareAt,
     Grouping,
     NoisyValue,
@@ -25,7 +25,15 @@ from udp_stream.mechanisms.base import (
     noisy_integers,
 )
 from udp_stream.mechanisms.cdf import CdfStatistic
-from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Mean, MeanPlan, Optimal, mean_columns
+from udp_stream.mechanisms.means import (
+    MECHANISMS,
+    ArrayAveraging,
+    Baseline,
+    Mean,
+    MeanPlan,
+    OptimalCappedSum,
+    mean_columns,
+)
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, expected_noise, interval95, lattice_of, noise_of
 from udp_stream.mechanisms.variance import VarianceStatistic
 from udp_stream.units import QUANTA_PER_KMH
@@ -76,7 +84,11 @@ class Accuracy(NamedTuple):
 
 
 def accuracy_of(
-    plan: MeanPlan, noisy: float, noise: float, left_out: Integers = NOBODY, projected_to: tuple[int, int] | None = None
+    plan: MeanPlan,
+    noisy: float,
+    noise: float,
+    left_out: Integers = EMPTY_PLATES,
+    projected_to: tuple[int, int] | None = None,
 ) -> Accuracy:
     """Of a noisy mean in quanta with noise of this expected size (above 0), and the private interval if there was one.
 
@@ -144,7 +156,7 @@ def _clipped(
 _erf = np.vectorize(erf, otypes=[float])
 
 
-def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
+def spread(plan: MeanPlan, left_out: Integers = EMPTY_PLATES) -> float:
     """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta; unprojected."""
     return _with_fill(plan, *_scattered(plan, left_out))
 
@@ -167,7 +179,7 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
     weight: Floats | float = 1 / plan.divisor
     if plan.arrays is not None:
         weight = weight / plan.arrays.filled.take(plan.arrays.of_plate)
-    elif plan.moves is None:
+    elif plan.plate_sensitivities is None:
         weight = weight / plan.cap
     of_plate = weight * given
     # `add.reduce` is what `sum` calls, in less than half the time; a slot asks for some hundred thousand of these.
@@ -243,7 +255,7 @@ def plan_automatic(
     baseline = Baseline().plan(counts, *asked)
     if compare_at == "charge":
         return baseline
-    optimal = Optimal().plan(counts, *asked)
+    optimal = OptimalCappedSum().plan(counts, *asked)
     allowed = EXACT * max(range.width / 2, optimal.error_bound)
     plans = [baseline, optimal]
     for cap in averaging_caps(counts, cost, grouping, allowed / range.width):
@@ -260,11 +272,11 @@ def plan_automatic(
 
 def _mean_share(plan: MeanPlan) -> float:
     """Which part of the cost a plate is charged, on average over the HAT's plates; 1 where each pays all."""
-    if plan.moves is None:
+    if plan.plate_sensitivities is None:
         return 1.0
     if plan.noise.power == 1:
-        return int(np.add.reduce(plan.moves)) / plan.moves.size / plan.sensitivity
-    return float(((plan.moves / plan.sensitivity) ** plan.noise.power).mean())
+        return int(np.add.reduce(plan.plate_sensitivities)) / plan.plate_sensitivities.size / plan.sensitivity
+    return float(((plan.plate_sensitivities / plan.sensitivity) ** plan.noise.power).mean())
 
 
 def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allowed: float) -> list[int]:
@@ -313,7 +325,7 @@ def expected_error(plan: MeanPlan, bits: Bits) -> float:
     `_projected` takes it, around means anywhere in [0, U] alike.
     """
     width = plan.range.width
-    if plan.moves is not None:
+    if plan.plate_sensitivities is not None:
         return plan.noise.clamped_error(plan.noise_bound, spread(plan), width)
     rng, counts = np.random.default_rng(0), plan.counts.by_plate
     samples = []
@@ -368,7 +380,7 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
         lattice = lattice_of(asked.sensitivity, plan.noise_cost)
         return Query.of_one(asked.statistic, lattice, asked.projected_to)
 
-    def record(self, plan: MeanPlan, value: NoisyValue, left_out: Integers = NOBODY) -> Mean:
+    def record(self, plan: MeanPlan, value: NoisyValue, left_out: Integers = EMPTY_PLATES) -> Mean:
         others, noisy, scale = int(left_out.sum()) if left_out.size else 0, value.value, value.scale
         bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
         error, low, high = accuracy_of(plan, noisy, scale, left_out, value.projected_to)

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
-    NOBODY,
+    EMPTY_PLATES,
     Choice,
     NoisyValue,
     NonNegative,
@@ -190,8 +190,8 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     """
     given = np.minimum(plan.counts.by_plate, plan.cap)
     k = np.minimum(given, plan.kept // 2)
-    moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.range.width**2
-    return moves
+    plate_sensitivities: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.range.width**2
+    return plate_sensitivities
 
 
 class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -244,14 +244,14 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyValue]):
         """The same cap; as shares g (G - g) change with G, the cost is lowered until no plate's exceeds its charge."""
         counts = SamplesPerPlate(plan.counts.by_plate[admitted])
         final = plan_variance(counts, plan.cost, plan.range, min(plan.cap, counts.largest))
-        moves, charges = plate_sensitivity(final), plan.charges[admitted]
-        return replace(final, cost=cost_within(moves, final.sensitivity, charges, plan.cost))
+        plate_sensitivities, charges = plate_sensitivity(final), plan.charges[admitted]
+        return replace(final, cost=cost_within(plate_sensitivities, final.sensitivity, charges, plan.cost))
 
     def query(self, plan: VariancePlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         asked = variance_query(plan, samples)
         return Query.of_one(asked.statistic, lattice_of(asked.sensitivity, plan.cost))
 
-    def record(self, plan: VariancePlan, value: NoisyValue, left_out: Integers = NOBODY) -> Variance:
+    def record(self, plan: VariancePlan, value: NoisyValue, left_out: Integers = EMPTY_PLATES) -> Variance:
         among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
         value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value.value, value.scale, among_all))
         return Variance(

@@ -117,7 +117,7 @@ def clip_widths(
     `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip among about so many. A width is the
     one where noise and what is hidden, squares both, have the least sum.
     """
-    deviation, steps = np.minimum(off_kmh, DEVIATION_MAX), _STEPS if hats is None else _STEPS_IN_BALL
+    deviation, steps = np.minimum(off_kmh, DEVIATION_MAX), _STEPS if hats is None else _STEPS_JOINT
     scatter, noise = scales_of(pings, first, costs)
     at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * steps).astype(np.int64)
     shared = np.ones(at.size) if hats is None else hats
@@ -188,7 +188,7 @@ def _integral(upto: Floats) -> Floats:
 HATS: Final = (1, 2, 3, 5, 9, 13)
 """Numbers of HATs of a plate for which gains are tabulated: the nearest is taken."""
 
-_STEPS_IN_BALL = 4
+_STEPS_JOINT = 4
 """The table has q from 0 to 4 in quarters."""
 
 _OWN, _OWN_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
@@ -246,7 +246,7 @@ def _others(hats: int) -> tuple[Floats, Floats]:
     return 2 * _OTHERS, _OTHERS_WEIGHTS * _OTHERS**power / factorial(power)
 
 
-# What a clip lets through of a HAT that is off by any amount, for estimates (`forecast/news.py`). Lengths are in
+# What a clip lets through of a HAT that is off by any amount, for estimates (`forecast/anomalies.py`). Lengths are in
 # standard deviations of plates around their HAT, as forecast.
 
 _RESPONSE_STEPS, _RESPONSE_MAX = 8, 24

@@ -14,7 +14,7 @@ from udp_stream.pings.decode import Box, Reason, Refusal
 from udp_stream.pings.found import Record, flat, shown_names
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.mapping import dotted, json_path
-from udp_stream.pings.mends import WANTED, form_of, is_missing, kind_of, mend_of, numbers_of
+from udp_stream.pings.repairs import WANTED, form_of, is_missing, kind_of, numbers_of, repair_of
 from udp_stream.pings.texts import UNREADABLE, delimited, frame_of, trim, value_of
 from udp_stream.pings.time_forms import found_time_form
 
@@ -221,8 +221,10 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
     if values and all(map(is_missing, values)) and not all(value is None for value in values):
         return f"found a word for a missing value, wanted {WANTED[field]}"
     is_scaled = reason == Reason.COORDINATES_OUT_OF_RANGE and min(map(abs, numbers_of(values)), default=0) > _SCALED
-    mend = ": scaled? `udp-stream init FILE` says how to divide them" if is_scaled else mend_of(field, steps, values)
-    return f"found {form_of(values)}, wanted {WANTED[field]}{mend}"
+    repair = (
+        ": scaled? `udp-stream init FILE` says how to divide them" if is_scaled else repair_of(field, steps, values)
+    )
+    return f"found {form_of(values)}, wanted {WANTED[field]}{repair}"
 
 
 def _look_exchanged(records: Sequence[Record], form: FeedForm, box: Box) -> bool:

@@ -26,15 +26,15 @@ from udp_stream.pings.mapping import (
     first_element,
     steps_of,
 )
-from udp_stream.pings.mends import (
+from udp_stream.pings.repairs import (
     SHARE_MIN,
     WANTED,
     Value,
     form_of,
     is_missing,
-    mend_of,
     numbers_of,
     pair_in_text,
+    repair_of,
     scaled_degrees,
 )
 from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, found_time_form
@@ -165,7 +165,7 @@ def found_mapping(
             fitting = formed if len(formed) == 1 else []
         if fitting:
             paths[field] = fitting[0]
-    doubt = "" if {"longitude", "latitude"} & {*paths} else _places(values, paths)
+    quality_warning = "" if {"longitude", "latitude"} & {*paths} else _places(values, paths)
     more: dict[str, Any] = {}
     times = [record.get(paths["time"]) for record in records] if "time" in paths else []
     form = found_time_form(values[paths["time"]]) if times else None
@@ -193,8 +193,8 @@ def found_mapping(
         names = names if any(NO_NAME in clause for clause in missing) else []
         raise ValueError("".join(f"\n  {clause}" for clause in missing + names))
     keys: dict[str, Any] = {field: dotted(path) for field, path in paths.items()} | more
-    doubts = [one for one in (doubt, of_plate) if one]
-    return FeedMapping(**keys, time_format=form.time_format, zone=None), form, doubts
+    quality_warnings = [one for one in (quality_warning, of_plate) if one]
+    return FeedMapping(**keys, time_format=form.time_format, zone=None), form, quality_warnings
 
 
 _DATE = re.compile(
@@ -321,15 +321,15 @@ def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = ""
     ago = [one for one in _ranked(values, "ago", {}) if field == "time" and path is None]
     if ago:
         return f"time: found seconds at {dotted(ago[0])}, and no time of the message that they count back from"
-    if path is not None and field in ("longitude", "latitude") and (mend := _scaled(values, delimiter)):
-        return f"{field}: {mend}"
+    if path is not None and field in ("longitude", "latitude") and (repair := _scaled(values, delimiter)):
+        return f"{field}: {repair}"
     if path is None and field in ("longitude", "latitude") and (pair := pair_in_text(values, not delimiter)):
         return f"{field}: {pair}"
     found = NO_NAME if path is None else f"{form_of(values[path])} at {dotted(path)}"
-    mend = "" if path is None else mend_of(field, path, values[path])
+    repair = "" if path is None else repair_of(field, path, values[path])
     varies = field == "plate" and path is not None and _fits("plate", values[path])
     found += ", which varies within a vehicle" if varies else ""
-    return f"{field}: found {found}, wanted {WANTED[field]}{mend}"
+    return f"{field}: found {found}, wanted {WANTED[field]}{repair}"
 
 
 def has_speeds(records: Sequence[Record]) -> bool:

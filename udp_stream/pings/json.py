@@ -595,7 +595,7 @@ def joined_plates(*columns: Iterable[str]) -> list[str]:
     return plates
 
 
-class Single(NamedTuple):
+class SinglePing(NamedTuple):
     """What `feed` needs of a ping: the plate, the time as it stands, the length of the speed."""
 
     plate: str
@@ -603,7 +603,7 @@ class Single(NamedTuple):
     speed_bytes: int
 
 
-def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
+def single_ping(message: bytes, mapping: FeedMapping) -> SinglePing | None:
     """The message as a ping of a plate; None for any other message."""
     text = finite(trim(message))
     pieces, steps = _Pieces(Raw(text)), mapping.steps
@@ -625,7 +625,7 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
         rest = [pieces.find(path) for path in mapping.times[1:]]
         texts = [str(msgspec.json.decode(part)) if part is not None else "" for part in rest]
         (time,) = joined_times([[str(time)], *([text] for text in texts)], mapping.time_format)
-    return Single(plate, time, speed_bytes) if plate.strip() else None
+    return SinglePing(plate, time, speed_bytes) if plate.strip() else None
 
 
 @dataclass(frozen=True, slots=True)

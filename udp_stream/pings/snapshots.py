@@ -214,7 +214,7 @@ def _read_single(
 
 
 SINGLE = PingFormat(_read_single, JSON.split)
-"""Single pings of such messages, made by `Unrepeated`: as JSON; and a message that could not be opened, as it is."""
+"""Single pings of such messages, made by `RepeatFilter`: as JSON; and a message that could not be opened, as it is."""
 
 
 def gtfs_formats(form: FeedForm) -> tuple[PingFormat, PingFormat]:
@@ -335,14 +335,14 @@ class _Plate:
             self.pings = {key: seen for key, seen in self.pings.items() if seen[1] > oldest}
 
 
-class Unrepeated:
+class RepeatFilter:
     """The new pings of snapshots, given in the order of their times. A snapshot of more than `max_bytes` or `max_pings`
     is refused.
 
     `counts`: how many pings were `read`, `repeats`, or `refused` by the format; and the notes of the format.
     `unreadable`: why nothing of the last snapshot could be read; it is handed on even so.
 
-    >>> once = Unrepeated(JSON, max_bytes=1000, max_pings=10)
+    >>> once = RepeatFilter(JSON, max_bytes=1000, max_pings=10)
     >>> ping = b'{"license_plate":"A1","observationDateTime":"now","speed":5,"location":{"coordinates":[72.5,21.25]}}'
     >>> once.take(b"[" + ping + b", 7]")  # doctest: +ELLIPSIS
     [b'{"license_plate":"A1",...,"location":{"coordinates":[72.5,21.25],"type":"Point"},"speed":5.0}', b'7']
@@ -375,7 +375,7 @@ class Unrepeated:
         positions, new = self._new_pings(snapshot, batch)
         if refused:
             digests = [blake2b(piece, digest_size=16).digest() for _, piece in refused]
-            others = self._new([(_NOBODY, digest, None) for digest in digests])
+            others = self._new([(_EMPTY_PLATES, digest, None) for digest in digests])
             self.counts["repeats"] += len(refused) - len(others)
             both = [*zip(positions, new, strict=True), *(refused[at] for at in others)]
             new = [message for _, message in sorted(both, key=itemgetter(0))]
@@ -474,7 +474,7 @@ def _beginnings(value: Any) -> Any:
     return value[:_TEXT_MAX] if isinstance(value, str) else value
 
 
-_NOBODY = ""
+_EMPTY_PLATES = ""
 """Instead of the plate of a piece that is refused."""
 
 

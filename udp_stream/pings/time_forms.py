@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from udp_stream.pings.decode import YEAR_2000_MS, YEAR_2100_MS
-from udp_stream.pings.mends import SHARE_MIN, Value
+from udp_stream.pings.repairs import SHARE_MIN, Value
 from udp_stream.pings.times import (
     EPOCHS,
     ISO,

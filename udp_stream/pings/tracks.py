@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.mapping import SECONDS_AGO, Path
-from udp_stream.pings.mends import Value, is_missing, numbers_of
+from udp_stream.pings.repairs import Value, is_missing, numbers_of
 from udp_stream.pings.times import NO_TIME, TimeValue, read_times
 
 JUMP_KMH, _METRES_PER_DEGREE = 200, 111_195

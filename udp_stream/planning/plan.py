@@ -15,8 +15,8 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.around import AROUND, FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.base import (
-    AroundForecast,
     CompareAt,
+    ForecastClipTerms,
     PublicSettings,
     SamplesPerPlate,
     StatisticPlan,
@@ -79,7 +79,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         require_measure(self.measure)
 
     @property
-    def in_ball(self) -> bool:
+    def is_jointly_clipped(self) -> bool:
         """Whether a plate shares one clip among HATs of the slot."""
         return any(one.around is not None and one.around.ball for one in self.statistics)
 
@@ -103,17 +103,17 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return self.nano_of("mean")
 
     def nano_of(self, statistic: str) -> int:
-        one = self.asked_of(statistic)
+        one = self.requested_terms(statistic)
         return 0 if one is None else one.epsilon_nano
 
-    def asked_of(self, statistic: str) -> StatisticTerms | None:
+    def requested_terms(self, statistic: str) -> StatisticTerms | None:
         return next((one for one in self.statistics if one.statistic == statistic), None)
 
     def select_offered(self, values: Integers) -> Integers:
         """The values of the rows that contribute; no copy is made if all do."""
         if not self.kept and all(one.around is None for one in self.statistics):
             return values
-        kept = self.rows_kept(values.size)
+        kept = self.contributing_rows(values.size)
         return values if kept.all() else values[kept]
 
     def restore_rows(self, offered: Integers, rows: int) -> Integers:
@@ -121,10 +121,10 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         if offered.size == rows:
             return offered
         values = np.zeros(rows, dtype=np.int64)
-        values[self.rows_kept(rows)] = offered
+        values[self.contributing_rows(rows)] = offered
         return values
 
-    def rows_kept(self, rows: int) -> NDArray[np.bool_]:
+    def contributing_rows(self, rows: int) -> NDArray[np.bool_]:
         """Which of that many rows contribute; none if the terms are of another number of rows."""
         kept = np.full(rows, not self.kept)
         if self.kept and len(self.kept) == -(-rows // 8):
@@ -280,7 +280,7 @@ def plan_hat(by_plate: Integers, terms: Terms, policy: Policy) -> HatPlan:
     return HatPlans(policy.public).plan_hat(by_plate, terms)
 
 
-_Key = tuple[bytes, str, AroundForecast | None]
+_Key = tuple[bytes, str, ForecastClipTerms | None]
 
 
 class HatPlans:

@@ -20,7 +20,7 @@ import numpy as np
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
-from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, Levels, PublicSettings, Range
+from udp_stream.mechanisms.base import Branching, Cap, Levels, PublicSettings, Range, RequestedBins
 from udp_stream.mechanisms.noise import MEASURES, Floats, Integers, Measure
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
@@ -392,7 +392,7 @@ Mean = Literal[
 Grouping = Literal["best-fit", "wrap-around"]
 Suppression = Literal["off", "chop-user"]
 CountsReleased = Literal["all", "none"]
-CdfAsked = Literal["auto", "tree", "smoothed", "off"]
+RequestedCdf = Literal["auto", "tree", "smoothed", "off"]
 SpeedFrom = Literal["field", "movement"]
 
 _FIRST = "mean", "variance", "cdf"
@@ -428,7 +428,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     mean: Mean
     grouping: Grouping
     prices: dict[str, int | None]
-    bins: BinsAsked
+    bins: RequestedBins
     min_plates: int
     neighbours: str = "swap-values"
     accounting: str = "pure"
@@ -437,7 +437,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     hats_max: int = 0
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
-    cdf: CdfAsked = "auto"
+    cdf: RequestedCdf = "auto"
     source: tuple[tuple[str, str], ...] = ()
     branching: Branching = "auto"
     cap: Cap = "median"
@@ -520,7 +520,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return not asked or (asked == {"cdf"} and self.has_automatic_trees)
 
     @cached_property
-    def in_balls(self) -> bool:
+    def has_joint_clips(self) -> bool:
         """Whether a plate's HATs of a slot share one clip."""
         return self.forecasts and self.accounted.measure.noise.power == 2
 

@@ -91,7 +91,7 @@ class Accounting:
         return f"{amount} (epsilon {_with_delta(nano, delta)})" if self.has_delta else amount
 
 
-class Approximate(Accounting):
+class ApproximateAccounting(Accounting):
     """Promises an epsilon with a delta: its budget is the largest rho that implies them.
 
     >>> ACCOUNTINGS["approximate"].promised(1_539_278_763, 1e-6)
@@ -111,7 +111,7 @@ class Approximate(Accounting):
 ACCOUNTINGS: dict[str, Accounting] = {
     "pure": Accounting(MEASURES["pure"], "budget.epsilon", "Pure DP", has_delta=False),
     "zcdp": Accounting(MEASURES["zcdp"], "budget.rho", "zCDP"),
-    "approximate": Approximate(MEASURES["zcdp"], "budget.epsilon", "Approximate DP"),
+    "approximate": ApproximateAccounting(MEASURES["zcdp"], "budget.epsilon", "Approximate DP"),
 }
 """By the value of `budget.accounting`; the last of a measure stands for it where settings say another measure."""
 

@@ -22,7 +22,7 @@ from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
-from udp_stream.mechanisms.base import AroundForecast, StatisticPlan, StatisticTerms
+from udp_stream.mechanisms.base import ForecastClipTerms, StatisticPlan, StatisticTerms
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, expected_noise
@@ -89,12 +89,12 @@ class SlotPlan:
     @property
     def is_measured(self) -> bool:
         """Whether all plates' speeds are measured before any HAT is drawn."""
-        return self.in_balls or self.city is not None
+        return self.has_joint_clips or self.city is not None
 
     @property
-    def in_balls(self) -> bool:
+    def has_joint_clips(self) -> bool:
         """Whether any of its HATs is released with factors of the plates' clips (`mechanisms/around.py`)."""
-        return any(one.in_ball for one in self.terms)
+        return any(one.is_jointly_clipped for one in self.terms)
 
     @classmethod
     def empty(cls, counts: SlotCounts) -> SlotPlan:
@@ -123,11 +123,11 @@ class SlotPlan:
     def charged_rows(self, hat: int) -> Integers:
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
-    def hats_in_balls(self, counts: SlotCounts) -> dict[bytes, int]:
+    def jointly_clipped_hats(self, counts: SlotCounts) -> dict[bytes, int]:
         """In how many HATs that share its clip each plate was charged; HATs unknown to the plan do not count."""
         hats: dict[bytes, int] = {}
         for hat, at in enumerate(self.find_hats(counts)):
-            if at is not None and self.terms[at].in_ball:
+            if at is not None and self.terms[at].is_jointly_clipped:
                 for plate in counts.plate[counts.rows(hat)][self.charged_rows(at) > 0].tolist():
                     hats[counts.plates[plate]] = hats.get(counts.plates[plate], 0) + 1
         return hats
@@ -200,7 +200,7 @@ HEAD_START = 20
 PLATES_MIN = 3
 """A mean around a forecast of fewer plates tells less than its counts do."""
 
-TOLD_MIN = 0.2
+EXPLAINED_MIN = 0.2
 """The least share of the variance as usual that a release has to take away (docs/measurements.md)."""
 
 ADMITTED_MIN = 0.5
@@ -228,35 +228,37 @@ def terms_around(
     enough = np.flatnonzero(is_enough).tolist()
     rows = counts.each_rows()
     by_plate = [counts.count[rows[hat]] for hat in enough]
-    arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
-    usual = (forecast.variance + forecast.rest).tolist()
+    arounds = [
+        ForecastClipTerms.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough
+    ]
+    usual = (forecast.variance + forecast.unexplained).tolist()
     of_enough = [prices[hat] for hat in enough], [usual[hat] for hat in enough]
     means = dict(zip(enough, _means(by_plate, arounds, *of_enough, policy, plans), strict=True))
-    terms, worth = [], np.zeros(counts.cells.size)
+    terms, utility = [], np.zeros(counts.cells.size)
     paced = _paced_nano(in_period, forecast.ahead, policy)
-    for hat, foretold in enumerate(forecasts):
+    for hat, hat_forecast in enumerate(forecasts):
         if hat not in means:
-            terms.append(Terms(withheld="few_plates", forecast=foretold))
+            terms.append(Terms(withheld="few_plates", forecast=hat_forecast))
             continue
         mean, here = means[hat], counts.count[rows[hat]]
-        told = _told(usual[hat], mean.variance)
-        others = _other_nanos(mean, foretold.deviation, here, policy, plans)
-        if not any(others.values()) and (here.size < PLATES_MIN or told < TOLD_MIN):
-            terms.append(Terms(withheld="uninformative", forecast=foretold))
+        explained = _explained(usual[hat], mean.variance)
+        others = _other_nanos(mean, hat_forecast.deviation, here, policy, plans)
+        if not any(others.values()) and (here.size < PLATES_MIN or explained < EXPLAINED_MIN):
+            terms.append(Terms(withheld="uninformative", forecast=hat_forecast))
             continue
-        worth[hat] = told * usual[hat] * int(here.sum()) / int(mean.plan.charges.sum())
+        utility[hat] = explained * usual[hat] * int(here.sum()) / int(mean.plan.charges.sum())
         least = ceil(ADMITTED_MIN * here.size)
-        asked = _asked(mean.asked, others, foretold, policy)
+        asked = _asked(mean.asked, others, hat_forecast, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
         terms.append(struct_replace(asked, admitted_min=least, allowance_nano=allowance))
     # Stable, so that equal ones have the same order everywhere.
-    order = np.argsort(-worth, kind="stable")
+    order = np.argsort(-utility, kind="stable")
     _lower_prices(terms, order.tolist(), counts, balance, policy, plans)
     turns = np.argsort(order, kind="stable").tolist()
     return [struct_replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
 
 
-def _told(variance: float, error: float) -> float:
+def _explained(variance: float, error: float) -> float:
     """The share of a variance that a release with this error takes away, both in km2/h2."""
     return variance / (variance + error)
 
@@ -298,7 +300,7 @@ def terms_of_typical(by_plate: Integers, policy: Policy, plans: HatPlans) -> Ter
     rest = float(mean_variance(by_plate, np.zeros_like(by_plate), 1)[0])
     cost = price_nano(policy)
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
-    around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
+    around = ForecastClipTerms.of(typical, np.full(by_plate.size, typical), width)
     (mean,) = _means([by_plate], [around], [cost], [CITY_SD**2 + rest], policy, plans)
     return _asked(mean.asked, _other_nanos(mean, CITY_SD, by_plate, policy, plans), None, policy)
 
@@ -307,7 +309,7 @@ def _widths(
     counts: SlotCounts, forecasts: Sequence[HatForecast], costs: Sequence[Cost], policy: Policy
 ) -> list[ClipWidth]:
     rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
-    if policy.in_balls:
+    if policy.has_joint_clips:
         return clip_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
     return clip_widths(*rows, off_kmh, costs)
 
@@ -329,7 +331,7 @@ class _Mean(NamedTuple):
 
 
 def _means(
-    by_plate: Sequence[Integers], arounds: Sequence[AroundForecast], costs_nano: Sequence[int],
+    by_plate: Sequence[Integers], arounds: Sequence[ForecastClipTerms], costs_nano: Sequence[int],
     variances: Sequence[float], policy: Policy, plans: HatPlans,
 ) -> list[_Mean]:  # fmt: skip
     """Each HAT's mean around its forecast (`variances` as usual), or, if "auto", by a mechanism that errs less."""
@@ -349,7 +351,7 @@ def _mean(
     # tried: at U = 30 km/h it may err half as much, from U = 65 on next to never less.
     least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
     # Else nothing is released, whatever mechanism errs least.
-    is_enough = not policy.is_only_mean or _told(usual, (least / QUANTA_PER_KMH) ** 2) >= TOLD_MIN
+    is_enough = not policy.is_only_mean or _explained(usual, (least / QUANTA_PER_KMH) ** 2) >= EXPLAINED_MIN
     if policy.mean == "auto" and least < error and is_enough:
         other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
         mean = plans.plan_statistic(by_plate, other)
@@ -397,7 +399,7 @@ def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
 
 
 def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
-    deviation, rest = forecast.deviation.tolist(), np.sqrt(forecast.rest).tolist()
+    deviation, rest = forecast.deviation.tolist(), np.sqrt(forecast.unexplained).tolist()
     priors = zip(forecast.prior.by_hat.tolist(), forecast.prior.features.tolist(), strict=True)
     return [
         HatForecast(round(mean, 3), round(off, 3), round(own, 3), (by_hat, *features))
@@ -454,9 +456,9 @@ def terms_from_counts(
     terms = slot_terms(counts, balance, in_period, policy, plans)
     if policy.suppression == "off":
         return terms
-    kept = kept_rows(counts, terms, policy)
+    kept = contribution_mask(counts, terms, policy)
 
-    def terms_of_kept() -> list[Terms]:
+    def contributing_terms() -> list[Terms]:
         left = slot_terms(counts.subset(kept), balance, in_period, policy, plans)
         return [
             one if one.withheld or kept[rows].all() else struct_replace(one, kept=np.packbits(kept[rows]).tobytes())
@@ -464,12 +466,12 @@ def terms_from_counts(
         ]
 
     if policy.hats_max:
-        return terms_of_kept()
+        return contributing_terms()
     limit = worst_cases(counts, terms, plans).max(axis=0, initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
             break
-        suppressed = terms_of_kept()
+        suppressed = contributing_terms()
         errors = worst_cases(counts, suppressed, plans)
         lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
         breaks = np.array(lost, dtype=bool) | (errors > limit).any(axis=1)
@@ -488,12 +490,12 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], plans: HatPlans) -> 
         by_plate = counts.count[rows]
         kept, total = of_hat.select_offered(by_plate), int(by_plate.sum())
         for at, (name, _) in enumerate(compared):
-            if not of_hat.withheld and (asked := of_hat.asked_of(name)) is not None:
+            if not of_hat.withheld and (asked := of_hat.requested_terms(name)) is not None:
                 found[hat, at] = STATISTICS[name].worst_case(plans.plan_statistic(kept, asked), total)
     return np.column_stack((found, (found / [unit for _, unit in compared]).sum(axis=1)))
 
 
-def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
+def contribution_mask(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
     """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone."""
     kept = np.ones(counts.plate.size, dtype=bool)
     # Without mean and variance, E is that of a mean for all of the HAT's charge.

@@ -321,7 +321,7 @@ class _Plates:
         fewer = -initially[by_hats]
         for level in range(self.before, floor, -1):
             plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
-            rows = self._kept_rows(plates).reshape(-1, level)
+            rows = self._contributing_rows(plates).reshape(-1, level)
             hardest_first = np.argsort(-self.errors.errors_without(rows).min(axis=1), kind="stable")
             for start in range(0, hardest_first.size, _BATCH):
                 for error, row, of_plate in self._turns(rows[hardest_first[start : start + _BATCH]]):
@@ -366,7 +366,7 @@ class _Plates:
         self._changed.add(self.errors.rows.hat[row])
         self.errors.suppress(row)
 
-    def _kept_rows(self, plates: Integers) -> Integers:
+    def _contributing_rows(self, plates: Integers) -> Integers:
         """The kept rows of these plates, plate by plate in ascending order, each plate's in ascending order."""
         asked = np.zeros(self.plates, dtype=bool)
         asked[plates] = True

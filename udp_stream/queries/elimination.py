@@ -3,8 +3,8 @@
 *Adaptive Privacy Budgeting* (Liang and Yi), Algorithms 4 and 5, in the local model. A plate's budget for the query is
 split over rounds. In each round the plates that are still in give a noisy value, and are charged for that round.
 
-* `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
-* `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
+* `BandRule(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
+* `NearestRule(k)`, PIE-k: a plate leaves once k others are surely nearer.
 * `EVERYONE`: no plate leaves. With one round, the baselines BM0 and BM1.
 
 "Surely" means with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3): each of the c rounds
@@ -99,7 +99,7 @@ class Split:
         return tuple(accumulate(self.shape))
 
 
-class Parts(NamedTuple):
+class RoundParts(NamedTuple):
     """Of some plates in one round: charges in nano-units, and the noise's scale t/s in steps."""
 
     charge: Integers
@@ -112,27 +112,28 @@ class Parts(NamedTuple):
 
 
 class Tariff:
-    """The parts of every plate's budget, round by round; a unit of distance moves values by at most `moves` steps.
+    """The parts of every plate's budget, round by round; a unit of distance moves values by at most `sensitivity`
+    steps.
 
-    >>> tariff = Tariff("pure", Split.even(2), np.array([20, 10, 20]) * 10**9, moves=16_000, dimensions=2)
+    >>> tariff = Tariff("pure", Split.even(2), np.array([20, 10, 20]) * 10**9, sensitivity=16_000, dimensions=2)
     >>> tariff.parts(0, np.array([1, 2])).charge.tolist()
     [5000000000, 10000000000]
 
     Raises ValueError for a budget with a part that is too small for its noise to be drawn.
     """
 
-    def __init__(self, measure: str, split: Split, budgets_nano: Integers, moves: int, dimensions: int) -> None:
+    def __init__(self, measure: str, split: Split, budgets_nano: Integers, sensitivity: int, dimensions: int) -> None:
         distinct, self._of = np.unique(budgets_nano, return_inverse=True)
         self._charge = split.parts_of_each(distinct)
         charges, place = np.unique(self._charge, return_inverse=True)
         if (charges < 1).any():  # a round that is charged nothing must draw nothing
             raise ValueError(f"expected at least one nano-unit for each of {split.rounds} rounds")
-        scales = [scale_of(moves, Cost(measure, charge), dimensions) for charge in charges.tolist()]
+        scales = [scale_of(sensitivity, Cost(measure, charge), dimensions) for charge in charges.tolist()]
         self._scale = np.array(scales, np.int64).reshape(-1, 2)[place.reshape(self._charge.shape)]
 
-    def parts(self, round_: int, plates: Integers) -> Parts:
+    def parts(self, round_: int, plates: Integers) -> RoundParts:
         rows = self._of[plates]
-        return Parts(self._charge[rows, round_], *self._scale[rows, round_].T)
+        return RoundParts(self._charge[rows, round_], *self._scale[rows, round_].T)
 
 
 IN, BELOW, ABOVE, REFUSED = 0, 1, 2, 3
@@ -140,11 +141,11 @@ IN, BELOW, ABOVE, REFUSED = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
-class Between:
+class BandRule:
     """A plate leaves below `low` or above `high`, in lattice steps; either may be infinite.
 
     >>> low, high = np.array([-9.0, -1.0, 4.0]), np.array([-5.0, 3.0, 6.0])  # what phi may be of three plates
-    >>> Between(0, 0).decide(low, high).tolist()
+    >>> BandRule(0, 0).decide(low, high).tolist()
     [1, 0, 2]
 
     Raises ValueError unless low <= high.
@@ -166,11 +167,11 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Smallest:
+class NearestRule:
     """A plate leaves once k plates are surely nearer.
 
     >>> low, high = np.array([1.0, 0.0, 6.0, 9.0]), np.array([3.0, 6.0, 8.0, 12.0])
-    >>> Smallest(2).decide(low, high).tolist()  # the third reaches as near as the second may be far
+    >>> NearestRule(2).decide(low, high).tolist()  # the third reaches as near as the second may be far
     [0, 0, 0, 2]
 
     Raises ValueError for k < 1.
@@ -194,13 +195,13 @@ class Smallest:
         return np.where(low > kth, ABOVE, IN).astype(np.int8)
 
 
-Rule = Between | Smallest
+Rule = BandRule | NearestRule
 
-EVERYONE = Between(-inf, inf)
+EVERYONE = BandRule(-inf, inf)
 
 
 @dataclass(frozen=True)
-class Due:
+class NextRound:
     """The plates of the next round, by index, and their charges in nano-units."""
 
     plates: Integers
@@ -224,7 +225,7 @@ class State:
     `status` is IN, BELOW, ABOVE or REFUSED; `weighed` the weighted sum of noisy values, `precision` the sum of weights,
     `sharpest` the largest 1/scale; `asked` rounds; `charged` nano-units; `survivors` counts plates after each round.
 
-    >>> begun = Budgeting("zcdp", np.array([10**9]), "point").elimination(np.ravel, EVERYONE, dimensions=1).begin()
+    >>> begun = QueryBudget("zcdp", np.array([10**9]), "point").elimination(np.ravel, EVERYONE, dimensions=1).begin()
     >>> begun.still_in.tolist(), begun.unknown, begun.survivors
     ([0], 0, ())
     """
@@ -263,7 +264,7 @@ class Elimination:
     >>> from udp_stream.queries.plane import Rectangle
     >>> from udp_stream.testing import seeded_bits
     >>> inside = PointNoise("zcdp", Rectangle(0, 0, 1000, 1000).signed_distance, 2, QUANTA_PER_KM)
-    >>> pie = Elimination(inside, np.full(3, 4 * 10**11), Split.even(2), Between(0, 0), beta0=0.05)
+    >>> pie = Elimination(inside, np.full(3, 4 * 10**11), Split.even(2), BandRule(0, 0), beta0=0.05)
     >>> where = np.array([[0, 0], [7900, 0], [160_000, 160_000]])
     >>> state = pie.begin()
     >>> while (due := pie.due(state)) is not None:  # charge, draw, record, go on
@@ -296,7 +297,7 @@ class Elimination:
     @cached_property
     def _tariff(self) -> Tariff:
         kind = self.privatised
-        return Tariff(kind.measure, self.split, self.budgets_nano, kind.moves, kind.dimensions)
+        return Tariff(kind.measure, self.split, self.budgets_nano, kind.sensitivity, kind.dimensions)
 
     def begin(self) -> State:
         # Columns may share an array: `advance` copies.
@@ -304,18 +305,18 @@ class Elimination:
         weighed = np.zeros((n, self.privatised.dimensions))
         return State(0, np.zeros(n, np.int8), weighed, nothing, nothing, count, count, ())
 
-    def due(self, state: State) -> Due | None:
+    def due(self, state: State) -> NextRound | None:
         plates = state.still_in
         if state.rounds == self.split.rounds or plates.size <= self.rule.enough:
             return None
-        return Due(plates, self._tariff.parts(state.rounds, plates).charge)
+        return NextRound(plates, self._tariff.parts(state.rounds, plates).charge)
 
     def draw(self, state: State, plates: Integers, positions: Integers, bits: Bits, noise: Draw | None = None) -> Round:
         """The next round's noisy values, of plates that were charged for it; positions have a row for each plate.
 
         `noise` replaces `draw_radial`. Raises ValueError for a plate that is not asked.
         """
-        self._require_asked(state, plates)
+        self._require_query(state, plates)
         values, kind = self.privatised.values(positions), self.privatised
         if values.shape != (plates.size, kind.dimensions):
             raise ValueError(f"expected {plates.size} positions of {kind.dimensions} dimensions, got {values.shape}")
@@ -324,7 +325,7 @@ class Elimination:
 
     def advance(self, state: State, found: Round) -> State:
         """The state after a round. Asked plates that are missing in it were not admitted. Its decisions stand."""
-        self._require_asked(state, found.plates)
+        self._require_query(state, found.plates)
         at, parts = found.plates, self._tariff.parts(state.rounds, found.plates)
         sharp = 1 / parts.scale
         weight = sharp * sharp
@@ -371,7 +372,7 @@ class Elimination:
             state = self.advance(state, self.draw(state, due.plates, positions[due.plates], bits, noise))
         return state
 
-    def _require_asked(self, state: State, plates: Integers) -> None:
+    def _require_query(self, state: State, plates: Integers) -> None:
         due = self.due(state)
         ours = plates.size == 0 or bool(plates.min() >= 0 and plates.max() < self.plates)
         if due is not None and ours:
@@ -382,7 +383,7 @@ class Elimination:
 
 
 @dataclass(frozen=True)
-class Undecided:
+class UndecidedPlates:
     """Plates that no round decided: their estimates of phi, and radii that hold for all at once."""
 
     plates: Integers
@@ -398,14 +399,14 @@ class Undecided:
         return self.estimate + self.radius
 
 
-def undecided(pie: Elimination, state: State, beta1: float) -> Undecided:
+def undecided(pie: Elimination, state: State, beta1: float) -> UndecidedPlates:
     """The plates that are left after a run, each with an even part of beta1; any radius before a first round."""
     plates = state.undecided
     estimate, radius = np.zeros(plates.size), np.full(plates.size, np.inf)
     known = state.precision[plates] > 0
     estimate[known] = pie.estimate(state, plates[known])
     radius[known] = pie.radius(state, plates[known], beta1 / pie.sharing(plates))
-    return Undecided(plates, estimate, radius)
+    return UndecidedPlates(plates, estimate, radius)
 
 
 How = Literal["point", "distance"]
@@ -422,11 +423,11 @@ DEFAULT_SPLIT = Split.even(64)
 
 
 @dataclass(frozen=True)
-class Budgeting:
+class QueryBudget:
     """Each plate's budget in nano-units, and how budgets are used.
 
     >>> from udp_stream.queries.plane import rho_per_square_metre
-    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-4), plates=3)
+    >>> budgeting = QueryBudget.alike(rho_per_square_metre(1e-4), plates=3)
     >>> budgeting.budgets_nano.tolist(), budgeting.beta0, round(budgeting.beta1, 4), budgeting.baseline().beta1
     ([100000000000, 100000000000, 100000000000], 0.0125, 0.0375, 0.05)
 
@@ -445,10 +446,10 @@ class Budgeting:
             raise ValueError(f"expected 0 < beta < 1, got {self.beta}")
 
     @classmethod
-    def alike(cls, cost: Cost, plates: int, how: How = "distance", split: Split = DEFAULT_SPLIT) -> Budgeting:
+    def alike(cls, cost: Cost, plates: int, how: How = "distance", split: Split = DEFAULT_SPLIT) -> QueryBudget:
         return cls(cost.measure, np.full(plates, cost.nano, np.int64), how, split)
 
-    def baseline(self) -> Budgeting:
+    def baseline(self) -> QueryBudget:
         """BM0 and BM1: every plate is asked once, for all of its budget."""
         return replace(self, split=Split.even(1), eliminates=False)
 

@@ -13,10 +13,10 @@ from udp_stream.queries.elimination import (
     BELOW,
     IN,
     REFUSED,
-    Between,
-    Budgeting,
+    BandRule,
     Elimination,
-    Smallest,
+    NearestRule,
+    QueryBudget,
     State,
     undecided,
 )
@@ -27,7 +27,7 @@ _NO_PLATES = np.array([], np.int64)
 
 
 @dataclass(frozen=True)
-class Found:
+class BoundedAnswer:
     """An answer. With probability 1 - beta over the run's noise, all bounds hold.
 
     The truth of a `value` lies from `low` to `high`; all are None for the nearest plates. A region's share is `below`
@@ -52,7 +52,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class FoundNumber(Found):
+class BoundedNumber(BoundedAnswer):
     """An answer that is always a number."""
 
     value: float = 0.0
@@ -75,7 +75,7 @@ class RangeCount:
     >>> from udp_stream.queries.plane import Rectangle, rho_per_square_metre
     >>> where = np.repeat([[0, 0], [400_000, 0], [0, -400_000]], 100, axis=0)  # sixteenths of a metre
     >>> count = RangeCount(Rectangle(0, 0, 20_000, 20_000))
-    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-4), plates=300)
+    >>> budgeting = QueryBudget.alike(rho_per_square_metre(1e-4), plates=300)
     >>> pie = count.elimination(budgeting)
     >>> state = pie.run(where, os.urandom)
     >>> answer = count.answer(budgeting, pie, state)
@@ -88,16 +88,16 @@ class RangeCount:
     region: Region
     shifted: bool = True
 
-    def elimination(self, budgeting: Budgeting) -> Elimination:
-        return budgeting.elimination(self.region.signed_distance, Between(0.0, 0.0))
+    def elimination(self, budgeting: QueryBudget) -> Elimination:
+        return budgeting.elimination(self.region.signed_distance, BandRule(0.0, 0.0))
 
-    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> FoundNumber:
+    def answer(self, budgeting: QueryBudget, pie: Elimination, state: State) -> BoundedNumber:
         left, threshold = undecided(pie, state, budgeting.beta1), np.zeros(())
         if self.shifted and isinstance(pie.privatised, DistanceNoise):
             threshold = self.region.threshold(pie.privatised.deviation(pie.average(state, left.plates)))
         inside, beside = (state.status == BELOW).sum(), (left.estimate < threshold, left.high < 0, left.low < 0)
         value, low, high = (float(inside + some.sum()) for some in beside)
-        return FoundNumber(value, low, high + state.unknown, unknown=state.unknown)
+        return BoundedNumber(value, low, high + state.unknown, unknown=state.unknown)
 
 
 # How dense plates are around a place: a Gaussian kernel density estimate (Section 6.3, Algorithm 7).
@@ -120,7 +120,7 @@ class Density:
     >>> from udp_stream.queries.plane import rho_per_square_metre
     >>> where = np.repeat([[0, 0], [400_000, 0]], 100, axis=0)
     >>> density = Density(east=0, north=0, bandwidth=3000)
-    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-3), plates=200, how="point")
+    >>> budgeting = QueryBudget.alike(rho_per_square_metre(1e-3), plates=200, how="point")
     >>> pie = density.elimination(budgeting)
     >>> answer = density.answer(budgeting, pie, pie.run(where, os.urandom))
     >>> abs(answer.value - 0.5) < 0.05, answer.low < answer.value < answer.high
@@ -137,15 +137,15 @@ class Density:
         if not 0 < self.bandwidth < inf:
             raise ValueError(f"expected a bandwidth > 0 m, got {self.bandwidth}")
 
-    def elimination(self, budgeting: Budgeting) -> Elimination:
-        return budgeting.elimination(self.distance, Between(-inf, REACH * self._bandwidth))
+    def elimination(self, budgeting: QueryBudget) -> Elimination:
+        return budgeting.elimination(self.distance, BandRule(-inf, REACH * self._bandwidth))
 
     def distance(self, positions: Floats) -> Floats:
         """Phi: how far positions are from the place, in quanta."""
         place = np.array([self.east, self.north]) * QUANTA_PER_METRE
         return np.asarray(np.hypot(*(positions - place).T))
 
-    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> FoundNumber:
+    def answer(self, budgeting: QueryBudget, pie: Elimination, state: State) -> BoundedNumber:
         """The density among the plates that gave a value; bounds allow for the others."""
         left, n = undecided(pie, state, budgeting.beta1), max(1, pie.plates)
         far = FAR * int((state.status == ABOVE).sum())
@@ -155,7 +155,7 @@ class Density:
         low = float(self._kernel(np.maximum(np.abs(left.low), np.abs(left.high))).sum()) / n
         nearest = np.where(left.low > 0, left.low, np.where(left.high < 0, -left.high, 0.0))
         high = (float(self._kernel(nearest).sum()) + far + state.unknown) / n
-        return FoundNumber(value, min(low, value), max(high, value), unknown=state.unknown)
+        return BoundedNumber(value, min(low, value), max(high, value), unknown=state.unknown)
 
     def truth(self, positions: Integers) -> float:
         return float(self._kernel(self.distance(positions.astype(np.float64))).mean())
@@ -184,7 +184,7 @@ class Nearest:
     >>> from udp_stream.queries.plane import rho_per_square_metre
     >>> where = np.column_stack((np.arange(50) * 16_000, np.zeros(50, np.int64)))  # a plate every kilometre
     >>> nearest = Nearest.to_stop(2, east=3000, north=0)
-    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-2), plates=50)
+    >>> budgeting = QueryBudget.alike(rho_per_square_metre(1e-2), plates=50)
     >>> pie = nearest.elimination(budgeting)
     >>> found = nearest.answer(budgeting, pie, pie.run(where, os.urandom))
     >>> int(found.plates[0]), found.plates.size, found.excess_m < 200
@@ -201,9 +201,9 @@ class Nearest:
     def to_stop(cls, k: int, east: float, north: float) -> Nearest:
         return cls(k, (east * QUANTA_PER_METRE, north * QUANTA_PER_METRE))
 
-    def elimination(self, budgeting: Budgeting) -> Elimination:
+    def elimination(self, budgeting: QueryBudget) -> Elimination:
         return budgeting.elimination(
-            self.distance, Smallest(self.k), dimensions=len(self.place), steps_per_unit=self.steps_per_unit
+            self.distance, NearestRule(self.k), dimensions=len(self.place), steps_per_unit=self.steps_per_unit
         )
 
     def distance(self, positions: Floats) -> Floats:
@@ -211,14 +211,14 @@ class Nearest:
         off = positions - np.array(self.place)
         return np.asarray(np.sqrt(np.einsum("ij,ij->i", off, off)))
 
-    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> Found:
+    def answer(self, budgeting: QueryBudget, pie: Elimination, state: State) -> BoundedAnswer:
         """The k plates of smallest estimates, or all if there are fewer."""
         left = undecided(pie, state, budgeting.beta1)
         nearest = np.argsort(left.estimate, kind="stable")[: self.k]
         alone = left.plates.size <= self.k and (budgeting.eliminates or pie.plates <= self.k)
         excess = 0.0 if alone else float(2 * left.radius.max(initial=0.0))
         known = nearest[np.isfinite(left.radius[nearest])]
-        return Found(
+        return BoundedAnswer(
             plates=left.plates[nearest],
             # Noise may make an estimate negative, which no distance is.
             distances_m=tuple((np.maximum(left.estimate[known], 0.0) / QUANTA_PER_METRE).tolist()),
@@ -256,7 +256,7 @@ class RegionShare:
     >>> from udp_stream.queries.plane import Rectangle, rho_per_square_metre
     >>> where = np.repeat([[0, 0], [400_000, 0], [0, -400_000]], 100, axis=0)  # sixteenths of a metre
     >>> query = RegionShare(Rectangle(0, 0, 20_000, 20_000), share=0.5, edge=500)
-    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-5), plates=1)
+    >>> budgeting = QueryBudget.alike(rho_per_square_metre(1e-5), plates=1)
     >>> pie = query.elimination(budgeting, plates=300)
     >>> state = pie.begin()
     >>> while (due := pie.due(state)) is not None:
@@ -280,18 +280,20 @@ class RegionShare:
         """Phi of one plate: its distance inside of the edge, in quanta, from -w/2 to w/2."""
         return np.clip(-self.region.signed_distance(positions), -self._width / 2, self._width / 2)
 
-    def elimination(self, budgeting: Budgeting, plates: int, unknown: int = 0) -> Elimination:
+    def elimination(self, budgeting: QueryBudget, plates: int, unknown: int = 0) -> Elimination:
         # Surely below q: with all unknown plates inside. Surely not below: with all of them outside.
         taking = plates - unknown
         noise = replace(SummedNoise.finest(self.depth, QUANTA_PER_KM, budgeting.least), terms=taking)
         low, high = (self._width * (self.share * plates - inside - taking / 2) for inside in (unknown, 0))
-        return Elimination(noise, budgeting.budgets_nano, budgeting.split, Between(low, high), budgeting.beta0)
+        return Elimination(noise, budgeting.budgets_nano, budgeting.split, BandRule(low, high), budgeting.beta0)
 
-    def answer(self, budgeting: Budgeting, pie: Elimination, state: State, plates: int, unknown: int = 0) -> Found:
+    def answer(
+        self, budgeting: QueryBudget, pie: Elimination, state: State, plates: int, unknown: int = 0
+    ) -> BoundedAnswer:
         """By the side that a round found, or else by the average of all. `value` is the share of the plates that took
         part; `low` and `high` bound that of all, and before the last round are those that rounds decide by."""
         if not state.precision[0]:
-            return Found(low=0.0, high=1.0, sure=False, unknown=unknown)
+            return BoundedAnswer(low=0.0, high=1.0, sure=False, unknown=unknown)
         taking = plates - unknown
         if state.rounds < pie.split.rounds or state.status[0] != IN:
             among = np.array([0])
@@ -306,7 +308,7 @@ class RegionShare:
         low, high, side = low / plates, (high + unknown) / plates, state.status[0]
         below = count < self.share * taking if side in (IN, REFUSED) else bool(side == BELOW)
         sure = high < self.share or low >= self.share
-        return Found(count / taking, low, high, below=below, sure=sure, unknown=unknown)
+        return BoundedAnswer(count / taking, low, high, below=below, sure=sure, unknown=unknown)
 
     def truth(self, positions: Integers) -> float:
         total = float(self.depth(positions.astype(np.float64)).sum())

@@ -214,12 +214,12 @@ class Rectangle:
         return (low + high) / 2, (high - low) / 2
 
 
-class Polygon:
+class PlanarPolygon:
     """The area in closed loops of corners, in metres around a plane's centre. A loop's last corner is joined to its
     first. A point in an even number of loops is outside, so holes are loops too.
 
     >>> corners = np.array([[0, 0], [100, 0], [0, 100]])  # metres east and north
-    >>> Polygon([corners]).signed_distance(np.array([[160, 160], [-160, 0]])).tolist()
+    >>> PlanarPolygon([corners]).signed_distance(np.array([[160, 160], [-160, 0]])).tolist()
     [-160.0, 160.0]
 
     Raises ValueError for a loop of fewer than three corners, or outside of the plane.
@@ -270,15 +270,15 @@ class Polygon:
         return np.asarray(np.where(inside, -distance, distance))
 
 
-Region = Rectangle | Polygon
+Region = Rectangle | PlanarPolygon
 
 
-def cell_set(cells: Sequence[int], plane: Plane) -> Polygon:
+def cell_set(cells: Sequence[int], plane: Plane) -> PlanarPolygon:
     """The area of H3 cells of one resolution. Its straight edges are a few centimetres beside H3's great circles.
 
     Raises ValueError for no cells, several resolutions, a number that is no cell, and a cell far from the centre.
     """
-    return Polygon([plane.metres_of_places(loop[:, 0], loop[:, 1]) for loop in outlines_of(cells)])
+    return PlanarPolygon([plane.metres_of_places(loop[:, 0], loop[:, 1]) for loop in outlines_of(cells)])
 
 
 def positions_inside(region: Region, positions: Integers) -> int:

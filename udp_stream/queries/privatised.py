@@ -1,7 +1,7 @@
 """The noise of a round: what of a position gets noise, its scale by the charge, and the error of weighted averages.
 
-Noise is drawn in lattice *steps*. A value that moves by at most `moves` steps for each unit of distance gets, at a
-charge of epsilon (rho) per unit (squared), radial Laplace noise of b = moves / epsilon, or Gaussian noise of sigma =
+Noise is drawn in lattice *steps*. A value that moves by at most `sensitivity` steps for each unit of distance gets, at
+a charge of epsilon (rho) per unit (squared), radial Laplace noise of b = moves / epsilon, or Gaussian noise of sigma =
 moves / sqrt(2 rho) in every coordinate (*Adaptive Privacy Budgeting*, Liang and Yi, Lemma 3.4), with scales rounded up.
 Both are discrete and exact (`mechanisms/noise`).
 
@@ -125,8 +125,8 @@ def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: 
     return radial_of(measure).draw(bits, t, s, dimensions)
 
 
-def scale_of(moves: int, cost: Cost, dimensions: int) -> tuple[int, int]:
-    """The scale t/s, in steps, for a value that a unit of distance moves by `moves` steps; rounded up.
+def scale_of(sensitivity: int, cost: Cost, dimensions: int) -> tuple[int, int]:
+    """The scale t/s, in steps, for a value that a unit of distance moves by `sensitivity` steps; rounded up.
 
     Raises ValueError for a cost that is too small for its noise to be drawn.
     """
@@ -134,22 +134,22 @@ def scale_of(moves: int, cost: Cost, dimensions: int) -> tuple[int, int]:
     most = radial_of(cost.measure).scale_max(dimensions)
     # The largest divisor first: rounding up adds the least there.
     for shift in range(DIVISOR_MAX.bit_length() - 1, -1, -1):
-        t = -((-moves * over << shift) // under)
+        t = -((-sensitivity * over << shift) // under)
         if t <= most:
             return t, 1 << shift
     raise ValueError(
-        f"expected charges of at least {least_nano(moves, cost.measure, dimensions)} nano-"
+        f"expected charges of at least {least_nano(sensitivity, cost.measure, dimensions)} nano-"
         f"{MEASURES[cost.measure].unit} per round, got one of {cost.nano}: take fewer rounds"
     )
 
 
-def least_nano(moves: int, measure: str, dimensions: int) -> int:
+def least_nano(sensitivity: int, measure: str, dimensions: int) -> int:
     """The least charge for which noise can be drawn, in nano-units."""
     most = radial_of(measure).scale_max(dimensions)
 
     def drawable(nano: int) -> bool:
         over, under = MEASURES[measure].noise.unit_scale(Cost(measure, nano))
-        return -(-moves * over // under) <= most
+        return -(-sensitivity * over // under) <= most
 
     high = 1
     while not drawable(high):
@@ -228,7 +228,7 @@ class PointNoise:
             )
 
     @property
-    def moves(self) -> int:
+    def sensitivity(self) -> int:
         return self.steps_per_unit
 
     def values(self, positions: Integers) -> Integers:
@@ -247,7 +247,7 @@ class DistanceNoise:
     """Phi of the position gets noise, on a lattice 2^-fine_bits as fine.
 
     >>> kind = DistanceNoise("zcdp", lambda positions: np.hypot(*positions.T), steps_per_unit=16_000, fine_bits=10)
-    >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.moves
+    >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.sensitivity
     ([[5120], [1448]], 16404000)
     """
 
@@ -266,7 +266,7 @@ class DistanceNoise:
         for fine_bits in range(FINE_BITS_MAX, _FINE_BITS_MIN - 1, -1):
             kind = cls(least.measure, phi, steps_per_unit, fine_bits)
             try:
-                scale_of(kind.moves, least, 1)
+                scale_of(kind.sensitivity, least, 1)
             except ValueError:
                 if fine_bits == _FINE_BITS_MIN:
                     raise
@@ -275,7 +275,7 @@ class DistanceNoise:
         return kind
 
     @property
-    def moves(self) -> int:
+    def sensitivity(self) -> int:
         # 2^k + 5/4 for each of the position's steps, rounded up
         return (self.steps_per_unit << self.fine_bits) + -(-5 * self.steps_per_unit // 4)
 
@@ -304,7 +304,7 @@ class SummedNoise(DistanceNoise):
     terms are rounded one by one, and their sum is exact. So noise for the sum is as large as noise for one plate.
 
     >>> kind = SummedNoise("zcdp", lambda positions: np.hypot(*positions.T), 16_000, fine_bits=10, terms=2)
-    >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.moves
+    >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.sensitivity
     ([[6568]], 16404000)
     """
 
@@ -321,4 +321,4 @@ class SummedNoise(DistanceNoise):
 
 Privatised = PointNoise | DistanceNoise
 """`values` (in steps) get noise; their average gives an `estimate` of phi, in lattice steps of positions, and its
-`radius`. A value moves by at most `moves` steps for each unit of distance."""
+`radius`. A value moves by at most `sensitivity` steps for each unit of distance."""

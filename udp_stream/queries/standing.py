@@ -17,9 +17,9 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from udp_stream.mechanisms.noise import Floats, Integers, require_measure
-from udp_stream.queries.elimination import Budgeting, Due, Elimination, How, Split, State
-from udp_stream.queries.kinds import Density, Found, Nearest, RangeCount, RegionShare
-from udp_stream.queries.plane import Plane, Polygon, Rectangle, Region, cell_set
+from udp_stream.queries.elimination import Elimination, How, NextRound, QueryBudget, Split, State
+from udp_stream.queries.kinds import BoundedAnswer, Density, Nearest, RangeCount, RegionShare
+from udp_stream.queries.plane import PlanarPolygon, Plane, Rectangle, Region, cell_set
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,22 @@ class LocalQuery:
     """
 
     plane: Plane
-    budgeting: Budgeting
+    budgeting: QueryBudget
     query: RangeCount | Density | Nearest
     pie: Elimination
 
-    def due(self, state: State) -> Due | None:
+    def due(self, state: State) -> NextRound | None:
         """The next round: its plates and their charges; None after the last."""
         return self.pie.due(state)
 
-    def allowances(self, due: Due, number: int, budget_nano: int) -> Integers | None:  # noqa: ARG002
+    def allowances(self, due: NextRound, number: int, budget_nano: int) -> Integers | None:  # noqa: ARG002
         """The most that each plate of a round may have been charged before it, if less than the budget."""
         return None
 
     def among(self, charged: Integers) -> LocalQuery | CentralQuery:  # noqa: ARG002
         return self
 
-    def members(self, due: Due, charged: Integers, positions: Integers) -> tuple[Integers, Integers]:
+    def members(self, due: NextRound, charged: Integers, positions: Integers) -> tuple[Integers, Integers]:
         """The plates that give a value in a round, by index in `pie`, and positions behind it."""
         plates = due.plates[charged >= due.charges]
         return plates, positions[plates]
@@ -60,7 +60,7 @@ class LocalQuery:
     def charged(self, state: State) -> int:
         return int(state.charged.max(initial=0))
 
-    def found(self, state: State) -> Found:
+    def found(self, state: State) -> BoundedAnswer:
         return self.query.answer(self.budgeting, self.pie, state)
 
 
@@ -83,20 +83,20 @@ class CentralQuery:
     """
 
     plane: Plane
-    budgeting: Budgeting
+    budgeting: QueryBudget
     query: RegionShare
     plates: int
     taking: Integers
     pie: Elimination
 
-    def due(self, state: State) -> Due | None:
+    def due(self, state: State) -> NextRound | None:
         # The first round asks all plates of the moment.
         if (due := self.pie.due(state)) is None:
             return None
         plates = np.arange(self.plates) if state.rounds == 0 else self.taking
-        return Due(plates, np.full(plates.size, due.charges[0]))
+        return NextRound(plates, np.full(plates.size, due.charges[0]))
 
-    def allowances(self, due: Due, number: int, budget_nano: int) -> Integers | None:
+    def allowances(self, due: NextRound, number: int, budget_nano: int) -> Integers | None:
         # In the first round, what leaves enough for all rounds.
         rest = int(self.budgeting.budgets_nano[0]) - due.charges
         return np.maximum(budget_nano - rest, 0) if number == 1 else None
@@ -106,7 +106,7 @@ class CentralQuery:
         pie = self.query.elimination(self.budgeting, self.plates, self.plates - taking.size)
         return replace(self, taking=taking, pie=pie)
 
-    def members(self, due: Due, charged: Integers, positions: Integers) -> tuple[Integers, Integers]:
+    def members(self, due: NextRound, charged: Integers, positions: Integers) -> tuple[Integers, Integers]:
         # The holder of all positions, if every plate that takes part was charged. A plate was not charged only if other
         # rounds have charged it meanwhile; then no more rounds are asked.
         is_whole = self.taking.size > 0 and bool((charged >= due.charges)[np.isin(due.plates, self.taking)].all())
@@ -116,7 +116,7 @@ class CentralQuery:
         parts = self.budgeting.split.parts(int(self.budgeting.budgets_nano[0]))
         return sum(parts[: state.rounds]) if self.taking.size else 0
 
-    def found(self, state: State) -> Found:
+    def found(self, state: State) -> BoundedAnswer:
         return self.query.answer(self.budgeting, self.pie, state, self.plates, self.plates - self.taking.size)
 
 
@@ -204,10 +204,10 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(query, RegionShare):
             # All plates are charged alike: what the poorest can pay.
             least = self.budgets(max(plates, 1), handed_on).min(keepdims=True)
-            budgeting = Budgeting(self.measure, least, self.privatisation, split)
+            budgeting = QueryBudget(self.measure, least, self.privatisation, split)
             pie = query.elimination(budgeting, plates)
             return CentralQuery(self._plane, budgeting, query, plates, np.arange(plates), pie)
-        budgeting = Budgeting(self.measure, self.budgets(plates, handed_on), self.privatisation, split)
+        budgeting = QueryBudget(self.measure, self.budgets(plates, handed_on), self.privatisation, split)
         return LocalQuery(self._plane, budgeting, query, query.elimination(budgeting))
 
     def region_or_place(self) -> RangeCount | Density | Nearest | RegionShare:
@@ -235,7 +235,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         if self.polygon is None:
             return cell_set([_cell(cell) for cell in self.cells or ()], self._plane)
         loop = _metres(self._plane, self.polygon)
-        polygon, (x, y) = Polygon([loop]), loop.T
+        polygon, (x, y) = PlanarPolygon([loop]), loop.T
         area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
         # Corners in one line enclose nothing. Not `area < 1`: a NaN is to be refused, too.
         if not area >= 1:

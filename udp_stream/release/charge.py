@@ -18,6 +18,7 @@ from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, Verdict
 from udp_stream.ledger.rules import archived_s, budget_balances, iso_utc, largest_budgets, periods_to_compare
+from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms
 from udp_stream.planning.policy import (
     NOTE,
@@ -36,11 +37,10 @@ from udp_stream.planning.policy import (
     period_of,
     time_of,
 )
-from udp_stream.planning.presence import PresenceRules
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
-from udp_stream.release.city import AskShape, CityQuestion, require_paid
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, PresenceForecaster, Slot, SlotForecaster, Smoothed
+from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
+from udp_stream.release.forecaster import AddRemoveForecaster, Forecaster, LedgerHistory, Slot, SlotForecaster, Smoothed
 from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
@@ -58,9 +58,9 @@ _WITHHELD: dict[str, Status] = {
     "unit": "withheld_unit",
 }
 
-Unasked = Literal["", "partial", "unit"]
+WithheldReason = Literal["", "partial", "unit"]
 
-NO_ROWS = np.array([], dtype=np.int64)
+EMPTY_ROWS = np.array([], dtype=np.int64)
 
 
 class HatState(StrEnum):
@@ -136,7 +136,7 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
         """Each offered plate's own charge; of a HAT that is withheld, none. `written` are its terms as remembered."""
         terms = msgspec.json.encode(self.terms) if written is None else written
         if self.plan is None:
-            return Admission(self.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
+            return Admission(self.release_id, EMPTY_ROWS, EMPTY_ROWS, min_plates, terms)
         least = max(min_plates, self.terms.admitted_min)
         offered = self.terms.select_offered(counts.plate[self.rows])
         allowed = np.full(offered.size, self.terms.allowance_nano) if self.terms.allowance_nano else None
@@ -169,9 +169,9 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
 
 def hats_of(counts: SlotCounts) -> list[HatInFlight]:
     """The HATs of a slot, new, by cell."""
-    names, nothing, unasked = map(cell_name, counts.cells.tolist()), np.zeros_like(counts.count), Terms()
+    names, nothing, no_terms = map(cell_name, counts.cells.tolist()), np.zeros_like(counts.count), Terms()
     return [
-        HatInFlight(number, release_id(name, counts.start_ms, counts.end_ms), name, rows, unasked, nothing[rows])
+        HatInFlight(number, release_id(name, counts.start_ms, counts.end_ms), name, rows, no_terms, nothing[rows])
         for number, (name, rows) in enumerate(zip(names, counts.each_rows(), strict=True))
     ]
 
@@ -282,8 +282,8 @@ class ReleaseContext:
     `judges_unit`: whether releases may tell that speeds are in another unit, and slots are withheld then. `caveats` and
     `trial` go into every record. `before_charge` is called each time before plates are charged.
     `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
-    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city. `presence` has the rules
-    of "add-remove": slots take another road then (`presence.py`).
+    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city. `add_remove` has the rules
+    of "add-remove": slots take another road then (`add_remove.py`).
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -304,11 +304,11 @@ class ReleaseContext:
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
     judges_unit: bool = False
-    presence: PresenceRules | None = None
+    add_remove: AddRemoveRules | None = None
 
     @property
     def question(self) -> CityQuestion | None:
-        return AskShape() if self.city is None and self.policy.shapes else self.city
+        return ShapeQuestion() if self.city is None and self.policy.shapes else self.city
 
     @property
     def doubt(self) -> UnitDoubt | None:
@@ -322,9 +322,9 @@ class ReleaseContext:
 def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     """The same with a new forecaster, and with plans around its forecasts where the policy asks for them. A forecaster
     must see every slot in its order: a worker that takes over needs a new one."""
-    policy, rules = context.policy, context.presence
+    policy, rules = context.policy, context.add_remove
     if rules is not None:
-        sums = PresenceForecaster(context.calendar.slots, rules, context.software, context.trial)
+        sums = AddRemoveForecaster(context.calendar.slots, rules, context.software, context.trial)
         return replace(context, forecaster=sums)
     judges = context.judges_unit and policy.forecasts
     forecaster = Forecaster(
@@ -344,7 +344,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
         context.forecaster.saw(counts)
-    if context.presence is not None:
+    if context.add_remove is not None:
         return SlotPlan.empty(counts)
     policy, recorded = context.policy, ledger.recorded(ids_of(hats))
     require_relation(policy.neighbours, ids_of(hats), recorded)
@@ -354,8 +354,8 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     period = slot.in_period.period
     check = partial(require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates)
     # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one the same balances.
-    city, question, why = None, context.question, _unasked(slot, context)
-    asked = None if question is None else _asked_of_city(question, slot, context, why)
+    city, question, why = None, context.question, _withheld_reason(slot, context)
+    asked = None if question is None else _city_plan(question, slot, context, why)
     if question is not None and asked is not None:
         check()
         context.before_charge()
@@ -367,7 +367,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was charged, 0 if it was not.
     charged = _charge(priced, slot, ledger)
     if not any(hat.charged.any() for hat in charged):
-        note_asked(period, ledger)
+        note_requested(period, ledger)
     check()  # of two runs that begin at once, at least one sees the other here, before anything is drawn
     # PLAN. The same as columns, by cell: it names no plate, and travels to shards.
     return SlotPlan(
@@ -383,7 +383,9 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     )
 
 
-def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseContext, why: Unasked) -> CityPlan | None:
+def _city_plan(
+    question: CityQuestion, slot: SlotToPlan, context: ReleaseContext, why: WithheldReason
+) -> CityPlan | None:
     if not slot.policy.forecasts or why:
         return None
     forecaster = context.forecaster
@@ -391,7 +393,7 @@ def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseCon
     return question.ask(slot.counts, slot.policy, known)
 
 
-def _unasked(slot: SlotToPlan, context: ReleaseContext) -> Unasked:
+def _withheld_reason(slot: SlotToPlan, context: ReleaseContext) -> WithheldReason:
     """Why nothing of a whole slot is asked or charged, if anything is: from counts and earlier releases."""
     if slot.counts.partial:
         return "partial"
@@ -403,7 +405,7 @@ def _unasked(slot: SlotToPlan, context: ReleaseContext) -> Unasked:
 
 
 def _price(
-    hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger, why: Unasked
+    hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger, why: WithheldReason
 ) -> list[HatInFlight]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
     if why:
@@ -480,25 +482,25 @@ def require_one_promise(
     period: str, budget_nano: int, calendar: BudgetCalendar | PositionPeriods, ledger: Ledger, plates: Sequence[bytes]
 ) -> None:
     """PrivacyRefused if a charged period, or one that was asked under another neighbour relation or for whole plates
-    (`note_asked`), overlaps this one, or if these plates could exceed one budget of speeds and positions."""
+    (`note_requested`), overlaps this one, or if these plates could exceed one budget of speeds and positions."""
     known, meta = periods_to_compare(ledger, period), ledger.meta()
     if period not in known:
         require_not_archived(period, known, meta)
-    asked = [name.removeprefix(ASKED_NOTE) for name in meta if name.startswith(ASKED_NOTE)]
+    asked = [name.removeprefix(REQUESTED_NOTE) for name in meta if name.startswith(REQUESTED_NOTE)]
     known += [name for name in asked if ending_of(name) or ending_of(period)]
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     require_no_overlap(period, calendar.overlapping(period, known))
 
 
-ASKED_NOTE = "asked:"
+REQUESTED_NOTE = "asked:"
 """The prefix, before a period, of a ledger's note that plates were asked in it, and perhaps none was charged."""
 
 
-def note_asked(period: str, ledger: Ledger) -> None:
+def note_requested(period: str, ledger: Ledger) -> None:
     """Note the period, whose name tells the neighbour relation, before anything is recorded where no charge tells it:
     where nobody was charged, and for whole plates always, as there it is secret whether anybody was."""
-    if f"{ASKED_NOTE}{period}" not in ledger.meta():
-        ledger.note(f"{ASKED_NOTE}{period}", "")
+    if f"{REQUESTED_NOTE}{period}" not in ledger.meta():
+        ledger.note(f"{REQUESTED_NOTE}{period}", "")
 
 
 # Budgets on a ledger that would add up are refused before anything is charged (status 5).
@@ -634,8 +636,9 @@ def _named(periods: Sequence[str]) -> str:
 # follow from releases (`Policy.forecasts`), as the planner then waits for a slot's release. No reader waits for it.
 #
 # 1. `charge_city` charges plates that can pay, before the slot's HATs are priced. Other plates take no part.
-# 2. Integer sums over all rows are measured with the plates' norms (`road.py`): on Kafka each shard sends the planner
-#    its part. Nothing is measured where a plate could lose more by its weights than its charge (`require_paid`).
+# 2. Integer sums over all rows are measured with the plates' norms (`pipeline.py`): on Kafka each shard sends the
+#    planner its part. Nothing is measured where a plate could lose more by its weights than its charge
+#    (`require_paid`).
 # 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot: on Kafka shards wait for it.
 #
 # The ledger remembers a digest of the question. If another plan was charged, as by another version, nothing is drawn:

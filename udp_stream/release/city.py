@@ -38,11 +38,11 @@ MORE_PLATES = 1.5
 """Where so many times as many plates are out as answered that day, service had only begun, and more is to be told."""
 
 
-class CityKnown(NamedTuple):
+class CityKnowledge(NamedTuple):
     """What is known of the city before a slot, how often it was asked that day, and the most plates that answered.
 
     >>> from udp_stream.forecast.shape import family
-    >>> CityKnown(family((0.0, 65.0)), asked=0).asked
+    >>> CityKnowledge(family((0.0, 65.0)), asked=0).asked
     0
     """
 
@@ -56,10 +56,10 @@ class CityQuestion(Protocol):
 
     A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by, given its weights.
 
-    >>> question: CityQuestion = AskShape()
+    >>> question: CityQuestion = ShapeQuestion()
     """
 
-    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityPlan | None:
+    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None) -> CityPlan | None:
         """The plan if all plates of the slot can pay, by counts and whatever else is public; None where nothing is
         asked."""
 
@@ -107,10 +107,10 @@ def decode_city(release_id: str, payload: bytes) -> CityRecord:
         ) from error
 
 
-class AskShape:
+class ShapeQuestion:
     """The question of the city's CDF: until it is told, in slots with so many plates that noise is worth its price."""
 
-    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityPlan | None:
+    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None) -> CityPlan | None:
         nano = ask_nano(policy)
         if known is None or known.asked >= ASKS_PER_DAY or not counts.count.size or not nano:
             return None
@@ -123,7 +123,7 @@ class AskShape:
         under_way = int(moves[np.bincount(counts.plate, minlength=moves.size) > 1].sum())
         has_more = known.asked and whole / WHOLE >= MORE_PLATES * known.plates
         shape = known.shape.drifted(SLOTS_APART_DAYS) if has_more else known.shape
-        if not shape.is_worth_asking(tree.noise_variance / max(1, whole) ** 2, under_way / WHOLE):
+        if not shape.is_informative(tree.noise_variance / max(1, whole) ** 2, under_way / WHOLE):
             return None
         charges, plates = tree.charges(moves)[counts.plate], int(np.count_nonzero(moves))
         return CityPlan(weights, charges, plates, msgspec.json.encode(tree))

@@ -14,20 +14,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.forecast.add_remove import AddRemoveEstimates, AddRemoveMemory
+from udp_stream.forecast.anomalies import NOT_CLIPPED, NOTHING, PosteriorMixture, ReleaseClip, unmeasured
 from udp_stream.forecast.model import DAYS, PER_HAT, Memory, ReleasedHats, SlotForecast, SlotPrior, forecast_slot
-from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
-from udp_stream.forecast.presence import PresenceEstimates, PresenceMemory
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.forecast.unit import Evidence, UnitDoubt, evidence_of, likely_unit
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.base import NonNegative, Share
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
-from udp_stream.planning.presence import PresenceRules
+from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.city import CityKnown, SmoothedCdf, decode_city, hat_cdfs
-from udp_stream.release.record import PRESENCE, Hat, Release, city_id, decode, kind_of, presence_id, release_id, slot_of
-from udp_stream.release.sums import NoisedSums, SumsAsked, decode_sums
+from udp_stream.release.city import CityKnowledge, SmoothedCdf, decode_city, hat_cdfs
+from udp_stream.release.record import NOISED_SUMS, Hat, Release, city_id, decode, kind_of, release_id, slot_of, sums_id
+from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums
 from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name, resolution_of
@@ -80,13 +80,13 @@ class LedgerHistory:
 
     def sums(self, start_ms: int, end_ms: int) -> NoisedSums | None:
         """The noised sums of a slot under "add-remove"."""
-        name = presence_id(start_ms, end_ms)
+        name = sums_id(start_ms, end_ms)
         (payload,) = self._ledger.recorded([name])
         return None if payload is None else decode_sums(name, payload)
 
     def sums_since(self, start_ms: int) -> list[Slot]:
         """The slots of such sums, as `slots_since`."""
-        return [slot for _, slot in self._since(start_ms, PRESENCE)]
+        return [slot for _, slot in self._since(start_ms, NOISED_SUMS)]
 
     def _since(self, start_ms: int, kind: str) -> Iterator[tuple[str, Slot]]:
         for id_ in self._ledger.newest():
@@ -116,7 +116,7 @@ TAIL = 1.1
 NORMAL_TAIL = 1.96
 """The same of a normal variable."""
 
-NEWS_WIDER = 3.0
+ANOMALY_WIDER = 3.0
 """What happens is seldom what the model has: its variance counts three times in intervals."""
 
 FEW_PINGS = 0.3
@@ -150,21 +150,23 @@ def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
     return taken
 
 
-def ends(outlook: Outlook, more: Floats, pings: NDArray[np.int64], features: Floats) -> tuple[Floats, Floats]:
+def ends(
+    posterior: PosteriorMixture, more: Floats, pings: NDArray[np.int64], features: Floats
+) -> tuple[Floats, Floats]:
     """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0, U]. `more` is what
     plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has six standardised for each HAT."""
-    variances = np.array([outlook.usual_variance, NEWS_WIDER * outlook.news_variance]) + more
-    speeds = at_speed(np.array([outlook.usual_mean, outlook.news_mean]))
+    variances = np.array([posterior.usual_variance, ANOMALY_WIDER * posterior.anomaly_variance]) + more
+    speeds = at_speed(np.array([posterior.usual_mean, posterior.anomaly_mean]))
     deviations = TAIL / NORMAL_TAIL * speeds * np.sqrt(of_few_pings(variances, pings))
-    median = outlook.median
-    low, high = (outlook.quantile(share, deviations) for share in (0.025, 0.975))
+    median = posterior.median
+    low, high = (posterior.quantile(share, deviations) for share in (0.025, 0.975))
     quicker = np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
     return np.minimum(low, median), median + np.exp(OPEN_ROADS * quicker) * np.maximum(high - median, 0.0)
 
 
 # Smoothed estimates: post-processing of releases and counts, which costs no budget. The estimate is the median of what
-# releases and forecasts leave possible (`forecast/news.py`). A HAT that was not measured gets its forecast, after the
-# slot's other releases; so does every cell that was observed before. People should read this.
+# releases and forecasts leave possible (`forecast/anomalies.py`). A HAT that was not measured gets its forecast, after
+# the slot's other releases; so does every cell that was observed before. People should read this.
 
 SCHEMA: Final = "udp-stream/smoothed/1"
 
@@ -269,14 +271,14 @@ def smooth_slot(
     of a single plate and ping, so its interval is wide.
     """
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
-    prior, rest = prior_of_records(records), rest_of_records(records)
+    prior, unexplained = prior_of_records(records), unexplained_of_records(records)
     carried = memory.carried(day, cells)
     measured, released = np.flatnonzero([record.mean is not None for record in records]), released_hats(records, hours)
     noise, learnt = released.noise, memory.learn(day, released, max_kmh)
     here = memory.predict(day, cells, prior)
-    found = unmeasured(here.mean, here.variance + rest, carried, max_kmh).with_some(measured, learnt)
+    found = unmeasured(here.mean, here.variance + unexplained, carried, max_kmh).with_some(measured, learnt)
     gain = np.zeros(len(records))
-    gain[measured] = rest[measured] / (rest[measured] + noise)
+    gain[measured] = unexplained[measured] / (unexplained[measured] + noise)
     plates = np.array([max(1, record.plates) for record in records])
     samples = np.array([max(1, record.samples) for record in records])
     low, high = ends(found, plates_differ(plates, gain), samples, prior.features)
@@ -291,9 +293,9 @@ def smooth_slot(
 def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _SlotCommon) -> list[Smoothed]:
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
-    rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
+    unexplained = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
-    found = unmeasured(there.mean, there.variance + rest, [NOTHING] * len(cells), slot.max_kmh)
+    found = unmeasured(there.mean, there.variance + unexplained, [NOTHING] * len(cells), slot.max_kmh)
     low, high = ends(found, one_plate, np.full(len(cells), 10**9), prior.features)
     hats = [msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)) for cell in cells]
     return slot.estimates([(hat, None) for hat in hats], found, (low, high), guess.mean)
@@ -322,22 +324,22 @@ class _SlotCommon(msgspec.Struct, frozen=True):
     def estimates(
         self,
         named: Sequence[tuple[Hat, str | None]],
-        outlook: Outlook,
+        posterior: PosteriorMixture,
         ends95: tuple[Floats, Floats],
         by_counts: Floats,
     ) -> list[Smoothed]:
-        values = outlook.median
-        off = (at_speed(values) * np.sqrt(outlook.variance)).tolist()
+        values = posterior.median
+        off = (at_speed(values) * np.sqrt(posterior.variance)).tolist()
         kmh, low, high, counts = (map(self._clip, one.tolist()) for one in (values, *ends95, by_counts))
         constant = self._clip(self.constant)
         return [
             Smoothed(
                 SCHEMA, hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), None, release_id,
-                round(is_news, 3), self.software, self.trial,
+                round(is_anomaly, 3), self.software, self.trial,
             )
-            for (hat, release_id), value, interval, apart, guess, is_news in zip(
-                named, kmh, zip(low, high, strict=True), off, counts, outlook.news.tolist(), strict=True
+            for (hat, release_id), value, interval, apart, guess, is_anomaly in zip(
+                named, kmh, zip(low, high, strict=True), off, counts, posterior.anomaly.tolist(), strict=True
             )
         ]  # fmt: skip
 
@@ -358,7 +360,7 @@ def released_hats(records: Sequence[Release], hours: float) -> ReleasedHats:
     chosen = [record for record in records if record.mean is not None]
     cells = np.array([int(record.hat.cell, 16) for record in chosen], dtype=np.uint64)
     value, noise, clipped = _measured(chosen)
-    return ReleasedHats(cells, prior_of_records(chosen), value, noise, rest_of_records(chosen), clipped, hours)
+    return ReleasedHats(cells, prior_of_records(chosen), value, noise, unexplained_of_records(chosen), clipped, hours)
 
 
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:
@@ -370,12 +372,12 @@ def prior_of_records(records: Sequence[Release]) -> SlotPrior:
     return SlotPrior(np.zeros(0), priors[:, 0], priors[:, 1:])
 
 
-def rest_of_records(records: Sequence[Release]) -> Floats:
+def unexplained_of_records(records: Sequence[Release]) -> Floats:
     """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike."""
-    return np.array([rest_of(record) for record in records])
+    return np.array([unexplained_of(record) for record in records])
 
 
-def rest_of(record: Release) -> float:
+def unexplained_of(record: Release) -> float:
     """Variance of the HAT's rest, in km2/h2."""
     if record.forecast is not None:
         return record.forecast.rest_kmh**2
@@ -384,18 +386,18 @@ def rest_of(record: Release) -> float:
     return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
 
 
-def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, list[Clipped]]:
+def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, list[ReleaseClip]]:
     found = [value_of(record) for record in records]
     values, variances = (np.array([one[which] for one in found]) for which in (0, 1))
     return values, variances, [clipped_of(record) for record in records]
 
 
-def clipped_of(record: Release) -> Clipped:
+def clipped_of(record: Release) -> ReleaseClip:
     """How the release was clipped."""
     forecast = record.forecast
     if forecast is None or (clip := forecast.clip) is None:
         return NOT_CLIPPED
-    return Clipped(forecast.value_kmh, clip.half_width, clip.hats, clip.gain, clip.scatter_kmh)
+    return ReleaseClip(forecast.value_kmh, clip.half_width, clip.hats, clip.gain, clip.scatter_kmh)
 
 
 def value_of(record: Release) -> tuple[float, float]:
@@ -430,7 +432,7 @@ class SlotForecaster(ABC):
         if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
             self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(counts.cells.tolist())
 
-    def city(self, start_ms: int, history: LedgerHistory) -> CityKnown | None:  # noqa: ARG002
+    def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:  # noqa: ARG002
         """What is known of the city's shape before a slot, after all earlier ones; None if nobody wants to know."""
         return None
 
@@ -492,7 +494,7 @@ class Forecaster(SlotForecaster):
     """Forecasts and smoothed estimates of a deployment.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> from udp_stream.release.road import release_slot
+    >>> from udp_stream.release.pipeline import release_slot
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> forecaster = Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0")
@@ -533,13 +535,13 @@ class Forecaster(SlotForecaster):
         when = self._when((counts.start_ms, counts.end_ms))
         return forecast_slot(counts, self._memory, *when, self._max_kmh)
 
-    def city(self, start_ms: int, history: LedgerHistory) -> CityKnown | None:
+    def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:
         """What is known of the city's shape before a slot, after all earlier ones; None if nobody wants to know."""
         if self._shapes is None:
             return None
         self._learn(history, start_ms)
         day = self._day(start_ms)
-        return CityKnown(self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day))
+        return CityKnowledge(self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day))
 
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return history.slots_since(since_ms)
@@ -615,7 +617,7 @@ class Forecaster(SlotForecaster):
         return self._day(slot[0]), min(1.0, (slot[1] - first) / (last - first))
 
 
-class PresenceForecaster(SlotForecaster):
+class AddRemoveForecaster(SlotForecaster):
     """The same under "add-remove": from noised sums alone, of every cell of the domain.
 
     Sums of another domain are passed over: a new domain begins anew. So is a slot of which a HAT was withdrawn: its
@@ -624,12 +626,12 @@ class PresenceForecaster(SlotForecaster):
     >>> from datetime import UTC
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import SLOT_END, SLOT_START, some_rules
-    >>> forecaster = PresenceForecaster(SlotGrid(3600, UTC), some_rules(), "udp-stream 1.0")
+    >>> forecaster = AddRemoveForecaster(SlotGrid(3600, UTC), some_rules(), "udp-stream 1.0")
     >>> forecaster.forecast((SLOT_START, SLOT_END), LedgerHistory(MemoryLedger())).tolist()
     [18.0, 18.0]
     """
 
-    def __init__(self, slots: SlotGrid, rules: PresenceRules, software: str, trial: bool = False) -> None:
+    def __init__(self, slots: SlotGrid, rules: AddRemoveRules, software: str, trial: bool = False) -> None:
         super().__init__(slots, software)
         self._rules, self._trial = rules, trial
         self._forget()
@@ -641,7 +643,7 @@ class PresenceForecaster(SlotForecaster):
 
     def _forget(self) -> None:
         of, sigma = self._rules, self._rules.sigma / QUANTA_PER_KMH
-        self._memory = PresenceMemory(of.cells, sigma, of.full, of.slot_hours, of.max_kmh, of.plates)
+        self._memory = AddRemoveMemory(of.cells, sigma, of.full, of.slot_hours, of.max_kmh, of.plates)
 
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return dict.fromkeys(history.sums_since(since_ms), ())
@@ -663,17 +665,17 @@ class PresenceForecaster(SlotForecaster):
             )
             for hat, value, low, high, off, guess, news, amount, constant in zip(
                 hats, *(_rounded(one) for one in (
-                    found.value, found.low, found.high, found.expected_abs_error, found.guess, found.news)),
+                    found.value, found.low, found.high, found.expected_abs_error, found.guess, found.anomaly)),
                 self._amounts(found), [round(found.constant, 3)] * len(hats), strict=True,
             )
         ]  # fmt: skip
 
-    def _is_ours(self, asked: SumsAsked) -> bool:
+    def _is_ours(self, asked: SumsQuery) -> bool:
         ours = self._rules
         same = asked.full, asked.sigma, asked.plates
         return same == (ours.full, ours.sigma, ours.plates) and np.array_equal(asked.domain, ours.cells)
 
-    def _amounts(self, found: PresenceEstimates) -> list[dict[str, Any]]:
+    def _amounts(self, found: AddRemoveEstimates) -> list[dict[str, Any]]:
         columns = zip(*map(_rounded, (found.traffic, found.traffic_low, found.traffic_high)), strict=True)
         if self._rules.plates:
             return [{"plates": Plates(value, (low, high))} for value, low, high in columns]

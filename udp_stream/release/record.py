@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from udp_stream.ledger.filters import epsilon_within
 from udp_stream.mechanisms.around import FORECAST_CLIP
-from udp_stream.mechanisms.base import NOBODY, NonNegative, Positive
+from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Positive
 from udp_stream.mechanisms.cdf import Cdf
 from udp_stream.mechanisms.means import Mean
 from udp_stream.mechanisms.noise import MEASURES, Integers
@@ -445,10 +445,10 @@ def clips_id(start_s: int, seconds: int) -> str:
 
 CITY = "city"
 
-PRESENCE = "presence"
-"""The kind of the noised sums of a slot under "add-remove" (`presence.py`): recorded, and released cell by cell."""
+NOISED_SUMS = "presence"
+"""The kind of the noised sums of a slot under "add-remove" (`add_remove.py`): recorded, and released cell by cell."""
 
-UNREAD: Final = CITY, PRESENCE
+UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS
 """Kinds of what is recorded and waits for no reader."""
 
 WITHDRAWN = "withdrawn"
@@ -460,9 +460,9 @@ def city_id(start_ms: int, end_ms: int) -> str:
     return f"{CITY}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
-def presence_id(start_ms: int, end_ms: int) -> str:
+def sums_id(start_ms: int, end_ms: int) -> str:
     """The id of the noised sums of a slot: one draw for all cells of the domain."""
-    return f"{PRESENCE}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
+    return f"{NOISED_SUMS}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
 def slot_of(release_id: str) -> tuple[int, int]:
@@ -490,7 +490,7 @@ def forecast_record(terms: Terms, plan: HatPlan | None, estimate: Estimate | Non
     return Forecast(forecast.value, forecast.deviation, forecast.rest, forecast.prior, measured, deviation, clip)
 
 
-def statistics(plan: HatPlan | None, estimate: Estimate | None, left_out: Integers = NOBODY) -> dict[str, Any]:
+def statistics(plan: HatPlan | None, estimate: Estimate | None, left_out: Integers = EMPTY_PLATES) -> dict[str, Any]:
     """The fields of a release that its statistics fill: null for one that was not asked for, and for all if the HAT is
     withheld. `left_out` are the counts of plates that are not in it.
     """
@@ -511,7 +511,7 @@ def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tupl
         period=terms.period,
         caveats=caveats,
         **MEASURES[terms.measure].privacy(charge_nano, terms.budget_nano, policy.delta),
-        holds_for="slot" if terms.in_ball and charge_nano else "record",
+        holds_for="slot" if terms.is_jointly_clipped and charge_nano else "record",
         speeds=policy.speed_from,
     )
 

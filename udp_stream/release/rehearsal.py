@@ -18,11 +18,11 @@ from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.noise import Floats
 from udp_stream.mechanisms.widths import at_speed
+from udp_stream.release.add_remove import release_add_remove_slot
 from udp_stream.release.charge import ReleaseContext, budget_left, with_forecaster
-from udp_stream.release.facts import SlotRow
-from udp_stream.release.presence import release_presence
+from udp_stream.release.events import SlotRow
+from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import decode
-from udp_stream.release.road import release_slot
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotValues, resolution_of
 
@@ -57,14 +57,14 @@ PAIRS_MIN, PAIRS_MAX, HATS_OF_PAIRS = 2, 8, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class RehearsalResult:
     """Likely errors of a feed's HATs, in km/h, weighed by pings over all HATs, withheld ones too.
 
     `constant` is the error of the best single number for all HATs, and `counts` that of the best line in
     log(samples / plates). `served` is the share of pings in HATs with a mean (under "add-remove", in the domain).
     `by_slot`, by start, is how slots went in one of the cities; empty under "add-remove", where counts are secret.
 
-    >>> Rehearsed(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
+    >>> RehearsalResult(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
     0.67
     """
 
@@ -81,11 +81,11 @@ class Rehearsed:
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class AveragePrior:
     """`by_hat` and `features` of `SlotPrior`, on average over a feed's pings: an invented city's mean is that of pings.
 
     >>> from udp_stream.testing import two_hats
-    >>> Usual.from_counts([two_hats()[0]]).features.shape
+    >>> AveragePrior.from_counts([two_hats()[0]]).features.shape
     (6,)
     """
 
@@ -93,7 +93,7 @@ class Usual:
     features: Floats
 
     @classmethod
-    def from_counts(cls, slots: Sequence[SlotCounts]) -> Usual:
+    def from_counts(cls, slots: Sequence[SlotCounts]) -> AveragePrior:
         priors = [prior_of(counts) for counts in slots]
         pings = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
         by_hat = np.concatenate([prior.by_hat for prior in priors])
@@ -106,13 +106,13 @@ class RehearsedCity:
 
     >>> from udp_stream.testing import two_hats
     >>> counts, _ = two_hats()
-    >>> usual = Usual.from_counts([counts])
+    >>> usual = AveragePrior.from_counts([counts])
     >>> one, again = (RehearsedCity(0, usual).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
     >>> bool((one.speed == again.speed).all()), one.starts.tolist()
     (True, [0, 1, 3, 5, 6, 7])
     """
 
-    def __init__(self, number: int, usual: Usual) -> None:
+    def __init__(self, number: int, usual: AveragePrior) -> None:
         self._usual = usual
         self._rng = np.random.default_rng(number)
         sign = 2 * (number % 2) - 1
@@ -147,14 +147,14 @@ def rehearse(
     context: ReleaseContext,
     new_ledger: Callable[[], Ledger],
     sample: Sequence[SlotCounts] | None = None,
-) -> Rehearsed:
+) -> RehearsalResult:
     """The likely errors of these slots, or of a sample of them, in their order; each invented city has a ledger of its
     own. Of a smaller sample half of the cities are released; guesses, which need no release, are of all slots.
 
     `context` is for this rehearsal only, and its bits are not those of a deployment. Raises what a release would:
     ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too large.
     """
-    usual, hats = Usual.from_counts(slots), sum(counts.cells.size for counts in slots)
+    usual, hats = AveragePrior.from_counts(slots), sum(counts.cells.size for counts in slots)
     pairs = min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
     sample = slots if sample is None else sample
     is_whole = len(sample) == len(slots)
@@ -165,7 +165,7 @@ def rehearse(
         cities = (RehearsedCity(number, usual) for number in range(2 * pairs))
         guesses = [_guessed(city, slots, context.policy.max_speed) for city in cities]
         constant, counts = np.mean(guesses, axis=0).tolist()
-    return Rehearsed(error, constant, counts, served, found[0][1])
+    return RehearsalResult(error, constant, counts, served, found[0][1])
 
 
 def _guessed(city: RehearsedCity, slots: Iterable[SlotCounts], max_speed: int) -> tuple[float, float]:
@@ -197,7 +197,7 @@ def _of_city(
     context, hats, by_slot = with_forecaster(context), [], dict[int, SlotRow]()
     for counts in slots:
         hats.append(_released(counts, city.speeds(counts, context.policy.max_speed), context, ledger))
-        if context.presence is not None:
+        if context.add_remove is not None:
             continue
         truth, pings, _, value, measured = hats[-1]
         off = float(np.nansum(np.abs(value - truth) * pings))
@@ -214,8 +214,8 @@ def _of_city(
 
 def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger) -> Floats:
     """Rows: true means, pings, plates, estimates (NaN: none), whether a mean (or the noised sums) was released."""
-    if (rules := context.presence) is not None:
-        release_presence(counts, values, context, ledger, lambda _: None)
+    if (rules := context.add_remove) is not None:
+        release_add_remove_slot(counts, values, context, ledger, lambda _: None)
         estimates = context.smoothed((counts.start_ms, counts.end_ms), ledger)
         found = dict(zip(rules.cells.tolist(), (one.value_kmh for one in estimates), strict=True))
         value = np.array([found.get(cell, np.nan) for cell in counts.cells.tolist()])

@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.mechanisms.presence import WEIGHT, Query
+from udp_stream.mechanisms.add_remove import WEIGHT, PlateQuery
 from udp_stream.mechanisms.samplers import Integers
 from udp_stream.units import QUANTA_PER_KMH
 
 
-class SumsAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="presence.1", tag_field="v", dict=True):
-    """The terms of a slot's one admission: the domain, the query of every plate (`Query`), and the promise to it.
+class SumsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="presence.1", tag_field="v", dict=True):
+    """The terms of a slot's one admission: the domain, the query of every plate (`PlateQuery`), and the promise to it.
 
     `cells` and `forecast` are columns of 8 bytes, little-endian. A ledger keeps terms for ever, and refuses other
     versions: change the tag with the fields.
 
     >>> cells, forecast = np.array([0x8742D98B6FFFFFF], np.uint64), np.array([18 * 4096])
-    >>> asked = SumsAsked.of(cells, Query(forecast, full=360, sigma=104_401), "1d", 10**9)
+    >>> asked = SumsQuery.of(cells, PlateQuery(forecast, full=360, sigma=104_401), "1d", 10**9)
     >>> asked.query.forecast.tolist(), asked.domain.tolist() == cells.tolist()
     ([73728], True)
     """
@@ -39,7 +39,7 @@ class SumsAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pr
     budget_nano: int
 
     @classmethod
-    def of(cls, cells: NDArray[np.uint64], query: Query, period: str, budget_nano: int) -> SumsAsked:
+    def of(cls, cells: NDArray[np.uint64], query: PlateQuery, period: str, budget_nano: int) -> SumsQuery:
         columns = cells.astype("<u8").tobytes(), query.forecast.astype("<i8").tobytes()
         return cls(*columns, query.full, query.sigma, query.plates, period, budget_nano)
 
@@ -48,8 +48,8 @@ class SumsAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pr
         return np.frombuffer(self.cells, "<u8").astype(np.uint64)
 
     @cached_property
-    def query(self) -> Query:
-        return Query(np.frombuffer(self.forecast, "<i8").astype(np.int64), self.full, self.sigma, self.plates)
+    def query(self) -> PlateQuery:
+        return PlateQuery(np.frombuffer(self.forecast, "<i8").astype(np.int64), self.full, self.sigma, self.plates)
 
     @property
     def forecast_kmh(self) -> NDArray[np.float64]:
@@ -59,18 +59,18 @@ class SumsAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pr
 class NoisedSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The only draw of a slot: sums of residuals and of weights (or plates) of each cell, with noise, in quanta.
 
-    >>> asked = SumsAsked.of(np.array([5], np.uint64), Query(np.array([0]), 360, 104_401), "1d", 10**9)
+    >>> asked = SumsQuery.of(np.array([5], np.uint64), PlateQuery(np.array([0]), 360, 104_401), "1d", 10**9)
     >>> sums = NoisedSums.of(asked, np.array([[-4096], [3 * 5 * 4096]]))
     >>> decode_sums("presence:0-3600", encode_sums(sums)).kmh.tolist(), sums.amounts.tolist()
     ([[-1.0], [15.0]], [3.0])
     """
 
-    asked: SumsAsked
+    asked: SumsQuery
     residual: tuple[int, ...]
     weight: tuple[int, ...]
 
     @classmethod
-    def of(cls, asked: SumsAsked, sums: Integers) -> NoisedSums:
+    def of(cls, asked: SumsQuery, sums: Integers) -> NoisedSums:
         return cls(asked, *map(tuple, sums.tolist()))
 
     @property

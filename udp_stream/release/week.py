@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.forecast.anomalies import ReleaseClip
 from udp_stream.forecast.model import PER_HAT
-from udp_stream.forecast.news import Clipped
-from udp_stream.forecast.typical import AT_KMH, CLASSES, HOURS, DayClass, Seen, Usual, usual_week
+from udp_stream.forecast.typical import AT_KMH, CLASSES, HOURS, DayClass, ReleaseColumns, TypicalSpeeds, usual_week
 from udp_stream.mechanisms.base import NonNegative
 from udp_stream.mechanisms.noise import Floats, Integers
-from udp_stream.release.forecaster import Smoothed, clipped_of, rest_of, value_of
+from udp_stream.release.forecaster import Smoothed, clipped_of, unexplained_of, value_of
 from udp_stream.release.record import Release
 
 DAYS_MAX: Final = 120
@@ -87,12 +87,12 @@ class Week:
         if record.mean is not None:
             value, noise = value_of(record)
             off = 0.0 if forecast is None else forecast.deviation_kmh
-            self._releases.extend((*place, value, noise, rest_of(record), off**2, *clipped_of(record), *prior))
+            self._releases.extend((*place, value, noise, unexplained_of(record), off**2, *clipped_of(record), *prior))
 
     def rows(self, holidays: Collection[str] = ()) -> Iterator[TypicalHour]:
         """By cell, class and hour in which there were buses."""
         dates = sorted(self._dates)[-DAYS_MAX:]
-        before: Usual | None = None
+        before: TypicalSpeeds | None = None
         found = list[TypicalHour]()
         for day in CLASSES:
             chosen = [date for date in dates if class_of(date, holidays) == day]
@@ -102,7 +102,7 @@ class Week:
                 found += _rows(sorted(self._cells, key=lambda cell: self._cells[cell]), day, usual, is_there, chosen)
         yield from sorted(found, key=lambda row: (row.cell, CLASSES.index(row.day), row.hour))
 
-    def _of_class(self, dates: list[str], before: Usual | None) -> tuple[Usual, NDArray[np.bool_]]:
+    def _of_class(self, dates: list[str], before: TypicalSpeeds | None) -> tuple[TypicalSpeeds, NDArray[np.bool_]]:
         cells, number = len(self._cells), np.full(len(self._dates), -1)
         number[[self._dates[date] for date in dates]] = np.arange(len(dates))
         counts, place = _of_days(self._counts, 3 + _COUNTS, number)
@@ -114,9 +114,9 @@ class Week:
         releases, (cell, day, hour) = releases[order], (column[order] for column in at)
         scale = _scale(usual[many > 0])
         apart = (releases[:, 12:] - usual[cell, hour]) / scale
-        clipped = [Clipped(one[0], one[1], int(one[2]), one[3], one[4]) for one in releases[:, 7:12].tolist()]
-        value, noise, rest, off = releases[:, 3:7].T
-        seen = Seen(cell, day, hour, value, noise, rest, off, clipped, apart)
+        clipped = [ReleaseClip(one[0], one[1], int(one[2]), one[3], one[4]) for one in releases[:, 7:12].tolist()]
+        value, noise, unexplained, off = releases[:, 3:7].T
+        seen = ReleaseColumns(cell, day, hour, value, noise, unexplained, off, clipped, apart)
         features = np.concatenate([_standard(usual, many > 0), _standard(guess, guessed > 0)], axis=2)
         top = max(TOP_KMH, float(np.quantile(seen.value, 0.999)) if seen.value.size else 0.0)
         return usual_week(seen, features, len(dates), top, before), (many + guessed) > 0
@@ -152,7 +152,7 @@ def _standard(values: Floats, known: NDArray[np.bool_]) -> Floats:
 
 
 def _rows(
-    cells: list[str], day: DayClass, usual: Usual, is_there: NDArray[np.bool_], dates: list[str]
+    cells: list[str], day: DayClass, usual: TypicalSpeeds, is_there: NDArray[np.bool_], dates: list[str]
 ) -> Iterator[TypicalHour]:
     low, high = usual.low, usual.high
     for at, hour in np.argwhere(is_there).tolist():

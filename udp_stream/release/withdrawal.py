@@ -24,7 +24,7 @@ NOTE: Final = "withdrawal:"
 """Before a number: the name of a note that a person has withdrawn HATs."""
 
 REASON_MAX: Final = 500
-_NOBODY = np.zeros(0, np.int64)
+_EMPTY_PLATES = np.zeros(0, np.int64)
 
 
 class Withdrawal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,10 +45,10 @@ class Withdrawal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     software: str
 
 
-class Noted(msgspec.Struct, frozen=True):
+class WithdrawalNote(msgspec.Struct, frozen=True):
     """What a person has withdrawn at once: why, when, and how many HATs.
 
-    >>> Noted("unit was mph", "2022-01-02T09:00:00+00:00", 12).hats
+    >>> WithdrawalNote("unit was mph", "2022-01-02T09:00:00+00:00", 12).hats
     12
     """
 
@@ -93,10 +93,10 @@ def withdraw(
     # A period of its slot's own, so that it is archived with its HAT; nobody is charged in it.
     for period in dict.fromkeys(_period_of(id_, hat) for id_, _, hat in marks):
         of_period = [id_ for id_, _, hat in marks if _period_of(id_, hat) == period]
-        ledger.admit(period, 0, (), [Admission(id_, _NOBODY, _NOBODY, 0, b"") for id_ in of_period])
+        ledger.admit(period, 0, (), [Admission(id_, _EMPTY_PLATES, _EMPTY_PLATES, 0, b"") for id_ in of_period])
     ledger.record([(id_, payload) for id_, payload, _ in marks])
     # Last: who sees the note finds all its records.
-    _note(ledger, msgspec.json.encode(Noted(reason, at, len(marks))).decode())
+    _note(ledger, msgspec.json.encode(WithdrawalNote(reason, at, len(marks))).decode())
     return len(marks)
 
 
@@ -121,10 +121,10 @@ def _note(ledger: Ledger, text: str) -> None:
         number += 1
 
 
-def noted(meta: Mapping[str, str]) -> list[Noted]:
+def noted(meta: Mapping[str, str]) -> list[WithdrawalNote]:
     """What was withdrawn on this ledger, oldest first, from what it knows of itself."""
     notes = (meta.get(f"{NOTE}{number}") for number in range(sum(name.startswith(NOTE) for name in meta)))
-    return [msgspec.json.decode(text, type=Noted) for text in notes if text is not None]
+    return [msgspec.json.decode(text, type=WithdrawalNote) for text in notes if text is not None]
 
 
 def unpublished_withdrawals(ledger: Ledger, is_ours: Callable[[int], bool] = lambda _: True) -> dict[str, bytes]:

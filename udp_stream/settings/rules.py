@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from udp_stream.board.look import host_of
+from udp_stream.dashboard.branding import host_of
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins
@@ -53,7 +53,7 @@ def check(settings: Settings) -> None:
         section, _, key = name.partition(".")
         _read_duration(name, getattr(getattr(settings, section), key))
     _check_box(settings.pings.box)
-    if settings.privacy.hides_plates:
+    if settings.privacy.is_add_remove:
         _check_hidden(settings)
     else:
         _check_not_hidden(settings)
@@ -130,7 +130,7 @@ def _check_hidden(settings: Settings) -> None:
 
 def _check_noise(settings: Settings) -> None:
     """Noise for a budget that is tiny, or is to last for many slots, cannot be drawn."""
-    if (rules := settings.presence) is not None:
+    if (rules := settings.add_remove) is not None:
         rule = f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h {_MODE}"
         got = f"{rules.sigma / QUANTA_PER_KMH:,.0f} km/h: raise it, or shorten budget.period"
         require(rules.sigma <= SCALE_MAX, settings.policy.accounted.key, rule, got)

@@ -21,21 +21,21 @@ from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, FeedForm, exchanged, mapped_form, without_speeds
 from udp_stream.pings.mapping import FIELDS, PRESETS, SECONDS_AGO, WITHOUT_SPEED, FeedMapping, Preset
 from udp_stream.pings.times import EPOCHS
+from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.policy import (
     BudgetCalendar,
-    CdfAsked,
     CountsReleased,
     Grouping,
     Mean,
     OneBudget,
     Policy,
     PositionPeriods,
+    RequestedCdf,
     Schedule,
     SpeedFrom,
     Suppression,
     span_seconds,
 )
-from udp_stream.planning.presence import PresenceRules
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.domain import digest_of, read_domain
@@ -322,7 +322,7 @@ class PrivacySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     neighbours: Literal["swap-values", "add-remove"] = "swap-values"
 
     @property
-    def hides_plates(self) -> bool:
+    def is_add_remove(self) -> bool:
         return not NEIGHBOURS[self.neighbours].public_counts
 
 
@@ -374,7 +374,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     cap: Cap = "median"
     mean_epsilon: Epsilon | Literal["auto"] = "auto"
     variance_epsilon: Epsilon | Literal["auto"] = 0.0
-    cdf: CdfAsked = "auto"
+    cdf: RequestedCdf = "auto"
     cdf_epsilon: Epsilon | Literal["auto"] = "auto"
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
     branching: Literal["auto"] | tuple[int, ...] = "auto"
@@ -456,13 +456,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @cached_property
     def domain(self) -> NDArray[np.uint64] | None:
         """The cells of "add-remove", ascending, from the file."""
-        if not self.privacy.hides_plates:
+        if not self.privacy.is_add_remove:
             return None
         return read_domain(self.hat.domain, self.hat.resolution, self.pings.box)
 
     @cached_property
-    def presence(self) -> PresenceRules | None:
-        return None if self.domain is None else PresenceRules.of(self.policy, self.domain)
+    def add_remove(self) -> AddRemoveRules | None:
+        return None if self.domain is None else AddRemoveRules.of(self.policy, self.domain)
 
     @property
     def judges_unit(self) -> bool:
@@ -484,8 +484,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def window_rules(self) -> WindowRules:
-        by_wall = self.policy.neighbours == "add-remove"
-        return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules, by_wall=by_wall)
+        in_processing_time = self.policy.neighbours == "add-remove"
+        return WindowRules(
+            grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules, in_processing_time=in_processing_time
+        )
 
     def reading_rules(
         self, hash_plate: Callable[[str], bytes], moments: MomentRules | None = None, archived_s: int | None = None

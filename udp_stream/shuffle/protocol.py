@@ -4,11 +4,11 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 
 | step | when | answer of the caller |
 | --- | --- | --- |
-| `Count` | every source has closed a slot | `counted`; its counts are sent next |
+| `CountSlot` | every source has closed a slot | `counted`; its counts are sent next |
 | `SendMessages` | something is to be sent: counts, plans, the time through which all is counted or released | `sent` |
-| `AskCity` | all norms are there, and the city is asked; on partition 0 | `city_asked` |
-| `Remember` | all norms are there, and what the city told; on partition 0 | `remembered`; factors are next |
-| `Learn` | all shards have released what was planned, where plans follow from it; on 0 | `publishing`, `learnt` |
+| `QueryCity` | all norms are there, and the city is asked; on partition 0 | `city_queried` |
+| `RecordNorms` | all norms are there, and what the city told; on partition 0 | `remembered`; factors are next |
+| `LearnSlot` | all shards have released what was planned, where plans follow from it; on 0 | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 | `planned`; each shard is sent its share next |
 | `MeasureNorms` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms next |
 | `ReleaseSlot` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
@@ -50,11 +50,11 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from udp_stream.errors import Lost, UdpStreamError
+from udp_stream.errors import DataLoss, UdpStreamError
 from udp_stream.mechanisms.around import PlateNorms, merged_norms
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.shuffle import wire
-from udp_stream.shuffle.wire import PLANNER, Arriving, Chunk, EndMarker, NormChunk, PlanChunk, shard_of
+from udp_stream.shuffle.wire import PLANNER, Chunk, ChunkAssembly, EndMarker, NormChunk, PlanChunk, shard_of
 from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues
 
 # --- the slot barrier: it holds the chunks of a slot until every sender has ended it ---
@@ -248,7 +248,7 @@ class SlotBarrier(Generic[C]):
         """The chunks of a due slot, by sender and number, once. Lost if some are missing."""
         held = self._held[start]
         if held.missing:
-            raise Lost(
+            raise DataLoss(
                 f"{self._chunk.__name__}: slot {start}: chunks are missing; senders that sent more than is there, with "
                 f"how many: {held.missing}. `udp-stream worker --accept-loss` continues without them"
             )
@@ -273,11 +273,11 @@ class SlotBarrier(Generic[C]):
         return BarrierCheckpoint(first.offset, first.through_ms, done_ms)
 
 
-Outgoing = tuple[int, wire.CountChunk | wire.CountsEnd | PlanChunk | NormChunk | wire.FactorChunk | wire.Released]
+Outgoing = tuple[int, wire.CountChunk | wire.CountsEnd | PlanChunk | NormChunk | wire.FactorChunk | wire.ReleaseMarker]
 """A partition of the shuffle topic, and a message for it."""
 
 
-class Count(NamedTuple):
+class CountSlot(NamedTuple):
     """Count the pings of this slot."""
 
     start: int
@@ -292,7 +292,7 @@ class SendMessages(NamedTuple):
     released_ms: int = NOT_YET
 
 
-class Learn(NamedTuple):
+class LearnSlot(NamedTuple):
     """Learn the releases of this slot, all of which are recorded, and publish its smoothed estimates."""
 
     start: int
@@ -318,14 +318,14 @@ class MeasureNorms(NamedTuple):
     plan: SlotPlan
 
 
-class AskCity(NamedTuple):
+class QueryCity(NamedTuple):
     """Draw and record what this plan asks of the whole city, from the sums over all shards."""
 
     plan: SlotPlan
     sums: tuple[int, ...]
 
 
-class Remember(NamedTuple):
+class RecordNorms(NamedTuple):
     """Remember the norms of the slot's plates, from all shards: what is remembered before says which factors hold.
 
     `expected`: in how many HATs that share its clip each plate was charged.
@@ -355,7 +355,7 @@ class AnswerShard(NamedTuple):
 
 
 Step: TypeAlias = (
-    Count | SendMessages | Learn | PlanSlot | MeasureNorms | AskCity | Remember | ReleaseSlot | AnswerShard
+    CountSlot | SendMessages | LearnSlot | PlanSlot | MeasureNorms | QueryCity | RecordNorms | ReleaseSlot | AnswerShard
 )
 
 
@@ -400,7 +400,7 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(slots=True)
-class _Planned:
+class _PlannedSlot:
     """A slot whose plan is made, and the shards that have to release it.
 
     `hats`, where norms are waited for: in how many HATs that share its clip each plate was charged. None once the
@@ -430,7 +430,7 @@ class PlannerState:
     >>> planner.slot_to_learn(), planner.counts.checkpoint().offset
     (None, 0)
     >>> planner.add(2, wire.Released(shard=0, through_ms=SLOT_END))
-    >>> planner.slot_to_learn() == Learn(start, SLOT_END), planner.counts.checkpoint(done=start).offset
+    >>> planner.slot_to_learn() == LearnSlot(start, SLOT_END), planner.counts.checkpoint(done=start).offset
     (True, 3)
     """
 
@@ -441,18 +441,18 @@ class PlannerState:
         self.counts = SlotBarrier(wire.CountChunk, wire.CountsEnd, shards, start, accept_loss)
         self._follows = follows
         self._released_ms = [NOT_YET] * shards
-        self._planned: _Planned | None = None
+        self._planned: _PlannedSlot | None = None
         self._unsent: list[int] = []
-        self._norms: dict[int, dict[int, Arriving[NormChunk]]] = {}
+        self._norms: dict[int, dict[int, ChunkAssembly[NormChunk]]] = {}
 
     def add(self, offset: int, message: object) -> None:
         self.counts.add(offset, message)
-        if self._follows and isinstance(message, wire.Released):
+        if self._follows and isinstance(message, wire.ReleaseMarker):
             # A new owner says again what its predecessor did, and may say less at first.
             self._released_ms[message.shard] = max(self._released_ms[message.shard], message.through_ms)
         elif isinstance(message, NormChunk) and self.counts.holds(message.slot_start):
             # Only of slots held: norms that come again after `learnt` would never be removed.
-            self._norms.setdefault(message.slot_start, {}).setdefault(message.sender, Arriving()).add(message)
+            self._norms.setdefault(message.slot_start, {}).setdefault(message.sender, ChunkAssembly()).add(message)
 
     def next(self) -> Step | None:
         of_planned = self._planned and (self.city_to_ask() or self.norms_to_remember() or self.slot_to_learn())
@@ -472,9 +472,10 @@ class PlannerState:
         hats: Mapping[bytes, int] | None = None,
         city: SlotPlan | None = None,
     ) -> None:
-        """The slot is charged, and its plan is about to be sent to these shards; `hats` and `city` as in `_Planned`."""
+        """The slot is charged, and its plan is about to be sent to these shards; `hats` and `city` as in
+        `_PlannedSlot`."""
         if self._follows:
-            self._planned = _Planned(start, end_ms, tuple(shards), hats, city)
+            self._planned = _PlannedSlot(start, end_ms, tuple(shards), hats, city)
         else:
             self._unsent.append(start)
 
@@ -501,26 +502,26 @@ class PlannerState:
             return None
         return [of_shard for of_shard in chunks.values() if of_shard]
 
-    def city_to_ask(self) -> AskCity | None:
+    def city_to_ask(self) -> QueryCity | None:
         """What to record of the whole city now, before shards are answered. No sums, if a shard does not ask."""
         slot = self._planned
         if slot is None or slot.city is None or (chunks := self._all_norms()) is None:
             return None
         # Every chunk of a shard carries the shard's whole part, so only the first counts.
-        return AskCity(slot.city, tuple(map(sum, zip(*(of_shard[0].city for of_shard in chunks), strict=False))))
+        return QueryCity(slot.city, tuple(map(sum, zip(*(of_shard[0].city for of_shard in chunks), strict=False))))
 
-    def city_asked(self) -> None:
+    def city_queried(self) -> None:
         if self._planned:
             self._planned.city = None
 
-    def norms_to_remember(self) -> Remember | None:
+    def norms_to_remember(self) -> RecordNorms | None:
         """The norms to remember now, before shards are answered: once all of them are there, and what the whole city
         was asked is recorded."""
         slot = self._planned
         if slot is None or slot.city is not None or not slot.hats or (chunks := self._all_norms()) is None:
             return None
         norms = merged_norms([wire.merge_norms(of_shard) for of_shard in chunks])
-        return Remember(slot.start, slot.end_ms, norms, slot.hats)
+        return RecordNorms(slot.start, slot.end_ms, norms, slot.hats)
 
     def remembered(self, factors: Mapping[bytes, int]) -> Iterator[wire.FactorChunk]:
         """The factors hold: answer each shard that sent norms."""
@@ -546,11 +547,11 @@ class PlannerState:
                     slot.answered.add(shard)
                     yield from wire.cut_factors({}, wire.merge_norms(chunks), chunks[0])
 
-    def slot_to_learn(self) -> Learn | None:
+    def slot_to_learn(self) -> LearnSlot | None:
         slot = self._planned
         if slot is None or not slot.is_sent or any(self._released_ms[shard] < slot.end_ms for shard in slot.shards):
             return None
-        return Learn(slot.start, slot.end_ms)
+        return LearnSlot(slot.start, slot.end_ms)
 
     def learnt(self, start: int) -> None:
         self._planned = None
@@ -611,8 +612,8 @@ class ShardProtocol:
         self._partition = partition
         self._shards = shards
         self._pings = SlotBarrier(wire.PingChunk, wire.PingsEnd, sources, start.shard, accept_loss)
-        self._plans: dict[int, Arriving[PlanChunk]] = {}
-        self._factors: dict[int, Arriving[wire.FactorChunk]] = {}
+        self._plans: dict[int, ChunkAssembly[PlanChunk]] = {}
+        self._factors: dict[int, ChunkAssembly[wire.FactorChunk]] = {}
         self._planner = PlannerState(shards, start.planner, accept_loss, follows) if partition == PLANNER else None
         self._moments: SlotBarrier[wire.PositionChunk] | None = None
         if asks:
@@ -645,9 +646,9 @@ class ShardProtocol:
         self._pings.add(offset, message)
         # A plan of a slot that is not held came again after the slot was done, or its pings are lost: nothing waits.
         if isinstance(message, PlanChunk) and self._pings.holds(message.slot_start):
-            self._plans.setdefault(message.slot_start, Arriving(latest=True)).add(message)
+            self._plans.setdefault(message.slot_start, ChunkAssembly(latest=True)).add(message)
         elif isinstance(message, wire.FactorChunk) and self._pings.holds(message.slot_start):
-            self._factors.setdefault(message.slot_start, Arriving()).add(message)
+            self._factors.setdefault(message.slot_start, ChunkAssembly()).add(message)
         if self._planner is not None:
             self._planner.add(offset, message)
         if self._moments is not None:
@@ -666,10 +667,10 @@ class ShardProtocol:
             self._step = of_shard or of_planner or self._measure() or self._release() or self._answer()
         return self._step
 
-    def _count(self) -> Count | None:
+    def _count(self) -> CountSlot | None:
         for start in self._pings.due()[:1]:
             self._slots[start] = _DueSlot()
-            return Count(start, wire.merge_pings(self._pings.collect(start)))
+            return CountSlot(start, wire.merge_pings(self._pings.collect(start)))
         return None
 
     def counted(self, start: int, counts: SlotCounts, values: SlotValues) -> None:
@@ -684,7 +685,7 @@ class ShardProtocol:
         chunks = self._plans[start].whole if start in self._plans else None
         return None if chunks is None else _merged_plan(chunks)
 
-    def _factors_of(self, start: int) -> wire.Factors | None:
+    def _factors_of(self, start: int) -> wire.ScaleFactors | None:
         chunks = self._factors[start].whole if start in self._factors else None
         return None if chunks is None else wire.merge_factors(chunks)
 
@@ -695,7 +696,7 @@ class ShardProtocol:
         # Only where the planner waits for it: else every slot would cost a message that is never read.
         released = max(self._released_sent_ms, self._pings.clear_ms if self._follows else NOT_YET)
         if released > self._released_sent_ms:
-            messages.append((PLANNER, wire.Released(self._partition, released)))
+            messages.append((PLANNER, wire.ReleaseMarker(self._partition, released)))
         return SendMessages(messages, through, released) if messages else None
 
     def sent(self, step: SendMessages) -> None:
@@ -705,11 +706,11 @@ class ShardProtocol:
         if self._planner is not None:
             self._planner.sent()
 
-    def publishing(self, step: Learn) -> ShardCheckpoint:
+    def publishing(self, step: LearnSlot) -> ShardCheckpoint:
         """Its estimates are about to be published: with this checkpoint, which is behind the slot's counts."""
         return self._checkpoint(learnt=step.start)
 
-    def learnt(self, step: Learn) -> None:
+    def learnt(self, step: LearnSlot) -> None:
         self._step = None
         if self._planner is not None:
             self._planner.learnt(step.start)
@@ -725,7 +726,7 @@ class ShardProtocol:
         for shard in shards:
             self._outbox += [(shard, chunk) for chunk in wire.cut_plan(plan.subset(of_plan == shard), shard)]
         if self._planner is not None:
-            hats = plan.hats_in_balls(counts) if plan.is_measured else None
+            hats = plan.jointly_clipped_hats(counts) if plan.is_measured else None
             self._planner.planned(start, counts.end_ms, shards, hats, None if plan.city is None else plan)
 
     def _measure(self) -> MeasureNorms | None:
@@ -744,11 +745,11 @@ class ShardProtocol:
         if self._factors_of(step.start) is None:
             self._outbox += [(PLANNER, chunk) for chunk in chunks]
 
-    def city_asked(self) -> None:
+    def city_queried(self) -> None:
         """The answer of the whole city is recorded: the shards may draw."""
         self._step = None
         if self._planner is not None:
-            self._planner.city_asked()
+            self._planner.city_queried()
 
     def remembered(self, factors: Mapping[bytes, int]) -> None:
         """The ledger remembers the norms, and these factors hold. Each shard is sent those of its plates next."""

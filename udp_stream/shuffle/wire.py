@@ -8,14 +8,14 @@
 | `PlanChunk` | planner to shard | terms and charges of the shard's HATs |
 | `NormChunk` | shard to planner | how far plates are from their forecasts, where HATs of a plate share one clip |
 | `FactorChunk` | planner to shard | the factors of these plates |
-| `Released` | shard to planner | the time through which all is published, where plans follow from releases |
+| `ReleaseMarker` | shard to planner | the time through which all is published, where plans follow from releases |
 
 A sender cuts the rows of a slot into chunks: numbered, bounded, and under one digest. The digest covers all of them:
 cutting the same rows again gives the same bytes, cutting them under other settings gives another digest. Readers look
 at slot, sender, digest and number, so chunks may arrive twice and in any order.
 
 Where a reader has to hear from all senders, an end marker follows the chunks, and `SlotBarrier` waits for it. Where the
-reader knows who has to answer, the number of chunks in each is enough (`Arriving`).
+reader knows who has to answer, the number of chunks in each is enough (`ChunkAssembly`).
 
 A shard's partition holds everything that its releases follow from, in order: speeds and positions beside the hashes of
 plates. Protect and delete it like the raw pings. Norms and factors follow from speeds, and are as secret.
@@ -41,7 +41,7 @@ from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import DIGEST_BYTES, CityPlan, SlotPlan
 from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.positions import Moment
-from udp_stream.windows.slots import ReadResult, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import ReadResult, RefusedMessage, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotCounts, SlotPings, numbered, require_countable, without_repeats
 
 PLANNER = 0
@@ -189,12 +189,12 @@ def _slot_of(chunks: Sequence[Chunk]) -> tuple[int, int]:
     return slots.pop()
 
 
-class Arriving(Generic[C]):
+class ChunkAssembly(Generic[C]):
     """Chunks of one sender and slot, without an end marker, as they come: in any order, repeated.
 
     Of sets that differ, the first that is whole counts; with `latest`, the one that began last.
 
-    >>> arriving = Arriving()
+    >>> arriving = ChunkAssembly()
     >>> for chunk in reversed(list(cut_norms(PlateNorms((b"a", b"b"), *np.ones((5, 2), int)), 0, 9, 2, rows_max=1))):
     ...     arriving.add(chunk)
     >>> merge_norms(arriving.whole).plates
@@ -296,7 +296,7 @@ class CountsEnd(EndMarker, frozen=True, tag="counts-end.2"):
     """The end of a shard's counts."""
 
 
-class Released(msgspec.Struct, frozen=True, tag="released.1"):
+class ReleaseMarker(msgspec.Struct, frozen=True, tag="released.1"):
     """The shard has published every slot that ends by `through_ms`. Sent where plans follow from releases.
 
     It stays true for ever, so it may come late, twice or out of order.
@@ -438,10 +438,10 @@ class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
+class ScaleFactors:
     """What the planner answers a shard: a factor for each plate, and the check of the norms that it holds for.
 
-    >>> Factors({b"a": 7, b"b": 8}, {b"a": 1, b"b": 1}).of({b"a": 1, b"b": 2, b"c": 1})
+    >>> ScaleFactors({b"a": 7, b"b": 8}, {b"a": 1, b"b": 1}).of({b"a": 1, b"b": 2, b"c": 1})
     {b'a': 7, b'b': 0, b'c': 0}
     """
 
@@ -486,11 +486,11 @@ def cut_factors(
     yield from _cut(FactorChunk, slot, PLANNER, answered.shard, norms.plates, columns, rows_max, least=1)
 
 
-def merge_factors(chunks: Sequence[FactorChunk]) -> Factors:
+def merge_factors(chunks: Sequence[FactorChunk]) -> ScaleFactors:
     """The factors from all chunks, in their order."""
     plates = [plate for chunk in chunks for plate in _hashes(chunk)]
     values, checks = (_column(chunks, name).tolist() for name in ("factors", "checks"))
-    return Factors(dict(zip(plates, values, strict=True)), dict(zip(plates, checks, strict=True)))
+    return ScaleFactors(dict(zip(plates, values, strict=True)), dict(zip(plates, checks, strict=True)))
 
 
 # --- positions, from sources to the shard that answers the queries of a budget period ---
@@ -551,7 +551,7 @@ def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
 ToShard: TypeAlias = PingChunk | PingsEnd | PositionChunk | PositionsEnd
 """What a source sends; each names the shard that it is for."""
 
-Message: TypeAlias = ToShard | CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | Released
+Message: TypeAlias = ToShard | CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | ReleaseMarker
 
 encode_message: Callable[[Message], bytes] = _encoder.encode
 """Equal messages give equal bytes."""
@@ -565,10 +565,10 @@ decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).de
 # twice, after a crash, have the same digest, and change nothing.
 
 
-class Reject(NamedTuple):
+class SendRefused(NamedTuple):
     """Send these refused messages to their topic, in order."""
 
-    refused: Sequence[Refused]
+    refused: Sequence[RefusedMessage]
 
 
 class SendChunks(NamedTuple):
@@ -626,31 +626,31 @@ class SourceProtocol:
         """
         self.reader = reader
         self._source, self._shards, self._periods, self._asked = source, shards, periods, asked
-        self._refused: list[Refused] = []
+        self._refused: list[RefusedMessage] = []
         self._closed: list[SlotPings] = []
         self._moments: list[Moment] = []
         self._asked_before = asked if asked_before is None or not asked else asked_before
         self._lost_ms = None if self._asked_before == asked else reader.moments_lost_ms
         self._announced: tuple[int | None, int | None] = None, None
         self._has_ticked = False
-        self._step: Reject | SendChunks | None = None
+        self._step: SendRefused | SendChunks | None = None
 
     def read(self, messages: Sequence[bytes], places: LogPlaces) -> ReadResult:
         result = self.reader.read(messages, places)
         self._refused += result.refused
         self._closed += result.closed
         self._moments += result.moments
-        if not self.reader.is_by_wall or places.tick.any():
+        if not self.reader.is_in_processing_time or places.tick.any():
             self._has_ticked = False
         # A step that was handed out stays as it is: `done` removes just what it holds.
         self._step = self._step or self._due()
         return result
 
-    def next(self) -> Reject | SendChunks | None:
+    def next(self) -> SendRefused | SendChunks | None:
         return self._step
 
-    def done(self, step: Reject | SendChunks) -> None:
-        if isinstance(step, Reject):
+    def done(self, step: SendRefused | SendChunks) -> None:
+        if isinstance(step, SendRefused):
             # By number, not all: more may have been read while the broker took these.
             del self._refused[: len(step.refused)]
         else:
@@ -661,16 +661,18 @@ class SourceProtocol:
                 self._asked_before, self._lost_ms = self._asked, None
         self._step = self._due()
 
-    def _due(self) -> Reject | SendChunks | None:
+    def _due(self) -> SendRefused | SendChunks | None:
         if self._refused:
-            return Reject(tuple(self._refused))
+            return SendRefused(tuple(self._refused))
         through, moments_ms = self.reader.through_ms, self.reader.moments_ms
         if through is None or (through, moments_ms) == self._announced:
             return None
         messages: list[ToShard] = []
         if through != self._announced[0]:
             # Markers behind the chunks, and one for every shard, also without chunks: a shard waits for all sources.
-            cut = partial(cut_pings, source=self._source, shards=self._shards, least=int(self.reader.is_by_wall))
+            cut = partial(
+                cut_pings, source=self._source, shards=self._shards, least=int(self.reader.is_in_processing_time)
+            )
             messages += [chunk for slot in self._closed for chunk in cut(slot)]
             messages += [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
         if moments_ms is not None and moments_ms != self._announced[1]:
@@ -709,7 +711,7 @@ class SourceProtocol:
     def wants_tick(self, wall_ms: int) -> bool:
         """Whether a tick record appended at this time would close a slot. One is enough until something is read; by
         the wall, until a tick is, and neither refusals nor chunks that are on their way hold it up."""
-        is_free = self.may_commit or self.reader.is_by_wall
+        is_free = self.may_commit or self.reader.is_in_processing_time
         return is_free and not self._has_ticked and self.reader.tick_would_close(wall_ms)
 
     def ticked(self) -> None:

@@ -20,8 +20,8 @@ from udp_stream.files import draft_of, link_first, secret_of, tls_context
 from udp_stream.logs import counted
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
-from udp_stream.sources.live import ConnectedSource, Failed, failure_of
-from udp_stream.sources.recordings import Say
+from udp_stream.sources.live import ConnectedSource, SourceFailure, failure_of
+from udp_stream.sources.recordings import MessageSink
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -65,10 +65,15 @@ class QueueSource(ConnectedSource):
     """A queue. UsageError for a name that is no broker's, ConfigError without a password."""
 
     def __init__(
-        self, name: str, settings: Settings, say: Say, _folder: Path | None = None, prefetch: int = PREFETCH
+        self,
+        name: str,
+        settings: Settings,
+        log_message: MessageSink,
+        _folder: Path | None = None,
+        prefetch: int = PREFETCH,
     ) -> None:
         self._parameters, shown = _parameters(name, settings.live)
-        super().__init__(shown, settings, say)
+        super().__init__(shown, settings, log_message)
         from pika.exceptions import AMQPError
 
         self.errors = (*self.errors, AMQPError)
@@ -88,7 +93,7 @@ class QueueSource(ConnectedSource):
             self._queue,
             lambda _channel, method, _properties, body: self._arrived.append((method.delivery_tag or 0, body)),
         )
-        self.say(f"{self.name}: reading, with at most {self._prefetch:,} messages on their way")
+        self.log_message(f"{self.name}: reading, with at most {self._prefetch:,} messages on their way")
 
     def read(self) -> Sequence[tuple[int, bytes]]:
         if self.stopped.is_set() and self._consumer:  # the broker is to send nothing more
@@ -96,7 +101,7 @@ class QueueSource(ConnectedSource):
             self._consumer = ""
         self._connection.process_data_events(LOOK_S)
         if self._cancelled:
-            raise Failed("has taken the queue away")
+            raise SourceFailure("has taken the queue away")
         arrived, self._arrived = self._arrived, []
         return arrived
 
@@ -106,22 +111,24 @@ class QueueSource(ConnectedSource):
     def disconnect(self) -> None:
         self._connection.close()
 
-    def failure(self, error: BaseException) -> Failed:
+    def failure(self, error: BaseException) -> SourceFailure:
         from pika import exceptions as amqp
 
         if isinstance(error, amqp.ProbableAuthenticationError | amqp.AuthenticationError):
-            return Failed("does not accept the username and password", is_final=True)
+            return SourceFailure("does not accept the username and password", is_final=True)
         if isinstance(error, amqp.ProbableAccessDeniedError):
-            return Failed("does not let this user into the virtual host", is_final=True)
+            return SourceFailure("does not let this user into the virtual host", is_final=True)
         if isinstance(error, amqp.ChannelClosedByBroker):
             why = {
                 404: "there is no such queue",
                 403: "this user may not read it",
                 405: "another one has it for itself",
             }
-            return Failed(f"does not give the queue: {why.get(error.reply_code, error.reply_code)}", is_final=True)
+            return SourceFailure(
+                f"does not give the queue: {why.get(error.reply_code, error.reply_code)}", is_final=True
+            )
         if isinstance(error, amqp.ConnectionClosedByBroker):
-            return Failed(f"has closed the connection ({error.reply_code})")
+            return SourceFailure(f"has closed the connection ({error.reply_code})")
         return failure_of(error)
 
 
@@ -179,7 +186,7 @@ class TopicSource(ConnectedSource):
     The session's seed is kept in `folder`; without one it is this host with this Kafka.
     """
 
-    def __init__(self, name: str, settings: Settings, say: Say, folder: Path | None = None) -> None:
+    def __init__(self, name: str, settings: Settings, log_message: MessageSink, folder: Path | None = None) -> None:
         with needs("MQTT client", "sources"):
             import paho.mqtt.client  # noqa: F401 (so that its absence is said before anything else)
         live, expected = settings.live, "expected mqtt://HOST:PORT or mqtts://HOST:PORT, and the topics in live.topics"
@@ -191,12 +198,12 @@ class TopicSource(ConnectedSource):
         self._host, self._username, self._timeout_s = parts.hostname or "", live.username, parse_duration(live.timeout)
         self._password = secret_of("live.password_file", live.password_file) if live.password_file else None
         self._tls = tls_context("live", live.ca_file) if parts.scheme == "mqtts" else None
-        super().__init__(f"{parts.scheme}://{self._host}:{self._port}", settings, say)
+        super().__init__(f"{parts.scheme}://{self._host}:{self._port}", settings, log_message)
         self._folder, self._ours = folder, f"{socket.gethostname()} {settings.kafka.bootstrap} {settings.kafka.prefix}"
         _require_topics(live.topics)
         self._topics = live.topics
         self._arrived: list[MQTTMessage] = []
-        self._refused: Failed | None = None
+        self._refused: SourceFailure | None = None
         self._is_subscribed = self._is_parted = False
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
@@ -211,9 +218,9 @@ class TopicSource(ConnectedSource):
         while not self._is_subscribed and not self.stopped.is_set():
             self._go_on()
             if time.monotonic() > deadline_s:
-                raise Failed(f"did not answer within {self._timeout_s:g} s (live.timeout)")
+                raise SourceFailure(f"did not answer within {self._timeout_s:g} s (live.timeout)")
         if self._is_subscribed:
-            self.say(f"{self.name}: reading {counted(len(self._topics), 'topic')}, with QoS {QOS}")
+            self.log_message(f"{self.name}: reading {counted(len(self._topics), 'topic')}, with QoS {QOS}")
 
     def read(self) -> Sequence[tuple[int | None, bytes]]:
         self._go_on()
@@ -277,7 +284,7 @@ class TopicSource(ConnectedSource):
 
     def _on_subscribe(self, _client: Client, _data: object, _mid: int, codes: list[Any], _more: object) -> None:
         if any(code.is_failure for code in codes):
-            self._refused = Failed("does not let this user read the topics (live.topics)", is_final=True)
+            self._refused = SourceFailure("does not let this user read the topics (live.topics)", is_final=True)
         self._is_subscribed = True
 
     def _on_unsubscribe(self, *_: object) -> None:
@@ -304,7 +311,7 @@ class TopicSource(ConnectedSource):
         if self._refused is not None:
             raise self._refused
         if client.socket() is None:
-            raise Failed("has closed the connection" if self._is_subscribed else "refuses connections")
+            raise SourceFailure("has closed the connection" if self._is_subscribed else "refuses connections")
 
 
 def kept_seed(folder: Path) -> str:
@@ -329,9 +336,9 @@ def _require_topics(topics: tuple[str, ...]) -> None:
             raise ConfigError(f"live.topics: expected + and a last # for whole levels of a topic, got {topic[:80]!r}")
 
 
-def _refusal(name: str) -> Failed:
+def _refusal(name: str) -> SourceFailure:
     if name in ("Bad user name or password", "Not authorized"):
-        return Failed("does not accept the username and password", is_final=True)
+        return SourceFailure("does not accept the username and password", is_final=True)
     if name == "Client identifier not valid":
-        return Failed("does not accept the id of this client", is_final=True)
-    return Failed("refuses the connection for now")
+        return SourceFailure("does not accept the id of this client", is_final=True)
+    return SourceFailure("refuses the connection for now")

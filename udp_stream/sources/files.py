@@ -40,7 +40,7 @@ from udp_stream.errors import UsageError
 from udp_stream.pings.advice import KIND_BYTES, other_kind
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.mends import of_packed
+from udp_stream.pings.repairs import of_packed
 from udp_stream.pings.texts import BYTE_ORDER_MARK, RECORD_SEPARATOR, UNREADABLE, finite, from_xml, whole_part
 from udp_stream.sources.rows import csv_batches, looks_like_csv
 
@@ -92,7 +92,7 @@ def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
         raise GzipError(f"are damaged ({error})") from error
 
 
-def as_far_as_whole(frames: Iterator[list[bytes]], say: Callable[[str], None]) -> Iterator[list[bytes]]:
+def as_far_as_whole(frames: Iterator[list[bytes]], log_message: Callable[[str], None]) -> Iterator[list[bytes]]:
     """The frames before a UsageError, which is said; it is raised if no frame came before it."""
     is_begun = False
     try:
@@ -102,7 +102,7 @@ def as_far_as_whole(frames: Iterator[list[bytes]], say: Callable[[str], None]) -
     except UsageError as error:
         if not is_begun:
             raise
-        say(str(error))
+        log_message(str(error))
 
 
 # How files begin: a byte order mark and lines before a header are left out; what is no text in UTF-8 is refused.

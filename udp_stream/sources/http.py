@@ -24,7 +24,7 @@ from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 from udp_stream.certificates import note_shown
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
-from udp_stream.logs import Trouble, Warned, counted
+from udp_stream.logs import Trouble, WarningText, counted
 from udp_stream.pings.advice import no_pings
 from udp_stream.pings.snapshots import (
     FORGOTTEN_S,
@@ -33,16 +33,23 @@ from udp_stream.pings.snapshots import (
     MOVED,
     OTHER_FEEDS,
     STANDING,
-    Unrepeated,
+    RepeatFilter,
     gtfs_formats,
 )
 from udp_stream.pings.texts import trim
-from udp_stream.release.facts import duration_in_words
+from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GTFS_ENDS, GzipError, inflated
-from udp_stream.sources.live import ConnectedSource, Failed, failure_of
-from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Say, moved_share, require_gtfs, sentences
+from udp_stream.sources.live import ConnectedSource, SourceFailure, failure_of
+from udp_stream.sources.recordings import (
+    SNAPSHOT_BYTES_MAX,
+    VEHICLES_MAX,
+    MessageSink,
+    moved_share,
+    require_gtfs,
+    sentences,
+)
 from udp_stream.units import parse_duration
 from udp_stream.version import __version__
 
@@ -122,11 +129,11 @@ class HttpGet:
 
         self._running = asyncio.get_running_loop(), asyncio.current_task()
         if self._is_stopped:  # before there was a task that `stop` could cancel
-            raise Failed("was stopped")
+            raise SourceFailure("was stopped")
         try:
             token = self._token()
         except ConfigError as error:  # while it is being renewed, perhaps
-            raise Failed(f"was not asked: {error}") from None
+            raise SourceFailure(f"was not asked: {error}") from None
         address = self._parts.geturl()
         headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": SOFTWARE, **validators}
         async with (
@@ -144,19 +151,19 @@ class HttpGet:
                     if response.status not in _REDIRECTS or not (location := response.headers.get("Location")):
                         return await self._judged(response)
                 address = self._redirected(address, location, token)
-        raise Failed(f"redirects more than {REDIRECTS_MAX} times", is_final=True)
+        raise SourceFailure(f"redirects more than {REDIRECTS_MAX} times", is_final=True)
 
     def _redirected(self, address: str, location: str, token: str) -> str:
         try:
             target = urljoin(address, location)
             parts = _checked(target)
         except (ValueError, UsageError):
-            raise Failed("redirects to what is no address", is_final=True) from None
+            raise SourceFailure("redirects to what is no address", is_final=True) from None
         if urlsplit(address).scheme == "https" and parts.scheme != "https":
-            raise Failed("redirects from https to http: not followed", is_final=True)
+            raise SourceFailure("redirects from https to http: not followed", is_final=True)
         elsewhere = _origin(parts) != _origin(self._parts)
         if token and elsewhere and _carries(target, token):
-            raise Failed("redirects to another host with the token in the address: not followed", is_final=True)
+            raise SourceFailure("redirects to another host with the token in the address: not followed", is_final=True)
         return target
 
     async def _judged(self, response: ClientResponse) -> HttpAnswer:
@@ -170,14 +177,16 @@ class HttpGet:
             return HttpAnswer(b"", kind, validators)
         if status == 200:
             if headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", "gzip", "x-gzip"):
-                raise Failed("answers in an encoding that was not asked for", is_final=True)
+                raise SourceFailure("answers in an encoding that was not asked for", is_final=True)
             return HttpAnswer(await self._body(response), kind, validators)
         if status in (401, 403):
             renew = "does not accept the token: put a new one into live.token_file, which is read for each poll"
             said = renew if self._live.token_file else "asks for a token (live.token_file)"
-            raise Failed(f"answers {status}: it {said}", is_final=True)
+            raise SourceFailure(f"answers {status}: it {said}", is_final=True)
         is_passing, said = status >= 500 or status in _LATER, _SAID.get(status, "")
-        raise Failed(f"answers {status}{said}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After")))
+        raise SourceFailure(
+            f"answers {status}{said}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After"))
+        )
 
     async def _body(self, response: ClientResponse) -> bytes:
         packed, body = bytearray(), bytearray()
@@ -191,16 +200,16 @@ class HttpGet:
 
     def _require_size(self, body: bytearray) -> None:
         if len(body) > self._max_bytes:
-            raise Failed(f"answers with more than {self._max_bytes:,} bytes")
+            raise SourceFailure(f"answers with more than {self._max_bytes:,} bytes")
 
-    def _failure(self, error: BaseException) -> Failed:
+    def _failure(self, error: BaseException) -> SourceFailure:
         """What an error means, in words that hold nothing of the server's and nothing of the address."""
         if self._is_stopped:
-            return Failed("was stopped")
+            return SourceFailure("was stopped")
         if isinstance(error, GzipError):
-            return Failed(f"answers with gzip data that {error}")
+            return SourceFailure(f"answers with gzip data that {error}")
         if isinstance(error, TimeoutError):
-            return Failed(f"gave no whole answer within {self._timeout_s:g} s (live.timeout)")
+            return SourceFailure(f"gave no whole answer within {self._timeout_s:g} s (live.timeout)")
         return failure_of(error, "cut the answer short")
 
 
@@ -251,7 +260,7 @@ def _seconds(retry_after: str | None) -> float | None:
 UNCHANGED_S = 300.0
 """As long as a server is believed that nothing has changed (`ETag`, `Last-Modified`); then it is asked without them."""
 
-SAY_S = 60.0
+LOG_S = 60.0
 """Between two lines of what was polled."""
 
 GTFS, PLAIN_JSON = "gtfs-rt", "json"  # which XML is read as
@@ -265,16 +274,21 @@ class PolledSource(ConnectedSource):
     contract's form. Errors as of `HttpGet`, and of GTFS-realtime as soon as the format is known."""
 
     def __init__(
-        self, name: str, settings: Settings, say: Say, _folder: Path | None = None, max_bytes: int = SNAPSHOT_BYTES_MAX
+        self,
+        name: str,
+        settings: Settings,
+        log_message: MessageSink,
+        _folder: Path | None = None,
+        max_bytes: int = SNAPSHOT_BYTES_MAX,
     ) -> None:
         self._get = HttpGet(name, settings.live, max_bytes)
         self._every_s = parse_duration(settings.live.every)
-        super().__init__(self._get.name, settings, say, first_pause_s=self._every_s)
+        super().__init__(self._get.name, settings, log_message, first_pause_s=self._every_s)
         self._settings, self.format = settings, settings.form.format  # pings are handed on as the feed's JSON has them
         self._kind, self._why = _known(settings.live.format, self.name)
         self._is_named = bool(self._kind)
         self._require_unit()
-        self._reader: Unrepeated | None = None
+        self._reader: RepeatFilter | None = None
         self._due_s = 0.0
         self._validators: dict[str, str] = {}
         self._changed_s = self._said_s = time.monotonic()
@@ -286,7 +300,7 @@ class PolledSource(ConnectedSource):
         pass
 
     def read(self) -> Sequence[tuple[None, bytes]]:
-        self._say_tally()
+        self._log_tally()
         self.stopped.wait(max(0.0, self._due_s - time.monotonic()))
         self._began_s, self._due_s = time.monotonic(), 0.0
         is_fresh = self._began_s - self._changed_s < UNCHANGED_S
@@ -323,7 +337,7 @@ class PolledSource(ConnectedSource):
         start = trim(body[:_PAGE_BYTES]).lower()
         if start.startswith(b"<") and (b"<html" in start or b"<!doctype html" in start):
             page = "a page for people (HTML) and no feed: open the address in a browser, it says why"
-            raise Failed(f"answers with {page}", is_final=True)
+            raise SourceFailure(f"answers with {page}", is_final=True)
         if not self._is_named and not (self._reader is not None and self._reader.counts["read"]):
             # Until an answer had a ping, the last may have been an error, in another format.
             kind, why = _seen(self._answer.content_type, body)
@@ -332,18 +346,18 @@ class PolledSource(ConnectedSource):
         if self._reader is None:
             self._require_unit()
             read = gtfs_formats(self._settings.form)[0] if self._kind == GTFS else self.format
-            self._reader = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
+            self._reader = RepeatFilter(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
             title = "GTFS-realtime" if self._kind == GTFS else "JSON"
-            self.say(f"{self.name}: {title} {self._why}, polled every {self._every_s:g} s")
+            self.log_message(f"{self.name}: {title} {self._why}, polled every {self._every_s:g} s")
         reader, before = self._reader, self._reader.counts.copy()
         frame = reader.take(body, time.monotonic())
         if reader.unreadable:
             what = "GTFS-realtime message" if self._kind == GTFS else "JSON of pings"
             held = no_pings(body, self._kind == GTFS) or "JSON of another kind"
-            raise Failed(f"answers with what is no {what} ({reader.unreadable}): {held}")
+            raise SourceFailure(f"answers with what is no {what} ({reader.unreadable}): {held}")
         found = Counter({name: count - before[name] for name, count in reader.counts.items()})
         self._tally.update({name: found[name] for name in ("read", "repeats", "refused")})
-        self._say_fields(reader.counts)
+        self._log_fields(reader.counts)
         self._look_for_vehicles(found)
         return frame
 
@@ -352,7 +366,7 @@ class PolledSource(ConnectedSource):
         if found["read"]:
             if self._lack.is_on:
                 past = duration_in_words(self._lack.end())
-                self.say(f"{self.name} answers with vehicles again, after {past} without any")
+                self.log_message(f"{self.name} answers with vehicles again, after {past} without any")
             return
         others = [counted(found[what], what) for what in OTHER_FEEDS.values() if found[what]]
         if others:
@@ -364,29 +378,29 @@ class PolledSource(ConnectedSource):
         if self._lack.is_due(what):
             has = f"{' and '.join(others) or 'nothing'} and no vehicle"
             lasts = f" for {duration_in_words(self._lack.lasted_s)}" if self._lack.lasted_s >= 1 else ""
-            self.say(Warned(f"{self.name} answers with {has}{lasts}: {what}"))
+            self.log_message(WarningText(f"{self.name} answers with {has}{lasts}: {what}"))
 
     def _require_unit(self) -> None:
         if self._kind == GTFS:
-            require_gtfs(self._settings, f"{self.name}, GTFS-realtime {self._why}", self.say)
+            require_gtfs(self._settings, f"{self.name}, GTFS-realtime {self._why}", self.log_message)
 
-    def _say_fields(self, counts: Counter[str]) -> None:
+    def _log_fields(self, counts: Counter[str]) -> None:
         """Which field plates are from, when a field comes up for the first time."""
         fields = {field for field in (FROM_LICENSE_PLATE, FROM_ID, STANDING) if counts[field]}
         fields |= {MOVED} if moved_share(counts) else set()
         if fields != self._plates_said:
             self._plates_said = fields
             for sentence in sentences(counts):
-                self.say(f"{self.name}: {sentence}")
+                self.log_message(f"{self.name}: {sentence}")
 
-    def _say_tally(self) -> None:
-        if time.monotonic() - self._said_s < SAY_S:
+    def _log_tally(self) -> None:
+        if time.monotonic() - self._said_s < LOG_S:
             return
         tally, self._tally, self._said_s = self._tally, Counter(), time.monotonic()
         new = tally["read"] + tally["refused"] - tally["repeats"]
         answers = f"{counted(tally['polls'], 'answer')} in the last minute, {tally['unchanged']:,} unchanged"
         repeats = counted(tally["repeats"], "repeat")
-        self.say(f"{self.name}: {answers}; {counted(new, 'new ping')}, {repeats}, {tally['refused']:,} refused")
+        self.log_message(f"{self.name}: {answers}; {counted(new, 'new ping')}, {repeats}, {tally['refused']:,} refused")
 
 
 def _known(setting: str, name: str) -> tuple[str, str]:
@@ -409,4 +423,4 @@ def _seen(content_type: str, body: bytes) -> tuple[str, str]:
     if body.startswith(b"\n") and not content_type.startswith("text/"):
         return GTFS, "by its content"
     found = no_pings(body, is_gtfs=True)
-    raise Failed(f"answers with neither GTFS-realtime nor JSON nor XML: {found}", is_final=True)
+    raise SourceFailure(f"answers with neither GTFS-realtime nor JSON nor XML: {found}", is_final=True)

@@ -40,17 +40,17 @@ _HEAD = struct.Struct("<II")
 _SUFFIX = ".journal"
 
 
-class Arrived(NamedTuple):
+class JournalFrame(NamedTuple):
     """A frame: the offset of its first message, its arrival (Unix ms), its messages. A tick has an offset alone.
 
-    `unread`: since and until when (Unix ms) nobody wrote to the journal before it. `resets`: the log's clock goes back
+    `gap`: since and until when (Unix ms) nobody wrote to the journal before it. `resets`: the log's clock goes back
     to the arrival.
     """
 
     offset: int
     arrival_ms: int
     messages: list[bytes]
-    unread: tuple[int, int] | None = None
+    gap: tuple[int, int] | None = None
     resets: bool = False
 
     @property
@@ -58,15 +58,15 @@ class Arrived(NamedTuple):
         return self.offset + max(1, len(self.messages))
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True):
+class _StoredFrame(msgspec.Struct, frozen=True, array_like=True):
     arrival_ms: int
     messages: list[bytes]
-    unread: tuple[int, int] | None = None
+    gap: tuple[int, int] | None = None
     resets: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Stored).decode
+_decode = msgspec.msgpack.Decoder(_StoredFrame).decode
 
 
 def journal_size(folder: Path) -> int:
@@ -106,7 +106,7 @@ class Journal:
             self._sizes = {first: self._path(first).stat().st_size for first in self._segments}
             self.last_ms: int | None = None
             """The arrival of the last frame; None before the first."""
-            self.next_offset = self._mend()
+            self.next_offset = self._repair()
         # A journal that could not be opened is never left by a `with`: its lock would stay.
         except BaseException:
             os.close(self._lock)
@@ -129,15 +129,15 @@ class Journal:
         self,
         messages: Sequence[bytes],
         arrival_ms: int,
-        unread: tuple[int, int] | None = None,
+        gap: tuple[int, int] | None = None,
         resets: bool = False,
-    ) -> Arrived:
+    ) -> JournalFrame:
         """A frame behind all others: messages, or a tick if there are none. It counts once `sync` has returned.
 
         DependencyUnavailable if the journal would be too large, or cannot be written.
         """
-        arrived = Arrived(self.next_offset, arrival_ms, list(messages), unread, resets)
-        body = _encode(_Stored(arrival_ms, arrived.messages, unread, resets))
+        arrived = JournalFrame(self.next_offset, arrival_ms, list(messages), gap, resets)
+        body = _encode(_StoredFrame(arrival_ms, arrived.messages, gap, resets))
         frame = _HEAD.pack(len(body), zlib.crc32(body)) + body
         if self.bytes + len(frame) > self._max_bytes:
             raise DependencyUnavailable(
@@ -166,7 +166,7 @@ class Journal:
     def first_offset(self) -> int:
         return self._segments[0] if self._segments else self.next_offset
 
-    def frames(self, since: int) -> Iterator[Arrived]:
+    def frames(self, since: int) -> Iterator[JournalFrame]:
         """The synced frames that end behind this offset, in order."""
         for at, first in enumerate(self._segments):
             if at + 1 < len(self._segments) and self._segments[at + 1] <= since:
@@ -225,7 +225,7 @@ class Journal:
     def _path(self, first: int) -> Path:
         return self.folder / f"{first:020}{_SUFFIX}"
 
-    def _mend(self) -> int:
+    def _repair(self) -> int:
         """Cut off what a crash left behind the last whole frame; gives the next offset."""
         if not self._segments:
             return 0
@@ -237,7 +237,7 @@ class Journal:
         self._sizes[self._segments[-1]] = good
         return behind
 
-    def _read(self, first: int) -> Iterator[tuple[Arrived, int]]:
+    def _read(self, first: int) -> Iterator[tuple[JournalFrame, int]]:
         """The frames of a segment, each with the byte behind it, up to the first that is not whole.
 
         DependencyUnavailable if that is not in the last segment: then frames behind it would be lost.
@@ -251,7 +251,7 @@ class Journal:
                     break
                 frame = _decode(body)
                 end += _HEAD.size + length
-                arrived = Arrived(offset, frame.arrival_ms, frame.messages, frame.unread, frame.resets)
+                arrived = JournalFrame(offset, frame.arrival_ms, frame.messages, frame.gap, frame.resets)
                 offset = arrived.behind
                 yield arrived, end
         later = [one for one in self._segments if one > first]

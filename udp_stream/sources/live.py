@@ -15,15 +15,15 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.logs import Trouble, Warned, counted
-from udp_stream.pings.snapshots import Unrepeated, gtfs_formats
-from udp_stream.release.facts import duration_in_words
+from udp_stream.logs import Trouble, WarningText, counted
+from udp_stream.pings.snapshots import RepeatFilter, gtfs_formats
+from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import (
     SNAPSHOT_BYTES_MAX,
     TOO_COARSE,
     VEHICLES_MAX,
-    Say,
+    MessageSink,
     Source,
     moved_share,
     require_gtfs,
@@ -41,7 +41,7 @@ class LiveSource(Source, Protocol):
         """Give no more frames, and end once those given are kept, or soon; without `wait` at once. Safe to repeat."""
 
 
-class Failed(Exception):
+class SourceFailure(Exception):
     """A source could not be read; never raised out of `sources/`.
 
     `sentence` follows the source's name, and holds nothing of the server's. `is_final`: trying again is no use until a
@@ -115,7 +115,7 @@ class Retries:
 
     >>> said = []
     >>> retries = Retries("http://host/", 10.0, said.append, clock=lambda: 0.0, fraction=lambda: 1.0)
-    >>> [retries.failed(Failed("answers with 503")) for _ in range(4)]
+    >>> [retries.failed(SourceFailure("answers with 503")) for _ in range(4)]
     [10.0, 20.0, 40.0, 60.0]
     >>> retries.worked()
     >>> said
@@ -123,9 +123,14 @@ class Retries:
     """
 
     def __init__(
-        self, name: str, first_s: float, say: Say, clock: Callable[[], float], fraction: Callable[[], float]
+        self,
+        name: str,
+        first_s: float,
+        log_message: MessageSink,
+        clock: Callable[[], float],
+        fraction: Callable[[], float],
     ) -> None:
-        self._name, self._first_s, self._say, self._fraction = name, first_s, say, fraction
+        self._name, self._first_s, self._log_message, self._fraction = name, first_s, log_message, fraction
         self._trouble = Trouble(clock)
         self._has_worked = False
         self._count = 0
@@ -133,10 +138,10 @@ class Retries:
     def worked(self) -> None:
         if self._count:
             past = duration_in_words(self._trouble.end())
-            self._say(f"{self._name} works again, after {counted(self._count, 'failure')} in {past}")
+            self._log_message(f"{self._name} works again, after {counted(self._count, 'failure')} in {past}")
         self._has_worked, self._count = True, 0
 
-    def failed(self, failure: Failed) -> float:
+    def failed(self, failure: SourceFailure) -> float:
         """Seconds until the next try. DependencyUnavailable for a final failure before anything has worked: whoever has
         typed a wrong address is told at once."""
         if failure.is_final and not self._has_worked:
@@ -150,7 +155,7 @@ class Retries:
         if self._trouble.is_due(failure.sentence):
             past = f"{counted(self._count, 'failure')} in {duration_in_words(self._trouble.lasted_s)}; "
             again = f"{past * (self._count > 1)}tried again in {duration_in_words(pause)}"
-            self._say(Warned(f"{self._name} {failure.sentence}; {again}"))
+            self._log_message(WarningText(f"{self._name} {failure.sentence}; {again}"))
         return pause
 
 
@@ -172,27 +177,27 @@ class ConnectedSource(ABC):
     A kind of source has three methods: `open`, `read` and `acknowledge`. These and `disconnect` run in the thread that
     reads `messages`. Each may raise one of `errors`, which `failure` puts into words.
 
-    `name` is for people, and so is what `say` is given: sentences without anything of a message. ConfigError for
-    GTFS-realtime without a unit, or beside a form of the feed's own.
+    `name` is for people, and so is what `log_message` is given: sentences without anything of a message. ConfigError
+    for GTFS-realtime without a unit, or beside a form of the feed's own.
     """
 
-    errors: tuple[type[Exception], ...] = (Failed, OSError, ValueError)
+    errors: tuple[type[Exception], ...] = (SourceFailure, OSError, ValueError)
 
     def __init__(
         self,
         name: str,
         settings: Settings,
-        say: Say,
+        log_message: MessageSink,
         *,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
-        self.name, self.say, form = name, say, settings.form
+        self.name, self.log_message, form = name, log_message, settings.form
         read, self.format = form.format, form.format
         if settings.live.format == "gtfs-rt":
-            require_gtfs(settings, name, say)
+            require_gtfs(settings, name, log_message)
             read, self.format = gtfs_formats(form)
-        self._retries = Retries(name, first_pause_s, say, time.monotonic, random.random)
-        self._unrepeated = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
+        self._retries = Retries(name, first_pause_s, log_message, time.monotonic, random.random)
+        self._unrepeated = RepeatFilter(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
         self.contact = Contact()
         self.stopped = threading.Event()
         self._is_waiting, self._is_moved = True, False
@@ -220,10 +225,10 @@ class ConnectedSource(ABC):
         counts = self._unrepeated.counts
         if not self._is_moved and counts["read"] >= MOVED_MIN and (moved := moved_share(counts)):
             self._is_moved = True
-            self.say(Warned(f"{self.name}: {moved}: {TOO_COARSE}"))
+            self.log_message(WarningText(f"{self.name}: {moved}: {TOO_COARSE}"))
         return new
 
-    def failure(self, error: BaseException) -> Failed:
+    def failure(self, error: BaseException) -> SourceFailure:
         return failure_of(error)
 
     def messages(self) -> Iterator[list[bytes]]:
@@ -287,19 +292,21 @@ class ConnectedSource(ABC):
             self._acknowledge()
 
 
-def failure_of(error: BaseException, otherwise: str = "lost the connection") -> Failed:
+def failure_of(error: BaseException, otherwise: str = "lost the connection") -> SourceFailure:
     """What an error of a connection means, in words that hold nothing of the server's."""
-    if isinstance(error, Failed):
+    if isinstance(error, SourceFailure):
         return error
     causes = [error, error.__cause__, error.__context__, *error.args]
     causes += [getattr(cause, "exception", None) for cause in causes]  # as pika has it
     if untrusted := [cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)]:
         said = [words for cause in untrusted if (words := getattr(cause, "verify_message", ""))]
-        return Failed(f"has a certificate that is not trusted ({[*said, 'verification failed'][0]})", is_final=True)
+        return SourceFailure(
+            f"has a certificate that is not trusted ({[*said, 'verification failed'][0]})", is_final=True
+        )
     for kind, sentence in _FAILURES.items():
         if any(isinstance(cause, kind) for cause in causes):
-            return Failed(sentence)
-    return Failed(f"{otherwise} ({type(error).__name__})")
+            return SourceFailure(sentence)
+    return SourceFailure(f"{otherwise} ({type(error).__name__})")
 
 
 _FAILURES: Mapping[type[Exception], str] = {

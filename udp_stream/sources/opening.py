@@ -15,12 +15,12 @@ from udp_stream.sources.brokers import QueueSource, TopicSource
 from udp_stream.sources.files import prompt_messages, require_readable
 from udp_stream.sources.http import PolledSource
 from udp_stream.sources.live import LiveSource, RecordedSource
-from udp_stream.sources.recordings import Say, open_source, require_one_form, scheme_of
+from udp_stream.sources.recordings import MessageSink, open_source, require_one_form, scheme_of
 
 _BLOCK_BYTES = 2**18
 
 
-class _Stopped(Exception):
+class _StopRequest(Exception):
     """Ends the blocks, so that the line which is half there is no message. It never leaves this file."""
 
 
@@ -39,7 +39,7 @@ class PipeSource:
     def messages(self) -> Iterator[list[bytes]]:
         try:
             yield from prompt_messages("-", self._blocks(), self._form)
-        except _Stopped:
+        except _StopRequest:
             return
 
     def kept(self, frames: int) -> None:
@@ -61,10 +61,10 @@ class PipeSource:
             if not (block := os.read(self._input, _BLOCK_BYTES)):
                 return
             yield block
-        raise _Stopped
+        raise _StopRequest
 
 
-LIVE: dict[str, Callable[[str, Settings, Say, Path | None], LiveSource]] = {
+LIVE: dict[str, Callable[[str, Settings, MessageSink, Path | None], LiveSource]] = {
     "amqp": QueueSource,
     "amqps": QueueSource,
     "http": PolledSource,
@@ -76,7 +76,7 @@ LIVE: dict[str, Callable[[str, Settings, Say, Path | None], LiveSource]] = {
 people, and the folder in which a source may keep the name of its session. It connects to nothing."""
 
 
-def live_source(name: str, settings: Settings, say: Say, folder: Path | None = None) -> LiveSource:
+def live_source(name: str, settings: Settings, log_message: MessageSink, folder: Path | None = None) -> LiveSource:
     """The source of a name: standard input for `-`, a file, or a live source. Nothing is read yet.
 
     UsageError for a scheme that is not in `LIVE`. Other errors are those of the source, and of `require_one_form`.
@@ -86,9 +86,9 @@ def live_source(name: str, settings: Settings, say: Say, folder: Path | None = N
     scheme = scheme_of(name)
     source: LiveSource
     if scheme is None:
-        source = RecordedSource(open_source(name, settings.speed.unit, say=say, form=settings.form))
+        source = RecordedSource(open_source(name, settings.speed.unit, log_message=log_message, form=settings.form))
     elif scheme in LIVE:
-        source = LIVE[scheme](name, settings, say, folder)
+        source = LIVE[scheme](name, settings, log_message, folder)
     else:
         known = ", ".join(f"{each}://" for each in LIVE)
         raise UsageError(

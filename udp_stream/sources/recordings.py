@@ -1,7 +1,7 @@
 """Recorded polls of a GTFS-realtime address: `.pb` files, each one message, and `.pb.gz`.
 
 Several files are one recording, in the order of the times in their headers; in the order in which they were named if a
-header has no time. A ping that several polls have is handed on once (`Unrepeated`).
+header has no time. A ping that several polls have is handed on once (`RepeatFilter`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
 from udp_stream.pings import snapshots
 from udp_stream.pings.advice import ELSEWHERE
+from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.doubts import Doubt
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.pings.snapshots import (
     GTFS_REALTIME,
@@ -27,7 +27,7 @@ from udp_stream.pings.snapshots import (
     MOVED,
     OTHER_FEEDS,
     UNIT,
-    Unrepeated,
+    RepeatFilter,
     gtfs_formats,
     header_time,
 )
@@ -66,7 +66,7 @@ class GtfsFiles:
         self,
         names: Sequence[str],
         progress_of: Callable[[str], OnProgress | None] = lambda _: None,
-        say: Callable[[str], None] = lambda _: None,
+        log_message: Callable[[str], None] = lambda _: None,
         form: FeedForm = PLAIN,
     ) -> None:
         """Reads the headers alone. UsageError for a file that cannot be read."""
@@ -75,10 +75,10 @@ class GtfsFiles:
             named.sort(key=lambda each: each[0] or 0)
         self._files = [(name, progress) for _, name, progress in named]
         messages, self.format = gtfs_formats(form)
-        self._unrepeated = Unrepeated(messages, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
-        self._say = say
+        self._unrepeated = RepeatFilter(messages, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
+        self._log_message = log_message
         if [name for name, _ in self._files] != list(names):
-            say(f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers")
+            log_message(f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers")
 
     def messages(self) -> Iterator[list[bytes]]:
         for name, progress in self._files:
@@ -86,7 +86,7 @@ class GtfsFiles:
             for message in (None if header_time(data) and data.startswith(HEADER_TAG) else delimited(data)) or [data]:
                 frame = self._unrepeated.take(message)
                 if reason := self._unrepeated.unreadable:
-                    self._say(f"{name}: refused whole as {reason}")
+                    self._log_message(f"{name}: refused whole as {reason}")
                 if frame:
                     yield frame
             if progress is not None:
@@ -97,11 +97,11 @@ class GtfsFiles:
     def close(self) -> None:
         some, self._unrepeated.counts = self._unrepeated.counts, Counter()
         for sentence in sentences(some):
-            self._say(type(sentence)(f"GTFS-realtime: {sentence}"))
+            self._log_message(type(sentence)(f"GTFS-realtime: {sentence}"))
 
 
 def sentences(counts: Counter[str]) -> Iterator[str]:
-    """What people should know of how pings were read, from the counts of an `Unrepeated`."""
+    """What people should know of how pings were read, from the counts of a `RepeatFilter`."""
     plates, ids = counts[snapshots.FROM_LICENSE_PLATE], counts[snapshots.FROM_ID]
     if plates and ids:
         yield (
@@ -114,24 +114,24 @@ def sentences(counts: Counter[str]) -> Iterator[str]:
         yield f"{_have(ids)} from vehicle.id, as vehicle.license_plate is not set"
     if milliseconds := counts[snapshots.TIME_IN_MS]:
         what = f"{counted(milliseconds, 'ping')} {'has' if milliseconds == 1 else 'have'} a time"
-        yield Doubt(f"{what} (vehicle.timestamp) in milliseconds, where the specification has seconds")
+        yield QualityWarning(f"{what} (vehicle.timestamp) in milliseconds, where the specification has seconds")
     if late := counts[snapshots.TIME_OF_HEADER]:
         yield f"{counted(late, 'ping')} {'has' if late == 1 else 'have'} no time but that of the message's header"
     if standing := counts[snapshots.STANDING]:
-        yield Doubt(f"{counted(standing, 'plate')} {snapshots.STANDING}")
+        yield QualityWarning(f"{counted(standing, 'plate')} {snapshots.STANDING}")
     moved = moved_share(counts)
     if counts[snapshots.OLD] > OLD_SHARE * counts["read"]:
         are_old = (
             f"{counts[snapshots.OLD]:,} of {counted(counts['read'], 'ping')} are over {snapshots.OLD_S // 60} min older"
         )
         why = "the feed's times stand still, or are of another clock"
-        yield Doubt(f"{are_old} than their message's header: {why}{moved and f'; {moved}'}")
+        yield QualityWarning(f"{are_old} than their message's header: {why}{moved and f'; {moved}'}")
     elif moved:
-        yield Doubt(f"{moved}: {TOO_COARSE}")
+        yield QualityWarning(f"{moved}: {TOO_COARSE}")
     others = counts[snapshots.NO_VEHICLE]
     if others and not counts["read"] + counts["refused"]:
         kinds = " and ".join(f"{what}s" for what in OTHER_FEEDS.values() if counts[what]) or "of another kind"
-        yield Doubt(f"{counted(others, 'entity', 'entities')}, none with a vehicle: {kinds}: {ELSEWHERE}")
+        yield QualityWarning(f"{counted(others, 'entity', 'entities')}, none with a vehicle: {kinds}: {ELSEWHERE}")
     elif others:
         entities = "1 entity is" if others == 1 else f"{others:,} entities are"
         yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
@@ -184,7 +184,7 @@ class Source(Protocol):
         """Let go of files and connections, wherever `messages` is. Safe to repeat."""
 
 
-Say = Callable[[str], None]
+MessageSink = Callable[[str], None]
 """Takes a sentence for people, about something that pings do not show."""
 
 
@@ -192,7 +192,7 @@ def open_source(
     name: str,
     unit: str | None,
     progress: OnProgress | None = None,
-    say: Say = lambda _: None,
+    log_message: MessageSink = lambda _: None,
     *,
     form: FeedForm = PLAIN,
 ) -> Source:
@@ -200,7 +200,7 @@ def open_source(
 
     UsageError for a scheme, or a file that cannot be read. ConfigError for GTFS-realtime without a unit.
     """
-    ((_, source),) = open_sources([name], unit, lambda _: progress, say, form=form)
+    ((_, source),) = open_sources([name], unit, lambda _: progress, log_message, form=form)
     return source
 
 
@@ -208,7 +208,7 @@ def open_sources(
     names: Sequence[str],
     unit: str | None,
     progress_of: Callable[[str], OnProgress | None] = lambda _: None,
-    say: Say = lambda _: None,
+    log_message: MessageSink = lambda _: None,
     *,
     form: FeedForm = PLAIN,
 ) -> Iterator[tuple[str, Source]]:
@@ -224,9 +224,9 @@ def open_sources(
         if not is_gtfs_file(name):
             yield name, FileSource(name, progress_of(name), form)
             continue
-        source = GtfsFiles(some, progress_of, say, form)
+        source = GtfsFiles(some, progress_of, log_message, form)
         if form.mapping.speed:
-            require_unit(unit, name, say)
+            require_unit(unit, name, log_message)
         yield name, source
 
 
@@ -237,7 +237,7 @@ def together(names: Sequence[str]) -> Iterator[list[str]]:
         yield from [some] if is_gtfs else [[name] for name in some]
 
 
-def require_unit(unit: str | None, what: str, say: Say) -> None:
+def require_unit(unit: str | None, what: str, log_message: MessageSink) -> None:
     """ConfigError if no unit is set for GTFS-realtime; a unit that is not the specification's is said."""
     if unit is None:
         raise ConfigError(
@@ -245,13 +245,15 @@ def require_unit(unit: str | None, what: str, say: Say) -> None:
             "that the feed has in truth (`init` finds it, `doctor` checks it); got none"
         )
     if unit != UNIT:
-        say(f"{what} is GTFS-realtime, in {UNIT} by its specification; its speeds are read in {unit} (speed.unit)")
+        log_message(
+            f"{what} is GTFS-realtime, in {UNIT} by its specification; its speeds are read in {unit} (speed.unit)"
+        )
 
 
-def require_gtfs(settings: Settings, what: str, say: Say) -> None:
+def require_gtfs(settings: Settings, what: str, log_message: MessageSink) -> None:
     """ConfigError for GTFS-realtime if no unit is set, or beside a form of a feed's own."""
     require_one_form(settings.form, [GTFS_REALTIME], what)
-    require_unit(settings.speed.unit if settings.form.mapping.speed else UNIT, what, say)
+    require_unit(settings.speed.unit if settings.form.mapping.speed else UNIT, what, log_message)
 
 
 def require_one_form(form: FeedForm, formats: Iterable[PingFormat], what: str = "GTFS-realtime") -> None:

@@ -45,7 +45,7 @@ class WindowRules:
     `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
     be ahead of the broker, and how long after the newest ping older ones are waited for. `movement`: speeds are derived
     where a slot closes; None takes those of the pings. `archived_ms`: the ledger closed all slots that end by then.
-    `by_wall`: whole plates are hidden, so slots close by the wall's time, and limits are by plate.
+    `in_processing_time`: whole plates are hidden, so slots close by the wall's time, and limits are by plate.
 
     >>> WindowRules(grace_ms=60_000).quorum_min
     3
@@ -61,7 +61,7 @@ class WindowRules:
     disorder_ms: int = 60_000
     movement: PingRules | None = None
     archived_ms: int = NEVER
-    by_wall: bool = False
+    in_processing_time: bool = False
 
     def late_by(self, slot_end: Times, watermark_before_ms: Times) -> tuple[Times, NDArray[np.bool_]]:
         """The time that pings are judged by, and which are late: of slots that had closed by then."""
@@ -110,12 +110,12 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Observed:
+class FrameObservation:
     """For each row of a frame: the watermark before it, whether it comes from the future, and whether its clock has
     rolled over (`are_rolled_over`). `outside`: whether its slot is none of those that are asked for; None if all are.
 
     >>> none = np.zeros(2, bool)
-    >>> Observed(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
+    >>> FrameObservation(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
     np.int64(1)
     """
 
@@ -146,7 +146,7 @@ class Clock(Protocol):
 
     watermark_ms: int | None
 
-    def observe(self, frame: Frame) -> Observed:
+    def observe(self, frame: Frame) -> FrameObservation:
         """Judge the rows of the next frame, and move the watermark past it."""
 
 
@@ -189,12 +189,12 @@ class AgreementClock:
         self._believed_ms = rules.ahead_ms  # what is later comes from the future
         self.watermark_ms: int | None = None
 
-    def observe(self, frame: Frame) -> Observed:
+    def observe(self, frame: Frame) -> FrameObservation:
         before = NEVER if self.watermark_ms is None else self.watermark_ms
         self.advance(frame.pings)
         time_ms = frame.pings.time_ms
         rolled_over = are_rolled_over(time_ms, 0 if self.watermark_ms is None else self.watermark_ms)
-        return Observed(np.full(time_ms.size, before), time_ms > self._believed_ms, rolled_over)
+        return FrameObservation(np.full(time_ms.size, before), time_ms > self._believed_ms, rolled_over)
 
     def advance(self, pings: Pings) -> None:
         """Take in a frame. Pings too far ahead of the new time count for nothing, now or later."""
@@ -282,7 +282,7 @@ class AppendClock:
         self._rules = rules
         self.watermark_ms = watermark_ms
 
-    def observe(self, frame: Frame) -> Observed:
+    def observe(self, frame: Frame) -> FrameObservation:
         """Judge each row by the messages before its own. ValueError for a frame without append times."""
         places, pings = frame.places, frame.pings
         if places is None:
@@ -296,7 +296,9 @@ class AppendClock:
         times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached))
         if times[-1] != NEVER:
             self.watermark_ms = int(times[-1])
-        return Observed(times[pings.message], ahead, are_rolled_over(pings.time_ms, places.append_ms[pings.message]))
+        return FrameObservation(
+            times[pings.message], ahead, are_rolled_over(pings.time_ms, places.append_ms[pings.message])
+        )
 
     def after_tick(self, wall_ms: int) -> int:
         return wall_ms - self._rules.disorder_ms
@@ -328,18 +330,18 @@ class WallClock:
     def __init__(self, rules: WindowRules, grid: SlotGrid, watermark_ms: int | None = None) -> None:
         self._rules, self._grid = rules, grid
         self.watermark_ms = watermark_ms
-        self.told_ms: int | None = None
+        self.last_tick_ms: int | None = None
         """The time of the latest tick that was read."""
         self.over = list[tuple[int, int]]()
 
-    def observe(self, frame: Frame) -> Observed:
+    def observe(self, frame: Frame) -> FrameObservation:
         """Judge each row by its own message and the ticks before it. ValueError for a frame without append times."""
         places, pings = frame.places, frame.pings
         if places is None:
             raise ValueError("expected append times, got a log without them: use SpanClock")
         ticks, told = np.flatnonzero(places.tick), np.where(places.tick, places.append_ms, NEVER)
         if ticks.size:
-            self.told_ms = int(told[ticks[-1]])
+            self.last_tick_ms = int(told[ticks[-1]])
         if self.watermark_ms is None and ticks.size:
             told[ticks[0]] = self._grid.end_of(int(told[ticks[0]]) - 1) + self._rules.grace_ms
         times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, told))
@@ -350,7 +352,7 @@ class WallClock:
         # Before the first tick nobody knows which slots will be whole.
         least_ms = np.where(before_ms == NEVER, frame.slot_end + self._rules.grace_ms, before_ms)
         ahead = pings.time_ms > own_ms + self._rules.skew_ms
-        return Observed(np.maximum(own_ms, least_ms), ahead, are_rolled_over(pings.time_ms, own_ms))
+        return FrameObservation(np.maximum(own_ms, least_ms), ahead, are_rolled_over(pings.time_ms, own_ms))
 
     def _between(self, before_ms: int, behind_ms: int) -> list[tuple[int, int]]:
         if before_ms in (NEVER, behind_ms):
@@ -373,10 +375,10 @@ class SpanClock:
         """`slots`: start and end of each, in order, without a gap."""
         self.over = slots
 
-    def observe(self, frame: Frame) -> Observed:
+    def observe(self, frame: Frame) -> FrameObservation:
         start, none = frame.slot_start, np.zeros(frame.slot_start.size, bool)
         outside = (start < self.over[0][0]) | (start > self.over[-1][0])
-        return Observed(np.full(start.size, NEVER), none, none, outside)
+        return FrameObservation(np.full(start.size, NEVER), none, none, outside)
 
 
 # The clock of the wall, for times of arrival and ticks: what is in a log by then stays.

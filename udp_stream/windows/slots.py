@@ -51,10 +51,10 @@ _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soo
 
 
 @dataclass(frozen=True, slots=True)
-class LateOrFull:
+class WindowRefusal:
     """A ping that a window refused: its row in the frame, why, and by how much it was late.
 
-    >>> LateOrFull(2, Reason.SLOT_FULL).lag_ms is None
+    >>> WindowRefusal(2, Reason.SLOT_FULL).lag_ms is None
     True
     """
 
@@ -132,7 +132,7 @@ class _OpenSlot:
     def _row(self) -> np.dtype[np.void]:
         return _ROW if self.movement is None else _MOVING
 
-    def columns(self, hash_plate: Callable[[str], bytes], unread: Iterable[Span]) -> SlotPings:
+    def columns(self, hash_plate: Callable[[str], bytes], gaps: Iterable[Span]) -> SlotPings:
         last = self.chunks[-1] if self.chunks else np.empty(0, self._row)
         used = [*self.chunks[:-1], last[: last.size - self.room]]
         plate, time, cell, *of_speed = (
@@ -141,7 +141,7 @@ class _OpenSlot:
         plates = tuple(hash_plate(plate) for plate in self.plates)
         pings = SlotPings(
             self.start_ms, self.end_ms, plates, plate, time, cell, of_speed[0],
-            partial=is_partial(time, self.start_ms, self.end_ms, unread),
+            partial=is_partial(time, self.start_ms, self.end_ms, gaps),
         )  # fmt: skip
         if self.movement is None or not self.rows:
             return pings
@@ -155,7 +155,7 @@ PARTS = 6
 """Of a slot. In ten minutes, of an hour, every bus on its way pings."""
 
 
-def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, unread: Iterable[Span]) -> bool:
+def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, gaps: Iterable[Span]) -> bool:
     """Whether less than half of a slot was read. What came of a stretch later, as from a queue, counts as read: as many
     minutes of it as there are pings in a minute of the fullest part. A few old positions are next to none.
 
@@ -164,7 +164,7 @@ def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, unread: Ite
     >>> is_partial(np.arange(40, 60, dtype=np.uint32), 0, 60, [(-99, 40)]), is_partial(np.zeros(1, "u4"), 0, 60, [])
     (True, False)
     """
-    of_slot = [(max(0, since - start_ms), min(until, end_ms) - start_ms) for since, until in unread]
+    of_slot = [(max(0, since - start_ms), min(until, end_ms) - start_ms) for since, until in gaps]
     if not (of_slot := [(since, until) for since, until in of_slot if since < until]):
         return False
     parts = np.bincount(time.astype(np.int64) * PARTS // (end_ms - start_ms))
@@ -195,7 +195,7 @@ class Windows:
         self._hash_plate = hash_plate
         self._clock = AgreementClock(rules) if clock is None else clock
         self._open: dict[int, _OpenSlot] = {}
-        self.unread = frozenset[Span]()
+        self.gaps = frozenset[Span]()
 
     @property
     def open_slots(self) -> frozenset[int]:
@@ -205,7 +205,7 @@ class Windows:
     def open_pings(self) -> int:
         return sum(slot.rows for slot in self._open.values())
 
-    def push(self, frame: Frame) -> tuple[list[SlotPings], list[LateOrFull]]:
+    def push(self, frame: Frame) -> tuple[list[SlotPings], list[WindowRefusal]]:
         """Take in a frame; give back the slots that it closes, oldest first, and the rows refused."""
         observed = self._clock.observe(frame)
         wrong = observed.rolled_over
@@ -213,13 +213,17 @@ class Windows:
         late &= ~wrong
         lag_ms = judged_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
-        refused = [LateOrFull(row, Reason.LATE, lag) for row, lag in rows]
-        refused += [LateOrFull(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()]
+        refused = [WindowRefusal(row, Reason.LATE, lag) for row, lag in rows]
+        refused += [WindowRefusal(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()]
         # Not if it is late too: a ping is refused once.
-        refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(observed.ahead & ~late).tolist()]
+        refused += [
+            WindowRefusal(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(observed.ahead & ~late).tolist()
+        ]
         fine = ~(late | observed.ahead | wrong)
         if observed.outside is not None:
-            refused += [LateOrFull(row, Reason.TIME_OUT_OF_RANGE) for row in np.flatnonzero(observed.outside).tolist()]
+            refused += [
+                WindowRefusal(row, Reason.TIME_OUT_OF_RANGE) for row in np.flatnonzero(observed.outside).tolist()
+            ]
             fine &= ~observed.outside
         refused += self._place(frame, np.flatnonzero(fine))
         if isinstance(self._clock, WallClock):
@@ -243,8 +247,8 @@ class Windows:
             return [self._over(slot) for slot in self._clock.over]
         return self._close(sorted(self._open))
 
-    def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[LateOrFull]:
-        refused: list[LateOrFull] = []
+    def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[WindowRefusal]:
+        refused: list[WindowRefusal] = []
         starts = frame.slot_start[rows]
         one = starts.size and starts.min() == starts.max()  # most frames lie in one slot
         for start in starts[:1].tolist() if one else np.unique(starts).tolist():
@@ -254,12 +258,12 @@ class Windows:
                 first = int(here[0])
                 slot = _OpenSlot(start, int(frame.slot_end[first]), _offset(frame, first), self._rules.movement)
                 self._open[start] = slot
-            if self._rules.by_wall:
+            if self._rules.in_processing_time:
                 fits = slot.within(frame.pings, here)
             else:
                 fits = np.arange(here.size) < self._rules.pings_per_slot_max - slot.rows
             slot.add(frame, here[fits])
-            refused += [LateOrFull(row, Reason.SLOT_FULL) for row in here[~fits].tolist()]
+            refused += [WindowRefusal(row, Reason.SLOT_FULL) for row in here[~fits].tolist()]
         return refused
 
     def _due(self) -> list[int]:
@@ -277,7 +281,7 @@ class Windows:
 
     def _close(self, starts: list[int]) -> list[SlotPings]:
         closed = [self._open.pop(start) for start in starts]
-        return [slot.columns(self._hash_plate, self.unread) for slot in closed if slot.rows]
+        return [slot.columns(self._hash_plate, self.gaps) for slot in closed if slot.rows]
 
 
 def _offset(frame: Frame, row: int) -> int:
@@ -327,7 +331,7 @@ def slots_of(
 class SourceCheckpoint:
     """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already.
 
-    `positions_ms` is the watermark before the first ping that a moment may need, where it is another one. `unread`:
+    `positions_ms` is the watermark before the first ping that a moment may need, where it is another one. `gaps`:
     when nothing was read, of slots that are not closed.
 
     >>> SourceCheckpoint(0).watermark_ms is None
@@ -338,14 +342,14 @@ class SourceCheckpoint:
     watermark_ms: int | None = None
     rejected_through: int = 0
     positions_ms: int | None = None
-    unread: tuple[Span, ...] = ()
+    gaps: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedMessage:
     """A refusal, the offset of its message, and the original bytes.
 
-    >>> Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
+    >>> RefusedMessage(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
     41
     """
 
@@ -366,15 +370,15 @@ class ReadResult:
     """
 
     closed: list[SlotPings]
-    refused: list[Refused]
+    refused: list[RefusedMessage]
     messages: int
     pings: int
     newest_ms: int | None = None
     moments: Sequence[Moment] = ()
 
 
-Look = Callable[[Sequence[bytes], ReadResult], None]
-"""Is given messages and what became of them, before a slot that they close is released: `cli/first_look.py`."""
+FeedCheck = Callable[[Sequence[bytes], ReadResult], None]
+"""Is given messages and what became of them, before a slot that they close is released: `cli/preflight.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +407,7 @@ class ReadingRules:
 
     def read(
         self, messages: Sequence[bytes], windows: Windows, places: LogPlaces | None = None, rejected_through: int = 0
-    ) -> tuple[ReadResult, Frame, list[LateOrFull]]:
+    ) -> tuple[ReadResult, Frame, list[WindowRefusal]]:
         """Decode a frame, and put its pings into slots: the outcome without moments, the frame, and its rows without a
         slot. Without `places`, the offset of a message is its number in the frame."""
         pings, refusals = self.decoder.decode(messages)
@@ -417,7 +421,7 @@ class ReadingRules:
         new = [refusal for refusal in refusals if offset[refusal.message] >= rejected_through]
         new.sort(key=lambda refusal: (refusal.message, refusal.position))
         originals_of = zip(new, originals(messages, new, self.decoder.format), strict=True)
-        refused = [Refused(int(offset[one.message]), one, data) for one, data in originals_of]
+        refused = [RefusedMessage(int(offset[one.message]), one, data) for one, data in originals_of]
         # Times that windows refused may be decades ahead.
         taken = np.delete(pings.time_ms, [one.row for one in unplaced])
         newest_ms = int(taken.max()) if taken.size else None
@@ -451,12 +455,12 @@ class SourceReader:
         self._rules = rules
         self._clock: LogClock = (
             WallClock(rules.windows, rules.grid, start.watermark_ms)
-            if rules.windows.by_wall
+            if rules.windows.in_processing_time
             else AppendClock(rules.windows, start.watermark_ms)
         )
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
-        self._windows.unread = frozenset(start.unread)
-        self._is_first = start.watermark_ms is None and not start.unread
+        self._windows.gaps = frozenset(start.gaps)
+        self._is_first = start.watermark_ms is None and not start.gaps
         of_source = rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms
         self._moments = None if rules.moments is None else SourceMoments(rules.moments, *of_source)
         self._rejected_through = start.rejected_through
@@ -478,8 +482,8 @@ class SourceReader:
 
     def not_read(self, span: Span) -> None:
         """Nobody read meanwhile. The log has it: a slot that is read again is partial again. By the wall none is."""
-        if not self._rules.windows.by_wall:
-            self._windows.unread |= {span}
+        if not self._rules.windows.in_processing_time:
+            self._windows.gaps |= {span}
 
     @property
     def through_ms(self) -> int | None:
@@ -490,14 +494,14 @@ class SourceReader:
         return self._rules.through_at(watermark_ms)
 
     @property
-    def is_by_wall(self) -> bool:
-        return self._rules.windows.by_wall
+    def is_in_processing_time(self) -> bool:
+        return self._rules.windows.in_processing_time
 
     def ahead_ms(self, wall_ms: int) -> int:
         """How far slots are closed ahead of this time; 0 or less if none is, or if the log has just begun by ticks."""
         if (through := self.through_ms) is None:
             return 0
-        return through - (self._rules.grid.end_of(wall_ms - 1) if self.is_by_wall else wall_ms)
+        return through - (self._rules.grid.end_of(wall_ms - 1) if self.is_in_processing_time else wall_ms)
 
     @property
     def watermark_ms(self) -> int | None:
@@ -506,7 +510,7 @@ class SourceReader:
     @property
     def clock_ms(self) -> int | None:
         """What the log's clock shows, for people."""
-        return self._clock.told_ms if isinstance(self._clock, WallClock) else self._clock.watermark_ms
+        return self._clock.last_tick_ms if isinstance(self._clock, WallClock) else self._clock.watermark_ms
 
     @property
     def moments_ms(self) -> int | None:
@@ -527,8 +531,8 @@ class SourceReader:
         through, watermark_ms = self.through_ms, self._clock.after_tick(wall_ms)
         if through is None or self.through_at(watermark_ms) > through:
             return True
-        told_ms = self.moments_ms
-        return self._moments is not None and told_ms is not None and self._moments.through_at(watermark_ms) > told_ms
+        sent_ms = self.moments_ms
+        return self._moments is not None and sent_ms is not None and self._moments.through_at(watermark_ms) > sent_ms
 
     @property
     def open_slots(self) -> frozenset[int]:
@@ -543,16 +547,16 @@ class SourceReader:
         # The larger one: after a restart the reader is behind what was rejected before it.
         watermark_ms, rejected_through = self._clock.watermark_ms, max(self._rejected_through, self.next_offset)
         through_ms, first = self.through_ms, self._windows.first_open
-        unread = tuple(sorted(one for one in self._windows.unread if through_ms is None or one[1] > through_ms))
+        gaps = tuple(sorted(one for one in self._windows.gaps if through_ms is None or one[1] > through_ms))
         offset = self.next_offset if first is None else first
         if self._moments is None:
-            return SourceCheckpoint(offset, watermark_ms, rejected_through, unread=unread)
+            return SourceCheckpoint(offset, watermark_ms, rejected_through, gaps=gaps)
         needed, before_ms = self._moments.first_needed() or (offset, self._moments.watermark_ms)
         is_same = watermark_ms is None or before_ms == watermark_ms
         positions_ms = None if is_same else before_ms
-        return SourceCheckpoint(min(offset, needed), watermark_ms, rejected_through, positions_ms, unread)
+        return SourceCheckpoint(min(offset, needed), watermark_ms, rejected_through, positions_ms, gaps)
 
 
-def _refusal_of(pings: Pings, refused: LateOrFull, path: str) -> Refusal:
+def _refusal_of(pings: Pings, refused: WindowRefusal, path: str) -> Refusal:
     message, position = int(pings.message[refused.row]), int(pings.position[refused.row])
     return Refusal(message, position, refused.reason, path, refused.lag_ms)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from udp_stream.board.follow import Batch, GrowingFile, feed, growing
-from udp_stream.board.history import opened
-from udp_stream.board.look import Look
-from udp_stream.board.places import Places
-from udp_stream.board.slots import Slots
+from udp_stream.dashboard.branding import Branding
+from udp_stream.dashboard.follow import Batch, GrowingFile, feed, growing
+from udp_stream.dashboard.history import opened
+from udp_stream.dashboard.places import Places
+from udp_stream.dashboard.slots import Slots
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.gtfs import GtfsError, read_network
-from udp_stream.logs import WARNING, begin_log, counted, say
+from udp_stream.logs import WARNING, begin_log, counted, log_message
 
 if TYPE_CHECKING:
     from udp_stream.settings import Settings
@@ -32,15 +32,15 @@ OTHER_FORMS = ".gz", ".csv", ".geojson", ".parquet"
 def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
     """Serve until stopped. DependencyUnavailable if the address is taken, or what it reads cannot be read."""
     with needs("web server", "dashboard"):
-        from udp_stream.board.server import Board, serving
+        from udp_stream.dashboard.server import Dashboard, serving
     begin_log()
     ours = settings.dashboard
-    look = Look(ours.title, ours.note, ours.tiles, ours.tiles_credit)
-    board = Board(
+    branding = Branding(ours.title, ours.note, ours.tiles, ours.tiles_credit)
+    page = Dashboard(
         Slots(ours.slots, history=opened(ours.history)),
         Statement(ours.statement).read,
         _places(arguments.gtfs or ours.gtfs),
-        look,
+        branding,
         holidays=ours.holidays,
     )
     if not arguments.files:
@@ -49,10 +49,10 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
         require_reachable(settings.kafka)
     with ExitStack() as stack:
         files = [stack.enter_context(closing(_growing(name))) for name in dict.fromkeys(arguments.files)]
-        address = stack.enter_context(serving(board, settings.dashboard.listen))
+        address = stack.enter_context(serving(page, settings.dashboard.listen))
         where = counted(len(files), "file") if files else f"the topics of {settings.kafka.bootstrap}"
-        say(f"the dashboard of {where} is at {address}", "live", {"address": address})
-        feed(growing(files) if files else _of_topics(settings), board.slots, board.announce)
+        log_message(f"the dashboard of {where} is at {address}", "live", {"address": address})
+        feed(growing(files) if files else _of_topics(settings), page.slots, page.announce)
 
 
 def _places(name: str) -> Places | None:
@@ -61,7 +61,7 @@ def _places(name: str) -> Places | None:
     try:
         return Places(read_network(name))
     except GtfsError as error:
-        say(f"{error}; the page has no names", "no_names", level=WARNING)
+        log_message(f"{error}; the page has no names", "no_names", level=WARNING)
         return None
 
 
@@ -70,7 +70,7 @@ def _growing(name: str) -> GrowingFile:
         rule = "a file of plain lines of JSON, as `run --out` and `--smoothed` write, such as releases.ndjson"
         raise UsageError(f"{name}: expected {rule}")
     if not Path(name).exists():
-        say(f"{name} is not there yet: waiting for it", "waiting")
+        log_message(f"{name} is not there yet: waiting for it", "waiting")
     return GrowingFile(Path(name))
 
 

@@ -22,26 +22,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from udp_stream.board.slots import Slots
 from udp_stream.cli.outputs import Write, records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
+from udp_stream.dashboard.slots import Slots
 from udp_stream.errors import ConfigError, PackageMissing, UsageError, needs
-from udp_stream.forms import require_form
+from udp_stream.export_formats import require_format
 from udp_stream.gtfs import read_network
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
-from udp_stream.logs import counted, say
-from udp_stream.release.facts import PublishedRelease, ReleaseSink, Summary
+from udp_stream.logs import counted, log_message
+from udp_stream.release.events import PublishedRelease, ReleaseSink, Summary
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
-from udp_stream.runtime import Embedded, Smooth, release_sink, smoothed_sink
+from udp_stream.runtime import EmbeddedRuntime, Smooth, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.trial.timetable import write_timetable
 from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
 
 if TYPE_CHECKING:
-    from udp_stream.board.server import Board
+    from udp_stream.dashboard.server import Dashboard
 
 CELLS_SHOWN, BAR_STEPS, LABEL = 12, 52, 6  # columns of a bar, and between labels such as `14/15`
 ROWS_MAX, COLUMNS_MAX, KM_PER_DEGREE = 24, 110, 111.2
@@ -199,17 +199,17 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         )
     require_distinct([("--out", arguments.out)], used_files(arguments, settings))
     name = arguments.out or os.devnull
-    require_form(name)
-    board = None if arguments.headless or arguments.kafka or not _is_watched() else _board(settings)
+    require_format(name)
+    dashboard = None if arguments.headless or arguments.kafka or not _is_watched() else _dashboard(settings)
     fleet = Fleet(
         seed=1,  # of the fleet's movements, never of the noise
         buses=arguments.buses,
         start=MORNING,
-        hours=YEAR_HOURS if board else arguments.slots * settings.policy.slot_seconds / 3600,
+        hours=YEAR_HOURS if dashboard else arguments.slots * settings.policy.slot_seconds / 3600,
     )
     with records_out(name, Release) as write:
-        if board is not None:
-            _on_page(arguments, settings, fleet, board, write)
+        if dashboard is not None:
+            _on_page(arguments, settings, fleet, dashboard, write)
             return
         if arguments.kafka:
             with needs("Kafka client", "services"):
@@ -231,36 +231,38 @@ def _is_watched() -> bool:
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and not os.environ.get("CI")
 
 
-def _board(settings: Settings) -> Board | None:
+def _dashboard(settings: Settings) -> Dashboard | None:
     try:
         with needs("page", "dashboard"):
-            from udp_stream.board.places import Places
-            from udp_stream.board.server import Board
+            from udp_stream.dashboard.places import Places
+            from udp_stream.dashboard.server import Dashboard
     except PackageMissing as missing:
-        say(f"{missing}; without it this run shows its end alone")
+        log_message(f"{missing}; without it this run shows its end alone")
         return None
     with TemporaryDirectory() as folder:
         write_timetable(Fleet(seed=1), Path(folder))
         places = Places(read_network(folder))
-    return Board(Slots(settings.dashboard.slots, is_synthetic=True), places=places)
+    return Dashboard(Slots(settings.dashboard.slots, is_synthetic=True), places=places)
 
 
-def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, board: Board, write: Write) -> None:
-    from udp_stream.board.server import serving
+def _on_page(
+    arguments: argparse.Namespace, settings: Settings, fleet: Fleet, dashboard: Dashboard, write: Write
+) -> None:
+    from udp_stream.dashboard.server import serving
 
     def show(payloads: Sequence[bytes]) -> None:
-        board.slots.take(payloads)
-        board.announce(board.slots.show())
+        dashboard.slots.take(payloads)
+        dashboard.announce(dashboard.slots.show())
 
     def publish(releases: Sequence[PublishedRelease]) -> None:
         release_sink(write)(releases)
         release_sink(show)(releases)
 
     with (
-        serving(board, "127.0.0.1:0") as address,
+        serving(dashboard, "127.0.0.1:0") as address,
         _runtime(arguments, settings, publish, smoothed_sink(show)) as runtime,
     ):
-        say(f"a synthetic fleet of {fleet.buses} buses, a slot every {SLOT_S:g} s: {address} (Ctrl-C ends it)")
+        log_message(f"a synthetic fleet of {fleet.buses} buses, a slot every {SLOT_S:g} s: {address} (Ctrl-C ends it)")
         if sys.platform == "darwin" or any(map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))):
             webbrowser.open(address)  # elsewhere it might be a browser in this very terminal
         released = 0
@@ -291,13 +293,13 @@ def _runtime(
     settings: Settings,
     publish: ReleaseSink,
     smooth: Smooth,
-) -> Iterator[Embedded]:
+) -> Iterator[EmbeddedRuntime]:
     with ExitStack() as stack:
         trial = not arguments.ledger
         place = stack.enter_context(trial_ledger(settings)) if trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place))
         others = begin_run(place, ledger, settings)
-        yield Embedded(
+        yield EmbeddedRuntime(
             settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, publish, others=others, trial=trial,
             smooth=smooth, answer=lambda _: None,  # the summary counts them
         )  # fmt: skip

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from udp_stream.cli import first_look
-from udp_stream.cli.first_look import named, require_files, still_warning, unclamped, warnings_of
+from udp_stream.cli import preflight
+from udp_stream.cli.preflight import named, require_files, still_warning, unclamped, warnings_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
 from udp_stream.gtfs import read_network
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
+from udp_stream.pings.data_quality import PAIRS_MIN, SPARSE_PAIRS_MIN, QualityWarning, unit_evidence
 from udp_stream.pings.decode import PingDecoder, PingFormat
-from udp_stream.pings.doubts import PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
-from udp_stream.release.facts import duration_in_words
+from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.limits import seconds_of
 from udp_stream.settings.rules import has_password
@@ -36,7 +36,7 @@ LATEST = 5_000
 NO_RELEASE = "a verdict on raw speeds, not a release"
 
 
-class CannotTell(str):
+class InconclusiveCheck(str):
     """What a check says if it could not be made."""
 
     __slots__ = ()
@@ -90,7 +90,7 @@ def _why_no_broker(settings: Settings) -> UdpStreamError | None:
 def _no_broker(why_not: UdpStreamError, settings: Settings) -> str:
     if not _is_embedded(settings):
         raise why_not
-    return CannotTell(f"{why_not} (nothing of [kafka] is set: `replay` and `run` need none)")
+    return InconclusiveCheck(f"{why_not} (nothing of [kafka] is set: `replay` and `run` need none)")
 
 
 def _ledger(settings: Settings, for_workers: bool) -> str:
@@ -103,7 +103,7 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     if is_file(settings.ledger.place) and file.exists() and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         said += f"; others can read it, as after a copy: chmod 600 {shlex.quote(str(file))}"
     if not is_here(settings.ledger) and ledger_there(settings.ledger) is not None:
-        return CannotTell(f"{said}; cannot tell before its first use on this machine: is this key its key")
+        return InconclusiveCheck(f"{said}; cannot tell before its first use on this machine: is this key its key")
     return said
 
 
@@ -121,7 +121,7 @@ def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
     except OSError as failed:  # the folder of a file is closed to us, say: the other checks are made all the same
         said = trouble_of(failed)
         error = DependencyUnavailable(said)
-    word = "FAIL" if error else "unknown" if isinstance(said, CannotTell) else "ok"
+    word = "FAIL" if error else "unknown" if isinstance(said, InconclusiveCheck) else "ok"
     print(f"{word:<5} {name}: {said}", flush=True)
     return error
 
@@ -130,7 +130,7 @@ def _topics(settings: Settings) -> str:
     with needs("Kafka client", "kafka"):
         from streams.topics import differences, require_rights
     found = differences(settings.kafka)
-    if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
+    if wrong := [sentence for sentence in found if not isinstance(sentence, QualityWarning)]:
         raise ConfigError("; ".join(wrong))
     require_rights(settings.kafka)
     return f"as they should be at {settings.kafka.bootstrap}"
@@ -138,11 +138,13 @@ def _topics(settings: Settings) -> str:
 
 def _deployment(settings: Settings) -> str:
     with needs("Kafka client", "kafka"):
-        from streams.kafka import claimed
+        from streams.kafka import registered
         from streams.topics import topics_of
-    claim = claimed(settings.kafka, topics_of(settings.kafka).deployment)
+    claim = registered(settings.kafka, topics_of(settings.kafka).deployment)
     if claim is None:
-        return CannotTell("no worker has claimed a ledger yet: there is nothing to compare this configuration with")
+        return InconclusiveCheck(
+            "no worker has claimed a ledger yet: there is nothing to compare this configuration with"
+        )
     settings.ledger.require_named()
     if (ours := ledger_there(settings.ledger)) != claim.ledger_id:
         ours = "one that is not made yet" if ours is None else ours
@@ -155,7 +157,9 @@ def _workers(settings: Settings) -> str:
         from streams.topics import Rules, group_of
     ours, members = Rules.of(settings), group_of(settings.kafka).members
     if not members:
-        return CannotTell("none is in the group: cannot tell whether its settings are those of this configuration")
+        return InconclusiveCheck(
+            "none is in the group: cannot tell whether its settings are those of this configuration"
+        )
     if others := [f"{one.name} has {one.rules or 'another version'}" for one in members if one.rules != ours]:
         raise ConfigError(f"this configuration has {ours}; {'; '.join(others)}")
     return f"{counted(len(members), 'worker')} with the settings of this configuration, {ours}"
@@ -171,10 +175,10 @@ def _latest(settings: Settings) -> list[Any]:
 def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
     messages = [record.value or b"" for record in records]
     if not messages:
-        return CannotTell("it has none")
-    pings = first_look.require_mostly_read(messages, settings.form.format, settings, "of its latest refused")
+        return InconclusiveCheck("it has none")
+    pings = preflight.require_mostly_read(messages, settings.form.format, settings, "of its latest refused")
     if not len(pings):
-        return CannotTell("its latest were refused for their speeds alone, or are of other events")
+        return InconclusiveCheck("its latest were refused for their speeds alone, or are of other events")
     partition = np.array([record.partition for record in records])[pings.message]
     of_each = np.unique(np.stack([pings.plate, partition]), axis=1)[0]
     if (several := int((np.bincount(of_each) > 1).sum())) and settings.speed.from_ == "movement":
@@ -186,35 +190,35 @@ def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
     age_s = max(record.timestamp for record in records) / 1000 - float(pings.time_ms.max()) / 1000
     if age_s > seconds_of("live.max_age", settings.live.max_age):
         old = f"the newest was {duration_in_words(age_s)} old when the last one came"
-        found.append(Doubt(f"{old}: does the feed stand still?"))
+        found.append(QualityWarning(f"{old}: does the feed stand still?"))
     return _said_of_pings(found, settings)
 
 
 def _said_of_pings(found: Sequence[str], settings: Settings) -> str:
-    if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
+    if wrong := [sentence for sentence in found if not isinstance(sentence, QualityWarning)]:
         raise ConfigError("; ".join(wrong))
     if found:
-        return CannotTell(f"cannot tell: {'; '.join(found)}")
+        return InconclusiveCheck(f"cannot tell: {'; '.join(found)}")
     return f"they lie where clocks show {settings.hat.timezone}'s time"
 
 
 def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
     found: list[str] = []
-    first_look.require_readable_pings(files, settings, warn=found.append)
+    preflight.require_readable_pings(files, settings, warn=found.append)
     said = _said_of_pings(found, settings)
     if found:
         return said
-    if not all(map(first_look.is_on_disk, files)):
-        return CannotTell("cannot tell: it is no file on disk")
+    if not all(map(preflight.is_on_disk, files)):
+        return InconclusiveCheck("cannot tell: it is no file on disk")
     if len(files) == 1 and is_gtfs_file(files[0]):
-        return CannotTell("cannot tell whether its plates last: it is one poll. Name two, some minutes apart")
+        return InconclusiveCheck("cannot tell whether its plates last: it is one poll. Name two, some minutes apart")
     return said
 
 
 def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
     ((_, source),) = open_sources(files, settings.speed.unit, form=settings.form)
     with closing(source):
-        return _unit(next(first_look.joined(source.messages()), []), settings, source.format)
+        return _unit(next(preflight.joined(source.messages()), []), settings, source.format)
 
 
 def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None) -> str:
@@ -231,9 +235,9 @@ def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat
             f"{evidence.named} ({NO_RELEASE})"
         )
     if (still := still_warning(pings)) is not None:
-        return CannotTell(f"cannot tell: {still} ({NO_RELEASE})")
+        return InconclusiveCheck(f"cannot tell: {still} ({NO_RELEASE})")
     if unit is None:
-        return CannotTell(
+        return InconclusiveCheck(
             f"cannot tell: fewer than {PAIRS_MIN} pairs of pings 4 to 30 s apart report that they move evenly, and "
             f"fewer than {SPARSE_PAIRS_MIN} are 30 to 130 s apart ({NO_RELEASE})"
         )

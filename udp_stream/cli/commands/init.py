@@ -28,8 +28,8 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from udp_stream.cli.first_look import is_sea, middle_of, named, require_files, rollover_warning, still_warning, zone_of
 from udp_stream.cli.outputs import require_place
+from udp_stream.cli.preflight import is_sea, middle_of, named, require_files, rollover_warning, still_warning, zone_of
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
@@ -46,8 +46,8 @@ from udp_stream.pings.advice import (
     no_pings,
     other_feed,
 )
+from udp_stream.pings.data_quality import ALL_ZERO, QualityWarning, plate_warning, repeat_warning, unit_evidence
 from udp_stream.pings.decode import Box, PingDecoder, PingRules, Pings, Reason, Refusal, originals
-from udp_stream.pings.doubts import ALL_ZERO, Doubt, plate_warning, repeat_warning, unit_evidence
 from udp_stream.pings.found import (
     BY_VALUE,
     PINGS_JUDGED_MIN,
@@ -70,7 +70,7 @@ from udp_stream.pings.json import (
     without_speeds,
 )
 from udp_stream.pings.mapping import ANY_KEY, FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset, dotted
-from udp_stream.pings.mends import Value, numbers_of, of_packed, unit_of_name
+from udp_stream.pings.repairs import Value, numbers_of, of_packed, unit_of_name
 from udp_stream.pings.snapshots import UNIT, gtfs_formats
 from udp_stream.pings.texts import UNREADABLE, as_written, finite, from_xml, trim, value_of
 from udp_stream.pings.time_forms import TimeForm
@@ -307,13 +307,13 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     by = lack if not mapping.speed else "name" if unit else ""
     feed = replace(_found(paths, form, sample.form, unit, by), keys=keys)
     day, is_label = feed.hours.partition(" ")[0], mapping.steps["plate"][-1] == "label"
-    doubts = {
+    quality_warnings = {
         EXCHANGED: is_exchanged and not any(BY_VALUE in one for one in found),
         f"day and month could be exchanged; this reads the first ping as of {day}": times.is_ambiguous,
         "a path leads to one element of an array; the others are not read": mapping.one_element,
         "the plate is a label; some feeds have a destination there: is it the vehicle's?": is_label,
     }
-    feed.checks["source"] += [*found, *(sentence for sentence, is_due in doubts.items() if is_due)]
+    feed.checks["source"] += [*found, *(sentence for sentence, is_due in quality_warnings.items() if is_due)]
     return feed
 
 
@@ -417,7 +417,7 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
     messages were of other events. Polls of GTFS-realtime are a single source."""
     messages, damages, said = list[bytes](), list[str](), list[str]()
     ping_format, sources = form.format, 1 if is_gtfs_file(paths[0]) else len(paths)
-    for _, source in open_sources(paths, UNIT, say=said.append, form=form):
+    for _, source in open_sources(paths, UNIT, log_message=said.append, form=form):
         with closing(source):
             ping_format, last = source.format, len(messages) + max(_TRIED, most // sources)
             for some in as_far_as_whole(source.messages(), damages.append):
@@ -427,7 +427,7 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
     pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages)
     faults = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
     refused = list(zip(faults, originals(messages, faults, ping_format), strict=True))
-    damage = "; ".join([*damages, *(one for one in said if isinstance(one, Doubt))])
+    damage = "; ".join([*damages, *(one for one in said if isinstance(one, QualityWarning))])
     return pings, refused, damage, len(refusals) - len(faults)
 
 
@@ -446,9 +446,9 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
     if not _is_mostly_read(pings, refused):
         why = "".join(f"\n  {sentence}" for sentence in sentences)
         raise UsageError(f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}")
-    zone, (unit, unit_by, doubts) = zone_of(*_middle(pings)), ("", by or "derived", list[str]())
+    zone, (unit, unit_by, quality_warnings) = zone_of(*_middle(pings)), ("", by or "derived", list[str]())
     if form.mapping.speed:
-        unit, unit_by, doubts = _unit(pings, said, by)
+        unit, unit_by, quality_warnings = _unit(pings, said, by)
     fault = unit_evidence(pings, "kmh").fault if form.mapping.speed else None
     ends = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
     hours = " to ".join(f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends)
@@ -464,7 +464,7 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
     checks = {
         "": [one for one in odd if one],
         "hat": ["these positions lie at sea or in Antarctica, where no bus goes"] if is_sea(zone) else [],
-        "speed": doubts,
+        "speed": quality_warnings,
         "source": [],
     }
     if len(refused) > _REFUSED_MAX * (len(pings) + len(refused)):
@@ -484,7 +484,7 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     unit = known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"
     told = "movement" if evidence.unit else by if known else ""
     is_zero = len(pings) >= PINGS_JUDGED_MIN and not pings.speed.any()
-    doubts = {
+    quality_warnings = {
         f"{evidence.fault}: convert them first": evidence.fault,
         f"the feed's {by} says {said}, not {unit}: one of the two is wrong": said is not None and said != unit,
         "the unit changes on the way, or speeds are of several feeds": evidence.unit is not None and evidence.changes,
@@ -492,7 +492,7 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
         "every speed is 0: if the buses move, the feed has no speeds, and speed.from is 'movement'": is_zero,
         str(still): still,
     }
-    return unit, told, [sentence for sentence, is_due in doubts.items() if is_due]
+    return unit, told, [sentence for sentence, is_due in quality_warnings.items() if is_due]
 
 
 def _why(pings: Pings, fault: str | None, repeats: str | None) -> str:
@@ -628,14 +628,14 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     read = f"{counted(feed.pings, 'ping')} read, {feed.refused:,} refused, {feed.hours}"
     read += f", {counted(feed.others, 'message')} of other events" if feed.others else ""
     unit = f"unit {feed.unit}{'' if feed.unit_by else ' (NOT KNOWN)'}" if feed.unit else "speeds by movement"
-    _say(f"{feed.form}{known}; zone {feed.zone}; {unit}; {read}")
+    _log_message(f"{feed.form}{known}; zone {feed.zone}; {unit}; {read}")
     for line in re.findall("^# (?:CHECK|NOT KNOWN).*", text, re.MULTILINE):
-        _say(line.removeprefix("# "))
+        _log_message(line.removeprefix("# "))
     if out != "-":
         some = " ".join(map(shlex.quote, arguments.files[:3])) + (" ..." if arguments.files[3:] else "")
         command = f"udp-stream replay {some} --config {shlex.quote(out)} --trial"
-        _say(f"wrote {out}: look through it, set U and epsilon, then: {command}")
+        _log_message(f"wrote {out}: look through it, set U and epsilon, then: {command}")
 
 
-def _say(sentence: str) -> None:
+def _log_message(sentence: str) -> None:
     console().print(sentence, markup=False, soft_wrap=True)

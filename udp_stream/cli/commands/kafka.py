@@ -12,15 +12,15 @@ from functools import partial
 
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
-from udp_stream.cli.first_look import FeedWatch, LiveLook, max_age_s, require_readable_pings
-from udp_stream.cli.process import noted, observed, say_of_source
+from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, max_age_s, require_readable_pings
+from udp_stream.cli.process import log_source_message, noted, observed
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import FOR_A_PERSON, ConfigError, UdpStreamError, UsageError, needs
 from udp_stream.files import Heartbeat
 from udp_stream.ledgers.keys import OsEntropy
-from udp_stream.logs import ERROR, WARNING, begin_log, counted, say
+from udp_stream.logs import ERROR, WARNING, begin_log, counted, log_message
 from udp_stream.pings.json import json_messages
-from udp_stream.release.facts import Observer, SourceSeen, Waiting
+from udp_stream.release.events import Backlog, Observer, SourceStatus
 from udp_stream.settings import Settings
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source
@@ -63,19 +63,19 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
             begin_log()
             stack.callback(begin_log, as_json=False)
         frames = iter(()) if live else _frames(arguments, settings, stack)
-        deals = settings.speed.from_ == "field" and not settings.window_rules.by_wall
+        deals = settings.speed.from_ == "field" and not settings.window_rules.in_processing_time
         sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form, deals))
         if live:
-            of, hears = max_age_s(arguments.files[0], settings), not settings.window_rules.by_wall
+            of, hears = max_age_s(arguments.files[0], settings), not settings.window_rules.in_processing_time
             clock = SteadyClock(time.time, time.monotonic, of, hears)
-            look = LiveLook(arguments.files[0], settings, clock=clock.now_s, hear=clock.hear)
-            send_live(live, sender, settings, heartbeat.beat, look)
-            say_of_source(_sent(sender, pace))
+            feed_check = LiveFeedCheck(arguments.files[0], settings, clock=clock.now_s, hear=clock.hear)
+            send_live(live, sender, settings, heartbeat.beat, feed_check)
+            log_source_message(_sent(sender, pace))
             return
         for messages in frames:
             sender.send(messages)
             heartbeat.beat()
-    say(_sent(sender, pace))
+    log_message(_sent(sender, pace))
 
 
 def _sent(sender: Feed, pace: Pace) -> str:
@@ -86,7 +86,9 @@ SETTLE_S = 0.5
 """Arrays that are not full wait as long: with the wait for a frame, a message is in Kafka within a second."""
 
 
-def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None], look: LiveLook) -> None:
+def send_live(
+    source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None], feed_check: LiveFeedCheck
+) -> None:
     """Send the fresh messages of a live source until it ends, or until SIGTERM; in the end all are acknowledged.
 
     Arrays are cut by number and time, and not where frames end: a pipe's frames end by bytes, so by digits of speeds.
@@ -98,7 +100,7 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
                 handover.stop()
             frames = handover.take()
             for frame in frames or [[]]:  # without one the feed may stand still
-                sender.send(look.fresh(json_messages(frame, source.format, settings.ping_rules)))
+                sender.send(feed_check.fresh(json_messages(frame, source.format, settings.ping_rules)))
             is_settled = is_settled and not frames
             is_due = not frames or not sender.joins or time.monotonic() - sent_s >= SETTLE_S
             if is_due and not is_settled:
@@ -106,7 +108,7 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
                 handover.kept()
                 sent_s, is_settled = time.monotonic(), True
             beat()
-    look.end()
+    feed_check.end()
 
 
 def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:
@@ -117,7 +119,7 @@ def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | Non
         return None
     if len(names) > 1 or has_pace:
         raise UsageError("a live source goes on until it is stopped: expected it alone, without --rate or --speedup")
-    return live_source(names[0], settings, say_of_source)
+    return live_source(names[0], settings, log_source_message)
 
 
 def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack) -> Iterator[list[bytes]]:
@@ -126,10 +128,10 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
         unit, rules = settings.speed.unit, settings.ping_rules
-        opened = open_sources(arguments.files, unit, say=say_of_source, form=settings.form)
+        opened = open_sources(arguments.files, unit, log_message=log_source_message, form=settings.form)
         sources = [stack.enter_context(closing(source)) for _, source in opened]
         require_one_form(settings.form, [source.format for source in sources])
-        require_readable_pings(arguments.files, settings, warn=lambda text: say(text, level=WARNING))
+        require_readable_pings(arguments.files, settings, warn=lambda text: log_message(text, level=WARNING))
         return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")
@@ -145,7 +147,7 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
         from streams.worker import Deployment, run_worker
     metrics = observed(arguments.metrics, SOFTWARE, settings)
     with metrics as observers, noted(signal.SIGHUP):  # it ends a program that does not look out for it
-        asked = arguments.instance, arguments.accept_loss, arguments.alive, FeedWatch(settings).look, observers
+        asked = arguments.instance, arguments.accept_loss, arguments.alive, RefusalWatch(settings).check, observers
         hold = partial(_hold, arguments, observers)
         run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock, hold), arguments.came)
 
@@ -164,11 +166,11 @@ def _hold(arguments: argparse.Namespace, observers: Sequence[Observer], error: U
     """Alive, with nothing to do, and not ready, until one of the signals came that end a process."""
     if not arguments.hold or error.exit_status not in FOR_A_PERSON:
         return
-    say("Held until it is stopped: to start again does not help", "failed", level=ERROR)
+    log_message("Held until it is stopped: to start again does not help", "failed", level=ERROR)
     heartbeat = Heartbeat(arguments.alive)
     while not arguments.came:
         heartbeat.beat()
         for observe in observers:
-            observe(Waiting(0, 0, 0, 0))
-            observe(SourceSeen(0.0, 0, is_away=True))
+            observe(Backlog(0, 0, 0, 0))
+            observe(SourceStatus(0.0, 0, is_away=True))
         time.sleep(HOLD_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger, Mark
-from udp_stream.ledger.rules import Forgotten, RollingSums, behind, forget, largest_budgets, see, span_of
+from udp_stream.ledger.rules import AcceptedRollback, RollingSums, behind, forget, largest_budgets, see, span_of
 from udp_stream.ledgers.archive import is_archive, open_archive
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import (
@@ -21,16 +21,16 @@ from udp_stream.ledgers.opening import (
     has_mark,
     ledger_and_keys,
     ledger_place,
+    log_ledger,
     mark_beside,
     named,
     other_budgets,
     replace_mark_of,
-    say_ledger,
     slot_start,
     slots_of,
 )
 from udp_stream.ledgers.statement import disagreement, statement
-from udp_stream.logs import WARNING, counted, say
+from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.pings.decode import plate_name
 from udp_stream.planning.policy import (
     Policy,
@@ -131,10 +131,10 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
         others = other_budgets(ledger.meta(), settings.policy)
     if others:  # as where --config was forgotten
         text = f"the ledger was charged under another budget ({named(others)}): what is left follows the configuration"
-        say(text, "ledger", level=WARNING)
+        log_message(text, "ledger", level=WARNING)
     if not lines:
         whole = f"it has its whole budget: {settings.policy.promise}"
-        say(f"no charge is recorded for this plate, so {whole}. Spelling and case matter")
+        log_message(f"no charge is recorded for this plate, so {whole}. Spelling and case matter")
     for line in lines:
         print(line)
 
@@ -154,7 +154,7 @@ def export(_arguments: argparse.Namespace, settings: Settings) -> None:
     with open_to_read(settings) as ledger:
         stated = statement(settings, ledger)
     if difference := disagreement(settings, stated):
-        say(difference, level=WARNING)
+        log_message(difference, level=WARNING)
     print(json.dumps(stated, indent=2, ensure_ascii=False))
 
 
@@ -162,7 +162,7 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
     """Say what an older ledger has forgotten; with the very words, remember that for ever and let it be used.
     PrivacyRefused while the words were not given; nothing is changed then."""
     with ledger_and_keys(settings.ledger, must_exist=True, accept_older=True) as (ledger, _):
-        say_ledger(settings.ledger, ledger, settings)
+        log_ledger(settings.ledger, ledger, settings)
         knows = has_mark(settings.ledger)
         kept = mark_beside(settings.ledger) or see(ledger).mark()
         words = _forgotten_words(ledger, kept, settings)
@@ -174,7 +174,7 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
                 "newer copy if there is one. To continue with this one, stop every worker and run this command again "
                 f"with --saying {shlex.quote(words)}"
             )
-        if not forget(ledger, Forgotten(words, datetime.now(UTC).isoformat(timespec="seconds"), kept)):
+        if not forget(ledger, AcceptedRollback(words, datetime.now(UTC).isoformat(timespec="seconds"), kept)):
             raise PrivacyRefused("another command has just accepted something on this ledger: run again to see what")
         replace_mark_of(settings.ledger, ledger)
     print(f"accepted; the ledger keeps these words for ever: {words}")
@@ -199,7 +199,7 @@ def _why_older(ledger: Ledger, kept: Mark | None) -> str:
 def open_existing(settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
     """An existing ledger and its keys; it is named on stderr."""
     with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, keys):
-        say_ledger(settings.ledger, ledger, settings)
+        log_ledger(settings.ledger, ledger, settings)
         yield ledger, keys
 
 
@@ -209,7 +209,7 @@ def open_to_read(settings: Settings) -> Iterator[Ledger]:
     path = Path(ledger_place(settings.ledger.place))
     if is_file(settings.ledger.place) and path.is_file() and is_archive(path):
         with open_archive(path) as archived:
-            say_ledger(settings.ledger, archived, settings)
+            log_ledger(settings.ledger, archived, settings)
             yield archived
         return
     with open_existing(settings) as (ledger, _):

@@ -32,7 +32,7 @@ HATS_PER_PERIOD = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Bought:
+class TypicalPlan:
     """The plan of a typical HAT; one below `min_plates` is not `served`."""
 
     plates: int
@@ -54,7 +54,7 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         promises = plan_of_promises(found, settings, SeededEntropy("plan"))
         print_promises(promises, settings, print_feed(found, settings))
         return
-    if settings.privacy.hides_plates:
+    if settings.privacy.is_add_remove:
         raise UsageError('plan: expected a FILE where privacy.neighbours is "add-remove": its sums are of whole cities')
     pings_per_plate = pings_per_plate or 40
     if (plates or max(TYPICAL_PLATES)) * pings_per_plate > PINGS_MAX:
@@ -63,7 +63,7 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     _print([buy(settings.policy, size, pings_per_plate) for size in sizes], settings.policy)
 
 
-def _print(bought: list[Bought], policy: Policy) -> None:
+def _print(bought: list[TypicalPlan], policy: Policy) -> None:
     out = printer(width=160)
     out.print(_head(policy))
     print_rows(out, [_cells(one, policy) for one in bought])
@@ -71,7 +71,7 @@ def _print(bought: list[Bought], policy: Policy) -> None:
         out.print(note)
 
 
-def _notes(policy: Policy, served: list[Bought]) -> list[str]:
+def _notes(policy: Policy, served: list[TypicalPlan]) -> list[str]:
     notes = [
         f"releases: of how many such HATs the median plate's budget of a period pays. HATs of fewer than "
         f"{policy.min_plates} plates are withheld without a charge."
@@ -81,7 +81,7 @@ def _notes(policy: Policy, served: list[Bought]) -> list[str]:
             f"Expected error in km/h: {beside_guess(policy.resolution)}. A mean that errs more buys nothing that "
             "counts do not tell."
         )
-    if any(isinstance(one.plan.mean, MeanPlan) and one.plan.mean.moves is None for one in served):
+    if any(isinstance(one.plan.mean, MeanPlan) and one.plan.mean.plate_sensitivities is None for one in served):
         notes.append(
             "noise and error bound: if the private interval is all of [0, U]; expected error: by simulation, with the "
             "interval found."
@@ -121,7 +121,7 @@ def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
     return np.asarray(np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64))
 
 
-def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
+def buy(policy: Policy, plates: int, pings_per_plate: int) -> TypicalPlan:
     """Plan a typical HAT; an automatic epsilon follows its plates' charges, as in a slot's plan."""
     counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
     if policy.forecasts:
@@ -135,7 +135,7 @@ def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
             part = float(bought.charges.mean()) / bought.terms.charge_nano
             bought = plan_hat(counts, terms_for(policy, part), policy)
     releases = policy.budget_nano // int(np.median(bought.charges))
-    return Bought(plates, served, bought, releases)
+    return TypicalPlan(plates, served, bought, releases)
 
 
 def _head(policy: Policy) -> str:
@@ -166,7 +166,7 @@ def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
     return [(measure.unit, amount_text(cost.nano)), (f"epsilon, delta {delta:g}", implied)]
 
 
-def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
+def _cells(one: TypicalPlan, policy: Policy) -> list[tuple[str, str]]:
     cells = [("plates", str(one.plates)), *_charge_cells(one.plan.terms.cost, policy.delta)]
     for name, of in one.plan.statistics.items():
         cells += STATISTICS[name].columns(of, seeded_bits("plan"))

@@ -18,17 +18,17 @@ from udp_stream.ledger.rules import archived_s, end_of
 from udp_stream.ledgers.archive import archive as run_archive
 from udp_stream.ledgers.archive import latest_day, open_archives, periods_of, require_all, whole_periods
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
-from udp_stream.logs import WARNING, counted, say
+from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.release.forecaster import (
+    AddRemoveForecaster,
     Forecaster,
     LedgerHistory,
-    PresenceForecaster,
     Slot,
     SlotForecaster,
     encode_smoothed,
 )
-from udp_stream.release.record import UNREAD, WITHDRAWN, kind_of, moment_of, slot_of
-from udp_stream.release.road import witness
+from udp_stream.release.pipeline import witness
+from udp_stream.release.record import UNPUBLISHED_KINDS, WITHDRAWN, kind_of, moment_of, slot_of
 from udp_stream.release.withdrawal import recorded_in
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import Settings, is_file
@@ -71,11 +71,13 @@ def archive(arguments: argparse.Namespace, settings: Settings) -> None:
             )
         before_s = whole_periods(int(asked.timestamp()), periods_of(ledger))
         if before_s < asked.timestamp():
-            say(f"a budget period goes on at {asked:%Y-%m-%d}: what is before it is archived")
-        waiting = [id_ for id_, _ in ledger.unpublished() if kind_of(id_) not in UNREAD and end_of(id_) <= before_s]
+            log_message(f"a budget period goes on at {asked:%Y-%m-%d}: what is before it is archived")
+        waiting = [
+            id_ for id_, _ in ledger.unpublished() if kind_of(id_) not in UNPUBLISHED_KINDS and end_of(id_) <= before_s
+        ]
         if waiting:
             text = f"{counted(len(waiting), 'record')} of that time never reached a reader. The archive has them"
-            say(f"{text}: `ledger releases` prints them", "ledger", level=WARNING)
+            log_message(f"{text}: `ledger releases` prints them", "ledger", level=WARNING)
         path = Path(arguments.out or _beside(settings, datetime.fromtimestamp(before_s, zone)))
         done = run_archive(ledger, before_s, path)
     held = f"{counted(done.entries, 'entry', 'entries')} of {counted(done.periods, 'period')}"
@@ -145,7 +147,7 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
     if others := other_policies(ledger, settings.policy):  # as where --config was forgotten
         different = named(list(others.values()))
         text = f"estimates follow the configuration, and the ledger holds other settings ({different})"
-        say(text, "ledger", level=WARNING)
+        log_message(text, "ledger", level=WARNING)
     history, forecaster = LedgerHistory(ledger), forecaster_of(settings, slots_of(ledger, settings))
     slots: dict[Slot, None] = {(1000 * start, 1000 * end): None for start, end in map(slot_of, ids_in(ledger, span))}
     for slot in slots:
@@ -154,8 +156,8 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
 
 def forecaster_of(settings: Settings, slots: SlotGrid) -> SlotForecaster:
     """One that has seen nothing yet."""
-    if (rules := settings.presence) is not None:
-        return PresenceForecaster(slots, rules, SOFTWARE)
+    if (rules := settings.add_remove) is not None:
+        return AddRemoveForecaster(slots, rules, SOFTWARE)
     return Forecaster(slots, settings.policy.max_speed, SOFTWARE, settings.policy.shapes)
 
 

@@ -10,18 +10,18 @@ from contextlib import ExitStack, closing
 
 from udp_stream.cli import outputs
 from udp_stream.cli.commands.records import read_time
-from udp_stream.cli.first_look import looked_at, require_readable_pings, require_unit_of_files, stop_or_warn
 from udp_stream.cli.outputs import PRIVATE, open_output, records_out
+from udp_stream.cli.preflight import checked_messages, require_readable_pings, require_unit_of_files, stop_or_warn
 from udp_stream.cli.process import noted
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
-from udp_stream.forms import require_form
+from udp_stream.export_formats import require_format
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
-from udp_stream.release.facts import Summary
+from udp_stream.release.events import Summary
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import QueryResult, Release
-from udp_stream.runtime import Embedded, rejected_writer, release_sink, smoothed_sink
+from udp_stream.runtime import EmbeddedRuntime, rejected_writer, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import open_sources
 from udp_stream.windows.slots import Span
@@ -47,7 +47,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         require_readable_pings(arguments.files, settings)
         require_unit_of_files(arguments.files, settings)
         for name in (arguments.out, arguments.smoothed):
-            require_form(name or "-")
+            require_format(name or "-")
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place))
         others = begin_run(place, ledger, settings)
@@ -58,12 +58,12 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         reject, smooth = rejected_writer(rejected.write) if rejected else None, smoothed and smoothed_sink(smoothed)
         of_ledger = ledger, OsEntropy(), keys.hash_plate, SOFTWARE
         to = release_sink(out), reject, others, arguments.trial
-        runtime = Embedded(settings, *of_ledger, *to, smooth=smooth, answer=answer, slots=slots)
+        runtime = EmbeddedRuntime(settings, *of_ledger, *to, smooth=smooth, answer=answer, slots=slots)
         try:
             with progress:
                 for name, source in sources:
                     # No frame spans two sources, so that a new file's plates are observed together.
-                    for messages in looked_at(source, name, settings):
+                    for messages in checked_messages(source, name, settings):
                         runtime.push(messages, source.format)
                 runtime.finish()
         except BaseException:
@@ -81,7 +81,7 @@ SLOTS_MAX = 10_000
 def _slots_asked(arguments: argparse.Namespace, settings: Settings) -> list[Span]:
     """Where whole plates are hidden: the slots from `--from` to `--until`, which no ping may choose."""
     given = [arguments.since, arguments.until]
-    if not settings.window_rules.by_wall:
+    if not settings.window_rules.in_processing_time:
         if any(given):
             raise UsageError('--from and --until are for privacy.neighbours = "add-remove": the pings tell the slots')
         return []

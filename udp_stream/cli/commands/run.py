@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from udp_stream.cli import outputs
-from udp_stream.cli.first_look import (
-    FeedWatch,
-    LiveLook,
+from udp_stream.cli.outputs import PRIVATE, PUBLIC, Appender
+from udp_stream.cli.preflight import (
+    LiveFeedCheck,
+    RefusalWatch,
     is_on_disk,
     max_age_s,
     require_readable_pings,
@@ -22,18 +23,17 @@ from udp_stream.cli.first_look import (
     source_name,
     stop_or_warn,
 )
-from udp_stream.cli.outputs import PRIVATE, PUBLIC, Appended
-from udp_stream.cli.process import noted, observed, say_of_source
+from udp_stream.cli.process import log_source_message, noted, observed
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.files import ALIVE, Heartbeat
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
-from udp_stream.logs import WARNING, begin_log, counted, say
+from udp_stream.logs import WARNING, begin_log, counted, log_message
 from udp_stream.pings.decode import Reason
 from udp_stream.pings.json import json_messages
-from udp_stream.release.facts import PARTIAL, DiskSeen, Observer, SourceSeen, Summary, report_to
-from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, disk_of, rejected_writer
+from udp_stream.release.events import PARTIAL, DiskStatus, Observer, SourceStatus, Summary, report_to
+from udp_stream.runtime import LiveRuntime, Outputs, RunLogger, disk_of, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, NO_LIMIT, Journal
 from udp_stream.sources.live import ConnectedSource, Handover, LiveSource
@@ -56,42 +56,49 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     with ExitStack() as stack:
         observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings))
         folder = _folder(arguments, settings)
-        source = live_source(arguments.source, settings, say_of_source, folder)
-        by_wall = settings.window_rules.by_wall  # where no ping may decide whether others are read
+        source = live_source(arguments.source, settings, log_source_message, folder)
+        in_processing_time = (
+            settings.window_rules.in_processing_time
+        )  # where no ping may decide whether others are read
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
         require_unit_of_files([arguments.source], settings)
         ledger, keys = stack.enter_context(ledger_and_keys(settings.ledger))
         others = begin_work(settings, ledger)
-        log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
-        of_ledger, bytes_max = f"the ledger {ledger.meta()['ledger_id']}", NO_LIMIT if by_wall else JOURNAL_BYTES_MAX
+        log = RunLogger(settings.calendar.slots, settings.policy.grace_ms)
+        of_ledger, bytes_max = (
+            f"the ledger {ledger.meta()['ledger_id']}",
+            NO_LIMIT if in_processing_time else JOURNAL_BYTES_MAX,
+        )
         journal = stack.enter_context(Journal(folder, of_ledger, bytes_max))
         hangups = stack.enter_context(noted(signal.SIGHUP))
         appended = {
-            name: stack.enter_context(closing(Appended(file, PRIVATE if name == "rejected" else PUBLIC)))
+            name: stack.enter_context(closing(Appender(file, PRIVATE if name == "rejected" else PUBLIC)))
             for name, file in files.items()
             if file
         }
-        summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
+        summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), RefusalWatch(settings)
         observers = [log.observe, summary.observe, *observers]
-        clock = SteadyClock(time.time, time.monotonic, max_age_s(arguments.source, settings), hears=not by_wall)
+        clock = SteadyClock(
+            time.time, time.monotonic, max_age_s(arguments.source, settings), hears=not in_processing_time
+        )
         given = settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal
-        runtime = LiveRuntime(*given, _outputs(appended), observers, clock, watch.look)
+        runtime = LiveRuntime(*given, _outputs(appended), observers, clock, watch.check)
         log.doubt = runtime.doubt
         # These are left in reverse: what is due, and the summary as the last line.
-        look = LiveLook(arguments.source, settings, clock=clock.now_s, hear=clock.hear)
-        stack.callback(_summarize, summary, look)
-        stack.callback(log.say_due, at_the_end=True)
-        say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
+        feed_check = LiveFeedCheck(arguments.source, settings, clock=clock.now_s, hear=clock.hear)
+        stack.callback(_summarize, summary, feed_check)
+        stack.callback(log.log_due, at_the_end=True)
+        log_message(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
         heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
         stack.callback((folder / ALIVE).unlink, missing_ok=True)
         runtime.start(arguments.reset_clock)
-        contact = _Contact(source, look, disk_of(settings.ledger, folder), report_to(*observers))
+        contact = _Contact(source, feed_check, disk_of(settings.ledger, folder), report_to(*observers))
         reopen = partial(_reopen_if_asked, hangups, appended.values())
         beats = (heartbeat.beat for heartbeat in heartbeats)
-        every: Sequence[Callable[[], None]] = [*beats, reopen, contact.report_due, log.say_due]
-        ended = _go_on(source, runtime, settings, every, look)
+        every: Sequence[Callable[[], None]] = [*beats, reopen, contact.report_due, log.log_due]
+        ended = _go_on(source, runtime, settings, every, feed_check)
         watch.end()
-        look.end()
+        feed_check.end()
         if ended and is_on_disk(arguments.source) and summary.refused and not summary.pings:
             late, refused = summary.refused[Reason.LATE], summary.refused.total()
             why = "; `udp-stream replay` reads recordings whose slots are over" if late else ""
@@ -99,52 +106,54 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             text = f"no ping was accepted: {refused:,} refused, {late:,} of them late{why}"
             raise UsageError(f"{arguments.source}: {text}")
         if ended and watch.accepted_nothing:
-            stop_or_warn(UsageError("no ping was accepted"), settings, _say_warning)
+            stop_or_warn(UsageError("no ping was accepted"), settings, _log_warning)
         elif ended and not (summary.pings or summary.refused or ledger.progress().admitted):
             text = f"{source_name(arguments.source)}: the source ended, and no ping has ever come"
-            stop_or_warn(UsageError(text), settings, _say_warning)
+            stop_or_warn(UsageError(text), settings, _log_warning)
 
 
-def _say_warning(text: str) -> None:
-    say(text, level=WARNING)
+def _log_warning(text: str) -> None:
+    log_message(text, level=WARNING)
 
 
 class _Contact:
     """Tells once a second how the source is, and the disks of ledger and journal."""
 
-    def __init__(self, source: LiveSource, look: LiveLook, disk: Callable[[], DiskSeen], report: Observer) -> None:
+    def __init__(
+        self, source: LiveSource, feed_check: LiveFeedCheck, disk: Callable[[], DiskStatus], report: Observer
+    ) -> None:
         self._contact = source.contact if isinstance(source, ConnectedSource) else None  # else a pipe or a recording
-        self._look, self._disk, self._report, self._told_s = look, disk, report, -math.inf
+        self._feed_check, self._disk, self._report, self._reported_s = feed_check, disk, report, -math.inf
 
     def report_due(self) -> None:
-        if (now_s := time.monotonic()) - self._told_s < 1.0:
+        if (now_s := time.monotonic()) - self._reported_s < 1.0:
             return
-        self._told_s, contact, stale = now_s, self._contact, self._look.stale
+        self._reported_s, contact, stale = now_s, self._contact, self._feed_check.stale
         if contact is None:
-            self._report(SourceSeen(0.0, 0, is_away=False, stale=stale))
+            self._report(SourceStatus(0.0, 0, is_away=False, stale=stale))
         else:
             seen = contact.silent_s, contact.failed, contact.is_away
-            self._report(SourceSeen(*seen, stale, contact.certificate_s))
+            self._report(SourceStatus(*seen, stale, contact.certificate_s))
         self._report(self._disk())
 
 
-def _reopen_if_asked(hangups: list[int], files: Iterable[Appended]) -> None:
+def _reopen_if_asked(hangups: list[int], files: Iterable[Appender]) -> None:
     if hangups:
         hangups.clear()
         for file in files:
             file.reopen()
 
 
-def _summarize(summary: Summary, look: LiveLook) -> None:
+def _summarize(summary: Summary, feed_check: LiveFeedCheck) -> None:
     read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
     read += f", {summary.repeats:,} repeats" if summary.repeats > REPEATS_SHARE * summary.pings else ""
-    read += f", {look.stale:,} too old to be read" if look.stale else ""
+    read += f", {feed_check.stale:,} too old to be read" if feed_check.stale else ""
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
     if partial := summary.hats["withheld_partial"]:
         hats += f", {partial:,} withheld as {PARTIAL}"
     waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""
     text = f"ended: {read}; {counted(summary.slots, 'slot')}, {hats}{waiting}"
-    say(text, "ended", {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)})
+    log_message(text, "ended", {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)})
 
 
 def _go_on(
@@ -152,25 +161,25 @@ def _go_on(
     runtime: LiveRuntime,
     settings: Settings,
     after_each: Sequence[Callable[[], None]],
-    look: LiveLook,
+    feed_check: LiveFeedCheck,
 ) -> bool:
     """Frames into the journal and through it; whether the source ended before SIGTERM came.
 
     `after_each` is called after each reading, at least once a second or so.
     """
-    rules, by_wall = settings.ping_rules, settings.window_rules.by_wall
+    rules, in_processing_time = settings.ping_rules, settings.window_rules.in_processing_time
     with Handover(source) as handover, noted(signal.SIGTERM) as asked:
         while not handover.ended:
             if asked:
                 handover.stop()
             frames = handover.take()
             messages = [message for frame in frames for message in json_messages(frame, source.format, rules)]
-            if messages := look.fresh(messages):
+            if messages := feed_check.fresh(messages):
                 runtime.take(messages)
             # Not `if messages`: frames without any have to be acknowledged to a queue, too.
             if frames:
                 handover.kept()
-            if by_wall or not frames:
+            if in_processing_time or not frames:
                 runtime.tick()
             for call in after_each:
                 call()
@@ -189,7 +198,7 @@ def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
     return Path(f"{ledger_place(settings.ledger.place)}.journal")
 
 
-def _outputs(files: Mapping[str, Appended]) -> Outputs:
+def _outputs(files: Mapping[str, Appender]) -> Outputs:
     """The outputs of a runtime, by their flags."""
     writes = {name: file.write_records for name, file in files.items()}
     ids = frozenset[str]().union(*(files[name].ids() for name in ("out", "queries") if name in files))

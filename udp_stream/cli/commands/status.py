@@ -20,7 +20,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.files import ALIVE, SILENT_S
 from udp_stream.ledgers.opening import LedgerView, ledger_place, look_at, slot_start
 from udp_stream.logs import counted
-from udp_stream.release.facts import duration_in_words
+from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, journal_size
 from udp_stream.windows.tables import SlotGrid
@@ -157,7 +157,7 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     size = journal_size(folder)
     newest = _newest(ledger, settings)
     ago = "" if age_s is None else f" for {duration_in_words(age_s)}" if state == "silent" else f", {age_s:.0f} s ago"
-    most = "" if settings.window_rules.by_wall else f" of at most {JOURNAL_BYTES_MAX:,}"
+    most = "" if settings.window_rules.in_processing_time else f" of at most {JOURNAL_BYTES_MAX:,}"
     journal = f"journal: {size:,}{most} bytes, in {folder}"
     lines = [f"{name} ({FOR_OPERATORS})", f"run: {state}{ago}", journal, f"last slot charged: {newest or 'none yet'}"]
     run = {"state": state, "seconds_ago": age_s, "journal_bytes": size}

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from udp_stream.board.places import Places
-from udp_stream.board.slots import LINE_BYTES_MAX, Record, read_record
 from udp_stream.cli.outputs import records_out, require_distinct, used_files
+from udp_stream.dashboard.places import Places
+from udp_stream.dashboard.slots import LINE_BYTES_MAX, Record, read_record
 from udp_stream.errors import UsageError
-from udp_stream.forms import require_form
+from udp_stream.export_formats import require_format
 from udp_stream.gtfs import read_network
-from udp_stream.logs import WARNING, counted, say
+from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
 from udp_stream.release.week import TypicalHour, Week
@@ -28,7 +28,7 @@ from udp_stream.settings import Settings
 def typical(arguments: argparse.Namespace, settings: Settings) -> None:
     """Read all records, and write a row for each cell, class of day and hour. UsageError if there is no release,
     ConfigError for a timetable that cannot be read."""
-    require_form(arguments.out)
+    require_format(arguments.out)
     gtfs = arguments.gtfs or settings.dashboard.gtfs
     read = [*arguments.files, *([gtfs] if gtfs else [])]
     require_distinct([("--out", arguments.out)], used_files(arguments, settings, read))
@@ -45,7 +45,7 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
             week.add(record)
             releases += isinstance(record, Release)
     if refused:
-        say(f"{counted(refused, 'line')} are no records of this version", "refused", level=WARNING)
+        log_message(f"{counted(refused, 'line')} are no records of this version", "refused", level=WARNING)
     if not releases:
         raise UsageError(f"{', '.join(arguments.files)}: expected releases, as `run --out` writes them, got none")
     with records_out(arguments.out, TypicalHour) as write:

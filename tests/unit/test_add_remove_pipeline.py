@@ -1,0 +1,385 @@
+"""The road of "add-remove" by hand: what it charges, what its records say, and what follows from its sums alone."""
+
+import dataclasses
+from datetime import datetime
+from itertools import product
+from math import ceil
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.contract.add_remove import CELLS, DOMAIN, FLAGS, HOUR, context_of, empty, run
+from tests.failing import DyingLedger
+from tests.unit.test_flow import START, a_context, slot
+from udp_stream.cli.report import utility_sentences
+from udp_stream.errors import PrivacyRefused, UdpStreamError
+from udp_stream.ledger.port import Admission
+from udp_stream.ledger.rules import end_of
+from udp_stream.ledgers.archive import archive, open_archive, periods_of, whole_periods
+from udp_stream.ledgers.opening import Holdings, ledger_sentence, progress_of
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
+from udp_stream.ledgers.statement import disagreement, statement
+from udp_stream.mechanisms.add_remove import entries
+from udp_stream.planning.slot import SlotPlan
+from udp_stream.release import charge
+from udp_stream.release.add_remove import record_add_remove_slot, rows_in
+from udp_stream.release.charge import plan_slot, require_one_promise, with_forecaster
+from udp_stream.release.events import Summary
+from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory, encode_smoothed
+from udp_stream.release.pipeline import record_slot, release_slot
+from udp_stream.release.record import NOISED_SUMS, decode, encode, kind_of, slot_of, sums_id
+from udp_stream.release.sums import decode_sums
+from udp_stream.release.withdrawal import withdraw
+from udp_stream.settings import load
+from udp_stream.testing import SeededEntropy, released_slot
+from udp_stream.windows.tables import SlotValues
+
+DAY = 24 * HOUR
+MIDNIGHT = START - 10 * HOUR
+
+
+def sums_entry(ledger, start=START):
+    (entry,) = (one for one in ledger.entries() if one.release_id == sums_id(start, start + HOUR))
+    return entry
+
+
+def charges(entry):
+    return {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
+
+
+def test_each_plate_is_charged_what_its_own_vector_costs_or_its_share_of_what_it_has_left():
+    ledger, context, spent = MemoryLedger(), context_of(), dict.fromkeys((f"hash{i:04}".encode() for i in range(12)), 0)
+    budget, was_cut, was_whole = context.policy.budget_nano, 0, 0
+    for hour in range(10, 24):  # of a day of 24
+        contents = slot(hour, pings=200 if hour % 2 else 3000, start=MIDNIGHT + hour * HOUR)
+        run(ledger, context, contents)
+        entry = sums_entry(ledger, MIDNIGHT + hour * HOUR)
+        asked = decode_sums("sums", entry.payload).asked
+        prices = entries(rows_in(asked.domain, *contents), asked.query).charges(len(contents[0].plates), asked.query)
+        for plate, price in zip(contents[0].plates, prices.tolist(), strict=True):
+            share = min(1.0, 1.5 / min(24 - hour, 12)) * (budget - spent[plate])
+            charged = charges(entry).get(plate, 0)
+            assert charged == pytest.approx(min(price, share), abs=3)
+            spent[plate] += charged
+            was_cut, was_whole = was_cut + (charged < price), was_whole + (0 < charged == price)
+    assert was_cut > 10 and was_whole > 10 and 0.5 * budget < max(spent.values()) <= budget
+    assert ledger.verify() == []
+
+
+@pytest.mark.parametrize("plates", [False, True])
+def test_a_record_follows_from_the_sums(plates):
+    ledger, context = MemoryLedger(), context_of(f"release.plates={str(plates).lower()}")
+    published = run(ledger, context, slot())
+    sums = decode_sums("sums", sums_entry(ledger).payload)
+    records = [decode(payload) for payload in published.values()]
+    assert [int(one.hat.cell, 16) for one in records] == sorted(sums.asked.domain.tolist()) and len(records) == CELLS
+    for at, record in enumerate(records):
+        assert (record.status, record.mean, record.variance, record.cdf, record.counts) == ("released", *[None] * 4)
+        noised, privacy = record.noised, record.privacy
+        amount = noised.plates if plates else noised.weight
+        assert noised.residual == pytest.approx(sums.residual[at] / 4096, abs=1e-3)
+        assert amount == pytest.approx(sums.weight[at] / 4096 / 5, abs=1e-3)
+        assert (noised.weight is None, noised.plates is None) == (plates, not plates)
+        assert noised.forecast_kmh == 18.0 and noised.sd == pytest.approx(context.add_remove.sigma / 4096, abs=1e-3)
+        assert (privacy.neighbours, privacy.holds_for, privacy.period) == ("add-remove", "period", "1d")
+        assert privacy.epsilon == privacy.period_epsilon == 10.0 and privacy.rho == privacy.period_rho
+        assert 23.4 < privacy.swap_epsilon < 23.5
+        assert encode(record) == published[record.release_id]
+
+
+def test_records_of_swap_values_are_as_they_were():
+    (payload, *_) = (hat.payload for hat in released_slot().hats)
+    assert b"noised" not in payload and b"swap_epsilon" not in payload and encode(decode(payload)) == payload
+
+
+def test_a_slot_without_pings_makes_the_same_calls_and_as_many_records():
+    logs, found = [], []
+    for contents in (slot(), slot(1, pings=3000), empty()):
+        logs.append([])
+        found.append(run(MemoryLedger(), context_of(), contents, log=logs[-1]))
+    # A period in which somebody was charged is known not to be archived.
+    logs = [[name for name in log if name != "meta"] for log in logs]
+    assert logs[0] == logs[1] == logs[2] and logs[0].count("admit") == 2
+    assert list(found[0]) == list(found[1]) == list(found[2])
+    assert len({tuple(sorted(msgspec.json.decode(one))) for of in found for one in of.values()}) == 1
+
+
+def test_a_plate_changes_nothing_of_another_s_charge():
+    alone, together = MemoryLedger(), MemoryLedger()
+    run(alone, context_of(), slot(0, pings=3000))
+    counts, values = slot(0, pings=3000)
+    busy = counts.plate != 3
+    fewer = counts.subset(busy)
+    each = np.diff(values.starts)
+    kept = np.repeat(busy, each)
+    rest = dataclasses.replace(values, speed=values.speed[kept], starts=np.append(0, np.cumsum(each[busy])))
+    run(together, context_of(), (fewer, rest))
+    whole, without = (charges(sums_entry(ledger)) for ledger in (alone, together))
+    assert without and whole.pop(counts.plates[3]) and whole == without
+
+
+def test_a_slot_that_is_recorded_charges_and_draws_nothing_and_gives_the_same_bytes():
+    ledger, log = MemoryLedger(), []
+    first = run(ledger, context_of(seed=1), slot())
+    before = list(ledger.entries())
+    assert run(ledger, context_of(seed=2), slot(1, pings=3000), log=log) == first
+    assert "admit" not in log and len(before) == len(list(ledger.entries()))
+
+
+def learnt(ledger, context, hours, since=MIDNIGHT):
+    """Estimates by slot, made one after another by one worker."""
+    found = {}
+    for hour in hours:
+        start = since + hour * HOUR
+        contents = empty(start) if hour % 24 < 5 else slot(hour, pings=600 + 100 * (hour % 7), start=start)
+        record_add_remove_slot(*contents, context, ledger)
+        found[start] = [encode_smoothed(one) for one in context.smoothed((start, start + HOUR), ledger)]
+    return found
+
+
+def test_a_worker_that_takes_over_comes_to_the_same_forecasts_and_estimates():
+    """At any hour of three days: its state follows from the ledger's last days alone."""
+    ledger, context, history = MemoryLedger(), context_of(), None
+    found = learnt(ledger, context, range(72))
+    history = LedgerHistory(ledger)
+    assert all(len(of) == CELLS for of in found.values())
+    for hour in (1, 23, 24, 25, 40, 47, 48, 60, 71):
+        start = MIDNIGHT + hour * HOUR
+        again = with_forecaster(context)
+        asked = history.sums(start, start + HOUR).asked
+        other = with_forecaster(context).forecaster.forecast((start, start + HOUR), history)
+        assert np.array_equal(np.rint(other * 4096).astype(np.int64), asked.query.forecast)
+        assert [encode_smoothed(one) for one in again.smoothed((start, start + HOUR), ledger)] == found[start]
+    forecasts = {history.sums(start, start + HOUR).asked.forecast for start in found}
+    assert len(forecasts) > 60
+
+
+def test_estimates_have_traffic_and_a_release_for_every_cell():
+    ledger = MemoryLedger()
+    for plates in (False, True):
+        context = context_of(f"release.plates={str(plates).lower()}")
+        record_add_remove_slot(*slot(plates, pings=3000, start=START + plates * HOUR), context, ledger)
+        of_slot = START + plates * HOUR, START + (1 + plates) * HOUR
+        for one in context.smoothed(of_slot, ledger):
+            low, high = one.interval95_kmh
+            assert low <= one.value_kmh <= high <= 65 and slot_of(one.release_id) == tuple(ms // 1000 for ms in of_slot)
+            assert (one.cdf, one.cdf_withheld, one.plates is None) == (None, "off", not plates)
+            amount = one.plates if plates else one.traffic
+            assert amount.interval95[0] <= (amount.value if plates else amount.bus_hours) <= amount.interval95[1]
+
+
+def test_nothing_is_learnt_of_a_slot_of_which_a_hat_is_withdrawn():
+    ledger, context = MemoryLedger(), context_of()
+    learnt(ledger, context, range(8, 12))
+    expected = MemoryLedger()
+    learnt(expected, context_of(), (8, 9))
+    other = MIDNIGHT + 12 * HOUR, MIDNIGHT + 13 * HOUR
+    before = context.forecaster.forecast(other, LedgerHistory(ledger))
+    wrong = [id_ for id_ in ledger.newest() if kind_of(id_) == "hat" and slot_of(id_)[0] * 1000 >= MIDNIGHT + 10 * HOUR]
+    withdraw(ledger, [wrong[0], wrong[-1]], "unit was mph", "2022-01-02T09:00:00+00:00", "test")
+    after = context.forecaster.forecast(other, LedgerHistory(ledger))
+    never = with_forecaster(context).forecaster.forecast(other, LedgerHistory(expected))
+    assert np.array_equal(after, never) and not np.array_equal(after, before)
+
+
+def test_a_slot_is_finished_in_the_domain_and_with_the_noise_that_it_was_charged_with(tmp_path):
+    """Of another domain's sums the next forecast learns nothing."""
+    (tmp_path / "cells").write_text("".join(DOMAIN.read_text().splitlines(keepends=True)[:4]))
+
+    def smaller():
+        settings = load(None, (*FLAGS, f"hat.domain={tmp_path / 'cells'}", "budget.epsilon=8"), {})
+        return with_forecaster(
+            dataclasses.replace(
+                context_of(), policy=settings.policy, calendar=settings.calendar, add_remove=settings.add_remove
+            )
+        )
+
+    ledger = MemoryLedger()
+
+    class Dies(SeededEntropy):
+        def streams(self, release_ids):
+            raise InterruptedError(release_ids)
+
+    with pytest.raises(InterruptedError):
+        run(ledger, dataclasses.replace(context_of(), entropy=Dies(1)), slot())
+    charged = charges(sums_entry(ledger))
+    context = smaller()
+    found = run(ledger, context, slot())
+    assert len(found) == CELLS and charged == charges(sums_entry(ledger))
+    assert {decode(one).privacy.period_epsilon for one in found.values()} == {10.0}
+    assert context.smoothed((START, START + HOUR), ledger) == []
+    assert len(run(ledger, context, slot(1, start=START + HOUR))) == 3
+    assert len(context.smoothed((START + HOUR, START + 2 * HOUR), ledger)) == 3
+
+
+def test_a_plan_charges_nothing():
+    ledger, counts = MemoryLedger(), slot()[0]
+    assert plan_slot(counts, context_of(), ledger).cells.size == 0 and not list(ledger.entries())
+
+
+def test_charges_of_the_other_promise_at_the_same_time_are_refused():
+    ledger, context = MemoryLedger(), context_of()
+    one, period = np.array([0]), context.calendar.slot_in_period(START).period.replace(" of whole plates", "")
+    ledger.admit(period, 10**9, [b"hash0001"], [Admission("8742d98b6ffffff-1641000000-3600", one, one + 5, 1, b"")])
+    with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours"):
+        run(ledger, context, slot())
+    assert not any(kind_of(entry.release_id) == NOISED_SUMS for entry in ledger.entries())
+
+
+@pytest.mark.parametrize("notes", [True, False])
+def test_a_hat_that_died_before_its_record_is_not_finished_under_another_promise(notes, monkeypatch):
+    """Also on a ledger of an older version, which noted nothing where nobody was charged."""
+    if not notes:
+        monkeypatch.setattr(charge, "note_requested", lambda *_: None)
+    roads = {
+        name: lambda ledger, sets=sets: release_slot(*slot(), a_context(*sets), ledger, lambda _: None)
+        for name, sets in {"swap-values": ("release.min_plates=1000",), "charged": ()}.items()
+    }
+    hidden = {"add-remove": lambda ledger: run(ledger, context_of(), empty())}
+    for first, second in (*product(roads.items(), hidden.items()), *product(hidden.items(), roads.items())):
+        ledger = MemoryLedger()
+        dying = DyingLedger(ledger)
+        dying.record = lambda releases, ledger=ledger: [
+            ledger.record([one])[0] if kind_of(one[0]) == NOISED_SUMS else 1 / 0 for one in releases
+        ]
+        with pytest.raises(ZeroDivisionError):
+            first[1](dying)
+        before = [entry.release_id for entry in ledger.entries()]
+        with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours") as refused:
+            second[1](ledger)
+        assert "another version" not in str(refused.value)
+        assert not any(entry.payload for entry in ledger.entries() if kind_of(entry.release_id) == "hat")
+        assert notes is False or [entry.release_id for entry in ledger.entries()] == before
+
+
+@pytest.mark.parametrize("pings", [0, 600])
+@pytest.mark.parametrize("flags", [("budget.period=7d",), None])
+def test_another_promise_at_the_same_time_is_refused_with_and_without_plates(pings, flags):
+    """Else the status would tell whether anybody was charged."""
+    ledger, context = MemoryLedger(), context_of()
+    run(ledger, context, slot(pings=pings) if pings else empty())
+    if flags is not None:
+        with pytest.raises(PrivacyRefused, match=r"budget\.period"):
+            run(ledger, context_of(*flags), empty(START + HOUR))
+        run(ledger, context, empty(START + HOUR))  # what was refused refuses nothing
+    else:
+        calendar = load(None, ("hat.slot=1h",), {}).calendar
+        with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours"):
+            require_one_promise(calendar.slot_in_period(START).period, 10**9, calendar, ledger, ())
+
+
+def test_sums_and_terms_of_another_version_are_refused_in_words():
+    ledger, context = MemoryLedger(), context_of()
+    period, nobody = context.calendar.slot_in_period(START).period, np.zeros(0, np.int64)
+    name = sums_id(START, START + HOUR)
+    ledger.admit(period, 10**9, (), [Admission(name, nobody, nobody, 0, b'{"v":"presence.0"}')])
+    with pytest.raises(PrivacyRefused, match="another version"):
+        run(ledger, context, slot())
+    ledger.record([(name, b"{}")])
+    with pytest.raises(PrivacyRefused, match="expected noised sums"):
+        run(ledger, context, slot())
+
+
+def test_the_road_of_swap_values_refuses_plates_that_are_hidden():
+    context, ledger, (counts, values) = dataclasses.replace(context_of(), add_remove=None), MemoryLedger(), slot()
+    with pytest.raises(PrivacyRefused, match="swap-values"):
+        record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
+    assert not list(ledger.entries())
+
+
+def test_the_road_without_its_forecaster_is_refused():
+    context = dataclasses.replace(context_of(), forecaster=None)
+    with pytest.raises(UdpStreamError, match="add-remove"):
+        run(MemoryLedger(), context, slot())
+
+
+def test_a_statement_has_no_figure_that_follows_from_pings():
+    """Nor does it say in which periods somebody was charged."""
+    texts = []
+    settings = load(None, FLAGS, {})
+    for pings in (0, 3000):
+        ledger, context = MemoryLedger(), context_of()
+        for hour in (0, 1, 30):
+            start = START + hour * HOUR
+            run(ledger, context, slot(hour, pings=pings, start=start) if pings else empty(start))
+        texts.append(statement(settings, ledger))
+    assert texts[0] == texts[1] and disagreement(settings, texts[1]) is None
+    loss = texts[1]["privacy"]["privacy_loss"]
+    assert len(loss["periods"]) == 2 and loss["charged_under"][0]["hats_charged"] == 3 * CELLS
+    assert loss["privacy_parameters"]["epsilon"] == 10.0 and 23.4 < loss["swap_values"]["epsilon"] < 23.5
+
+
+def test_a_ledger_s_sentence_and_view_know_sums_that_wait_for_no_reader():
+    ledger, context = MemoryLedger(), context_of()
+    name = sums_id(START, START + HOUR)
+    assert end_of(name) == (START + HOUR) // 1000 and slot_of(name) == (START // 1000, end_of(name))
+    ledger.published = lambda ids: None
+    recorded = record_add_remove_slot(*slot(), context, ledger)
+    assert name in dict(ledger.unpublished()) and Holdings.of(ledger).unpublished == CELLS
+    said = ledger_sentence("here", ledger.meta(), progress_of(ledger), context.calendar.slots)
+    assert f"{CELLS + 1} HATs and slots, the first of the slot 2022-01-01T10:00:00+05:30" in said
+    assert list(recorded.payloads) == sorted(recorded.payloads)
+
+
+def test_a_summary_says_what_is_protected_and_for_whom_it_is():
+    summary, settings = Summary(), load(None, FLAGS, {})
+    (said,) = utility_sentences(summary, settings)
+    assert "all pings of each plate" in said and "Not for readers" in said and "Not protected" not in said
+
+
+@pytest.mark.parametrize("pings", [0, 600])
+def test_days_that_are_over_are_archived_with_their_sums_with_and_without_plates(tmp_path, pings):
+    """Up to a midnight that does not follow from whether somebody was charged."""
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        for hour in range(10, 106, 12):
+            start = MIDNIGHT + hour * HOUR
+            record = slot(hour, pings=pings, start=start) if pings else empty(start)
+            record_add_remove_slot(*record, context_of(), ledger).published(ledger)
+        asked_s = (MIDNIGHT + 2 * DAY) // 1000
+        assert whole_periods(asked_s + 3600, periods_of(ledger)) == asked_s
+        done = archive(ledger, asked_s, tmp_path / "archive")
+        assert (done.entries, done.periods) == (4 * (CELLS + 1), 2) and ledger.verify() == []
+        with open_archive(done.path) as copy:
+            assert sum(kind_of(entry.release_id) == NOISED_SUMS for entry in copy.entries()) == 4
+        with pytest.raises(PrivacyRefused, match="archived"):
+            run(ledger, context_of(), slot(start=START + HOUR))
+        assert len(LedgerHistory(ledger).sums_since(0)) == 4
+
+
+def test_the_forecast_is_of_the_day_and_hour_of_the_slot(monkeypatch):
+    context, asked = context_of(), []
+    monkeypatch.setattr(
+        "udp_stream.forecast.add_remove.AddRemoveMemory.forecast",
+        lambda _, *when: asked.append(when) or np.full(CELLS, 18.0),
+    )
+    run(MemoryLedger(), context, empty())
+    (day, hours), zone = asked[0], context.calendar.slots.zone
+    assert day == datetime.fromtimestamp(START / 1000, zone).date() and hours == 10.0
+    assert isinstance(context.forecaster, AddRemoveForecaster) and ceil(hours) == 10
+
+
+def without_the_busiest(contents):
+    """The same slot without all pings of the plate that sent most."""
+    counts, values = contents
+    pings = np.bincount(counts.plate, counts.count, len(counts.plates))
+    kept = counts.plate != int(pings.argmax())
+    hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
+    hats, place = np.unique(hat[kept], return_inverse=True)
+    rows = np.append(0, np.cumsum(np.bincount(place)))
+    speed = values.speed[np.repeat(kept, counts.count)]
+    fewer = dataclasses.replace(
+        counts, cells=counts.cells[hats], hat_rows=rows, plate=counts.plate[kept], count=counts.count[kept]
+    )
+    return fewer, SlotValues(speed, np.append(0, np.cumsum(fewer.count)))
+
+
+def test_the_statement_is_the_same_without_the_busiest_plate_and_the_ledger_is_not():
+    settings, stated, charged = load(None, FLAGS, {}), [], []
+    for change in (lambda contents: contents, without_the_busiest):
+        ledger, context = MemoryLedger(), context_of()
+        for hour in range(3):
+            run(ledger, context, change(slot(hour, pings=600, start=START + hour * HOUR)))
+        stated.append(statement(settings, ledger))
+        charged.append([entry.charged.tolist() for entry in ledger.entries()])
+    assert stated[0] == stated[1] and charged[0] != charged[1]

@@ -1,0 +1,136 @@
+"""Names of cells, and the lines of the network, from a timetable."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import cache, cached_property
+from math import atan2, cos, degrees, radians
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from udp_stream.dashboard.snapshot import CompressedText, compressed
+from udp_stream.export_formats import cell_geometry
+from udp_stream.gtfs import Network, Stop
+from udp_stream.windows.tables import cell_center, cells_beside, cells_of, resolution_of
+
+COMPASS: Final = ("east", "north-east", "north", "north-west", "west", "south-west", "south", "south-east")
+MIDDLE: Final = 0.2  # of the farthest of a name's cells: a nearer one is in the middle of them
+ROUTES: Final = 2  # that are named with a cell
+DIGITS: Final = 5  # of a degree: a metre
+
+
+class CellPlace(NamedTuple):
+    """Where a cell is, and its busiest routes."""
+
+    name: str
+    routes: tuple[str, ...]
+
+
+class Places:
+    """The places of cells: each has the name of its most served stop, stations first. Of several cells with the same
+    name each has a second part; a cell without a stop is named after a cell beside it.
+
+    >>> Places(Network([Stop("Main St", 21.178, 72.847, False, Counter({"7": 90.0}))], [])).name_of("8742d98b6ffffff")
+    'Main St'
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._served = cache(self._served_at)
+
+    def place_of(self, cell: str) -> CellPlace | None:
+        """None where no stop is in the cell or beside it."""
+        number = int(cell, 16)
+        served = self._served(resolution_of(number))
+        if number in served:
+            return served[number][0]
+        beside = [(served[other][1], other) for other in cells_beside(number) if other in served]
+        if not beside:
+            return None
+        other = max(beside)[1]
+        name, routes = served[other][0]
+        return CellPlace(f"{_direction(cell_center(other), cell_center(number)).capitalize()} of {name}", routes)
+
+    def name_of(self, cell: str) -> str:
+        """Empty where there is none."""
+        place = self.place_of(cell)
+        return place.name if place else ""
+
+    def geojson(self, cells: Iterable[str]) -> tuple[CompressedText, int]:
+        """Cells with their names, and the lines, as a FeatureCollection; and how many cells have a name. Where none
+        has, it is empty: the timetable is of another place."""
+        features = []
+        for cell in sorted(cells):
+            if place := self.place_of(cell):
+                said = {"cell": cell, "name": place.name, "routes": place.routes}
+                features.append(_feature(cell_geometry(int(cell, 16)), said))
+        return collection([*features, *self._lines] if features else []), len(features)
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        lines: dict[str, list[list[list[float]]]] = defaultdict(list)
+        for route, points in self._network.lines:
+            lines[route].append(np.round(points, DIGITS).tolist())
+        return [
+            _feature({"type": "MultiLineString", "coordinates": parts}, {"route": route})
+            for route, parts in lines.items()
+        ]
+
+    def _served_at(self, resolution: int) -> dict[int, tuple[CellPlace, float]]:
+        """Each cell that has a named stop, and its trips a day."""
+        stops = [stop for stop in self._network.stops if stop.name]
+        lat, lon = (np.array([getattr(stop, of) for stop in stops], dtype=np.float64) for of in ("lat", "lon"))
+        by_cell: dict[int, list[Stop]] = defaultdict(list)
+        for cell, stop in zip(cells_of(lat, lon, resolution).tolist(), stops, strict=True):
+            by_cell[cell].append(stop)
+        by_name: dict[str, list[int]] = defaultdict(list)
+        found: dict[int, tuple[CellPlace, float]] = {}
+        for cell, here in sorted(by_cell.items()):
+            first = max(here, key=lambda stop: (stop.is_station, stop.routes.total(), stop.name))
+            routes = Counter[str]()
+            for stop in here:
+                routes.update(stop.routes)
+            named = tuple(route for route, _ in sorted(routes.items(), key=lambda one: (-one[1], one[0]))[:ROUTES])
+            found[cell] = CellPlace(first.name, named), routes.total()
+            by_name[first.name.casefold()].append(cell)
+        for cells in by_name.values():
+            if len(cells) > 1:
+                for cell, part in zip(cells, _parts(cells), strict=True):
+                    (name, routes_), trips = found[cell]
+                    found[cell] = CellPlace(f"{name}, {part}", routes_), trips
+        return found
+
+
+def collection(features: Iterable[bytes] = ()) -> CompressedText:
+    """A GeoJSON FeatureCollection, a feature a line."""
+    return compressed([b'{"type":"FeatureCollection","features":[\n', b",\n".join(features), b"\n]}\n"])
+
+
+def _feature(geometry: object, properties: object) -> bytes:
+    return msgspec.json.encode({"type": "Feature", "geometry": geometry, "properties": properties})
+
+
+def _parts(cells: list[int]) -> list[str]:
+    """What tells cells of the same name apart: where they lie among themselves."""
+    centres = np.array([cell_center(cell) for cell in cells])
+    middle = centres.mean(axis=0)
+    apart = np.hypot(*((centres - middle) * (cos(radians(middle[1])), 1.0)).T)
+    parts = [
+        "middle" if off < MIDDLE * apart.max() else _direction(middle, centre)
+        for centre, off in zip(centres, apart.tolist(), strict=True)
+    ]
+    often, seen = Counter(parts), Counter[str]()
+    for at, part in enumerate(parts):
+        seen[part] += 1
+        if often[part] > 1:
+            parts[at] = f"{part} {seen[part]}"
+    return parts
+
+
+def _direction(start: tuple[float, float], end: tuple[float, float]) -> str:
+    """From one (lon, lat) to another."""
+    east = ((end[0] - start[0] + 180) % 360 - 180) * cos(radians(start[1]))
+    return COMPASS[round(degrees(atan2(end[1] - start[1], east)) / 45) % 8]

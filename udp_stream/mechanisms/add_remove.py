@@ -1,0 +1,211 @@
+"""Noised sums that hide a whole plate: its vector of a slot, what the vector costs, how it is shortened to its charge.
+
+A plate has two entries in each cell of a public domain: a *residual*, its weight there times (its mean speed - the
+cell's forecast), and a *weight*. Both are sums over plates plus discrete Gaussian noise of one public sigma. A plate
+pays the squares of its own entries over 2 sigma^2, in nano-rho, rounded up.
+
+Privacy unit: license plate. Neighbours: add-remove, of all that one plate sends in a budget period. Assumed: rows,
+charges and factors are secret; the query follows from settings and earlier outputs. No function here lets the rows or
+the charge of a plate change the entries, the charge or the factor of another one. So the sums of neighbours differ by
+one plate's vector, and its squares cost at most its charge: an individual filter (Feldman and Zrnic, arXiv 2008.11193)
+over releases that are rho-zCDP (arXiv 2004.00010, Theorem 14). Proof: docs/mechanisms/add_remove.md. Not from a paper:
+the vector. All arithmetic is of integers.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.samplers import SCALE_MAX, Integers, discrete_gaussian
+from udp_stream.units import NANO, QUANTA_PER_KMH
+
+CLIP: Final = 60 * QUANTA_PER_KMH
+"""A plate's mean speed counts up to this far from the forecast."""
+
+WEIGHT: Final = 5 * QUANTA_PER_KMH
+"""What a weight of 1, or a plate, is in the second vector. Its unit is that of the residuals: both get one sigma."""
+
+SLOT_WEIGHT: Final = 5
+"""The weight of a whole slot; a plate gets that of half a slot in one cell at most."""
+
+CELLS_MAX: Final = 2**20
+"""Of a domain. An entry is below 2**20, so the squares of a plate are below 2**61."""
+
+FULL_MAX: Final = 2**32
+"""Pings of a whole slot."""
+
+CHARGE_MAX: Final = 2**53 - 1
+"""The largest charge that a ledger takes, in nano-rho: above every budget, so above every allowance."""
+
+_SHIFT = 32
+"""Factors are multiples of 2**-32."""
+
+
+class PlateRows(NamedTuple):
+    """One row for each plate and cell of the domain where it was in the slot. Secret.
+
+    `plate` and `cell` are numbers, `pings` at least 1, `speed` the sum of their speeds in quanta.
+
+    >>> PlateRows(plate=np.array([0]), cell=np.array([2]), pings=np.array([15]), speed=np.array([15 * 81_920])).pings
+    array([15])
+    """
+
+    plate: Integers
+    cell: Integers
+    pings: Integers
+    speed: Integers
+
+
+class PlateQuery(NamedTuple):
+    """What is asked of every plate in a slot. Public: settings, and forecasts from earlier outputs.
+
+    `forecast` is in quanta, of each cell of the domain; `full` the pings of a whole slot; `sigma` in quanta. With
+    `plates` the second vector counts plates, else it sums weights.
+
+    >>> PlateQuery(forecast=np.array([18, 25]) * 4096, full=60, sigma=500_000).plates
+    False
+    """
+
+    forecast: Integers
+    full: int
+    sigma: int
+    plates: bool = False
+
+    def require_valid(self) -> None:
+        """ValueError for a query whose sums could outgrow 64 bits, or whose noise cannot be drawn."""
+        if not (1 <= self.full <= FULL_MAX and 1 <= self.sigma <= SCALE_MAX):
+            raise ValueError(
+                f"expected 1 <= full <= {FULL_MAX} pings and 1 <= sigma <= {SCALE_MAX} quanta, "
+                f"got {self.full} and {self.sigma}"
+            )
+        if self.forecast.size > CELLS_MAX or self.forecast.min(initial=0) < 0:
+            raise ValueError(f"expected forecasts >= 0 of at most {CELLS_MAX} cells, got {self.forecast.size}")
+
+
+class Entries(NamedTuple):
+    """The vectors of plates, where they are not 0: one row for each plate and cell. Secret.
+
+    >>> query = PlateQuery(forecast=np.array([18 * 4096]), full=60, sigma=4096 * 60)
+    >>> rows = PlateRows(*(np.array([number]) for number in (0, 0, 12, 12 * 20 * 4096)))
+    >>> vectors = entries(rows, query)  # a fifth of a slot, 2 km/h above the forecast: (2^2 + 5^2) / (2 * 60^2)
+    >>> vectors.residual / 4096, vectors.weight / 4096, vectors.charges(plates=1, query=query)
+    (array([2.]), array([5.]), array([4027778]))
+    """
+
+    plate: Integers
+    cell: Integers
+    residual: Integers
+    weight: Integers
+
+    def charges(self, plates: int, query: PlateQuery) -> Integers:
+        """What the whole vector of each of `plates` plates costs: nano-rho, rounded up, at most `CHARGE_MAX`.
+
+        A plate without an entry, or with zeros alone, costs 0.
+        """
+        under = 2 * query.sigma**2
+        both = zip(_squares(self.plate, self.weight, plates), _squares(self.plate, self.residual, plates), strict=True)
+        return np.array([min(-(-(a + b) * NANO // under), CHARGE_MAX) for a, b in both], np.int64)
+
+
+def entries(rows: PlateRows, query: PlateQuery) -> Entries:
+    """Each row's residual and weight: functions of the row and the query alone, rounded towards zero.
+
+    ValueError if a plate has two rows in a cell, and for rows outside of the domain.
+    """
+    query.require_valid()
+    plate, cell, pings, speed = (np.asarray(column, np.int64) for column in rows)
+    cells = query.forecast.size
+    if pings.min(initial=1) < 1 or speed.min(initial=0) < 0 or plate.min(initial=0) < 0:
+        raise ValueError("expected plates numbered from 0, pings >= 1 and speeds >= 0 in each row, got others")
+    if cell.size and not 0 <= cell.min() <= cell.max() < cells:
+        raise ValueError(f"expected rows in {cells} cells, got others")
+    if np.unique(plate * cells + cell).size < plate.size:
+        raise ValueError("expected one row for each plate and cell, got more")
+    # The share of the slot is time / (2 full), at most a half.
+    time = np.minimum(2 * np.minimum(pings, query.full), query.full)
+    off = np.clip(speed // pings - query.forecast.astype(np.int64)[cell], -CLIP, CLIP)
+    # Below 2**53: CLIP is below 2**18, SLOT_WEIGHT below 2**3, `time` at most 2**32.
+    residual = _towards_zero(off * SLOT_WEIGHT * time, 2 * query.full)
+    weight = np.full(plate.size, WEIGHT) if query.plates else WEIGHT * SLOT_WEIGHT * time // (2 * query.full)
+    return Entries(plate, cell, residual, weight)
+
+
+def allowances(left: Integers, slots_left: int, active: int) -> Integers:
+    """What plates may spend in a slot of what they have `left` in nano-rho, rounded down.
+
+    A share of 1.5 / min(slots left of the period with this one, active slots of it), at most all.
+    """
+    if min(slots_left, active) < 1:
+        raise ValueError(f"expected at least one slot, got {slots_left} left and {active} active")
+    have = np.maximum(np.asarray(left, np.int64), 0)
+    under = 2 * min(slots_left, active)
+    # 3 have // under in parts, which do not outgrow 64 bits
+    share: Integers = have if under <= 3 else have // under * 3 + have % under * 3 // under
+    return share
+
+
+def shortened(vectors: Entries, charged: Integers, query: PlateQuery) -> Entries:
+    """The vectors scaled, each by a factor of its own, so that no plate's squares cost more than it was `charged`.
+
+    `charged` holds nano-rho by number of plate. A plate whose vector costs no more keeps it; a plate charged 0 has
+    zeros. With `query.plates` the plate's count is kept first, and residuals get what is left of its charge.
+    PrivacyRefused if a vector still cost more than its charge.
+    """
+    if charged.min(initial=0) < 0:
+        raise ValueError("expected charges >= 0, got one below")
+    plate, residual, weight, plates = vectors.plate, vectors.residual, vectors.weight, charged.size
+    # The largest sums of squares that the charges pay for: squares * NANO / (2 sigma^2) <= charge.
+    room = [charge * 2 * query.sigma**2 // NANO for charge in charged.tolist()]
+    of_weight, of_residual = (_squares(plate, values, plates) for values in (weight, residual))
+    if query.plates:
+        weight = _scaled(weight, _factors(of_weight, room)[plate])
+        room = [most - used for most, used in zip(room, _squares(plate, weight, plates), strict=True)]
+        residual = _scaled(residual, _factors(of_residual, room)[plate])
+    else:
+        factors = _factors([a + b for a, b in zip(of_weight, of_residual, strict=True)], room)[plate]
+        weight, residual = _scaled(weight, factors), _scaled(residual, factors)
+    kept = Entries(plate, vectors.cell, residual, weight)
+    if (kept.charges(plates, query) > charged).any():
+        raise PrivacyRefused("expected vectors that cost at most what plates were charged, got one that costs more")
+    return kept
+
+
+def noised(vectors: Entries, cells: int, query: PlateQuery, bits: Bits) -> Integers:
+    """The sums of residuals and of weights of each cell, with noise: of shape (2, cells), in quanta. Public once drawn.
+
+    Discrete Gaussian noise of the query's sigma, on every entry, also where no plate is.
+    """
+    sums = np.zeros((2, cells), np.int64)
+    np.add.at(sums[0], vectors.cell, vectors.residual)
+    np.add.at(sums[1], vectors.cell, vectors.weight)
+    return sums + discrete_gaussian(bits, np.full(sums.size, query.sigma)).reshape(sums.shape)
+
+
+def _squares(plate: Integers, values: Integers, plates: int) -> list[int]:
+    """The sum of squares of each plate."""
+    total = np.zeros(plates, np.int64)
+    np.add.at(total, plate, values * values)
+    found: list[int] = total.tolist()
+    return found
+
+
+def _factors(squares: list[int], room: list[int]) -> Integers:
+    """The largest factors, at most 1, whose squares times `squares` are at most `room`: in units of 2**-_SHIFT."""
+    one = 1 << _SHIFT
+    pairs = zip(squares, room, strict=True)
+    return np.array([one if has <= most else isqrt((most << 2 * _SHIFT) // has) for has, most in pairs], np.int64)
+
+
+def _scaled(values: Integers, factors: Integers) -> Integers:
+    """Below 2**52 before the shift."""
+    return _towards_zero(values * factors, 1 << _SHIFT)
+
+
+def _towards_zero(over: Integers, under: int) -> Integers:
+    quotient: Integers = np.sign(over) * (np.abs(over) // under)
+    return quotient
