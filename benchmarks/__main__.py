@@ -1,4 +1,5 @@
-"""`make bench`: replay, memory, a slot of 3,000 HATs, noise, grouping; each beside its peer over the same bytes."""
+"""`make bench`: replay, memory, a slot of 3,000 HATs, noise, grouping; each beside its peer over
+the same bytes."""
 
 import os
 import resource
@@ -51,7 +52,9 @@ class Ping(msgspec.Struct, gc=False):
     speed: float
 
 
-SLOT_HATS, SLOT_PLATES, SLOT_PINGS = 3000, 60, 40
+SLOT_HATS = 3000
+SLOT_PLATES = 60
+SLOT_PINGS = 40
 PAPERS = ("release.mean=array-averaging", "release.min_plates=10")
 """Means without forecasts: what versions before them computed, so that they can be compared."""
 
@@ -65,7 +68,9 @@ def best_of(runs: int, work: Callable[[], object]) -> float:
     return min(times)
 
 
-def best_in_turn(runs: int, names: Iterable[str], work: Callable[[str], object]) -> dict[str, float]:
+def best_in_turn(
+    runs: int, names: Iterable[str], work: Callable[[str], object]
+) -> dict[str, float]:
     """The least of each, taken in turn: a slow stretch of the machine is then one of all."""
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(runs):
@@ -99,12 +104,16 @@ def bench_replay(path: Path, pings: int) -> None:
         place = LedgerSection(url=str(path.parent / f"ledger{time.monotonic_ns()}"))
         with ledger_and_keys(place) as (ledger, keys), (path.parent / "out").open("wb") as out:
             write = release_sink(lambda lines: out.writelines(line + b"\n" for line in lines))
-            runtime = EmbeddedRuntime(settings, ledger, OsEntropy(), keys.hash_plate, "bench", write)
+            runtime = EmbeddedRuntime(
+                settings, ledger, OsEntropy(), keys.hash_plate, "bench", write
+            )
             runtime.run(read_messages(str(path)))
 
     alone = best_of(2, decode_only)
     whole = best_of(3, lambda: replay(PAPERS))
-    with_cdf = best_of(2, lambda: replay((*PAPERS, "release.cdf_epsilon=0.2", "release.mean_epsilon=0.2")))
+    with_cdf = best_of(
+        2, lambda: replay((*PAPERS, "release.cdf_epsilon=0.2", "release.mean_epsilon=0.2"))
+    )
     around = best_of(2, replay)
     size = path.stat().st_size / pings
     say(
@@ -112,21 +121,37 @@ def bench_replay(path: Path, pings: int) -> None:
         f"{pings / whole:,.0f} pings/s",
         f"{alone / whole:.2f} x decode-only ({pings / alone:,.0f}/s, {size:.0f} B)",
     )
-    say("the same, and CDFs", f"{pings / with_cdf:,.0f} pings/s", f"{alone / with_cdf:.2f} x decode-only")
-    say("replay, the default mean", f"{pings / around:,.0f} pings/s", f"{alone / around:.2f} x decode-only")
+    say(
+        "the same, and CDFs",
+        f"{pings / with_cdf:,.0f} pings/s",
+        f"{alone / with_cdf:.2f} x decode-only",
+    )
+    say(
+        "replay, the default mean",
+        f"{pings / around:,.0f} pings/s",
+        f"{alone / around:.2f} x decode-only",
+    )
 
 
 def bench_forms(path: Path) -> None:
     rules = load(None, (), {}).ping_rules
     plain = [message for some in islice(read_messages(str(path)), 25) for message in some]
     pings = [ping for ping in map(_read_ping, plain) if ping is not None]
-    mapped = mapped_form(FeedMapping(plate="bus.id", time="at", time_format="epoch_s", longitude="x", latitude="y"))
+    mapped = mapped_form(
+        FeedMapping(plate="bus.id", time="at", time_format="epoch_s", longitude="x", latitude="y")
+    )
     of_form = [_mapped(ping) for ping in pings]
     texts = [_mapped_text(ping) for ping in pings]
     csv = path.with_name("pings.csv")
     csv.write_text("\n".join(["plate;time;x;y;speed", *map(_row, pings)]))
-    table = mapped_form(FeedMapping(plate="plate", time="time", time_format="epoch_s", longitude="x", latitude="y"))
-    forms = {"contract": (JSON, plain), "mapped": (mapped.format, of_form), "text": (mapped.format, texts)}
+    table = mapped_form(
+        FeedMapping(plate="plate", time="time", time_format="epoch_s", longitude="x", latitude="y")
+    )
+    forms = {
+        "contract": (JSON, plain),
+        "mapped": (mapped.format, of_form),
+        "text": (mapped.format, texts),
+    }
     decoders = {name: PingDecoder(rules, form) for name, (form, _) in forms.items()} | {
         "table": PingDecoder(rules, table.format)
     }
@@ -169,7 +194,13 @@ def _mapped(ping: Ping) -> bytes:
 def _mapped_text(ping: Ping) -> bytes:
     lon, lat = ping.location.coordinates
     at = str(int(ping.observationDateTime.timestamp()))
-    made = {"bus": {"id": ping.license_plate}, "at": at, "x": str(lon), "y": str(lat), "speed": str(ping.speed)}
+    made = {
+        "bus": {"id": ping.license_plate},
+        "at": at,
+        "x": str(lon),
+        "y": str(lat),
+        "speed": str(ping.speed),
+    }
     return msgspec.json.encode(made)
 
 
@@ -180,9 +211,11 @@ def _row(ping: Ping) -> str:
 
 
 def bench_open_pings(path: Path) -> None:
-    """Memory of open slots, by the process's own size once decoding has made the room that it needs."""
+    """Memory of open slots, by the process's own size once decoding has made the room that it
+    needs."""
     settings = load(None, (), {})
-    decoder, calendar = PingDecoder(settings.ping_rules, JSON), settings.calendar
+    decoder = PingDecoder(settings.ping_rules, JSON)
+    calendar = settings.calendar
 
     def open_windows(frames: int | None) -> Windows:
         windows = Windows(settings.window_rules, str.encode)
@@ -207,7 +240,12 @@ def resident() -> float:
 
 
 def bench_slot() -> None:
-    flags = "release.mean=auto", "release.bins=65", "release.mean_epsilon=0.5", "release.cdf_epsilon=0.5"
+    flags = (
+        "release.mean=auto",
+        "release.bins=65",
+        "release.mean_epsilon=0.5",
+        "release.cdf_epsilon=0.5",
+    )
     policy = load(None, (*flags, "release.cdf=tree"), {}).policy
     rng = np.random.default_rng(1)
     counts = np.maximum(1, rng.poisson(SLOT_PINGS, (SLOT_HATS, SLOT_PLATES)))
@@ -232,7 +270,11 @@ def bench_slot() -> None:
         rng.integers(0, 3000, 2_000_000).astype(np.uint64),
         rng.integers(0, 200_000, 2_000_000).astype(np.int32),
     )
-    say("closing a slot", f"{best_of(2, lambda: tabulate(columns)) / 2:.3f} us per ping", "sort, repeats, counts")
+    say(
+        "closing a slot",
+        f"{best_of(2, lambda: tabulate(columns)) / 2:.3f} us per ping",
+        "sort, repeats, counts",
+    )
 
 
 def bench_add_remove_map() -> None:
@@ -243,15 +285,22 @@ def bench_add_remove_map() -> None:
         rng = np.random.default_rng(cells)
         for hour in range(6):
             weight = rng.gamma(0.3, 20.0, cells)
-            sums = np.array([weight * rng.normal(0, 6, cells), 5 * weight]) + rng.normal(0, 25, (2, cells))
+            sums = np.array([weight * rng.normal(0, 6, cells), 5 * weight]) + rng.normal(
+                0, 25, (2, cells)
+            )
             memory.learn(date(2024, 1, 8), hour, sums, memory.forecast(date(2024, 1, 8), hour))
 
     few, many = (best_of(3, lambda cells=cells: slots(cells)) / 6 for cells in (60, 600))
-    say("the map of 600 cells, a slot", f"{many * 1e3:.1f} ms", f"{many / few:.1f} x the time of 60 cells")
+    say(
+        "the map of 600 cells, a slot",
+        f"{many * 1e3:.1f} ms",
+        f"{many / few:.1f} x the time of 60 cells",
+    )
 
 
 def bench_pipeline() -> None:
-    rng, pings = np.random.default_rng(3), SLOT_HATS * SLOT_PLATES * 2
+    rng = np.random.default_rng(3)
+    pings = SLOT_HATS * SLOT_PLATES * 2
     slot = SlotPings(
         0, 3_600_000, tuple(b"%06d" % i for i in range(6000)), (np.arange(pings) // 2 % 6000).astype(np.uint32),
         np.arange(pings).astype(np.uint32), np.repeat(h3_cells(SLOT_HATS), SLOT_PLATES * 2),
@@ -260,12 +309,22 @@ def bench_pipeline() -> None:
     counts, values = tabulate(slot)
     for name, flags in (
         ("means", ()),
-        ("means and CDFs", ("release.cdf_epsilon=0.5", "release.mean_epsilon=0.5", "release.bins=65")),
+        (
+            "means and CDFs",
+            ("release.cdf_epsilon=0.5", "release.mean_epsilon=0.5", "release.bins=65"),
+        ),
     ):
         settings = load(None, ("budget.epsilon=100", *PAPERS, *flags), {})
         context = ReleaseContext(settings.policy, settings.calendar, OsEntropy(), "bench")
-        road = best_of(3, lambda: release_slot(counts, values, context, MemoryLedger(), lambda _: None))  # noqa: B023
-        say(f"a closed slot, {name}", f"{road / SLOT_HATS * 1e3:.3f} ms a HAT", "plan, charge, draw, record")
+        road = best_of(
+            3,
+            lambda: release_slot(counts, values, context, MemoryLedger(), lambda _: None),  # noqa: B023
+        )
+        say(
+            f"a closed slot, {name}",
+            f"{road / SLOT_HATS * 1e3:.3f} ms a HAT",
+            "plan, charge, draw, record",
+        )
 
 
 def h3_cells(number: int) -> NDArray[np.uint64]:
@@ -279,7 +338,11 @@ def bench_noise() -> None:
     t = np.full(n, 532_480)
     ours = best_of(3, lambda: discrete_laplace(os.urandom, t))
     numpy_s = best_of(3, lambda: np.random.default_rng().laplace(0, 1.0, n))
-    say("discrete Laplace, one call", f"{n / ours / 1e6:.2f} M draws/s", f"{numpy_s / ours:.3f} x numpy's insecure one")
+    say(
+        "discrete Laplace, one call",
+        f"{n / ours / 1e6:.2f} M draws/s",
+        f"{numpy_s / ours:.3f} x numpy's insecure one",
+    )
     gaussian = best_of(3, lambda: discrete_gaussian(os.urandom, t))
     normal_s = best_of(3, lambda: np.random.default_rng().normal(0, 1.0, n))
     say(
@@ -301,8 +364,10 @@ def bench_noise() -> None:
 
 
 def bench_cdf() -> None:
-    """A CDF of 10^6 speeds at epsilon 1, with exact noise; beside OpenDP's tree, from counts, where it is installed."""
-    rng, plates = np.random.default_rng(4), SamplesPerPlate(np.ones(1_000_000, np.int64))
+    """A CDF of 10^6 speeds at epsilon 1, with exact noise; beside OpenDP's tree, from counts, where
+    it is installed."""
+    rng = np.random.default_rng(4)
+    plates = SamplesPerPlate(np.ones(1_000_000, np.int64))
     speeds = rng.integers(0, 65 * 4096 + 1, 1_000_000)
     for bins, runs in ((1024, 20), (65536, 5)):
         plan = plan_cdf(plates, pure(NANO), 65.0, bins)
@@ -334,8 +399,11 @@ def opendp_cdf(leaves: NDArray[np.int64], runs: int) -> str:
     tree = dp.t.make_b_ary_tree(*space, leaf_count=leaves.size, branching_factor=b)
     noise = dp.m.make_laplace(tree.output_domain, tree.output_metric, scale=2.0 * height)
     consistent = dp.t.make_consistent_b_ary_tree(branching_factor=b)
-    counts, found = leaves.tolist(), []
-    took = best_of(runs, lambda: found.append(np.cumsum(consistent(noise(tree(counts))))[: leaves.size]))
+    counts = leaves.tolist()
+    found = []
+    took = best_of(
+        runs, lambda: found.append(np.cumsum(consistent(noise(tree(counts))))[: leaves.size])
+    )
     errors = ((np.array(found)[:, :-1] - np.cumsum(leaves)[:-1]) ** 2).sum(axis=1)
     return f"OpenDP's tree, branching {b}: squared error {errors.mean():.3g}; {took * 1e3:.0f} ms from counts"
 
@@ -344,16 +412,24 @@ def bench_grouping() -> None:
     rng = np.random.default_rng(2)
     few, many = (SamplesPerPlate(rng.integers(1, 400, users)) for users in (100_000, 1_000_000))
     seconds = [best_of(2, lambda hat=hat: best_fit(hat, hat.median)) for hat in (few, many)]
-    say("BestFit, 10^6 plates", f"{seconds[1]:.2f} s", f"{seconds[1] / seconds[0]:.1f} x the time of 10^5 plates")
+    say(
+        "BestFit, 10^6 plates",
+        f"{seconds[1]:.2f} s",
+        f"{seconds[1] / seconds[0]:.1f} x the time of 10^5 plates",
+    )
 
 
 def main() -> None:
-    print(f"Python {sys.version.split()[0]}, numpy {np.__version__}, one core; process time, best of several runs")
+    print(
+        f"Python {sys.version.split()[0]}, numpy {np.__version__}, one core; process time, best of several runs"
+    )
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as name:
         path = Path(name) / "pings.ndjson"
         with path.open("wb") as file:
             pings = 0
-            for batch in Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=3).messages():
+            for batch in Fleet(
+                buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=3
+            ).messages():
                 file.write(b"\n".join(batch) + b"\n")
                 pings += len(batch)
         bench_forms(path)

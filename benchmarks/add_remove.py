@@ -1,5 +1,6 @@
-"""Days under add-remove neighbours, in integers: charges, shortened vectors and noise of `mechanisms/add_remove.py`,
-the map of `forecast/add_remove.py`. Every slot of a day is closed, with or without pings, as by the wall clock.
+"""Days under add-remove neighbours, in integers: charges, shortened vectors and noise of
+`mechanisms/add_remove.py`, the map of `forecast/add_remove.py`. Every slot of a day is closed, with
+or without pings, as by the wall clock.
 
 Domains are circles around a city's centre.
 """
@@ -19,7 +20,14 @@ from benchmarks.forecast_days import DRAWN_KMH, Day
 from benchmarks.incidents import Incident, busiest, with_incident
 from udp_stream.forecast.add_remove import AddRemoveEstimates, AddRemoveMemory
 from udp_stream.ledger.filters import rho_nano_of
-from udp_stream.mechanisms.add_remove import PlateQuery, PlateRows, allowances, entries, noised, shortened
+from udp_stream.mechanisms.add_remove import (
+    PlateQuery,
+    PlateRows,
+    allowances,
+    entries,
+    noised,
+    shortened,
+)
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -37,8 +45,10 @@ FULL = {
 """Pings of a whole hour, by how a feed's name begins."""
 
 DELTA = 1e-6
-SLOTS, ACTIVE = 24, 12
-SCALE, SCALE_WITH_PLATES = 2000, 5000
+SLOTS = 24
+ACTIVE = 12
+SCALE = 2000
+SCALE_WITH_PLATES = 5000
 """(km/h)^2 that the noise of a day of hours is made for."""
 
 
@@ -57,7 +67,9 @@ def domain(name: str, resolution: int) -> NDArray[np.uint64]:
 
 def sigma_of(rho_nano: int, plates: bool = False) -> int:
     """Quanta, rounded up: for an hour's slots and a day's rho."""
-    return ceil(sqrt((SCALE_WITH_PLATES if plates else SCALE) * NANO / (2 * rho_nano)) * QUANTA_PER_KMH)
+    return ceil(
+        sqrt((SCALE_WITH_PLATES if plates else SCALE) * NANO / (2 * rho_nano)) * QUANTA_PER_KMH
+    )
 
 
 class Slot(NamedTuple):
@@ -71,8 +83,8 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddRemoveRun:
-    """Of each HAT of a day, in the order of `Day`; outside of the domain the day's constant, and nan. `traffic` is the
-    true one, in bus-hours or plates; `told` its estimate."""
+    """Of each HAT of a day, in the order of `Day`; outside of the domain the day's constant, and
+    nan. `traffic` is the true one, in bus-hours or plates; `told` its estimate."""
 
     inside: NDArray[np.bool_]
     value: Floats
@@ -99,7 +111,9 @@ def slots_of(day: Day, cells: NDArray[np.uint64]) -> Iterator[Slot]:
         when = dt.datetime.fromisoformat(grid.iso(counts.start_ms))
         hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
         at = numbers(counts.cells, cells)[hat]
-        sums = np.add.reduceat(values.speed, values.starts[:-1]) if counts.plate.size else values.speed
+        sums = (
+            np.add.reduceat(values.speed, values.starts[:-1]) if counts.plate.size else values.speed
+        )
         rows = PlateRows(*(column[at >= 0] for column in (counts.plate, at, counts.count, sums)))
         yield Slot(when.date(), when.hour, rows, counts.plates)
 
@@ -110,12 +124,15 @@ def numbers(cells: NDArray[np.uint64], domain: NDArray[np.uint64]) -> Integers:
     return np.where(domain[at] == cells, at, -1)
 
 
-def run_add_remove(days: Sequence[Day], seed: int, epsilon: float = 10.0, plates: bool = False) -> list[AddRemoveRun]:
+def run_add_remove(
+    days: Sequence[Day], seed: int, epsilon: float = 10.0, plates: bool = False
+) -> list[AddRemoveRun]:
     """The days one after another, each with a balance of its own."""
     name = days[0].feed.name
     cells = domain(name, 7)
     rho = rho_nano_of(round(epsilon * NANO), DELTA)
-    full, sigma = next(pings for known, pings in FULL.items() if name.startswith(known)), sigma_of(rho, plates)
+    full = next(pings for known, pings in FULL.items() if name.startswith(known))
+    sigma = sigma_of(rho, plates)
     most = load(None, days[0].feed.flags, {}).policy.max_speed / QUANTA_PER_KMH
     memory = AddRemoveMemory(cells, sigma / QUANTA_PER_KMH, full, 1.0, most, plates)
     runs = []
@@ -125,19 +142,27 @@ def run_add_remove(days: Sequence[Day], seed: int, epsilon: float = 10.0, plates
         balances: dict[tuple[dt.date, bytes], int] = {}
         for date in sorted({date for date, _ in slots}):
             for hour in range(SLOTS):
-                nothing = Slot(date, hour, PlateRows(*(np.zeros(0, np.int64) for _ in range(4))), ())
+                nothing = Slot(
+                    date, hour, PlateRows(*(np.zeros(0, np.int64) for _ in range(4))), ()
+                )
                 slot = slots.get((date, hour), nothing)
                 forecast = memory.forecast(date, float(hour))
-                query = PlateQuery(np.rint(forecast * QUANTA_PER_KMH).astype(np.int64), full, sigma, plates)
+                query = PlateQuery(
+                    np.rint(forecast * QUANTA_PER_KMH).astype(np.int64), full, sigma, plates
+                )
                 vectors = entries(slot.rows, query)
-                left = np.array([balances.get((date, plate), rho) for plate in slot.names], np.int64)
+                left = np.array(
+                    [balances.get((date, plate), rho) for plate in slot.names], np.int64
+                )
                 wanted = vectors.charges(left.size, query)
                 charged = np.minimum(wanted, allowances(left, SLOTS - hour, ACTIVE))
                 for plate, have in zip(slot.names, (left - charged).tolist(), strict=True):
                     balances[date, plate] = have
                 (_, bits), *_ = SeededEntropy(seed).streams([f"{date}-{hour}"])
                 sums = noised(shortened(vectors, charged, query), cells.size, query, bits)
-                estimates[date, hour] = memory.learn(date, float(hour), sums / QUANTA_PER_KMH, forecast)
+                estimates[date, hour] = memory.learn(
+                    date, float(hour), sums / QUANTA_PER_KMH, forecast
+                )
         runs.append(_run_of(day, cells, estimates, plates, full))
     return runs
 
@@ -151,7 +176,8 @@ def _run_of(
 ) -> AddRemoveRun:
     columns = list[Floats]()
     for (counts, _), slot in zip(day.slots, slots_of(day, cells), strict=True):
-        one, at = estimates[slot.date, slot.hour], numbers(counts.cells, cells)
+        one = estimates[slot.date, slot.hour]
+        at = numbers(counts.cells, cells)
         each = np.ones(counts.plate.size) if plates else np.minimum(counts.count / full, 0.5)
         found = np.array(
             [
@@ -169,17 +195,21 @@ def _run_of(
 def add_remove_incidents(
     day: Day, seed: int, window: tuple[int, int], factors: Sequence[float], epsilon: float
 ) -> list[Incident]:
-    """As `benchmarks/incidents.py` has them, one a factor; none where the recording has no such hours."""
+    """As `benchmarks/incidents.py` has them, one a factor; none where the recording has no such
+    hours."""
     if not ((day.hour >= window[0]) & (day.hour < window[1])).any():
         return []
     cells = busiest(day)
     usual, *others = (with_incident(day, cells, window, by) for by in (1.0, *factors))
     before, *after = (run_add_remove([one], seed, epsilon)[0] for one in (usual, *others))
-    hit = (usual.hour >= window[0]) & np.isin(np.concatenate([counts.cells for counts, _ in usual.slots]), cells)
+    hit = (usual.hour >= window[0]) & np.isin(
+        np.concatenate([counts.cells for counts, _ in usual.slots]), cells
+    )
     found = []
     for other, run in zip(others, after, strict=True):
         held = (run.low <= other.truth) & (other.truth <= run.high)
-        change, shown = other.truth - usual.truth, run.value - before.value
+        change = other.truth - usual.truth
+        shown = run.value - before.value
         columns = usual.plates, change, shown, held, run.inside, run.news, run.drawn
         found.append(Incident(*(column[hit] for column in columns)))
     return found

@@ -1,7 +1,8 @@
-"""`make bench`, of the dashboard's history: a cell's records while 50 clients fetch whole histories beside 500 streams.
+"""`make bench`, of the dashboard's history: a cell's records while 50 clients fetch whole histories
+beside 500 streams.
 
-Milliseconds of wall time, the median, beside the same requests alone, in one run. The crowd is a process of its own,
-and comes again when it is told to (`Retry-After`).
+Milliseconds of wall time, the median, beside the same requests alone, in one run. The crowd is a
+process of its own, and comes again when it is told to (`Retry-After`).
 """
 
 import asyncio
@@ -17,7 +18,11 @@ from benchmarks.__main__ import say
 from benchmarks.words import words
 from tests.board import cells, dashboard, estimate, get, release, wait_for, write
 
-CLIENTS, STREAMS, HOURS, CELLS, ASKED = 50, 500, 600, 92, 40
+CLIENTS = 50
+STREAMS = 500
+HOURS = 600
+CELLS = 92
+ASKED = 40
 WHOLE = "from=2000-01-01&to=2100-01-01"
 
 
@@ -75,8 +80,15 @@ def main() -> None:
             alone = {what: took(address, query, many[:ASKED]) for what, query in queries.items()}
             running = subprocess.Popen([sys.executable, "-m", "benchmarks.bulk", address])
             try:
-                wait_for(lambda: f"udp_stream_dashboard_clients {STREAMS}.0".encode() in get(f"{address}/metrics")[2])
-                beside = {what: took(address, query, many[-ASKED:]) for what, query in queries.items()}
+                wait_for(
+                    lambda: (
+                        f"udp_stream_dashboard_clients {STREAMS}.0".encode()
+                        in get(f"{address}/metrics")[2]
+                    )
+                )
+                beside = {
+                    what: took(address, query, many[-ASKED:]) for what, query in queries.items()
+                }
             finally:
                 running.kill()
                 running.wait()

@@ -1,4 +1,5 @@
-"""The table `cdf` of `make accuracy`: sup-errors of CDFs, over those of two oracles that cost no budget."""
+"""The table `cdf` of `make accuracy`: sup-errors of CDFs, over those of two oracles that cost no
+budget."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class DayShapes:
                                       strict=True)
             ]
         )  # fmt: skip
-        design, large = np.vander(np.log(day.pings / day.plates), 3), day.plates >= min(PLATES)
+        design = np.vander(np.log(day.pings / day.plates), 3)
+        large = day.plates >= min(PLATES)
         fitted = design @ np.linalg.lstsq(design[large], truth[large], rcond=None)[0]
         return cls(kmh, truth, below(np.concatenate(speeds), kmh), fitted)
 
@@ -49,15 +51,19 @@ def below(speed: Floats, kmh: Floats) -> Floats:
 
 
 def figures(day: Day, shapes: DayShapes, runs: Sequence[Run]) -> str:
-    """Of HATs with a CDF: errors over both oracles', share told, what bands hold, expected over actual sup-error."""
+    """Of HATs with a CDF: errors over both oracles', share told, what bands hold, expected over
+    actual sup-error."""
     told = [np.array([one.cdf is not None for one in run.smoothed]) for run in runs]
     if not all(some.any() for some in told):
         return "the city is not told"
     found = [_of_run(shapes, run.smoothed, some) for run, some in zip(runs, told, strict=True)]
     plates = [day.plates[some] for some in told]
-    said, held = [], []
+    said = []
+    held = []
     for least in (*PLATES, 1):
-        means = [one[:, many >= least].mean(axis=1) for one, many in zip(found, plates, strict=True)]
+        means = [
+            one[:, many >= least].mean(axis=1) for one, many in zip(found, plates, strict=True)
+        ]
         ours, city, dwell, bands, quantiles, expected = np.array(means).T
         said.append(f"{np.mean(ours / city):.3f}/{np.mean(ours / dwell):.3f}")
         held.append(bands.mean())
@@ -68,7 +74,8 @@ def figures(day: Day, shapes: DayShapes, runs: Sequence[Run]) -> str:
 
 
 def _of_run(shapes: DayShapes, estimates: Sequence[Smoothed], told: NDArray[np.bool_]) -> Floats:
-    """A column for each HAT with a CDF: sup-errors of ours, city and dwell; held by bands, and quantiles; expected."""
+    """A column for each HAT with a CDF: sup-errors of ours, city and dwell; held by bands, and
+    quantiles; expected."""
     columns = []
     for one, truth, dwell in zip(estimates, shapes.truth, shapes.dwell, strict=True):
         if (cdf := one.cdf) is None:
@@ -77,7 +84,8 @@ def _of_run(shapes: DayShapes, estimates: Sequence[Smoothed], told: NDArray[np.b
         low, high = np.array(cdf.band)[:, :-1]
         # Truths are known at whole km/h: the quantile is up to one below.
         held = [
-            low_kmh <= (upto := shapes.kmh[np.argmax(truth >= float(share))]) and upto - 1 <= high_kmh
+            low_kmh <= (upto := shapes.kmh[np.argmax(truth >= float(share))])
+            and upto - 1 <= high_kmh
             for share, (low_kmh, high_kmh) in (one.quantiles_interval95_kmh or {}).items()
         ]
         guesses = np.interp(shapes.kmh, cdf.edges_kmh, cdf.values), shapes.city, dwell

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.closing`: from a slot's close to its last release, and what the ledger does by itself.
+"""`python -m benchmarks.closing`: from a slot's close to its last release, and what the ledger does
+by itself.
 
-3,000 HATs with 50 plates each, one worker on one core, Redis with fsync always: from the broker's answer to the pings
-that close the slot, to a subscriber's last release. A worker's first slot, which fills caches, is told apart. Each HAT
-is drawn; the benchmark ends where one is withheld.
+3,000 HATs with 50 plates each, one worker on one core, Redis with fsync always: from the broker's
+answer to the pings that close the slot, to a subscriber's last release. A worker's first slot,
+which fills caches, is told apart. Each HAT is drawn; the benchmark ends where one is withheld.
 """
 
 import asyncio
@@ -32,7 +33,9 @@ from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import IST
 from udp_stream.windows.tables import cells_of
 
-HATS, PLATES, FLEET = 3000, 50, 6000
+HATS = 3000
+PLATES = 50
+FLEET = 6000
 SLOTS = 61
 START = datetime(2024, 1, 8, 0, tzinfo=IST)
 SECONDS_MAX = 60.0
@@ -59,7 +62,9 @@ idle_timeout = "1h"
 
 
 def places() -> list[tuple[float, float]]:
-    lat, lon = (axis.ravel() for axis in np.meshgrid(np.arange(15, 18, 0.02), np.arange(70, 73, 0.02)))
+    lat, lon = (
+        axis.ravel() for axis in np.meshgrid(np.arange(15, 18, 0.02), np.arange(70, 73, 0.02))
+    )
     _, first = np.unique(cells_of(lat, lon, 7), return_index=True)
     return [(round(float(lon[i]), 6), round(float(lat[i]), 6)) for i in first[:HATS]]
 
@@ -84,15 +89,22 @@ def slot_pings(slot: int, where: list[tuple[float, float]]) -> Iterator[bytes]:
 
 
 async def closings(settings: Settings) -> list[float]:
-    topics, bootstrap, where = topics_of(settings.kafka), settings.kafka.bootstrap, places()
+    topics = topics_of(settings.kafka)
+    bootstrap = settings.kafka.bootstrap
+    where = places()
     seconds = []
     async with (
         AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_batch_size=2**18) as producer,
-        AIOKafkaConsumer(topics.release.name, bootstrap_servers=bootstrap, isolation_level="read_committed") as reader,
+        AIOKafkaConsumer(
+            topics.release.name, bootstrap_servers=bootstrap, isolation_level="read_committed"
+        ) as reader,
     ):
         for slot in range(SLOTS):
             messages = batched(slot_pings(slot, where), 100)
-            sent = [await producer.send(topics.pings.name, b"[" + b",".join(some) + b"]") for some in messages]
+            sent = [
+                await producer.send(topics.pings.name, b"[" + b",".join(some) + b"]")
+                for some in messages
+            ]
             await asyncio.gather(*sent)
             await asyncio.sleep(4)  # the worker reads and holds them
             later = START + timedelta(hours=slot + 1, minutes=4)
@@ -102,8 +114,12 @@ async def closings(settings: Settings) -> list[float]:
             closed = time.monotonic()
             records = await asyncio.wait_for(_read(reader, HATS), SECONDS_MAX)
             seconds.append(time.monotonic() - closed)
-            if withheld := [status for record in records if (status := decode(record).status) != "released"]:
-                raise SystemExit(f"expected each HAT to be released, but {len(withheld)} are {withheld[0]}")
+            if withheld := [
+                status for record in records if (status := decode(record).status) != "released"
+            ]:
+                raise SystemExit(
+                    f"expected each HAT to be released, but {len(withheld)} are {withheld[0]}"
+                )
     return seconds
 
 
@@ -141,17 +157,28 @@ def bench_ledger(url: str) -> None:
             began = time.monotonic()
             admit()
             wall.append(time.monotonic() - began)
-    say("Redis ledger, fsync always", f"{HATS * PLATES / min(wall):,.0f} plate charges/s", "best of 5 slots, wall time")
+    say(
+        "Redis ledger, fsync always",
+        f"{HATS * PLATES / min(wall):,.0f} plate charges/s",
+        "best of 5 slots, wall time",
+    )
 
 
 def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, kafka_and_redis() as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder,
+        kafka_and_redis() as running,
+    ):
         config = Path(folder) / "udp-stream.toml"
-        for database, (name, mean) in enumerate((("papers", "array-averaging"), ("default", "auto")), start=1):
+        for database, (name, mean) in enumerate(
+            (("papers", "array-averaging"), ("default", "auto")), start=1
+        ):
             config.write_text(
                 CONFIG.format(
-                    redis=running.redis.url.replace("/0", f"/{database}"),  # a ledger of its own: nothing stands yet
+                    redis=running.redis.url.replace(
+                        "/0", f"/{database}"
+                    ),  # a ledger of its own: nothing stands yet
                     folder=folder,
                     bootstrap=running.kafka.bootstrap,
                     name=name,
@@ -161,7 +188,9 @@ def main() -> None:
             settings = load(config, (), {})
             create_topics(settings.kafka)
             command = [sys.executable, "-m", "udp_stream", "worker", "--config", str(config)]
-            worker = subprocess.Popen(command, cwd=folder, preexec_fn=lambda: os.sched_setaffinity(0, {cores[-1]}))
+            worker = subprocess.Popen(
+                command, cwd=folder, preexec_fn=lambda: os.sched_setaffinity(0, {cores[-1]})
+            )
             try:
                 first, *seconds = asyncio.run(closings(settings))
             finally:

@@ -1,4 +1,5 @@
-"""One recording in the forms that feeds of cities have: what `init` has to find out. `way_in` runs them.
+"""One recording in the forms that feeds of cities have: what `init` has to find out. `way_in` runs
+them.
 
 Positions are rounded to what GTFS-realtime's 32 bits hold, so that all forms have the same pings.
 """
@@ -17,10 +18,13 @@ from google.transit.gtfs_realtime_pb2 import FeedMessage
 Ping = dict[str, Any]
 """In the contract's form, decoded; times in whole seconds."""
 
-MPH, MPS, KNOTS = 1.609344, 3.6, 1.852
+MPH = 1.609344
+MPS = 3.6
+KNOTS = 1.852
 FLAT = ("vehicle", "when_date", "speed", "latitude", "longitude")
 POLL_S = 300
-"""A poll has the pings of so long, and those of the poll before again, as servers repeat what they have."""
+"""A poll has the pings of so long, and those of the poll before again, as servers repeat what they
+have."""
 
 
 def recorded(messages: Sequence[bytes]) -> list[Ping]:
@@ -65,7 +69,12 @@ def table(
     writer.writerow(header)
     for one in pings:
         cells = [str(cell) for cell in row(one)]
-        writer.writerow([cell.replace(".", ",") if decimal_comma and at > 1 else cell for at, cell in enumerate(cells)])
+        writer.writerow(
+            [
+                cell.replace(".", ",") if decimal_comma and at > 1 else cell
+                for at, cell in enumerate(cells)
+            ]
+        )
     return out.getvalue().encode()
 
 
@@ -93,18 +102,27 @@ def flat(ping: Ping, **changes: object) -> Ping:
 
 
 def feature(ping: Ping) -> Ping:
-    named = {"plate": ping["license_plate"], "time": ping["observationDateTime"], "speed": ping["speed"]}
+    named = {
+        "plate": ping["license_plate"],
+        "time": ping["observationDateTime"],
+        "speed": ping["speed"],
+    }
     return {"type": "Feature", "geometry": ping["location"], "properties": named}
 
 
 def exchange_feature(ping: Ping) -> Ping:
     names = "license_plate", "observationDateTime", "speed"
-    return {"type": "Feature", "geometry": ping["location"], "properties": {name: ping[name] for name in names}}
+    return {
+        "type": "Feature",
+        "geometry": ping["location"],
+        "properties": {name: ping[name] for name in names},
+    }
 
 
 def resource(ping: Ping) -> Ping:
     lon, lat = coordinates(ping)
-    at, speed = ping["observationDateTime"], ping["speed"] / MPS
+    at = ping["observationDateTime"]
+    speed = ping["speed"] / MPS
     attributes = {"updated_at": at, "longitude": lon, "latitude": lat, "speed": speed}
     return {"type": "vehicle", "id": ping["license_plate"], "attributes": attributes}
 
@@ -125,10 +143,16 @@ def with_topics(pings: Sequence[Ping]) -> bytes:
     """The same as `mosquitto_sub -v` prints it, with other events between."""
     printed = []
     for at, payload in enumerate(high_frequency(pings).splitlines()):
-        printed.append(b"/hfp/v2/journey/ongoing/vp/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24/19 " + payload)
+        printed.append(
+            b"/hfp/v2/journey/ongoing/vp/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24/19 "
+            + payload
+        )
         if at % 5 == 0:
             other = payload.replace(b'"VP"', b'"DUE"', 1)
-            printed.append(b"/hfp/v2/journey/ongoing/due/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24 " + other)
+            printed.append(
+                b"/hfp/v2/journey/ongoing/due/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24 "
+                + other
+            )
     return b"\n".join(printed)
 
 
@@ -137,7 +161,11 @@ def shared_numbers(pings: Sequence[Ping]) -> bytes:
 
     def of_operator(ping: Ping) -> Ping:
         number = numbers[ping["license_plate"]]
-        return flat(ping) | {"bus_id": None, "operator_id": number % 2, "vehicle_number": number // 2}
+        return flat(ping) | {
+            "bus_id": None,
+            "operator_id": number % 2,
+            "vehicle_number": number // 2,
+        }
 
     return lines(pings, of_operator)
 
@@ -146,7 +174,10 @@ def in_polls(pings: Sequence[Ping], message: Callable[[Sequence[Ping], int], obj
     """A message on each line for each ten seconds, with the time of its last ping."""
     found: list[object] = []
     while pings:
-        behind = next((at for at, one in enumerate(pings) if epoch_s(one) >= epoch_s(pings[0]) + 10), len(pings))
+        behind = next(
+            (at for at, one in enumerate(pings) if epoch_s(one) >= epoch_s(pings[0]) + 10),
+            len(pings),
+        )
         found.append(message(pings[:behind], epoch_s(pings[behind - 1])))
         pings = pings[behind:]
     return "\n".join(map(json.dumps, found)).encode()
@@ -162,13 +193,22 @@ def nextbus(pings: Sequence[Ping], sent_s: int) -> Ping:
         }
         for one in pings
     ]
-    return {"lastTime": {"time": str(sent_s * 1000)}, "vehicle": vehicles if len(vehicles) > 1 else vehicles[0]}
+    return {
+        "lastTime": {"time": str(sent_s * 1000)},
+        "vehicle": vehicles if len(vehicles) > 1 else vehicles[0],
+    }
 
 
 def bustime(ping: Ping) -> Ping:
     lon, lat = map(str, coordinates(ping))
     speed = {"spd": ping["speed"] / MPH}
-    return {"vid": ping["license_plate"], "tmstmp": local(ping, "%Y%m%d %H:%M:%S"), "lat": lat, "lon": lon, **speed}
+    return {
+        "vid": ping["license_plate"],
+        "tmstmp": local(ping, "%Y%m%d %H:%M:%S"),
+        "lat": lat,
+        "lon": lon,
+        **speed,
+    }
 
 
 def activity(ping: Ping, value: Callable[[str], object]) -> Ping:
@@ -185,14 +225,25 @@ def activity(ping: Ping, value: Callable[[str], object]) -> Ping:
 def siri(pings: Sequence[Ping], sent_s: int) -> Ping:
     """SIRI-VM in JSON, as Finland's cities have it."""
     delivery = {"VehicleActivity": [activity(one, lambda text: {"value": text}) for one in pings]}
-    return {"Siri": {"ServiceDelivery": {"ResponseTimestamp": sent_s, "VehicleMonitoringDelivery": [delivery]}}}
+    return {
+        "Siri": {
+            "ServiceDelivery": {
+                "ResponseTimestamp": sent_s,
+                "VehicleMonitoringDelivery": [delivery],
+            }
+        }
+    }
 
 
 def siri_xml(pings: Sequence[Ping]) -> bytes:
     """SIRI-VM in XML, one answer."""
 
     def element(name: str, held: Any) -> str:
-        inner = "".join(element(key, one) for key, one in held.items()) if isinstance(held, dict) else str(held)
+        inner = (
+            "".join(element(key, one) for key, one in held.items())
+            if isinstance(held, dict)
+            else str(held)
+        )
         return f"<{name}>{inner}</{name}>"
 
     held = "".join(element("VehicleActivity", activity(one, str)) for one in pings)
@@ -203,7 +254,10 @@ def siri_xml(pings: Sequence[Ping]) -> bytes:
 
 def connected(ping: Ping) -> Ping:
     """Of a connector of Kafka: JSON in a string within its envelope."""
-    return {"schema": {"type": "struct"}, "payload": {"value": json.dumps(flat(ping)), "timestamp": epoch_s(ping)}}
+    return {
+        "schema": {"type": "struct"},
+        "payload": {"value": json.dumps(flat(ping)), "timestamp": epoch_s(ping)},
+    }
 
 
 def with_nan(pings: Sequence[Ping]) -> bytes:
@@ -224,7 +278,10 @@ def rio(ping: Ping) -> Ping:
 
 
 def numbered(pings: Sequence[Ping]) -> dict[str, int]:
-    return {plate: 1000 + at for at, plate in enumerate(sorted({ping["license_plate"] for ping in pings}))}
+    return {
+        plate: 1000 + at
+        for at, plate in enumerate(sorted({ping["license_plate"] for ping in pings}))
+    }
 
 
 def snapshot(pings: Sequence[Ping]) -> bytes:
@@ -232,22 +289,28 @@ def snapshot(pings: Sequence[Ping]) -> bytes:
 
 
 def gtfs(pings: Sequence[Ping], name: str = "id", times: int = 1, unit: float = MPS) -> bytes:
-    """The same as some agencies have it: vehicles under another name, times in milliseconds, speeds in another unit."""
+    """The same as some agencies have it: vehicles under another name, times in milliseconds, speeds
+    in another unit."""
     feed = FeedMessage()
-    feed.header.gtfs_realtime_version, feed.header.timestamp = "2.0", max(map(epoch_s, pings)) * times
+    feed.header.gtfs_realtime_version, feed.header.timestamp = (
+        "2.0",
+        max(map(epoch_s, pings)) * times,
+    )
     for place, ping in enumerate(pings):
         lon, lat = coordinates(ping)
         entity = feed.entity.add(id=str(place))
         setattr(entity.vehicle.vehicle, name, ping["license_plate"])
         entity.vehicle.timestamp = epoch_s(ping) * times
-        entity.vehicle.position.longitude, entity.vehicle.position.latitude = lon, lat
+        entity.vehicle.position.longitude = lon
+        entity.vehicle.position.latitude = lat
         entity.vehicle.position.speed = ping["speed"] / unit
     message: bytes = feed.SerializeToString()
     return message
 
 
 def polls(pings: Sequence[Ping], form: Callable[[Sequence[Ping]], bytes]) -> Iterator[bytes]:
-    first, last = epoch_s(pings[0]), epoch_s(pings[-1])
+    first = epoch_s(pings[0])
+    last = epoch_s(pings[-1])
     for start in range(first, last + 1, POLL_S):
         some = [ping for ping in pings if start - POLL_S <= epoch_s(ping) < start + POLL_S]
         if some:

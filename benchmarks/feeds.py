@@ -29,12 +29,15 @@ class Feed:
         return load(None, (*self.flags, *flags), {}).policy
 
     def slots(self) -> Iterator[tuple[SlotCounts, SlotValues]]:
-        """Each slot's counts and speeds, plates named as in the file; files may be in any order of times."""
+        """Each slot's counts and speeds, plates named as in the file; files may be in any order of
+        times."""
         settings = load(None, self.flags, {})
         messages = [message for batch in read_messages(self.path) for message in batch]
         pings, _ = PingDecoder(settings.ping_rules, JSON).decode(messages)
         names, plate = np.unique(np.asarray(pings.plates)[pings.plate], return_inverse=True)
-        yield from slots_of_city(settings, names, plate, pings.time_ms, pings.lat, pings.lon, pings.speed)
+        yield from slots_of_city(
+            settings, names, plate, pings.time_ms, pings.lat, pings.lon, pings.speed
+        )
 
 
 def slots_of_city(

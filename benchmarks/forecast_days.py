@@ -1,4 +1,5 @@
-"""Days of a feed through the real release road: pings are read once, each run draws on a ledger of its own."""
+"""Days of a feed through the real release road: pings are read once, each run draws on a ledger of
+its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,8 @@ from udp_stream.windows.tables import SlotCounts, SlotValues
 Floats = NDArray[np.float64]
 
 OURS = "release.mean=forecast-clip", "release.min_plates=2"
-"""What is measured, unless flags say otherwise: all means around forecasts. Smaller HATs are withheld anyway."""
+"""What is measured, unless flags say otherwise: all means around forecasts. Smaller HATs are
+withheld anyway."""
 
 
 DRAWN_KMH = 20.0
@@ -33,7 +35,8 @@ DRAWN_KMH = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A recording with its settings, tabulated, and the truth of each HAT in the order of slots and cells."""
+    """A recording with its settings, tabulated, and the truth of each HAT in the order of slots and
+    cells."""
 
     feed: Feed
     slots: tuple[tuple[SlotCounts, SlotValues], ...]
@@ -70,12 +73,18 @@ def day_of_fleet(name: str, fleet: FleetColumns, *flags: str) -> Day:
     settings = load(None, feed.flags, {})
     names, plate = np.unique(fleet.plate, return_inverse=True)
     speed = np.rint(fleet.speed_kmh * QUANTA_PER_KMH).astype(np.int64)
-    return joined(feed, tuple(slots_of_city(settings, names, plate, fleet.time_ms, fleet.lat, fleet.lon, speed)))
+    return joined(
+        feed,
+        tuple(slots_of_city(settings, names, plate, fleet.time_ms, fleet.lat, fleet.lon, speed)),
+    )
 
 
 def joined(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
     zone = load(None, feed.flags, {}).calendar.slots
-    truth, pings, plates, hour = [], [], [], []
+    truth = []
+    pings = []
+    plates = []
+    hour = []
     for counts, values in slots:
         starts = values.starts[counts.hat_rows]
         sizes = np.diff(starts)
@@ -88,7 +97,8 @@ def joined(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run said of each HAT of a day, in the order of `Day`; `measured` where a mean was released."""
+    """What one run said of each HAT of a day, in the order of `Day`; `measured` where a mean was
+    released."""
 
     value: Floats
     low: Floats
@@ -104,22 +114,34 @@ class Run:
 
     @property
     def drawn(self) -> NDArray[np.bool_]:
-        """What the page draws as more than a guess (`board/static/words.js`): of no other HAT it claims news."""
+        """What the page draws as more than a guess (`board/static/words.js`): of no other HAT it
+        claims news."""
         return self.measured & (np.round(self.high - self.low, 3) <= DRAWN_KMH)
 
 
-def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags: Sequence[str] = OURS) -> list[Run]:
-    """The days one after another on one ledger, with smoothed estimates; by default with the shipped prior."""
-    ledger, runs = MemoryLedger(), []
+def run(
+    days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags: Sequence[str] = OURS
+) -> list[Run]:
+    """The days one after another on one ledger, with smoothed estimates; by default with the
+    shipped prior."""
+    ledger = MemoryLedger()
+    runs = []
     planner, reader = (_forecaster(days[0], flags) for _ in range(2))
     with changed(prior_of, __defaults__=(prior,)):
         for day in days:
             settings = load(None, (*day.feed.flags, *flags), {})
-            entropy, around = SeededEntropy(seed), ForecastPlanner(planner)
+            entropy = SeededEntropy(seed)
+            around = ForecastPlanner(planner)
             context = ReleaseContext(
-                settings.policy, settings.calendar, entropy, "benchmark", planner=around, forecaster=planner
+                settings.policy,
+                settings.calendar,
+                entropy,
+                "benchmark",
+                planner=around,
+                forecaster=planner,
             )
-            rows, records = list[tuple[float, ...]](), list[Smoothed]()
+            rows = list[tuple[float, ...]]()
+            records = list[Smoothed]()
             for counts, values in day.slots:
                 out = release_slot(counts, values, context, ledger, lambda _: None)
                 reader.saw(counts)
@@ -132,7 +154,8 @@ def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags
 
 def run_without_forecasts(day: Day, seed: int, flags: Sequence[str]) -> Floats:
     """The released means of a day; the constant where a HAT is withheld."""
-    settings, ledger = load(None, (*day.feed.flags, *flags), {}), MemoryLedger()
+    settings = load(None, (*day.feed.flags, *flags), {})
+    ledger = MemoryLedger()
     context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(seed), "benchmark")
     means = []
     for counts, values in day.slots:
@@ -147,12 +170,22 @@ def _forecaster(day: Day, flags: Sequence[str]) -> Forecaster:
     return Forecaster(settings.calendar.slots, policy.max_speed, "benchmark", policy.shapes)
 
 
-def _rows(slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]) -> Iterator[tuple[float, ...]]:
+def _rows(
+    slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]
+) -> Iterator[tuple[float, ...]]:
     for release_id, payload in slot.payloads.items():
-        one, mean = smoothed[release_id], decode(payload).mean
+        one = smoothed[release_id]
+        mean = decode(payload).mean
         ends = (np.nan, np.nan) if mean is None else mean.interval95_kmh
         said = one.value_kmh, *one.interval95_kmh, one.expected_abs_error_kmh
-        yield (*said, one.guess.counts_kmh, one.guess.expected_abs_error_kmh, mean is not None, *ends, one.news)
+        yield (
+            *said,
+            one.guess.counts_kmh,
+            one.guess.expected_abs_error_kmh,
+            mean is not None,
+            *ends,
+            one.news,
+        )
 
 
 def _run(rows: Floats, records: Sequence[Smoothed]) -> Run:

@@ -1,4 +1,5 @@
-"""What ours is measured by: guesses that read no budget, oracles that read the truth. Estimates of a day's HATs."""
+"""What ours is measured by: guesses that read no budget, oracles that read the truth. Estimates of
+a day's HATs."""
 
 import copy
 
@@ -21,21 +22,29 @@ AS_TRUE = 0.1
 
 
 def constant_and_counts(day: Day) -> Floats:
-    """An oracle's line in log(samples / plates): the intercept and slope that fit this very day best, by pings."""
+    """An oracle's line in log(samples / plates): the intercept and slope that fit this very day
+    best, by pings."""
     return line_on_counts(day.truth, day.pings, day.plates.astype(np.float64))
 
 
 def without_noise(day: Day, prior: Coefficients) -> Floats:
-    """The model's forecast of each HAT from the true means of all others: no noise, no clip, no budget; no bound."""
-    bank, estimate, first = FilterBank(), [], 0
+    """The model's forecast of each HAT from the true means of all others: no noise, no clip, no
+    budget; no bound."""
+    bank = FilterBank()
+    estimate = []
+    first = 0
     for counts, _ in day.slots:
-        slot, hats = prior_of(counts, prior), counts.cells.size
+        slot = prior_of(counts, prior)
+        hats = counts.cells.size
         truth = day.truth[first : first + hats]
-        rest = mean_variance(counts.count, np.repeat(np.arange(hats), np.diff(counts.hat_rows)), hats)
+        rest = mean_variance(
+            counts.count, np.repeat(np.arange(hats), np.diff(counts.hat_rows)), hats
+        )
         fold = np.random.default_rng(first).permutation(hats) % FOLDS
         said = np.zeros(hats)
         for out in range(min(FOLDS, hats)):
-            others, here = copy.deepcopy(bank), fold == out
+            others = copy.deepcopy(bank)
+            here = fold == out
             _learn(others, counts.cells, slot, truth, rest, ~here)
             said[here] = others.predict(counts.cells[here], _of(slot, here)).mean
         _learn(bank, counts.cells, slot, truth, rest, np.ones(hats, dtype=bool))
@@ -49,8 +58,11 @@ def _learn(
     chosen: NDArray[np.bool_],
 ) -> None:  # fmt: skip
     if chosen.any():
-        noise, not_clipped = np.full(int(chosen.sum()), AS_TRUE), [NOT_CLIPPED] * int(chosen.sum())
-        seen = ReleasedHats(cells[chosen], _of(prior, chosen), truth[chosen], noise, rest[chosen], not_clipped)
+        noise = np.full(int(chosen.sum()), AS_TRUE)
+        not_clipped = [NOT_CLIPPED] * int(chosen.sum())
+        seen = ReleasedHats(
+            cells[chosen], _of(prior, chosen), truth[chosen], noise, rest[chosen], not_clipped
+        )
         bank.learn(seen, float(truth.max()) + 1)
 
 

@@ -1,7 +1,9 @@
-"""Does the map show what happens? Speeds in the ten busiest cells times a factor, for two hours, on the real road.
+"""Does the map show what happens? Speeds in the ten busiest cells times a factor, for two hours, on
+the real road.
 
-*Shown*: the share of the change that estimates of the same slots show. *Held*: of HATs, by their 95 % interval.
-*Released*: with a release of their own. *Marked*: with `news` above a half; *drawn*: these, but guesses of the page.
+*Shown*: the share of the change that estimates of the same slots show. *Held*: of HATs, by their 95
+% interval. *Released*: with a release of their own. *Marked*: with `news` above a half; *drawn*:
+these, but guesses of the page.
 """
 
 from collections.abc import Sequence
@@ -34,7 +36,8 @@ class Incident:
 
 
 class Figures(NamedTuple):
-    """Of several incidents: shares shown, held, released, marked as news, and so on the page; and how many HATs."""
+    """Of several incidents: shares shown, held, released, marked as news, and so on the page; and
+    how many HATs."""
 
     shown: float
     held: float
@@ -45,14 +48,22 @@ class Figures(NamedTuple):
 
 
 def busiest(day: Day) -> NDArray[np.uint64]:
-    names, at = np.unique(np.concatenate([counts.cells for counts, _ in day.slots]), return_inverse=True)
-    cells: NDArray[np.uint64] = names[np.argsort(-np.bincount(at, weights=day.pings), kind="stable")[:BUSIEST]]
+    names, at = np.unique(
+        np.concatenate([counts.cells for counts, _ in day.slots]), return_inverse=True
+    )
+    cells: NDArray[np.uint64] = names[
+        np.argsort(-np.bincount(at, weights=day.pings), kind="stable")[:BUSIEST]
+    ]
     return cells
 
 
-def with_incident(day: Day, cells: NDArray[np.uint64], window: tuple[int, int], factor: float) -> Day:
+def with_incident(
+    day: Day, cells: NDArray[np.uint64], window: tuple[int, int], factor: float
+) -> Day:
     """The day up to the end of the window, with other speeds there; speeds stay in [0, U]."""
-    most, first, slots = load(None, day.feed.flags, {}).policy.max_speed, 0, []
+    most = load(None, day.feed.flags, {}).policy.max_speed
+    first = 0
+    slots = []
     for counts, values in day.slots:
         hour = day.hour[first]
         first += counts.cells.size
@@ -75,13 +86,22 @@ def incidents(
     cells = busiest(day)
     usual = with_incident(day, cells, window, 1.0)
     before = run([usual], seed, prior, (*OURS, *flags))[0]
-    hit = (usual.hour >= window[0]) & np.isin(np.concatenate([counts.cells for counts, _ in usual.slots]), cells)
+    hit = (usual.hour >= window[0]) & np.isin(
+        np.concatenate([counts.cells for counts, _ in usual.slots]), cells
+    )
     found = []
     for factor in FACTORS:
         other = with_incident(day, cells, window, factor)
         after = run([other], seed, prior, (*OURS, *flags))[0]
         held = (after.low <= other.truth) & (other.truth <= after.high)
-        columns = other.truth - usual.truth, after.value - before.value, held, after.measured, after.news, after.drawn
+        columns = (
+            other.truth - usual.truth,
+            after.value - before.value,
+            held,
+            after.measured,
+            after.news,
+            after.drawn,
+        )
         found.append(Incident(usual.plates[hit], *(column[hit] for column in columns)))
     return found
 
@@ -89,7 +109,9 @@ def incidents(
 def shown_of(found: Sequence[Incident], plates_min: int) -> Figures:
     """Of the HATs of so many plates, of which there is one."""
     columns = [np.concatenate(column) for column in zip(*map(astuple, found), strict=True)]
-    _, change, shown, held, released, news, drawn = (column[columns[0] >= plates_min] for column in columns)
+    _, change, shown, held, released, news, drawn = (
+        column[columns[0] >= plates_min] for column in columns
+    )
     marked = news > 0.5
     shares = (float(column.mean()) for column in (held, released, marked, marked & drawn))
     return Figures(float(shown.sum() / change.sum()), *shares, change.size)

@@ -1,4 +1,5 @@
-"""A made-up city whose usual speeds are known: lines over H3 cells, days that differ, drivers, a ping a minute."""
+"""A made-up city whose usual speeds are known: lines over H3 cells, days that differ, drivers, a
+ping a minute."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,20 +15,35 @@ from udp_stream.windows.tables import SlotCounts, SlotValues
 
 Floats = NDArray[np.float64]
 
-CENTRE, RESOLUTION, RADIUS, CELL_KM = (21.19, 72.83), 7, 4, 2.3
-LINES, LINE_CELLS = 24, (6, 12)
-OPENS_H, CLOSES_H, DAY_MS, HOUR_MS = 6, 22, 86_400_000, 3_600_000
+CENTRE = (21.19, 72.83)
+RESOLUTION = 7
+RADIUS = 4
+CELL_KM = 2.3
+LINES = 24
+LINE_CELLS = (6, 12)
+OPENS_H = 6
+CLOSES_H = 22
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 MONDAY_MS = 1_704_652_200_000
 """2024-01-08 00:00 at +05:30."""
 
-FLOW = np.array([1.25, 1.05, 0.8, 0.8, 0.9, 1.0, 1.0, 0.95, 0.95, 0.95, 0.9, 0.75, 0.68, 0.75, 0.95, 1.15])
+FLOW = np.array(
+    [1.25, 1.05, 0.8, 0.8, 0.9, 1.0, 1.0, 0.95, 0.95, 0.95, 0.9, 0.75, 0.68, 0.75, 0.95, 1.15]
+)
 """By hour, from the opening, on the speed of a crowded cell."""
 
-DAY_SD, CELL_DAY_SD, HAT_SD, DRIVER_SD = 0.05, 0.06, 0.07, 0.1
-"""Of logarithms: a day's effect on the city, on a cell, on a HAT; and that of a driver, who is another every day."""
+DAY_SD = 0.05
+CELL_DAY_SD = 0.06
+HAT_SD = 0.07
+DRIVER_SD = 0.1
+"""Of logarithms: a day's effect on the city, on a cell, on a HAT; and that of a driver, who is
+another every day."""
 
-STANDING, MOVING_SHAPE = 0.28, 8.0
-"""The share of pings of buses that stand, as in Surat's feed, and the gamma shape of the others' speeds."""
+STANDING = 0.28
+MOVING_SHAPE = 8.0
+"""The share of pings of buses that stand, as in Surat's feed, and the gamma shape of the others'
+speeds."""
 
 LAYOVER_MIN = 2, 8
 """Minutes that a bus stands at the end of its line."""
@@ -38,7 +54,8 @@ WEEKEND = 1.0, 1.12, 1.18
 
 @dataclass
 class MadeUpCity:
-    """The same seed gives the same lines, buses and usual speeds; `day` draws what happens on a day.
+    """The same seed gives the same lines, buses and usual speeds; `day` draws what happens on a
+    day.
 
     `changed` cells have other speeds from a day on: {cell number: (first day, factor)}.
     """
@@ -59,7 +76,9 @@ class MadeUpCity:
         self.line_of = np.sort(rng.integers(LINES, size=self.buses))
         self.changed: dict[int, tuple[int, float]] = {}
 
-    def _line(self, rng: np.random.Generator, disk: list[str], at: dict[str, int]) -> NDArray[np.int64]:
+    def _line(
+        self, rng: np.random.Generator, disk: list[str], at: dict[str, int]
+    ) -> NDArray[np.int64]:
         least, most = LINE_CELLS
         while True:
             ends = rng.choice(len(disk), 2, replace=False)
@@ -68,7 +87,8 @@ class MadeUpCity:
                 return np.array([at[one] for one in way])
 
     def usual(self, day: int) -> Floats:
-        """(cells, hours) of that day's class, in km/h, but for what is particular to the day; buses' means are its."""
+        """(cells, hours) of that day's class, in km/h, but for what is particular to the day;
+        buses' means are its."""
         kind = max(0, day % 7 - 4)
         crowd = self.crowded[:, None] ** np.ones(FLOW.size)
         found: Floats = self.base[:, None] * (1 + crowd * (FLOW * WEEKEND[kind] - 1))
@@ -82,30 +102,47 @@ class MadeUpCity:
     ]:  # fmt: skip
         """Pings of a day, by slots of an hour; another `draw` is another day of the same date."""
         rng = np.random.default_rng([self.seed, day, draw])
-        cells, hours_n = self.cells.size, FLOW.size
+        cells = self.cells.size
+        hours_n = FLOW.size
         effect = DAY_SD * rng.normal() + CELL_DAY_SD * rng.normal(size=(cells, 1)) + HAT_SD * rng.normal(
             size=(cells, hours_n))  # fmt: skip
         speed = self.usual(day) * np.exp(effect)
         driver = np.exp(DRIVER_SD * rng.normal(size=self.buses))
         longest = max(map(len, self.lines))
-        ways = np.array([np.pad(line, (0, longest - len(line)), mode="edge") for line in self.lines])[self.line_of]
+        ways = np.array(
+            [np.pad(line, (0, longest - len(line)), mode="edge") for line in self.lines]
+        )[self.line_of]
         length = np.array([len(line) for line in self.lines])[self.line_of] * CELL_KM
-        km, way = rng.random(self.buses) * length, np.where(rng.random(self.buses) < 0.5, 1.0, -1.0)
-        begins, ends = OPENS_H * 60 + rng.integers(0, 90, self.buses), CLOSES_H * 60 - rng.integers(0, 90, self.buses)
+        km = rng.random(self.buses) * length
+        way = np.where(rng.random(self.buses) < 0.5, 1.0, -1.0)
+        begins = OPENS_H * 60 + rng.integers(0, 90, self.buses)
+        ends = CLOSES_H * 60 - rng.integers(0, 90, self.buses)
         stands_to = np.zeros(self.buses, dtype=np.int64)
-        phase, rows = rng.integers(0, 60_000, self.buses), []
+        phase = rng.integers(0, 60_000, self.buses)
+        rows = []
         for minute in range(OPENS_H * 60, CLOSES_H * 60):
-            here = ways[np.arange(self.buses), np.minimum((km / CELL_KM).astype(np.int64), longest - 1)]
+            here = ways[
+                np.arange(self.buses), np.minimum((km / CELL_KM).astype(np.int64), longest - 1)
+            ]
             kmh = speed[here, minute // 60 - OPENS_H] * driver
             out = np.flatnonzero((begins <= minute) & (minute < ends))
             moving = rng.gamma(MOVING_SHAPE, kmh[out] / MOVING_SHAPE / (1 - STANDING))
             drives = minute >= stands_to
             said = np.minimum(moving * (rng.random(out.size) >= STANDING) * drives[out], 64.9)
-            rows.append((out, self.cells[here[out]], MONDAY_MS + day * DAY_MS + minute * 60_000 + phase[out], said))
+            rows.append(
+                (
+                    out,
+                    self.cells[here[out]],
+                    MONDAY_MS + day * DAY_MS + minute * 60_000 + phase[out],
+                    said,
+                )
+            )
             km = km + np.where((begins <= minute) & (minute < ends) & drives, way * kmh / 60, 0.0)
             is_end = (km >= length) | (km <= 0)
             way = np.where(km >= length, -1.0, np.where(km <= 0, 1.0, way))
-            stands_to = np.where(is_end, minute + 1 + rng.integers(*LAYOVER_MIN, self.buses), stands_to)
+            stands_to = np.where(
+                is_end, minute + 1 + rng.integers(*LAYOVER_MIN, self.buses), stands_to
+            )
             km = np.clip(km, 1e-6, length - 1e-6)
         bus, cell, time_ms, said = (np.concatenate(column) for column in zip(*rows, strict=True))
         first, last = (MONDAY_MS + day * DAY_MS + hour * HOUR_MS for hour in hours)

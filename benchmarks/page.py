@@ -1,7 +1,9 @@
-"""`make bench`, of the dashboard: a timetable is read, a crowd gets a slot, a Chromium draws thousands of cells.
+"""`make bench`, of the dashboard: a timetable is read, a crowd gets a slot, a Chromium draws
+thousands of cells.
 
-Beside the last a page that holds the same outlines and lines and nothing else: Leaflet's own example of polygons, and a
-slot that changes each one's style. Milliseconds of wall time, the least of seven, in turn.
+Beside the last a page that holds the same outlines and lines and nothing else: Leaflet's own
+example of polygons, and a slot that changes each one's style. Milliseconds of wall time, the least
+of seven, in turn.
 """
 
 import functools
@@ -52,7 +54,9 @@ window.change = () => {
 document.body.dataset.slot = 'drawn';
 </script>
 """
-DRAWN = "new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(performance.now()))))"
+DRAWN = (
+    "new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(performance.now()))))"
+)
 CHANGED = """async (index) => {
   const [range, before, start] = [document.getElementById('slot'), document.body.dataset.slot, performance.now()];
   if (range) {
@@ -79,7 +83,9 @@ def bare(folder: Path, address: str) -> Iterator[str]:
     (folder / "index.html").write_text(BARE)
     (folder / "outlines.json").write_bytes(get(f"{address}/v1/outlines")[2])
     shapes = [one["geometry"] for one in json.loads(get(f"{address}/v1/places")[2])["features"]]
-    lines = [line for one in shapes if one["type"] == "MultiLineString" for line in one["coordinates"]]
+    lines = [
+        line for one in shapes if one["type"] == "MultiLineString" for line in one["coordinates"]
+    ]
     (folder / "lines.json").write_text(json.dumps(lines))
     handler = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -121,19 +127,28 @@ def bench_page(browser: Any, day: Day, folder: Path, cells: int, lines: int) -> 
 
 
 def bench_timetable(folder: Path) -> None:
-    files = files_of(trips=[("7", "daily", f"trip-number-{n}", 0, "") for n in range(50_000)], calls=[])
+    files = files_of(
+        trips=[("7", "daily", f"trip-number-{n}", 0, "") for n in range(50_000)], calls=[]
+    )
     times = in_folder(folder / "gtfs", files) / "stop_times.txt"
     with times.open("ab") as out:
         for n in range(50_000):
             calls = ((n, b"abc"[at % 3 : at % 3 + 1], at) for at in range(50))
-            out.write(b"".join(b"trip-number-%d,%b,%d,08:00:00,08:00:00,,0,0,1\r\n" % call for call in calls))
+            out.write(
+                b"".join(
+                    b"trip-number-%d,%b,%d,08:00:00,08:00:00,,0,0,1\r\n" % call for call in calls
+                )
+            )
 
     def rows() -> None:
         with times.open(newline="") as file:
             for _ in reader(file):
                 pass
 
-    ways: dict[str, Callable[[], object]] = {"ours": lambda: read_network(folder / "gtfs"), "csv": rows}
+    ways: dict[str, Callable[[], object]] = {
+        "ours": lambda: read_network(folder / "gtfs"),
+        "csv": rows,
+    }
     spent = best_in_turn(3, ways, lambda name: ways[name]())
     size = times.stat().st_size / 1e6
     say(
@@ -144,7 +159,8 @@ def bench_timetable(folder: Path) -> None:
 
 
 def bench_crowd(folder: Path) -> None:
-    """From a slot's lines in the file to its records at the last but ten of 1,000 clients, each with a notice first."""
+    """From a slot's lines in the file to its records at the last but ten of 1,000 clients, each
+    with a notice first."""
     took = {}
     for clients in (100, 1000):
         (of_crowd := folder / str(clients)).mkdir()
@@ -160,14 +176,19 @@ def bench_crowd(folder: Path) -> None:
 def main() -> None:
     if (path := chromium.found()) is None:
         sys.exit(chromium.ADVICE)
-    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as name, sync_playwright() as playwright:
+    with (
+        tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as name,
+        sync_playwright() as playwright,
+    ):
         folder = Path(name)
         bench_timetable(folder)
         bench_crowd(folder)
         pings, zone = synthetic(folder)
         day = Day(replayed(folder, pings, "--trial", "--set", zone, "--set", "speed.max_kmh=115"))
         environment = chromium.environment(path)
-        with playwright.chromium.launch(executable_path=path, args=[*chromium.FLAGS], env=environment) as browser:
+        with playwright.chromium.launch(
+            executable_path=path, args=[*chromium.FLAGS], env=environment
+        ) as browser:
             bench_page(browser, day, folder, 3000, 500)
             bench_page(browser, day, folder, 5000, 0)
 

@@ -1,6 +1,8 @@
-"""What one HAT's pings enter of our code, from bytes to published release: `python -m benchmarks.path_of_a_ping`.
+"""What one HAT's pings enter of our code, from bytes to published release: `python -m
+benchmarks.path_of_a_ping`.
 
-Embedded, and through a worker's processors over a broker in memory, with caches warm: files, functions, calls.
+Embedded, and through a worker's processors over a broker in memory, with caches warm: files,
+functions, calls.
 """
 
 import asyncio
@@ -19,7 +21,8 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.runtime import EmbeddedRuntime
 
 ROOT = Path(__file__).parents[1]
-OURS, NOT_OURS = (str(ROOT / "udp_stream"), str(ROOT / "streams")), testing.__file__
+OURS = (str(ROOT / "udp_stream"), str(ROOT / "streams"))
+NOT_OURS = testing.__file__
 
 Work = Callable[[], object]
 
@@ -31,7 +34,12 @@ def called(work: Work) -> list[tuple[str, str]]:
     def look(frame, event, _argument) -> None:  # type: ignore[no-untyped-def]
         code = frame.f_code
         file = code.co_filename
-        if event == "call" and file.startswith(OURS) and file != NOT_OURS and not code.co_name.startswith("<"):
+        if (
+            event == "call"
+            and file.startswith(OURS)
+            and file != NOT_OURS
+            and not code.co_name.startswith("<")
+        ):
             found.append((file, code.co_qualname))
 
     threading.setprofile(look)
@@ -46,13 +54,16 @@ def called(work: Work) -> list[tuple[str, str]]:
 
 def embedded() -> Work:
     """Two plates in one slot, which the end of the log closes."""
-    runtime = EmbeddedRuntime(SETTINGS, MemoryLedger(), testing.SeededEntropy(1), str.encode, "test", lambda _: None)
+    runtime = EmbeddedRuntime(
+        SETTINGS, MemoryLedger(), testing.SeededEntropy(1), str.encode, "test", lambda _: None
+    )
     return lambda: runtime.run([[ping(plate, 1) for plate in "ab"]])
 
 
 def processors() -> Work:
     """The same pings through a source, a shard and the planner."""
-    broker, thread = Broker(), ThreadPoolExecutor(1)
+    broker = Broker()
+    thread = ThreadPoolExecutor(1)
     for plate in "ab":
         broker.now_ms = START + 60_000
         broker.append(TOPICS.pings.name, 0, ping(plate, 1))

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.stream`: the worker on a real broker, beside what it stands on, each on the same one core.
+"""`python -m benchmarks.stream`: the worker on a real broker, beside what it stands on, each on the
+same one core.
 
-aiokafka's fetch alone; fetch and decoding; a plain Faust agent; the worker with all it does. From the first record to
-the last, by wall time and by the process's own time.
+aiokafka's fetch alone; fetch and decoding; a plain Faust agent; the worker with all it does. From
+the first record to the last, by wall time and by the process's own time.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ from streams.topics import create_topics, topics_of
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
-BUSES, HOURS = 1000, 4
+BUSES = 1000
+HOURS = 4
 FAUST_EVENTS = 100_000
 PEERS = {
     "fetch": "aiokafka, fetch alone",
@@ -62,9 +64,12 @@ idle_timeout = "1h"
 
 
 def fleet() -> Fleet:
-    """With every fault but clocks ahead of their time: to append times of today a log of 2024 has no future."""
+    """With every fault but clocks ahead of their time: to append times of today a log of 2024 has
+    no future."""
     faults = replace(Imperfections(), far_future=0.0)
-    return Fleet(buses=BUSES, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=HOURS, imperfections=faults)
+    return Fleet(
+        buses=BUSES, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=HOURS, imperfections=faults
+    )
 
 
 # What is measured, each in a process of its own: prints {"records": n, "wall": s, "cpu": s}.
@@ -80,7 +85,8 @@ class Watch:
         self.read.append((time.monotonic(), time.process_time()))
 
     def told(self, records: int) -> dict[str, float]:
-        (wall, cpu), (wall_end, cpu_end) = self.read[0], self.read[-1]
+        (wall, cpu) = self.read[0]
+        (wall_end, cpu_end) = self.read[-1]
         return {"records": records, "wall": wall_end - wall, "cpu": cpu_end - cpu}
 
 
@@ -89,12 +95,15 @@ def fetch(settings: Settings, expected: int, decode: bool) -> dict[str, float]:
 
     async def read() -> dict[str, float]:
         topic = topics_of(settings.kafka).pings
-        consumer = AIOKafkaConsumer(bootstrap_servers=settings.kafka.bootstrap, enable_auto_commit=False)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=settings.kafka.bootstrap, enable_auto_commit=False
+        )
         await consumer.start()
         places = [TopicPartition(topic.name, partition) for partition in range(topic.partitions)]
         consumer.assign(places)
         await consumer.seek_to_beginning(*places)
-        count, watch = 0, Watch()
+        count = 0
+        watch = Watch()
         while count < expected:
             for records in (await consumer.getmany(timeout_ms=1000, max_records=2000)).values():
                 if not count:
@@ -119,9 +128,12 @@ def plain_agent(settings: Settings, folder: str) -> dict[str, float]:
         web_enabled=False, topic_allow_declare=False, topic_disable_leader=True,
         consumer_auto_offset_reset="earliest", worker_redirect_stdouts=False,
     )  # fmt: skip
-    watch, done = Watch(), asyncio.Event()
+    watch = Watch()
+    done = asyncio.Event()
 
-    @app.agent(app.topic(topics_of(settings.kafka).pings.name, value_type=bytes, value_serializer="raw"))
+    @app.agent(
+        app.topic(topics_of(settings.kafka).pings.name, value_type=bytes, value_serializer="raw")
+    )
     async def nothing(stream: Any) -> None:
         count = 0
         async for _ in stream:
@@ -143,7 +155,8 @@ def plain_agent(settings: Settings, folder: str) -> dict[str, float]:
 
 
 def worker(settings: Settings, expected: int) -> dict[str, float]:
-    """The worker as it is; its source processor is only asked when it took its first batch, and when all were read."""
+    """The worker as it is; its source processor is only asked when it took its first batch, and
+    when all were read."""
     import streams.worker
     from udp_stream.ledgers.keys import OsEntropy
 
@@ -187,7 +200,8 @@ def rates_of(name: str, config: Path, expected: int) -> tuple[float, float]:
 
 
 def deployed(name: str, folder: Path, running: Services, database: int) -> tuple[Path, int]:
-    """The configuration of a deployment whose topics hold the fleet's pings, and how many there are."""
+    """The configuration of a deployment whose topics hold the fleet's pings, and how many there
+    are."""
     config = folder / f"{name}.toml"
     config.write_text(
         CONFIG.format(
@@ -208,11 +222,19 @@ def deployed(name: str, folder: Path, running: Services, database: int) -> tuple
 
 def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    print(f"Python {sys.version.split()[0]}, the worker and its peers on core {cores[-1]} of {cores}; wall time")
+    print(
+        f"Python {sys.version.split()[0]}, the worker and its peers on core {cores[-1]} of {cores}; wall time"
+    )
     if len(cores) > 1:
         os.sched_setaffinity(0, set(cores[:-1]))  # inherited by broker and Redis
-    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, kafka_and_redis() as running:
-        given = {name: deployed(name, Path(folder), running, database) for database, name in enumerate(DEPLOYMENTS)}
+    with (
+        tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder,
+        kafka_and_redis() as running,
+    ):
+        given = {
+            name: deployed(name, Path(folder), running, database)
+            for database, name in enumerate(DEPLOYMENTS)
+        }
         os.sched_setaffinity(0, set(cores))
         rates = {name: rates_of(name, *given.get(name, given["bench"])) for name in PEERS}
     for name, title in PEERS.items():

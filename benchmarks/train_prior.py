@@ -1,8 +1,10 @@
-"""Train the counts prior: `python -m benchmarks.train_prior FILE:U:ZONE ...` prints `SHIPPED` of `forecast/model.py`.
+"""Train the counts prior: `python -m benchmarks.train_prior FILE:U:ZONE ...` prints `SHIPPED` of
+`forecast/model.py`.
 
-Give days with a licence that allows it. Slots are of one hour; H3 6, 7 and 8 are trained apart, as what a long stay in
-a HAT means depends on how large it is. Each plate in a HAT weighs by how precisely its pings tell its mean. Nothing of
-a file is printed but the coefficients of a ridge regression over all of it.
+Give days with a licence that allows it. Slots are of one hour; H3 6, 7 and 8 are trained apart, as
+what a long stay in a HAT means depends on how large it is. Each plate in a HAT weighs by how
+precisely its pings tell its mean. Nothing of a file is printed but the coefficients of a ridge
+regression over all of it.
 """
 
 from __future__ import annotations
@@ -27,14 +29,20 @@ TRAINED = 6, 7, 8
 
 def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
     """Columns, relative speed and weight of each plate in a HAT; features of each HAT."""
-    by_row, by_hat, speeds, pings = [], [], [], []
+    by_row = []
+    by_hat = []
+    speeds = []
+    pings = []
     for counts, values in feed.slots():
         features = features_of(counts)
         by_row.append(expanded(features.by_row))
         by_hat.append(features.by_hat)
-        speeds.append(np.add.reduceat(values.speed, values.starts[:-1]) / counts.count / QUANTA_PER_KMH)
+        speeds.append(
+            np.add.reduceat(values.speed, values.starts[:-1]) / counts.count / QUANTA_PER_KMH
+        )
         pings.append(counts.count)
-    speed, count = np.concatenate(speeds), np.concatenate(pings)
+    speed = np.concatenate(speeds)
+    count = np.concatenate(pings)
     weight = 1 / plate_variance(count)
     relative = speed / np.average(speed, weights=count) - 1
     return np.vstack(by_row), relative, weight * (weight.size / weight.sum()), np.vstack(by_hat)
@@ -43,7 +51,9 @@ def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
 def trained(feeds: Sequence[Feed]) -> Coefficients:
     """The coefficients that fit these feeds."""
     parts = [rows_of(feed) for feed in feeds]
-    columns, relative, weight, by_hat = (np.concatenate([part[at] for part in parts]) for at in range(4))
+    columns, relative, weight, by_hat = (
+        np.concatenate([part[at] for part in parts]) for at in range(4)
+    )
     centre = np.average(columns, axis=0, weights=weight)
     scale = np.sqrt(np.average((columns - centre) ** 2, axis=0, weights=weight))
     standard = np.clip((columns - centre) / scale, -CLIP, CLIP)
@@ -62,7 +72,9 @@ def written(by_resolution: Mapping[int, Coefficients], names: Sequence[str]) -> 
         columns = (getattr(coefficients, field.name).tolist() for field in fields(coefficients))
         texts = (f"({', '.join(f'{value:.5g}' for value in column)})" for column in columns)
         text = f"{resolution}: ({', '.join(texts)}),"
-        yield from wrap(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
+        yield from wrap(
+            text, 120, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False
+        )
     yield "}.items()}"
     yield "# fmt: on"
     yield f'"""By H3 resolution. Trained on {", ".join(names)}."""'
@@ -70,10 +82,12 @@ def written(by_resolution: Mapping[int, Coefficients], names: Sequence[str]) -> 
 
 def main() -> None:
     arguments = words(__doc__, "FILE:U:ZONE", "+")
-    by_resolution, names = {}, []
+    by_resolution = {}
+    names = []
     for resolution in TRAINED:
         feeds = [feed_of(argument, f"hat.resolution={resolution}") for argument in arguments]
-        by_resolution[resolution], names = trained(feeds), [feed.name for feed in feeds]
+        by_resolution[resolution] = trained(feeds)
+        names = [feed.name for feed in feeds]
     print("\n".join(written(by_resolution, names)))
 
 

@@ -1,9 +1,11 @@
-"""`python -m benchmarks.typical [--seeds N] [--set SECTION.KEY=VALUE]`: what a typical week errs by.
+"""`python -m benchmarks.typical [--seeds N] [--set SECTION.KEY=VALUE]`: what a typical week errs
+by.
 
-Made-up cities of 300 buses that ping once a minute, with usual speeds that are known (`made_up_city.py`), go the real
-road. Errors are weighed by pings, over all cells and hours of weekdays, and divided by what the estimates of a single
-day err by; beside them those of the bare mean of the estimates. Truth is the mean of each HAT's own mean over many
-other days of the same streets. Last: three streets change for good, and after how many days each is told.
+Made-up cities of 300 buses that ping once a minute, with usual speeds that are known
+(`made_up_city.py`), go the real road. Errors are weighed by pings, over all cells and hours of
+weekdays, and divided by what the estimates of a single day err by; beside them those of the bare
+mean of the estimates. Truth is the mean of each HAT's own mean over many other days of the same
+streets. Last: three streets change for good, and after how many days each is told.
 """
 
 import argparse
@@ -37,7 +39,8 @@ CHANGES = 0.65, 1.4, 0.75
 
 def published(city: MadeUpCity, days: Sequence[int], *flags: str) -> Iterator[Published]:
     """What is released and estimated on each of these days, on one ledger."""
-    settings, ledger = load(None, ("hat.timezone=Asia/Kolkata", *flags), {}), MemoryLedger()
+    settings = load(None, ("hat.timezone=Asia/Kolkata", *flags), {})
+    ledger = MemoryLedger()
     forecaster = Forecaster(settings.calendar.slots, settings.policy.max_speed, "benchmark")
     context = ReleaseContext(
         settings.policy, settings.calendar, SeededEntropy(city.seed), "benchmark", planner=ForecastPlanner(forecaster),
@@ -45,7 +48,8 @@ def published(city: MadeUpCity, days: Sequence[int], *flags: str) -> Iterator[Pu
     )  # fmt: skip
     reader = Forecaster(settings.calendar.slots, settings.policy.max_speed, "benchmark")
     for day in days:
-        releases, estimates = list[Release](), list[Smoothed]()
+        releases = list[Release]()
+        estimates = list[Smoothed]()
         for counts, values in city.slots(day):
             out = release_slot(counts, values, context, ledger, lambda _: None)
             reader.saw(counts)
@@ -55,26 +59,33 @@ def published(city: MadeUpCity, days: Sequence[int], *flags: str) -> Iterator[Pu
 
 
 def truth_of(city: MadeUpCity, day: int, days: int = TRUTH_DAYS) -> tuple[Floats, Floats, Floats]:
-    """(cells, hours): the HAT's usual mean on days like this one, its usual pings, and plates; NaN where no bus is."""
+    """(cells, hours): the HAT's usual mean on days like this one, its usual pings, and plates; NaN
+    where no bus is."""
     shape = city.cells.size, FLOW.size
     total, pings, plates, seen = (np.zeros(shape) for _ in range(4))
     at = {cell: number for number, cell in enumerate(city.cells.tolist())}
     for draw in range(1, days + 1):
         for counts, values in city.slots(day, draw):
             hour = (counts.start_ms - MONDAY_MS) % DAY_MS // HOUR_MS - OPENS_H
-            cell, starts = [at[one] for one in counts.cells.tolist()], values.starts[counts.hat_rows]
+            cell = [at[one] for one in counts.cells.tolist()]
+            starts = values.starts[counts.hat_rows]
             sizes = np.diff(starts)
             total[cell, hour] += np.add.reduceat(values.speed, starts[:-1]) / sizes / QUANTA_PER_KMH
             pings[cell, hour] += sizes
             plates[cell, hour] += np.diff(counts.hat_rows)
             seen[cell, hour] += 1
     with np.errstate(invalid="ignore"):
-        return total / np.where(seen, seen, np.nan), pings / days, plates / np.where(seen, seen, np.nan)
+        return (
+            total / np.where(seen, seen, np.nan),
+            pings / days,
+            plates / np.where(seen, seen, np.nan),
+        )
 
 
 class Score(NamedTuple):
-    """Of weekdays so far: errors of the typical week and of the bare mean of estimates over a single day's; the shares
-    of the truth within intervals, of all cells and of those of 10 plates and more; what has changed, and when."""
+    """Of weekdays so far: errors of the typical week and of the bare mean of estimates over a
+    single day's; the shares of the truth within intervals, of all cells and of those of 10 plates
+    and more; what has changed, and when."""
 
     typical: float
     bare: float
@@ -90,14 +101,17 @@ class Known:
         self._at = {f"{cell:x}": number for number, cell in enumerate(city.cells.tolist())}
         around = ((0, 0), (OPENS_H, HOURS - OPENS_H - FLOW.size))
         found = truth_of(city, 0, truth_days)
-        self.truth, self.pings, self.plates = (np.pad(one, around, constant_values=np.nan) for one in found)
+        self.truth, self.pings, self.plates = (
+            np.pad(one, around, constant_values=np.nan) for one in found
+        )
 
     def error(self, speeds: Floats) -> float:
         here = ~np.isnan(self.truth) & ~np.isnan(speeds) & (self.pings > 0)
         return float(np.average(np.abs(speeds - self.truth)[here], weights=self.pings[here]))
 
     def score(self, days: Sequence[Published]) -> Score:
-        each, week = np.full((len(days), *self.truth.shape), np.nan), Week()
+        each = np.full((len(days), *self.truth.shape), np.nan)
+        week = Week()
         for day, (releases, estimates) in enumerate(days):
             for record in (*releases, *estimates):
                 week.add(record)
@@ -107,7 +121,9 @@ class Known:
         changed = dict[int, str]()
         for row in week.rows():
             at = self._at[row.cell], row.hour
-            mean[at], low[at], high[at] = row.value_kmh, row.low_kmh, row.high_kmh
+            mean[at] = row.value_kmh
+            low[at] = row.low_kmh
+            high[at] = row.high_kmh
             if row.changed is not None:
                 changed[at[0]] = row.changed
         single = np.mean([self.error(one) for one in each])
@@ -132,23 +148,37 @@ def change_some(city: MadeUpCity, pings: Floats, first_day: int) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--set", action="append", default=[], dest="flags", metavar="SECTION.KEY=VALUE")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="flags", metavar="SECTION.KEY=VALUE"
+    )
     asked = parser.parse_args()
     for seed in range(1, asked.seeds + 1):
         city = MadeUpCity(seed)
-        known, days = Known(city), list(published(city, weekdays(max(SHOWN)), *asked.flags))
+        known = Known(city)
+        days = list(published(city, weekdays(max(SHOWN)), *asked.flags))
         for many in SHOWN:
             found = known.score(days[:many])
             errors = f"{found.typical:.3f} of a single day's error (bare mean {found.bare:.3f})"
             held = f"held {found.held:.3f}, of >= 10 plates {found.held_large:.3f}"
-            print(f"city {seed}, {many:>2} weekdays: {errors}; {held}; changed: {len(found.changed)}", flush=True)
+            print(
+                f"city {seed}, {many:>2} weekdays: {errors}; {held}; changed: {len(found.changed)}",
+                flush=True,
+            )
         streets = change_some(city, known.pings, weekdays(11)[-1])
         days[10:] = published(city, weekdays(16)[10:], *asked.flags)
         changed = [known.score(days[: 10 + more]).changed for more in range(1, 7)]
-        told = [next((n for n, found in enumerate(changed, 1) if street in found), None) for street in streets]
-        print(f"city {seed}, streets that changed (times {CHANGES}): told after days {told}", flush=True)
+        told = [
+            next((n for n, found in enumerate(changed, 1) if street in found), None)
+            for street in streets
+        ]
+        print(
+            f"city {seed}, streets that changed (times {CHANGES}): told after days {told}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -33,9 +33,20 @@ def pings(fleet: Fleet) -> Iterator[tuple[datetime, Ping]]:
     plates = fleet.plates
     for chunk in fleet.chunks():
         columns = chunk.plate, chunk.time_ms, chunk.lon, chunk.lat, chunk.speed_kmh
-        for plate, time_ms, lon, lat, kmh in zip(*(column.tolist() for column in columns), strict=True):
+        for plate, time_ms, lon, lat, kmh in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             moment = datetime.fromtimestamp(time_ms / 1000, IST)
-            yield moment, (plates[plate], f"{moment:%Y-%m-%d %H:%M:%S}", round(lon, 6), round(lat, 6), round(kmh))
+            yield (
+                moment,
+                (
+                    plates[plate],
+                    f"{moment:%Y-%m-%d %H:%M:%S}",
+                    round(lon, 6),
+                    round(lat, 6),
+                    round(kmh),
+                ),
+            )
 
 
 def print_csv(fleet: Fleet) -> None:

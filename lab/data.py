@@ -1,4 +1,5 @@
-"""What experiments take: HATs with speeds, recorded or drawn as the papers say, and plates' positions over time."""
+"""What experiments take: HATs with speeds, recorded or drawn as the papers say, and plates'
+positions over time."""
 
 from __future__ import annotations
 
@@ -19,12 +20,14 @@ from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
-FRESH_MS, PLATES_MIN = 900_000, 10
+FRESH_MS = 900_000
+PLATES_MIN = 10
 
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Every accepted ping of a feed: its plate by number, its time, and its place in the city's plane, lattice steps.
+    """Every accepted ping of a feed: its plate by number, its time, and its place in the city's
+    plane, lattice steps.
 
     >>> feed = Trajectories("city", np.array([0, 1, 0]), np.array([1, 2, 9]), np.array([[0, 0], [5, 5], [7, 7]]))
     >>> plates, where = feed.at(10)
@@ -45,7 +48,8 @@ class Trajectories:
         return plates, self.where[latest[first]]
 
     def moments(self, count: int, rng: np.random.Generator) -> list[int]:
-        """`count` moments, drawn by their pings, at which there are plates enough. UsageError if there are none."""
+        """`count` moments, drawn by their pings, at which there are plates enough. UsageError if
+        there are none."""
         drawn = rng.choice(self.time_ms, 20 * count + 100).tolist()
         enough = (moment for moment in drawn if self.at(moment)[0].size >= PLATES_MIN)
         found = list(islice(enough, count))
@@ -77,15 +81,19 @@ class PointCloud(Trajectories):
 
 
 def drawn_points(points: int, rng: np.random.Generator) -> PointCloud:
-    """Points in twenty clusters with a deviation of 3 km, which lie anywhere in a square of 40 km: a city's sizes."""
+    """Points in twenty clusters with a deviation of 3 km, which lie anywhere in a square of 40 km:
+    a city's sizes."""
     centres = rng.uniform(-20_000, 20_000, (20, 2))
     where = centres[rng.integers(0, len(centres), points)] + rng.normal(0, 3000, (points, 2))
     times = np.zeros(points, np.int64)
-    return PointCloud(f"drawn, {points:,} points", np.arange(points), times, np.rint(16 * where).astype(np.int64))
+    return PointCloud(
+        f"drawn, {points:,} points", np.arange(points), times, np.rint(16 * where).astype(np.int64)
+    )
 
 
 class HatSamples(NamedTuple):
-    """One HAT: its counts by plate, and its speeds in quanta, plate by plate in the order of the counts."""
+    """One HAT: its counts by plate, and its speeds in quanta, plate by plate in the order of the
+    counts."""
 
     counts: SamplesPerPlate
     samples: Integers
@@ -100,9 +108,9 @@ Hats: TypeAlias = Sequence[HatSamples]
 
 @dataclass(frozen=True)
 class DataSet:
-    """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in all (`whole`). The
-    baseline guess (`constant`, quanta) is the city-wide mean of recorded pings, or of the feed in whose likeness data
-    were drawn (`city_mean`), else U/2."""
+    """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in
+    all (`whole`). The baseline guess (`constant`, quanta) is the city-wide mean of recorded pings,
+    or of the feed in whose likeness data were drawn (`city_mean`), else U/2."""
 
     name: str
     recorded: bool
@@ -142,7 +150,8 @@ class DataSet:
 
 
 class Images(NamedTuple):
-    """Vectors of values from 0 to 255 with a name: those to search, and those to ask about, a row each.
+    """Vectors of values from 0 to 255 with a name: those to search, and those to ask about, a row
+    each.
 
     >>> Images("two", np.zeros((2, 784), np.uint8), np.zeros((1, 784), np.uint8)).searched.shape
     (2, 784)
@@ -155,10 +164,11 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an experiment is run on. `bits(name)`: a stream of bits that follows from the name alone.
+    """What an experiment is run on. `bits(name)`: a stream of bits that follows from the name
+    alone.
 
-    `moving`, `still` and `images` are a user's copies of the papers' data. `full`: numbers of points are the papers',
-    and repetitions few enough for ten minutes of a core.
+    `moving`, `still` and `images` are a user's copies of the papers' data. `full`: numbers of
+    points are the papers', and repetitions few enough for ten minutes of a core.
     """
 
     data: tuple[DataSet, ...]
@@ -182,22 +192,32 @@ class Setup:
 
 # arXiv 2401.15906, Section IV-C: Gaussian speeds clipped to [0, U], scaled counts.
 
-ITMS_TOTAL, ITMS_LARGEST, ITMS_MEDIAN = 17_166, 417, 46
-"""Published of the papers' HAT: samples in all, of the largest user, of the median user; U = 65 km/h."""
+ITMS_TOTAL = 17_166
+ITMS_LARGEST = 417
+ITMS_MEDIAN = 46
+"""Published of the papers' HAT: samples in all, of the largest user, of the median user; U = 65
+km/h."""
 
-ITMS_MEAN_KMH, ITMS_SD_KMH = 20.66769, 15.0
-"""The mean is published. The standard deviation is not: 15 km/h is that of the Surat feed at hand (14.8)."""
+ITMS_MEAN_KMH = 20.66769
+ITMS_SD_KMH = 15.0
+"""The mean is published. The standard deviation is not: 15 km/h is that of the Surat feed at hand
+(14.8)."""
 
-ITMS_USERS, ITMS_SPREAD = 249, 0.92
-"""Not published: fitted. A lognormal about the median with these has the published total and K = 160 arrays."""
+ITMS_USERS = 249
+ITMS_SPREAD = 0.92
+"""Not published: fitted. A lognormal about the median with these has the published total and K =
+160 arrays."""
 
 ITMS_MAX_KMH = 65
 
 
 def itms_counts() -> Integers:
-    """Counts with all that is published of the papers' HAT: total, largest, median, and K = 160 at their cap."""
+    """Counts with all that is published of the papers' HAT: total, largest, median, and K = 160 at
+    their cap."""
     normal = NormalDist()
-    spread = np.exp([ITMS_SPREAD * normal.inv_cdf((i + 0.5) / ITMS_USERS) for i in range(ITMS_USERS)])
+    spread = np.exp(
+        [ITMS_SPREAD * normal.inv_cdf((i + 0.5) / ITMS_USERS) for i in range(ITMS_USERS)]
+    )
     counts = np.clip(np.round(ITMS_MEDIAN * spread), 1, ITMS_LARGEST).astype(np.int64)
     missing = ITMS_TOTAL - int(counts.sum())
     below_largest = np.flatnonzero(counts < ITMS_LARGEST)[::-1]
@@ -210,7 +230,9 @@ def gaussian_hat(
 ) -> HatSamples:
     """Independent speeds for these counts, normal and clipped to [0, U] (quanta)."""
     speeds = rng.normal(mean_kmh * QUANTA_PER_KMH, sd_kmh * QUANTA_PER_KMH, int(counts.sum()))
-    return HatSamples(SamplesPerPlate(counts), np.clip(np.round(speeds), range.low, range.high).astype(np.int64))
+    return HatSamples(
+        SamplesPerPlate(counts), np.clip(np.round(speeds), range.low, range.high).astype(np.int64)
+    )
 
 
 def itms_like(rng: np.random.Generator) -> DataSet:

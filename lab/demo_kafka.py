@@ -31,13 +31,18 @@ from udp_stream.release.record import decode_result, moment_of
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import Fleet
 
-WORKERS, SERVING, PATIENCE_S = 2, b"worker of group", 300.0
+WORKERS = 2
+SERVING = b"worker of group"
+PATIENCE_S = 300.0
 SETTLED_S = 3.0
 """After the fleet's last slot is out, so long a silence is the end."""
 
 
-def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], list[Smoothed], Summary]:
-    """Start everything, send the fleet's pings, return what is published once the last slot is out, stop all."""
+def run_on_kafka(
+    arguments: argparse.Namespace, fleet: Fleet
+) -> tuple[list[PublishedRelease], list[Smoothed], Summary]:
+    """Start everything, send the fleet's pings, return what is published once the last slot is out,
+    stop all."""
     with ExitStack() as stack:
         status = stack.enter_context(console().status("starting Kafka and Redis"))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
@@ -55,20 +60,30 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
         ]
         settings = load(arguments.config, flags)
         log_message(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
-        bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)
+        bootstrap = settings.kafka.bootstrap
+        topics = topics_of(settings.kafka)
         create_topics(settings.kafka)
         with Feed(settings.kafka, topics.pings.name, 100, Pace()) as feed:
             for messages in fleet.messages():
                 feed.send(messages)
-                status.update(f"Kafka at {bootstrap} has {feed.sent:,} pings of {fleet.buses} buses")
-        workers = [_worker(stack, folder / f"worker-{number}", arguments, flags) for number in range(WORKERS)]
+                status.update(
+                    f"Kafka at {bootstrap} has {feed.sent:,} pings of {fleet.buses} buses"
+                )
+        workers = [
+            _worker(stack, folder / f"worker-{number}", arguments, flags)
+            for number in range(WORKERS)
+        ]
 
         def told(slots: int, hats: int) -> None:
-            status.update(f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released")
+            status.update(
+                f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released"
+            )
 
         grid = settings.calendar.slots
         end_ms = fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
-        releases = _until_settled(settings, grid.iso(grid.start_of(round(end_ms) - 1)), workers, told)
+        releases = _until_settled(
+            settings, grid.iso(grid.start_of(round(end_ms) - 1)), workers, told
+        )
         summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
         for record in read_topic(settings.kafka, topics.queries):
             result = decode_result(record.value)
@@ -79,12 +94,16 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
         return releases, estimates, summary
 
 
-def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags: list[str]) -> RunningService:
+def _worker(
+    stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags: list[str]
+) -> RunningService:
     folder.mkdir()
     config = () if arguments.config is None else ("--config", str(arguments.config.absolute()))
     overrides = [part for flag in flags for part in ("--set", flag)]
     command = (sys.executable, "-m", "udp_stream", "worker", *config, *overrides)
-    program = Program("udp-stream worker", command, folder, lambda _pid: SERVING in program.log.read_bytes())
+    program = Program(
+        "udp-stream worker", command, folder, lambda _pid: SERVING in program.log.read_bytes()
+    )
     running = RunningService(program, launch(program))
     stack.callback(running.stop)
     return running
@@ -104,11 +123,15 @@ def _until_settled(
             worker.fail_if_ended()
         found = {release.record.release_id: release for release in read_releases(settings.kafka)}
         if len(found) > len(releases):
-            releases, changed_s = found, time.monotonic()
+            releases = found
+            changed_s = time.monotonic()
             slots = {release.record.hat.slot_start for release in releases.values()}
             told(len(slots), len(releases))
         time.sleep(0.5)
-    return sorted(releases.values(), key=lambda release: (release.record.hat.slot_start, release.record.hat.cell))
+    return sorted(
+        releases.values(),
+        key=lambda release: (release.record.hat.slot_start, release.record.hat.cell),
+    )
 
 
 def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -> Summary:

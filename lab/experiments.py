@@ -1,8 +1,9 @@
-"""The table of the papers' experiments, computed with the project's own mechanisms: arrays in, tables and findings out.
+"""The table of the papers' experiments, computed with the project's own mechanisms: arrays in,
+tables and findings out.
 
-A row: its name, what it is about, its points (data sets, mechanisms, a sweep), the rows of one point, and what follows
-from all rows: figures, and findings on the claims of `claims.toml`. Tables have true means and errors of the input:
-they are not private.
+A row: its name, what it is about, its points (data sets, mechanisms, a sweep), the rows of one
+point, and what follows from all rows: figures, and findings on the claims of `claims.toml`. Tables
+have true means and errors of the input: they are not private.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from lab import means, queries, trees, worst
 from lab.results import Experiment
 
 SCALING = {"samples": "ten times the samples of every plate", "users": "ten times the plates"}
-SAVINGS = {queries.RANGE: "a range count", queries.KDE: "a density", queries.KNN: "a query of the nearest"}
+SAVINGS = {
+    queries.RANGE: "a range count",
+    queries.KDE: "a density",
+    queries.KNN: "a query of the nearest",
+}
 
 _ALL = (
     Experiment(

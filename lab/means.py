@@ -1,4 +1,5 @@
-"""`mean-itms`, `sample-scaling`, `user-scaling`, `variance`: errors of means and variances over epsilon.
+"""`mean-itms`, `sample-scaling`, `user-scaling`, `variance`: errors of means and variances over
+epsilon.
 
 A plan's estimate is drawn many times over the same speeds; deterministic parts are computed once.
 """
@@ -23,7 +24,20 @@ from lab.data import (
     gaussian_hat,
     weights_of,
 )
-from lab.results import Figure, Finding, Findings, Found, Panel, Points, Results, Row, Rows, Tables, about, but
+from lab.results import (
+    Figure,
+    Finding,
+    Findings,
+    Found,
+    Panel,
+    Points,
+    Results,
+    Row,
+    Rows,
+    Tables,
+    about,
+    but,
+)
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
@@ -45,29 +59,46 @@ from udp_stream.units import NANO, QUANTA_PER_KMH
 EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 
 
-def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], draws: int, bits: Bits) -> list[Floats]:
-    """That many independent estimates of each HAT's mean, in quanta within the range; samples are in quanta."""
-    queries = [_on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)]
+def repeated_means_of(
+    plans: Sequence[MeanPlan], samples: Sequence[Integers], draws: int, bits: Bits
+) -> list[Floats]:
+    """That many independent estimates of each HAT's mean, in quanta within the range; samples are
+    in quanta."""
+    queries = [
+        _on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)
+    ]
     steps, t, shift = (np.concatenate(columns) for columns in zip(*queries, strict=True))
-    noisy = (steps + plans[0].noise.draw(bits, t) << shift).astype(np.float64).reshape(len(plans), draws)
+    noisy = (
+        (steps + plans[0].noise.draw(bits, t) << shift)
+        .astype(np.float64)
+        .reshape(len(plans), draws)
+    )
     return [
         np.clip(plan.range.low + row / plan.divisor, float(plan.range.low), float(plan.range.high))
         for plan, row in zip(plans, noisy, strict=True)
     ]
 
 
-def _on_lattice(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> tuple[Integers, Integers, Integers]:
-    """For each draw: its statistic in steps of its lattice, the noise's scale t there, and the steps' shift."""
+def _on_lattice(
+    plan: MeanPlan, samples: Integers, draws: int, bits: Bits
+) -> tuple[Integers, Integers, Integers]:
+    """For each draw: its statistic in steps of its lattice, the noise's scale t there, and the
+    steps' shift."""
     mechanism = MECHANISMS[plan.mechanism]
     if isinstance(mechanism, ProjectedMean):
         means = means_of_arrays(plan, samples)
-        sums, sensitivities = projected_queries(plan, means, *mechanism.intervals(plan, means, bits, draws))
+        sums, sensitivities = projected_queries(
+            plan, means, *mechanism.intervals(plan, means, bits, draws)
+        )
     else:
         query = mechanism.query(plan, samples, bits)
-        sums, sensitivities = np.full(draws, query.statistic), np.full(draws, query.sensitivity)
+        sums = np.full(draws, query.statistic)
+        sensitivities = np.full(draws, query.sensitivity)
     distinct, which = np.unique(sensitivities, return_inverse=True)
     lattices = [lattice_of(int(sensitivity), plan.noise_cost) for sensitivity in distinct]
-    t, shift = np.array([(lattice.t, lattice.shift) for lattice in lattices], dtype=np.int64)[which].T
+    t, shift = np.array([(lattice.t, lattice.shift) for lattice in lattices], dtype=np.int64)[
+        which
+    ].T
     half = np.where(shift > 0, 1 << np.maximum(shift - 1, 0), 0)
     return sums + half >> shift, t, shift
 
@@ -83,27 +114,33 @@ def repeated_variances(plan: VariancePlan, samples: Integers, draws: int, bits: 
 
 def buffered(bits: Bits, block: int = 1 << 16) -> Bits:
     """The same source read in large pieces: many small draws are quicker."""
-    held, at = b"", 0
+    held = b""
+    at = 0
 
     def take(count: int) -> bytes:
         nonlocal held, at
         if at + count > len(held):
-            held, at = held[at:] + bits(max(block, count)), 0
+            held = held[at:] + bits(max(block, count))
+            at = 0
         at += count
         return held[at - count : at]
 
     return take
 
 
-def mean_error(weights: Floats, estimates: Sequence[Floats], truths: Floats | Sequence[float]) -> tuple[float, float]:
-    """Mean absolute error over HATs, each with many estimates, and its standard error (0 for a single draw)."""
+def mean_error(
+    weights: Floats, estimates: Sequence[Floats], truths: Floats | Sequence[float]
+) -> tuple[float, float]:
+    """Mean absolute error over HATs, each with many estimates, and its standard error (0 for a
+    single draw)."""
     errors = np.abs(np.array(estimates) - np.array(truths)[:, None])
     spreads = errors.std(axis=1, ddof=min(1, errors.shape[1] - 1)) / errors.shape[1] ** 0.5
     return float(weights @ errors.mean(axis=1)), float(np.sqrt(weights**2 @ spreads**2))
 
 
 class Series(NamedTuple):
-    """A mechanism under a grouping; of Array-Averaging, its own cap, Levy's, m^(eps), or that of least error bound."""
+    """A mechanism under a grouping; of Array-Averaging, its own cap, Levy's, m^(eps), or that of
+    least error bound."""
 
     mechanism: str
     grouping: Grouping = "best-fit"
@@ -126,7 +163,9 @@ class Series(NamedTuple):
         return MECHANISMS[self.mechanism].plan(*arguments)
 
 
-PUBLISHED = tuple(map(Series, ("baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile")))
+PUBLISHED = tuple(
+    map(Series, ("baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile"))
+)
 BASELINE, AVERAGING, LEVY, FIXED, DEPENDENT = PUBLISHED
 CLIPPING = PUBLISHED[1:]
 WRAPPED = tuple(Series(one.mechanism, "wrap-around") for one in CLIPPING)
@@ -136,7 +175,8 @@ OPTIMAL = Series("optimal")
 
 
 class Rule(NamedTuple):
-    """The slides' canonical Laplace mechanism ("all samples"), or the cap of least worst-case error ("best cap")."""
+    """The slides' canonical Laplace mechanism ("all samples"), or the cap of least worst-case error
+    ("best cap")."""
 
     name: Literal["all samples", "best cap"]
 
@@ -145,29 +185,48 @@ class Rule(NamedTuple):
         return plan_variance(counts, pure(round(epsilon * NANO)), range, cap)
 
 
-def errors_of(setup: Setup, data: DataSet, label: str, hats: Hats, series: Series | Rule, epsilon: float) -> Found:
-    """The error of a mean, or of a variance, over these HATs, weighed by their pings, beside the baseline guess's over
-    the same. `noise`: the expected absolute noise that counts alone can state (for projected means: at the whole of U).
-    Repetitions are shared out over the HATs: at least that many draws in all."""
+def errors_of(
+    setup: Setup, data: DataSet, label: str, hats: Hats, series: Series | Rule, epsilon: float
+) -> Found:
+    """The error of a mean, or of a variance, over these HATs, weighed by their pings, beside the
+    baseline guess's over the same. `noise`: the expected absolute noise that counts alone can state
+    (for projected means: at the whole of U). Repetitions are shared out over the HATs: at least
+    that many draws in all."""
     plans: list[Any] = [series.plan(hat.counts, epsilon, data.range) for hat in hats]
     samples = [hat.samples for hat in hats]
     draws = -(-setup.repetitions // len(hats))
-    bits = buffered(setup.bits("variance/" * isinstance(series, Rule) + f"{data.name}/{label}/{series.name}/{epsilon}"))
+    bits = buffered(
+        setup.bits(
+            "variance/" * isinstance(series, Rule) + f"{data.name}/{label}/{series.name}/{epsilon}"
+        )
+    )
     weights = weights_of(hats)
     named = data.constant_is
-    bounds, sizes = {}, {}
+    bounds = {}
+    sizes = {}
     if isinstance(series, Series):
-        what, unit, scale = "series", "kmh", QUANTA_PER_KMH
+        what = "series"
+        unit = "kmh"
+        scale = QUANTA_PER_KMH
         found = repeated_means_of(plans, samples, draws, bits)
         truths = np.array([hat.mean for hat in hats])
         guess = data.constant
-        sizes = {"plates": sum(hat.counts.plates for hat in hats), "samples": sum(hat.counts.total for hat in hats)}
+        sizes = {
+            "plates": sum(hat.counts.plates for hat in hats),
+            "samples": sum(hat.counts.total for hat in hats),
+        }
     else:
-        what, unit, scale = "rule", "kmh2", QUANTA_PER_KMH**2
-        found = [repeated_variances(plan, some, draws, bits) for plan, some in zip(plans, samples, strict=True)]
+        what = "rule"
+        unit = "kmh2"
+        scale = QUANTA_PER_KMH**2
+        found = [
+            repeated_variances(plan, some, draws, bits)
+            for plan, some in zip(plans, samples, strict=True)
+        ]
         truths = np.array([some.var() for some in samples])
         bounds = {"bias_bound_kmh2": float(weights @ [plan.bias_bound for plan in plans]) / scale}
-        guess, named = data.range.width**2 / 8, "U^2/8"  # the middle of [0, U^2/4]: nothing is known
+        guess = data.range.width**2 / 8
+        named = "U^2/8"  # the middle of [0, U^2/4]: nothing is known
         if data.recorded:
             guess = float(weights_of(data.hats) @ [float(hat.samples.var()) for hat in data.hats])
             named = "city-wide mean of HATs' variances"
@@ -200,14 +259,23 @@ class Errors:
         return float(self.of(series)[EPSILONS.index(epsilon)])
 
     def below(
-        self, claim: str, pairs: Iterable[tuple[Series, Series]], words: str, lead: str = "; ", /, **values: Any
+        self,
+        claim: str,
+        pairs: Iterable[tuple[Series, Series]],
+        words: str,
+        lead: str = "; ",
+        /,
+        **values: Any,
     ) -> Finding:
-        """Whether the first of each pair errs less at every epsilon; else words about both, and epsilons."""
+        """Whether the first of each pair errs less at every epsilon; else words about both, and
+        epsilons."""
         above = []
         for one, other in pairs:
             if at := np.array(EPSILONS)[self.of(one) >= self.of(other)].tolist():
                 above.append(words.format(one.name, other.name, listed(at)))
-        return Finding(claim, not above, but=but(lead, above, "; " if "{2}" in words else ", "), **values)
+        return Finding(
+            claim, not above, but=but(lead, above, "; " if "{2}" in words else ", "), **values
+        )
 
     def said(self, series: Iterable[Series], epsilon: float = 1.0) -> str:
         found = sorted((self.at(one, epsilon), one.name) for one in series)
@@ -219,7 +287,8 @@ class Errors:
 
     def beside_the_constant(self, series: Iterable[Series]) -> str:
         first = self.rows[0]
-        better, never = list[str](), list[str]()
+        better = list[str]()
+        never = list[str]()
         for one in series:
             won = self.of(one) < first.constant_kmh
             since = next((epsilon for i, epsilon in enumerate(EPSILONS) if won[i:].all()), None)
@@ -239,7 +308,11 @@ def over_epsilon(title: str, what: str, unit: str, of: Mapping[str, Rows], suffi
     """A line for each series of rows, with the baseline guess across."""
     curves = [rows.curve(name, "epsilon", f"error_{suffix}") for name, rows in of.items()]
     first, *_, last = next(iter(of.values()))
-    curves.append(Rows([first, last]).curve(f"baseline guess ({first.constant})", "epsilon", f"constant_{suffix}"))
+    curves.append(
+        Rows([first, last]).curve(
+            f"baseline guess ({first.constant})", "epsilon", f"constant_{suffix}"
+        )
+    )
     log: Literal["", "y"] = "y" if all(min(one.y) > 0 for one in curves) else ""
     return Panel(title, f"epsilon per {what}", f"mean absolute error, {unit}", curves, log)
 
@@ -256,8 +329,10 @@ def listed(numbers: Iterable[float]) -> str:
 
 # `mean-itms` (arXiv 2401.15906, Figure 1; its early version, Figures 1 and 2).
 
-SIMILAR, LITTLE = 1.15, 1.5
-"""Our reading of the papers' words: "similar" errors differ by 15 %, "very little difference" is a factor 1.5."""
+SIMILAR = 1.15
+LITTLE = 1.5
+"""Our reading of the papers' words: "similar" errors differ by 15 %, "very little difference" is a
+factor 1.5."""
 
 TAILS = (0.5, 0.1, 0.01)
 
@@ -275,14 +350,18 @@ def itms_conclude(setup: Setup, tables: Tables) -> Results:
     """A figure for each data set, and the papers' claims beside our numbers."""
     for data in data_sets(setup):
         busiest, *others = map(Errors, tables[""].where(data=data.name).by("hats").values())
-        panels = [busiest.panel(BUSIEST, SHOWN), busiest.panel("both groupings", (*CLIPPING, *WRAPPED))]
+        panels = [
+            busiest.panel(BUSIEST, SHOWN),
+            busiest.panel("both groupings", (*CLIPPING, *WRAPPED)),
+        ]
         panels += [errors.panel(share_of(errors.rows), SHOWN) for errors in others]
         counts = data.busiest.counts
         size = f"busiest HAT: {counts.plates} plates, {counts.total:,} samples"
         yield Figure(f"mean-itms-{data.name}", f"{data.name}; {size}", panels)
         if not data.recorded:
             cap = levy_cap(counts)
-            full, packed = wrap_around_count(counts, cap), best_fit(counts, cap).count
+            full = wrap_around_count(counts, cap)
+            packed = best_fit(counts, cap).count
             agrees = (full, packed) == (160, 164)
             yield Finding("arrays", agrees, cap=cap, full=full, packed=packed, more=packed - full)
             yield from about([_tail(setup, data)], data=data)
@@ -290,62 +369,106 @@ def itms_conclude(setup: Setup, tables: Tables) -> Results:
         for errors in (busiest, *others):
             row = errors.rows[0]
             agrees = any(errors.at(one) < row.constant_kmh for one in PUBLISHED)
-            yield Finding("guess-mean", agrees, row=row, beside=errors.beside_the_constant((*PUBLISHED, OPTIMAL)))
+            yield Finding(
+                "guess-mean",
+                agrees,
+                row=row,
+                beside=errors.beside_the_constant((*PUBLISHED, OPTIMAL)),
+            )
 
 
 def _tail(setup: Setup, data: DataSet) -> Finding:
     """The slides' guarantee by Laplace tails, of Baseline's noise at epsilon 1."""
     plan = BASELINE.plan(data.busiest.counts, 1.0, data.range)
     lattice = lattice_of(plan.sensitivity, plan.cost)
-    noise = np.abs(plan.noise.draw(setup.bits("tail"), np.full(setup.repetitions, lattice.t))) << lattice.shift
-    beyond = {delta: (noise > tail_bound(plan.sensitivity, plan.cost, delta)).mean() for delta in TAILS}
-    agrees = all(share <= p + 3 * math.sqrt(p * (1 - p) / noise.size) for p, share in beyond.items())
-    return Finding("laplace-tail", agrees, shares=", ".join(f"{share:.3g} at {p:g}" for p, share in beyond.items()))
+    noise = (
+        np.abs(plan.noise.draw(setup.bits("tail"), np.full(setup.repetitions, lattice.t)))
+        << lattice.shift
+    )
+    beyond = {
+        delta: (noise > tail_bound(plan.sensitivity, plan.cost, delta)).mean() for delta in TAILS
+    }
+    agrees = all(
+        share <= p + 3 * math.sqrt(p * (1 - p) / noise.size) for p, share in beyond.items()
+    )
+    return Finding(
+        "laplace-tail",
+        agrees,
+        shares=", ".join(f"{share:.3g} at {p:g}" for p, share in beyond.items()),
+    )
 
 
 def _on_busiest(data: DataSet, errors: Errors) -> Findings:
     counts = data.busiest.counts
     said = {"errors": errors.said(PUBLISHED), "gain": counts.largest * counts.plates / counts.total}
-    yield errors.below("clipping", product(CLIPPING, [BASELINE]), "{0} not below Baseline at epsilon {2}", **said)
+    yield errors.below(
+        "clipping", product(CLIPPING, [BASELINE]), "{0} not below Baseline at epsilon {2}", **said
+    )
     pairs = list(zip(CLIPPING, WRAPPED, strict=True))[1:]
-    ratios = ", ".join(f"{one.name} {errors.at(wrapped) / errors.at(one):.2f}" for one, wrapped in pairs)
+    ratios = ", ".join(
+        f"{one.name} {errors.at(wrapped) / errors.at(one):.2f}" for one, wrapped in pairs
+    )
     claim = "best-fit-of-few" if counts.plates < 60 else "best-fit"
-    yield errors.below(claim, pairs, "{0} not better at epsilon {2}", users=counts.plates, ratios=ratios)
+    yield errors.below(
+        claim, pairs, "{0} not better at epsilon {2}", users=counts.plates, ratios=ratios
+    )
     ratio = errors.of(WRAPPED[0]) / errors.of(AVERAGING)
-    least, most = ratio.min(), ratio.max()
+    least = ratio.min()
+    most = ratio.max()
     arrays = wrap_around_count(counts, counts.median), best_fit(counts, counts.median).count
     agrees = 1 / SIMILAR < least <= most < SIMILAR
     yield Finding("averaging-alike", agrees, least=least, most=most, similar=SIMILAR, arrays=arrays)
     factor = errors.of(WRAPPED[0], "noise_kmh")[0] / errors.of(AVERAGING, "noise_kmh")[0]
     yield Finding("half-the-noise", factor >= 1.9, factor=factor)
-    caps = {"papers": AT_M_EPS, "median": AVERAGING, "least": Series("array-averaging", cap="worst-case")}
-    plans = [{of: one.plan(counts, epsilon, data.range) for of, one in caps.items()} for epsilon in EPSILONS]
-    agrees = all(each["papers"].error_bound <= each["least"].error_bound * (1 + 1e-9) for each in plans)
-    bounds = {of: (plan.error_bound / QUANTA_PER_KMH, plan.cap) for of, plan in plans[EPSILONS.index(1.0)].items()}
+    caps = {
+        "papers": AT_M_EPS,
+        "median": AVERAGING,
+        "least": Series("array-averaging", cap="worst-case"),
+    }
+    plans = [
+        {of: one.plan(counts, epsilon, data.range) for of, one in caps.items()}
+        for epsilon in EPSILONS
+    ]
+    agrees = all(
+        each["papers"].error_bound <= each["least"].error_bound * (1 + 1e-9) for each in plans
+    )
+    bounds = {
+        of: (plan.error_bound / QUANTA_PER_KMH, plan.cap)
+        for of, plan in plans[EPSILONS.index(1.0)].items()
+    }
     yield Finding("worst-case-cap", agrees, **bounds, errors=errors.said((AT_M_EPS, AVERAGING)))
     of_all = np.array([errors.of(one) for one in CLIPPING])
     ratio = of_all.max(axis=0) / of_all.min(axis=0)
     at_half = errors.said(CLIPPING, 0.5)
     agrees = ratio.max() < LITTLE
-    yield Finding("clipping-alike", agrees, least=ratio.min(), most=ratio.max(), little=LITTLE, errors=at_half)
+    yield Finding(
+        "clipping-alike", agrees, least=ratio.min(), most=ratio.max(), little=LITTLE, errors=at_half
+    )
 
 
-# `sample-scaling` and `user-scaling`: ten times the samples per user, or the users (arXiv 2401.15906, Figure 2).
+# `sample-scaling` and `user-scaling`: ten times the samples per user, or the users (arXiv
+# 2401.15906, Figure 2).
 
 LAMBDA = 10
 
 SCALED: dict[str, tuple[Sequence[Series], Callable[[Integers], Integers]]] = {
     "samples": ((*PUBLISHED, OPTIMAL), lambda counts: counts * LAMBDA),
-    "users": ((BASELINE, AVERAGING_LEVYS, *CLIPPING, OPTIMAL), lambda counts: np.repeat(counts, LAMBDA)),
+    "users": (
+        (BASELINE, AVERAGING_LEVYS, *CLIPPING, OPTIMAL),
+        lambda counts: np.repeat(counts, LAMBDA),
+    ),
 }
-"""Series and counts. Under user scaling the papers give Array-Averaging Levy's cap; its own is shown too."""
+"""Series and counts. Under user scaling the papers give Array-Averaging Levy's cap; its own is
+shown too."""
 
 FEW_SAMPLES = (1, 2, 3)
-"""Caps at which lambda need not be larger than 10: an array's mean of few samples comes near the ends of [0, U]."""
+"""Caps at which lambda need not be larger than 10: an array's mean of few samples comes near the
+ends of [0, U]."""
 
 
 class DrawnHat:
-    """A HAT with drawn speeds, its errors, and Levy's cap, number of full arrays, and interval (3 tau) in km/h."""
+    """A HAT with drawn speeds, its errors, and Levy's cap, number of full arrays, and interval (3
+    tau) in km/h."""
 
     def __init__(self, data: DataSet, rows: Rows) -> None:
         self.data = data
@@ -357,19 +480,30 @@ class DrawnHat:
         self.interval = 3 * concentration_radius(levys) / QUANTA_PER_KMH
 
     def exact_intervals(self, cap: int) -> tuple[float, float]:
-        """How wide Levy's interval is at a cap, and the exact one of eps-DependentQuantile at epsilon 1, in km/h."""
-        plan = MECHANISMS[DEPENDENT.mechanism].plan(self.hat.counts, pure(NANO), self.data.range, "best-fit", cap)
+        """How wide Levy's interval is at a cap, and the exact one of eps-DependentQuantile at
+        epsilon 1, in km/h."""
+        plan = MECHANISMS[DEPENDENT.mechanism].plan(
+            self.hat.counts, pure(NANO), self.data.range, "best-fit", cap
+        )
         means = np.sort(means_of_arrays(plan, self.hat.samples))
         levys = min(3 * concentration_radius(plan), self.data.range.width)
-        return levys / QUANTA_PER_KMH, float(means[-2] - means[1]) / QUANTA_PER_KMH  # rank 2: ceil(2 / epsilon)
+        return levys / QUANTA_PER_KMH, float(
+            means[-2] - means[1]
+        ) / QUANTA_PER_KMH  # rank 2: ceil(2 / epsilon)
 
 
 def _pairs(setup: Setup, what: str) -> Iterator[list[DataSet]]:
     """Each data set as it is drawn, and scaled."""
     for data in data_sets(setup):
         counts = data.busiest.counts.by_plate
-        shape = data.busiest.mean / QUANTA_PER_KMH, data.busiest.samples.std() / QUANTA_PER_KMH, data.range
-        name, city_mean = (f"{data.name}, drawn", data.constant) if data.recorded else (data.name, None)
+        shape = (
+            data.busiest.mean / QUANTA_PER_KMH,
+            data.busiest.samples.std() / QUANTA_PER_KMH,
+            data.range,
+        )
+        name, city_mean = (
+            (f"{data.name}, drawn", data.constant) if data.recorded else (data.name, None)
+        )
         pair = []
         for label, some in (("", counts), (f", {what} x{LAMBDA}", SCALED[what][1](counts))):
             hat = gaussian_hat(some, *shape, setup.rng(f"{what}/{data.name}/{label}"))
@@ -389,25 +523,45 @@ def scaling_conclude(what: str, setup: Setup, tables: Tables) -> Results:
     series = SCALED[what][0]
     for pair in _pairs(setup, what):
         before, after = (DrawnHat(data, tables[""]) for data in pair)
-        panels = before.errors.panel("as it is", series), after.errors.panel(f"{what} x{LAMBDA}", series)
-        sizes = [f"{one.hat.counts.plates:,} plates, {one.hat.counts.total:,} samples" for one in (before, after)]
+        panels = (
+            before.errors.panel("as it is", series),
+            after.errors.panel(f"{what} x{LAMBDA}", series),
+        )
+        sizes = [
+            f"{one.hat.counts.plates:,} plates, {one.hat.counts.total:,} samples"
+            for one in (before, after)
+        ]
         title = f"{before.data.name}: {sizes[0]}; scaled: {sizes[1]}"
         yield Figure(f"{what[:-1]}-scaling-{before.data.name}", title, panels)
         findings = (_on_samples if what == "samples" else _on_users)(before, after)
         yield from about(findings, before=before, after=after, by=LAMBDA)
         agrees = all(after.errors.at(one) < after.errors.rows[0].constant_kmh for one in PUBLISHED)
-        yield Finding("guess-scaled", agrees, after=after, beside=after.errors.beside_the_constant(series))
+        yield Finding(
+            "guess-scaled", agrees, after=after, beside=after.errors.beside_the_constant(series)
+        )
 
 
 def _on_samples(before: DrawnHat, after: DrawnHat) -> Findings:
     most = after.data.max_kmh
-    yield best_of("levy-best", after, LEVY, (BASELINE, AVERAGING, FIXED, DEPENDENT), twice=2 * after.interval / most)
+    yield best_of(
+        "levy-best",
+        after,
+        LEVY,
+        (BASELINE, AVERAGING, FIXED, DEPENDENT),
+        twice=2 * after.interval / most,
+    )
     both = (BASELINE, AVERAGING)
-    scales = [(after.errors.of(one, "noise_kmh") / before.errors.of(one, "noise_kmh"))[0] for one in both]
+    scales = [
+        (after.errors.of(one, "noise_kmh") / before.errors.of(one, "noise_kmh"))[0] for one in both
+    ]
     yield Finding("noise-stays", np.allclose(scales, 1, rtol=1e-9, atol=0), scales=scales)
     falls = before.interval / before.arrays / after.interval * after.arrays
     noise = min(before.interval, most) / min(after.interval, most)
-    cut = f" (cut off at U = {most:g}: its noise falls by {noise:.2f})" if before.interval > most else ""
+    cut = (
+        f" (cut off at U = {most:g}: its noise falls by {noise:.2f})"
+        if before.interval > most
+        else ""
+    )
     agrees = math.isclose(falls, LAMBDA**0.5, rel_tol=1e-3)
     yield Finding("levy-falls", agrees, root=LAMBDA**0.5, falls=falls, cut=cut)
     yield Finding("cap-grows", (after.cap, after.arrays) == (LAMBDA * before.cap, before.arrays))
@@ -415,31 +569,46 @@ def _on_samples(before: DrawnHat, after: DrawnHat) -> Findings:
 
 def _on_users(before: DrawnHat, after: DrawnHat) -> Findings:
     others = BASELINE, AVERAGING_LEVYS, LEVY, DEPENDENT
-    of_arrays = means_of_arrays(FIXED.plan(after.hat.counts, 1.0, after.data.range), after.hat.samples)
+    of_arrays = means_of_arrays(
+        FIXED.plan(after.hat.counts, 1.0, after.data.range), after.hat.samples
+    )
     low, high = np.quantile(of_arrays, (0.1, 0.9)) / QUANTA_PER_KMH
-    yield best_of("fixed-quantile-best", after, FIXED, others, tenth=after.arrays / 10, spread=high - low)
+    yield best_of(
+        "fixed-quantile-best", after, FIXED, others, tenth=after.arrays / 10, spread=high - low
+    )
     second = product([AVERAGING_LEVYS], (BASELINE, LEVY, DEPENDENT))
     errors = after.errors.said((FIXED, *others))
-    yield after.errors.below("averaging-second", second, "{1}", "; not always above it: ", errors=errors)
+    yield after.errors.below(
+        "averaging-second", second, "{1}", "; not always above it: ", errors=errors
+    )
     arrays = range(LAMBDA * before.arrays, LAMBDA * (before.arrays + 1))
     yield Finding("cap-stays", after.cap == before.cap and after.arrays in arrays)
     log_ratio = math.sqrt(math.log(2 * after.arrays / GAMMA) / math.log(2 * before.arrays / GAMMA))
-    agrees = math.isclose(after.interval / before.interval, log_ratio, rel_tol=1e-3) and log_ratio > 1
+    agrees = (
+        math.isclose(after.interval / before.interval, log_ratio, rel_tol=1e-3) and log_ratio > 1
+    )
     yield Finding("levy-interval-grows", agrees)
-    # Proposition IV.2: with exact quantiles, Array-Averaging draws the least noise but for FixedQuantile. It holds for
-    # a fixed cap and lambda large enough, which grows with the cap: so it is judged at small caps.
+    # Proposition IV.2: with exact quantiles, Array-Averaging draws the least noise but for
+    # FixedQuantile. It holds for a fixed cap and lambda large enough, which grows with the cap: so
+    # it is judged at small caps.
     few = np.array([[one.exact_intervals(cap) for cap in FEW_SAMPLES] for one in (before, after)])
     at_one, at_ten = (", ".join(f"{2 * exact:.3g}" for exact in some) for some in few[:, :, 1])
     levys, exact = (2 * width for width in after.exact_intervals(levy_cap(after.hat.counts)))
     values = {"at_one": at_one, "at_ten": at_ten, "caps": listed(FEW_SAMPLES)}
-    yield Finding("exact-quantiles", (before.data.max_kmh < 2 * few).all(), levys=levys, exact=exact, **values)
+    yield Finding(
+        "exact-quantiles", (before.data.max_kmh < 2 * few).all(), levys=levys, exact=exact, **values
+    )
 
 
-def best_of(claim: str, after: DrawnHat, best: Series, others: Sequence[Series], **values: float) -> Finding:
+def best_of(
+    claim: str, after: DrawnHat, best: Series, others: Sequence[Series], **values: float
+) -> Finding:
     """Whether one series errs less than all others at every epsilon."""
     errors = after.errors.said((best, *others))
     words = "{1} at epsilon {2}", "; no worse than it: "
-    return after.errors.below(claim, product([best], others), *words, after=after, errors=errors, **values)
+    return after.errors.below(
+        claim, product([best], others), *words, after=after, errors=errors, **values
+    )
 
 
 # `variance`: its errors, and the slides' theorems tried against brute force (arXiv 2405.06261).
@@ -484,19 +653,26 @@ def spread_of(ones: int, samples: int) -> Fraction:
 
 
 def largest_bias(total: int, kept: int) -> Fraction:
-    """Brute force over all data at 0 or U: the most by which the kept samples' variance is off that of all."""
+    """Brute force over all data at 0 or U: the most by which the kept samples' variance is off that
+    of all."""
     dropped = total - kept
-    return max(abs(spread_of(a, kept) - spread_of(a + b, total)) for a in range(kept + 1) for b in range(dropped + 1))
+    return max(
+        abs(spread_of(a, kept) - spread_of(a + b, total))
+        for a in range(kept + 1)
+        for b in range(dropped + 1)
+    )
 
 
 def largest_move(kept: int, given: int) -> Fraction:
-    """Brute force over all data at 0 or U: how far a plate with `given` of the kept samples can move their variance."""
+    """Brute force over all data at 0 or U: how far a plate with `given` of the kept samples can
+    move their variance."""
     reached = [[spread_of(y + x, kept) for x in range(given + 1)] for y in range(kept - given + 1)]
     return max(max(row) - min(row) for row in reached)
 
 
 def printed_half(samples: int) -> Fraction:
-    """The slides' largest variance, with half of the samples at U or as near to that as can be, in units of U^2."""
+    """The slides' largest variance, with half of the samples at U or as near to that as can be, in
+    units of U^2."""
     return Fraction(1, 4) if samples % 2 == 0 else Fraction(1, 4) * (1 - Fraction(1, samples**2))
 
 
@@ -506,7 +682,8 @@ def printed_move(kept: int, given: int) -> Fraction:
 
 
 def printed_bias(total: int, kept: int, exchanged: bool = False) -> Fraction:
-    """The slides' worst-case clipping error, as printed or with its two cases exchanged, in units of U^2."""
+    """The slides' worst-case clipping error, as printed or with its two cases exchanged, in units
+    of U^2."""
     if kept == total:
         return Fraction(0)
     if (total > 2 * kept) is not exchanged:
@@ -521,9 +698,12 @@ def theorem_findings() -> Findings:
     yield Finding("variance-sensitivity", moves == len(cases), equal=moves, cases=len(cases))
     biases = {case: largest_bias(*case) for case in cases}
     printed, swapped = (
-        sum(printed_bias(*case, exchanged=which) == bias for case, bias in biases.items()) for which in (False, True)
+        sum(printed_bias(*case, exchanged=which) == bias for case, bias in biases.items())
+        for which in (False, True)
     )
-    yield Finding("variance-bias", printed == len(cases), equal=printed, cases=len(cases), exchanged=swapped)
+    yield Finding(
+        "variance-bias", printed == len(cases), equal=printed, cases=len(cases), exchanged=swapped
+    )
     users = 10
     item = largest_move(users, 1)
     yield Finding("variance-item-level", item == Fraction(users - 1, users), users=users, item=item)

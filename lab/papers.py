@@ -1,8 +1,10 @@
-"""The papers' data sets in their own files, as a user has them: T-Drive, NYMVC and MNIST, told apart by content.
+"""The papers' data sets in their own files, as a user has them: T-Drive, NYMVC and MNIST, told
+apart by content.
 
-Formats by their documentation: T-Drive (Microsoft Research, 2011), lines `taxi,YYYY-MM-DD HH:MM:SS,longitude,latitude`,
-a file for each taxi; NYMVC (NYC Open Data, Motor Vehicle Collisions), CSV with columns LATITUDE and LONGITUDE; MNIST,
-the IDX form of images (magic number 2051, count, rows, columns, a byte a pixel). Each may be gzipped.
+Formats by their documentation: T-Drive (Microsoft Research, 2011), lines `taxi,YYYY-MM-DD
+HH:MM:SS,longitude,latitude`, a file for each taxi; NYMVC (NYC Open Data, Motor Vehicle Collisions),
+CSV with columns LATITUDE and LONGITUDE; MNIST, the IDX form of images (magic number 2051, count,
+rows, columns, a byte a pixel). Each may be gzipped.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from udp_stream.errors import UsageError
 from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.queries.plane import Plane
 
-IDX_IMAGES, REQUESTED_SHARE = 2051, 7
-"""The magic number of MNIST's images; of images in one file each seventh is asked about, as in theirs (10,000)."""
+IDX_IMAGES = 2051
+REQUESTED_SHARE = 7
+"""The magic number of MNIST's images; of images in one file each seventh is asked about, as in
+theirs (10,000)."""
 
 COLLISIONS = 200_000
 """As many of NYMVC's rows as the paper has, drawn."""
@@ -63,7 +67,9 @@ def _images(name: str, data: bytes, path: Path) -> Images:
         )
     if count < REQUESTED_SHARE:
         raise UsageError(f"{path}: expected at least {REQUESTED_SHARE} images, got {count}")
-    pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, offset=16).reshape(count, rows * columns)
+    pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, offset=16).reshape(
+        count, rows * columns
+    )
     is_asked = np.arange(count) % REQUESTED_SHARE == REQUESTED_SHARE - 1
     return Images(name, pixels[~is_asked], pixels[is_asked])
 
@@ -76,25 +82,39 @@ def _collisions(name: str, data: bytes, path: Path, rng: np.random.Generator) ->
     if not places.size:
         raise UsageError(f"{path}: expected rows with LATITUDE and LONGITUDE, and none has a place")
     chosen = np.sort(rng.choice(len(places), min(COLLISIONS, len(places)), replace=False))
-    return PointCloud(name, np.arange(chosen.size), np.zeros(chosen.size, np.int64), _in_plane(places[chosen]))
+    return PointCloud(
+        name, np.arange(chosen.size), np.zeros(chosen.size, np.int64), _in_plane(places[chosen])
+    )
 
 
 def _drive(name: str, path: Path, files: Sequence[Path]) -> Trajectories:
     """Of all files together: taxis, times (ms on Beijing's clock), and where they were."""
-    taxis, times, places = [], [], []
+    taxis = []
+    times = []
+    places = []
     for file in files:
         if file != path and (file.suffix not in (".txt", ".csv", ".gz") or not file.is_file()):
             continue
-        lines = [line.split(",") for line in _bytes_of(file).decode("utf-8", "replace").splitlines() if line.strip()]
+        lines = [
+            line.split(",")
+            for line in _bytes_of(file).decode("utf-8", "replace").splitlines()
+            if line.strip()
+        ]
         if wrong := next((number for number, line in enumerate(lines, 1) if len(line) != 4), 0):
-            raise UsageError(f"{file}: line {wrong}: expected {DRIVE_FORM}, got {len(lines[wrong - 1])} fields")
+            raise UsageError(
+                f"{file}: line {wrong}: expected {DRIVE_FORM}, got {len(lines[wrong - 1])} fields"
+            )
         if lines:  # some taxis have none
             taxis.append(np.array([line[0].strip() for line in lines]))
             places.append(_places([(line[3], line[2]) for line in lines]))
             try:
-                times.append(np.array([line[1].strip() for line in lines], "datetime64[ms]").astype(np.int64))
+                times.append(
+                    np.array([line[1].strip() for line in lines], "datetime64[ms]").astype(np.int64)
+                )
             except ValueError as error:
-                raise UsageError(f"{file}: expected {DRIVE_FORM}, got a time of another form") from error
+                raise UsageError(
+                    f"{file}: expected {DRIVE_FORM}, got a time of another form"
+                ) from error
     if not taxis:
         others = "NYMVC's CSV with LATITUDE and LONGITUDE, or MNIST's images"
         raise UsageError(f"{path}: expected T-Drive's lines ({DRIVE_FORM}), {others}")
@@ -105,7 +125,8 @@ def _drive(name: str, path: Path, files: Sequence[Path]) -> Trajectories:
 
 
 def _places(texts: Iterable[tuple[str, str]]) -> Floats:
-    """Latitudes and longitudes, degrees, shape (texts, 2); nan where no place is: not on earth, or (0, 0)."""
+    """Latitudes and longitudes, degrees, shape (texts, 2); nan where no place is: not on earth, or
+    (0, 0)."""
     found = np.array([[_number(lat), _number(lon)] for lat, lon in texts]).reshape(-1, 2)
     is_place = np.less_equal(abs(found), (80, 180)).all(axis=1) & found.any(axis=1)
     return np.where(is_place[:, None], found, np.nan)
@@ -123,7 +144,9 @@ def _in_plane(places: Floats) -> Integers:
     return Plane(round(float(np.median(lat)), 2), round(float(np.median(lon)), 2)).quanta(lat, lon)
 
 
-def sorted_out(found: Sequence[Found]) -> tuple[tuple[Trajectories, ...], tuple[Trajectories, ...], Images | None]:
+def sorted_out(
+    found: Sequence[Found],
+) -> tuple[tuple[Trajectories, ...], tuple[Trajectories, ...], Images | None]:
     """What moves, what does not, and the images, of which there is one set. UsageError for two."""
     images = [one for one in found if isinstance(one, Images)]
     if len(images) > 1:

@@ -1,17 +1,21 @@
-"""A real service as a child process: behind a guard, waited for in its own protocol, stopped in bounded time.
+"""A real service as a child process: behind a guard, waited for in its own protocol, stopped in
+bounded time.
 
-No process may be left behind, not even when SIGKILL ends us. A "parent death signal" (prctl) is sent when the *thread*
-that started the child ends, and needs code between fork and exec, which is unsafe beside threads. So there is a guard
-beside each child: a small process that reads a pipe from us. However we die, the system closes our end.
+No process may be left behind, not even when SIGKILL ends us. A "parent death signal" (prctl) is
+sent when the *thread* that started the child ends, and needs code between fork and exec, which is
+unsafe beside threads. So there is a guard beside each child: a small process that reads a pipe from
+us. However we die, the system closes our end.
 
-1. The child starts as a shell that waits for a line on its standard input before it becomes the service (`exec`, so the
-   process id stays). If we die here, it reads the end of its input and is gone.
+1. The child starts as a shell that waits for a line on its standard input before it becomes the
+   service (`exec`, so the process id stays). If we die here, it reads the end of its input and is
+   gone.
 2. The guard starts and receives the process id.
 3. The shell gets its line. From here on the guard answers for the child.
 4. Once the child has ended and we have its status, the guard hears `done` and ends.
 
-Child and guard have sessions of their own: Ctrl-C in a terminal reaches only us, and we stop them in order. A process
-that we fork without exec holds our end of the pipe too, and has to end before the guard acts.
+Child and guard have sessions of their own: Ctrl-C in a terminal reaches only us, and we stop them
+in order. A process that we fork without exec holds our end of the pipe too, and has to end before
+the guard acts.
 """
 
 from __future__ import annotations
@@ -32,13 +36,19 @@ from typing import TypeVar
 
 from udp_stream.errors import DependencyUnavailable
 
-HOST, LOG, LOG_LINES = "127.0.0.1", "service.log", 12
+HOST = "127.0.0.1"
+LOG = "service.log"
+LOG_LINES = 12
 ATTEMPTS = 5  # a port lost to another process five times in a row is no race any more
-POLL_SECONDS, KILL_SECONDS = 0.02, 10.0  # a killed process is gone at once, unless the kernel holds it
-# Below 32768, from where Linux takes the ports of outgoing connections: a client that keeps calling a stopped service
-# on such a port meets itself in the end, and the service cannot come back. So is port + 10000, for Redis Cluster.
+POLL_SECONDS = 0.02
+KILL_SECONDS = 10.0  # a killed process is gone at once, unless the kernel holds it
+# Below 32768, from where Linux takes the ports of outgoing connections: a client that keeps calling
+# a stopped service on such a port meets itself in the end, and the service cannot come back. So is
+# port + 10000, for Redis Cluster.
 PORTS = range(12_000, 22_700)
-PRIVATE_UMASK = 0o077  # a broker has raw pings on disk, and a Redis the ledger: only their owner may read them
+PRIVATE_UMASK = (
+    0o077  # a broker has raw pings on disk, and a Redis the ledger: only their owner may read them
+)
 
 _GATE = ("/bin/sh", "-c", 'read go && exec "$0" "$@" </dev/null')
 
@@ -56,7 +66,9 @@ class Program:
     name: str
     command: tuple[str, ...]
     folder: Path  # its working directory; its output goes to `service.log` in it
-    answers: Callable[[int], bool]  # does the process of this id answer in its protocol? OSError counts as no
+    answers: Callable[
+        [int], bool
+    ]  # does the process of this id answer in its protocol? OSError counts as no
     disposable: bool = False  # the guard removes the folder if we die
     start_seconds: float = 60.0
     stop_seconds: float = 8.0
@@ -78,7 +90,8 @@ class Child:
         return self.process.pid
 
     def stop(self, seconds: float) -> None:
-        """SIGTERM, and SIGKILL after these seconds; returns once the process is gone. Harmless if it is already."""
+        """SIGTERM, and SIGKILL after these seconds; returns once the process is gone. Harmless if
+        it is already."""
         if self.process.poll() is None:
             self.process.terminate()
             self.process.send_signal(signal.SIGCONT)  # a paused process must wake up to hear it
@@ -138,7 +151,8 @@ class RunningService:
         self.process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Stop it if it runs, and start it on the same port with the same data; returns once it answers."""
+        """Stop it if it runs, and start it on the same port with the same data; returns once it
+        answers."""
         self.stop()
         self.child = launch(self.program)
 
@@ -149,8 +163,8 @@ class RunningService:
 
 
 def launch(program: Program) -> Child:
-    """Start it and wait until it answers. PortTaken if its port is in use, DependencyUnavailable if it ends or does not
-    answer within `program.start_seconds`; nothing is left running then."""
+    """Start it and wait until it answers. PortTaken if its port is in use, DependencyUnavailable if
+    it ends or does not answer within `program.start_seconds`; nothing is left running then."""
     # The log has earlier starts in it, and what went wrong with those says nothing of this one.
     start = program.log.stat().st_size if program.log.exists() else 0
     child = _spawn(program)
@@ -162,7 +176,10 @@ def launch(program: Program) -> Child:
             time.sleep(POLL_SECONDS)
     except BaseException as error:
         child.kill()
-        if isinstance(error, DependencyUnavailable) and b"ddress already in use" in program.log.read_bytes()[start:]:
+        if (
+            isinstance(error, DependencyUnavailable)
+            and b"ddress already in use" in program.log.read_bytes()[start:]
+        ):
             raise PortTaken(str(error)) from error
         raise
     return child
@@ -198,9 +215,10 @@ def _spawn(program: Program) -> Child:
 def _end_with_parent() -> None:
     """The guard of PID [FOLDER], in an interpreter of its own, which has none of our packages.
 
-    `done` and the end of its input: the parent has stopped the child itself. The end of input alone: the parent is
-    dead, however it died, so the child is killed and its folder removed. A process is held by its pidfd where the
-    system has those (Linux 5.3), so that a number given anew hits no stranger.
+    `done` and the end of its input: the parent has stopped the child itself. The end of input
+    alone: the parent is dead, however it died, so the child is killed and its folder removed. A
+    process is held by its pidfd where the system has those (Linux 5.3), so that a number given anew
+    hits no stranger.
     """
     import os
     import select
@@ -209,7 +227,8 @@ def _end_with_parent() -> None:
     import sys
     from contextlib import suppress
 
-    pid, held = int(sys.argv[1]), None
+    pid = int(sys.argv[1])
+    held = None
     with suppress(ProcessLookupError):
         held = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
     if sys.stdin.buffer.read() == b"done":
@@ -235,19 +254,23 @@ def _is_answering(program: Program, child: Child) -> bool:
 
 def _failure(program: Program, what: str) -> DependencyUnavailable:
     lines = program.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-    return DependencyUnavailable("\n    ".join([f"{program.name} {what}; the end of its log:", *lines]))
+    return DependencyUnavailable(
+        "\n    ".join([f"{program.name} {what}; the end of its log:", *lines])
+    )
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports on 127.0.0.1 that nothing listens on at this moment, each with its port + 10000. They may be taken the next
-    moment: start with `on_free_ports`."""
+    """Ports on 127.0.0.1 that nothing listens on at this moment, each with its port + 10000. They
+    may be taken the next moment: start with `on_free_ports`."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         if _is_free(port) and _is_free(port + 10_000):
             found.append(port)
         if len(found) == number:
             return found
-    raise DependencyUnavailable(f"expected {number} free ports in {PORTS.start}-{PORTS.stop - 1} on {HOST}, found none")
+    raise DependencyUnavailable(
+        f"expected {number} free ports in {PORTS.start}-{PORTS.stop - 1} on {HOST}, found none"
+    )
 
 
 def _is_free(port: int) -> bool:

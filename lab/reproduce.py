@@ -1,7 +1,8 @@
 """`reproduce`: the papers' figures and tables, and their files.
 
-Nothing is charged or released. Files are CSV tables, findings in words, and figures by matplotlib (the extra
-`[plots]`), in Okabe and Ito's colours, which colour-blind readers can tell apart. A figure always has the same bytes.
+Nothing is charged or released. Files are CSV tables, findings in words, and figures by matplotlib
+(the extra `[plots]`), in Okabe and Ito's colours, which colour-blind readers can tell apart. A
+figure always has the same bytes.
 """
 
 from __future__ import annotations
@@ -48,19 +49,26 @@ def claims() -> dict[str, dict[str, str]]:
 
 def sentence(finding: Finding) -> str:
     """A claim, whether our numbers agree, what they are, and why they differ where they do."""
-    claim = {name: text.format_map(finding.values) for name, text in claims()[finding.claim].items()}
+    claim = {
+        name: text.format_map(finding.values) for name, text in claims()[finding.claim].items()
+    }
     why = f" Why: {claim['why']}" if claim.get("why") and not finding.agrees else ""
     head = "AGREES " if finding.agrees else "DIFFERS"
     return f"{head} {claim['statement']} ({claim['source']}). Seen: {claim['seen']}.{why}"
 
 
-def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[FileRole] = ()) -> list[Path]:
-    """All files of an outcome, in the order written. UsageError, before that, for a file that the run uses."""
+def write_outcome(
+    outcome: Outcome, name: str, folder: Path, used: Sequence[FileRole] = ()
+) -> list[Path]:
+    """All files of an outcome, in the order written. UsageError, before that, for a file that the
+    run uses."""
     writers: dict[Path, Callable[[Path], object]] = {}
     for table, rows in outcome.tables.items():
         writers[folder / f"{table}.csv"] = partial(write_table, rows)
     for figure in outcome.figures:
-        writers |= {folder / f"{slug(figure.name)}{suffix}": partial(draw, figure) for suffix in SUFFIXES}
+        writers |= {
+            folder / f"{slug(figure.name)}{suffix}": partial(draw, figure) for suffix in SUFFIXES
+        }
     sentences = "".join(f"{sentence(finding)}\n" for finding in outcome.findings)
     writers[folder / f"{name}.txt"] = lambda path: path.write_text(sentences, encoding="utf-8")
     require_distinct([("--out", path) for path in writers], used)
@@ -71,11 +79,15 @@ def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[File
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
-    """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a sum."""
+    """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a
+    sum."""
     with path.open("wb") as file:
         file.write(csv_line(list(vars(rows[0]))))
         for row in rows:
-            cells = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in vars(row).values()]
+            cells = [
+                f"{value:.6g}" if isinstance(value, float) else as_text(value)
+                for value in vars(row).values()
+            ]
             file.write(csv_line(cells))
 
 
@@ -85,8 +97,16 @@ def slug(name: str) -> str:
 
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#555555")
-MARKERS, SUFFIXES = "osD^vPX*", (".png", ".svg")
-FIXED_STYLES = {"array-averaging": 0, "levy": 1, "fixed-quantile": 2, "eps-quantile": 3, "baseline": 4, "optimal": 5}
+MARKERS = "osD^vPX*"
+SUFFIXES = (".png", ".svg")
+FIXED_STYLES = {
+    "array-averaging": 0,
+    "levy": 1,
+    "fixed-quantile": 2,
+    "eps-quantile": 3,
+    "baseline": 4,
+    "optimal": 5,
+}
 
 
 def draw(figure: Figure, path: Path) -> None:
@@ -97,7 +117,9 @@ def draw(figure: Figure, path: Path) -> None:
 
     with rc_context(fname=LAB / "figures.mplstyle"):
         canvas = Canvas(figsize=(max(5.2, 4.4 * len(figure.panels)), 5.2))
-        for axes, panel in zip(canvas.subplots(1, len(figure.panels), squeeze=False)[0], figure.panels, strict=True):
+        for axes, panel in zip(
+            canvas.subplots(1, len(figure.panels), squeeze=False)[0], figure.panels, strict=True
+        ):
             styles: dict[str, int] = {}
             for curve in panel.curves:
                 axes.plot(curve.x, curve.y, label=curve.name, **_looks(curve, styles))
@@ -107,11 +129,16 @@ def draw(figure: Figure, path: Path) -> None:
                 getattr(axes, f"{name}axis").set_major_formatter("{x:g}")
             if "y" in panel.log:
                 low, high = axes.get_ylim()
-                # Labels between powers of ten only where the axis spans less than about two of them.
-                axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}") if high < 15 * low else NullFormatter())
+                # Labels between powers of ten only where the axis spans less than about two of
+                # them.
+                axes.yaxis.set_minor_formatter(
+                    StrMethodFormatter("{x:g}") if high < 15 * low else NullFormatter()
+                )
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
         canvas.suptitle(figure.title)
-        canvas.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
+        canvas.savefig(
+            path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None}
+        )
 
 
 def _looks(curve: Curve, styles: dict[str, int]) -> dict[str, Any]:
@@ -122,21 +149,37 @@ def _looks(curve: Curve, styles: dict[str, int]) -> dict[str, Any]:
     base, _, variant = curve.name.partition(",")
     style = styles.setdefault(base, FIXED_STYLES.get(base, len(styles))) % len(COLOURS)
     line = {"linestyle": "--", "markerfacecolor": "white"} if variant else {}
-    return {"color": COLOURS[style], "marker": MARKERS[style], "markevery": max(1, len(curve.x) // 20), **line}
+    return {
+        "color": COLOURS[style],
+        "marker": MARKERS[style],
+        "markevery": max(1, len(curve.x) // 20),
+        **line,
+    }
 
 
-def read_feed(path: str, name: str, settings: Settings, progress: OnProgress | None = None) -> DataSet:
-    """All HATs of a file, also of late pings, their occupancy, and where plates were. UsageError without a ping."""
-    messages = [message for batch in read_messages(path, progress=progress, form=settings.form) for message in batch]
+def read_feed(
+    path: str, name: str, settings: Settings, progress: OnProgress | None = None
+) -> DataSet:
+    """All HATs of a file, also of late pings, their occupancy, and where plates were. UsageError
+    without a ping."""
+    messages = [
+        message
+        for batch in read_messages(path, progress=progress, form=settings.form)
+        for message in batch
+    ]
     pings, _ = settings.decoder.decode(messages)
     if not len(pings):
         raise UsageError(f"{path}: expected pings, and none was accepted")
-    names, of_plate = np.unique(np.asarray(pings.plates), return_inverse=True)  # by name, so that runs are alike
+    names, of_plate = np.unique(
+        np.asarray(pings.plates), return_inverse=True
+    )  # by name, so that runs are alike
     plates = of_plate[pings.plate].astype(np.int64)
     hashes = [b"%08d" % i for i in range(names.size)]
     cells = cells_of(pings.lat, pings.lon, settings.hat.resolution)
     moving = None if (rules := settings.movement_rules) is None else (pings.lat, pings.lon, rules)
-    tables = list(slots_of(hashes, plates, pings.time_ms, cells, pings.speed, settings.calendar.slots, moving))
+    tables = list(
+        slots_of(hashes, plates, pings.time_ms, cells, pings.speed, settings.calendar.slots, moving)
+    )
     hats = tuple(
         HatSamples(SamplesPerPlate(counts.count[rows]), values.samples_of(rows))
         for counts, values in tables
@@ -152,15 +195,20 @@ def read_feed(path: str, name: str, settings: Settings, progress: OnProgress | N
 
 
 def _occupancy(slots: Sequence[SlotCounts]) -> Occupancy:
-    """Of these slots together. A slot numbers its own plates; their names are their numbers in the feed."""
-    plates = np.concatenate([np.array(slot.plates, "S8").astype(np.int64)[slot.plate] for slot in slots])
+    """Of these slots together. A slot numbers its own plates; their names are their numbers in the
+    feed."""
+    plates = np.concatenate(
+        [np.array(slot.plates, "S8").astype(np.int64)[slot.plate] for slot in slots]
+    )
     sizes = np.concatenate([np.diff(slot.hat_rows) for slot in slots])
     count = np.concatenate([slot.count for slot in slots])
     return Occupancy(np.append(0, np.cumsum(sizes)), plates, count, int(plates.max()) + 1)
 
 
-HATS, SEED = ("hat.resolution=7", "hat.slot=1h"), 1
-"""The papers' HATs, unless `--set` or a feed's own keys say otherwise. The seed of drawn data and noise."""
+HATS = ("hat.resolution=7", "hat.slot=1h")
+SEED = 1
+"""The papers' HATs, unless `--set` or a feed's own keys say otherwise. The seed of drawn data and
+noise."""
 
 
 def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -173,17 +221,23 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError(f"expected one of {', '.join(known)}, got {unknown[0]!r}")
     has_positions = arguments.data or arguments.theirs or arguments.full
     if not has_positions and (asks := [name for name in names if name in NEED_POSITIONS]):
-        raise UsageError(f"{asks[0]} is about recorded positions: name a feed with --data, or T-Drive with --theirs")
+        raise UsageError(
+            f"{asks[0]} is about recorded positions: name a feed with --data, or T-Drive with --theirs"
+        )
     # FILE[,section.key=value...]
     feeds = [re.split(r",(?=[a-z_]+\.[a-z_]+=)", text) for text in arguments.data]
     files = [path for path, *_ in feeds]
     require_readable(files)
-    theirs = [read_papers_data(Path(path), np.random.default_rng(SEED)) for path in arguments.theirs]
+    theirs = [
+        read_papers_data(Path(path), np.random.default_rng(SEED)) for path in arguments.theirs
+    ]
     moving, still, images = sorted_out(theirs)
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{arguments.out}: expected a folder that can be made ({error.strerror})") from error
+        raise UsageError(
+            f"{arguments.out}: expected a folder that can be made ({error.strerror})"
+        ) from error
     data = list[DataSet]()
     with ReadingProgress(files) as progress:
         for (path, *keys), name in zip(feeds, names_of(files), strict=True):
@@ -194,7 +248,9 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         repetitions=arguments.repetitions,
         min_plates=settings.release.min_plates,
         seed=SEED,
-        bits=lambda name: seeded_bits(f"reproduce/{SEED}/{name}"),  # reproducible, and therefore not private
+        bits=lambda name: seeded_bits(
+            f"reproduce/{SEED}/{name}"
+        ),  # reproducible, and therefore not private
         moving=moving,
         still=still,
         images=images,
@@ -207,7 +263,9 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         _tell(known[name], outcome)
         console().print(f"{len(written)} files: {', '.join(map(str, written))}", highlight=False)
     if data:
-        console().print("These are true means of the feeds and errors against them: not private, for your eyes.")
+        console().print(
+            "These are true means of the feeds and errors against them: not private, for your eyes."
+        )
 
 
 def names_of(files: Sequence[str]) -> list[str]:
@@ -227,7 +285,9 @@ def names_of(files: Sequence[str]) -> list[str]:
 def _tell(experiment: Experiment, outcome: Outcome) -> None:
     agreeing = sum(finding.agrees for finding in outcome.findings)
     out = printer(width=120)
-    out.print(f"{experiment.name}: {experiment.about}. {agreeing} of {len(outcome.findings)} statements agree.")
+    out.print(
+        f"{experiment.name}: {experiment.about}. {agreeing} of {len(outcome.findings)} statements agree."
+    )
     table = Table(box=None, show_header=False, pad_edge=False)
     for finding in outcome.findings:
         table.add_row("agrees" if finding.agrees else "differs", sentence(finding)[8:])

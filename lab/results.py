@@ -1,4 +1,5 @@
-"""Experiments and what they find: rows of tables, figures as data, findings on the claims of `claims.toml`."""
+"""Experiments and what they find: rows of tables, figures as data, findings on the claims of
+`claims.toml`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from udp_stream.mechanisms.noise import Floats
 
 
 class Row(SimpleNamespace):
-    """A row of a table: its attributes are the columns, in order. `beside`: which table beside the main one."""
+    """A row of a table: its attributes are the columns, in order. `beside`: which table beside the
+    main one."""
 
     __slots__ = ("beside",)
 
@@ -44,7 +46,11 @@ class Rows(list[Row]):
 
     def where(self, **columns: object) -> Rows:
         """The rows that have these values in these columns."""
-        return Rows(row for row in self if all(getattr(row, name) == value for name, value in columns.items()))
+        return Rows(
+            row
+            for row in self
+            if all(getattr(row, name) == value for name, value in columns.items())
+        )
 
     def by(self, name: str) -> dict[Any, Rows]:
         """The rows of each value of a column, in the order in which the values come."""
@@ -61,7 +67,8 @@ class Rows(list[Row]):
         return float(self.where(**columns).column(name).mean())
 
     def curve(self, name: str, x: str, y: str) -> Curve:
-        """The line of two columns, by its name in the legend; a column `constant_...` is the guess's."""
+        """The line of two columns, by its name in the legend; a column `constant_...` is the
+        guess's."""
         return Curve(name, self.column(x), self.column(y), "guess" if "constant_" in y else "curve")
 
     def curves(self, x: str, columns: Mapping[str, str]) -> list[Curve]:
@@ -70,7 +77,8 @@ class Rows(list[Row]):
 
 
 class Panel(NamedTuple):
-    """Axes with their units, and curves. `log`: the logarithmic axes, where every value is positive."""
+    """Axes with their units, and curves. `log`: the logarithmic axes, where every value is
+    positive."""
 
     title: str
     x_label: str
@@ -97,7 +105,8 @@ class Finding:
 
 
 def but(lead: str, cases: Sequence[str], separator: str = "; ") -> str:
-    """Cases in which a claim does not hold, behind the words that lead to them; nothing where there are none."""
+    """Cases in which a claim does not hold, behind the words that lead to them; nothing where there
+    are none."""
     return f"{lead}{separator.join(cases)}" if cases else ""
 
 
@@ -124,8 +133,8 @@ class Outcome(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """A named experiment: `points` are its data, mechanisms and sweep; `measure(setup, *point)` makes the rows of one;
-    `conclude` sees all tables, the main one as ""."""
+    """A named experiment: `points` are its data, mechanisms and sweep; `measure(setup, *point)`
+    makes the rows of one; `conclude` sees all tables, the main one as ""."""
 
     name: str
     about: str
@@ -142,4 +151,8 @@ class Experiment(NamedTuple):
         found = list(self.conclude(setup, tables))
         figures = [one for one in found if isinstance(one, Figure)]
         findings = [one for one in found if isinstance(one, Finding)]
-        return Outcome({f"{self.name}{beside}": rows for beside, rows in tables.items() if rows}, figures, findings)
+        return Outcome(
+            {f"{self.name}{beside}": rows for beside, rows in tables.items() if rows},
+            figures,
+            findings,
+        )

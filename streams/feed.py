@@ -1,14 +1,16 @@
 """Recorded pings into Kafka: a plate stays on one partition for ever, in order and without repeats.
 
-A message is sent as it is. With `batch` over 1, pings of one partition are joined into JSON arrays of that many, as the
-exchange sends them; what is not a single ping is sent alone. Records have no key: keys show up in tools and logs, and
-anyone with a list of plates can undo an unkeyed hash of one.
+A message is sent as it is. With `batch` over 1, pings of one partition are joined into JSON arrays
+of that many, as the exchange sends them; what is not a single ping is sent alone. Records have no
+key: keys show up in tools and logs, and anyone with a list of plates can undo an unkeyed hash of
+one.
 
-**No speed decides where a ping goes, or with which others.** The clock of a topic observes an array as a whole, so how
-arrays are cut decides which pings are late. So arrays are cut by number alone, and what is not a single ping is dealt
-out to the partitions in turn. Where speeds are by movement, or whole plates hidden, all of it goes to the first: pings
-of a plate have to come by one partition, and no plate decides by which. Whether an array is too large is decided with
-`SPEED_BYTES` for each speed, however it is written. Kafka's own limits count every byte (docs/privacy-model.md).
+**No speed decides where a ping goes, or with which others.** The clock of a topic observes an array
+as a whole, so how arrays are cut decides which pings are late. So arrays are cut by number alone,
+and what is not a single ping is dealt out to the partitions in turn. Where speeds are by movement,
+or whole plates hidden, all of it goes to the first: pings of a plate have to come by one partition,
+and no plate decides by which. Whether an array is too large is decided with `SPEED_BYTES` for each
+speed, however it is written. Kafka's own limits count every byte (docs/privacy-model.md).
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ SPEED_BYTES = 32
 """Counted for each speed in an array. A double needs at most 24 characters."""
 
 ARRAY_BYTES_MAX = 1_000_000
-"""Of an array's pings, with `SPEED_BYTES` for each speed: below Kafka's usual limit of 1 MiB for a record."""
+"""Of an array's pings, with `SPEED_BYTES` for each speed: below Kafka's usual limit of 1 MiB for a
+record."""
 
 
 class _Ping(msgspec.Struct):
@@ -48,7 +51,8 @@ _ping = msgspec.json.Decoder(_Ping).decode
 
 
 def partition_of(plate: str, partitions: int) -> int:
-    """The partition of a plate: for ever the same for a number of partitions, so the hash has no key."""
+    """The partition of a plate: for ever the same for a number of partitions, so the hash has no
+    key."""
     # JSON can write half of a surrogate pair, which strict UTF-8 refuses.
     # By the name that pings are counted under: ways to write one plate go to one partition.
     digest = blake2b(plate_name(plate).encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -67,14 +71,19 @@ def _single_ping(message: bytes, form: FeedForm) -> SinglePing | None:
 
 
 AGREEING = 4
-"""Pings in a row that must have reached a time before it has come: a clock decades ahead is not waited for."""
+"""Pings in a row that must have reached a time before it has come: a clock decades ahead is not
+waited for."""
 
 
 class Pace:
     """When the next message may go: at a rate a second, or at a multiple of the pings' own pace."""
 
-    def __init__(self, rate: float | None = None, speedup: float | None = None, form: FeedForm = PLAIN) -> None:
-        self._rate, self._speedup, self._form = rate, speedup, form
+    def __init__(
+        self, rate: float | None = None, speedup: float | None = None, form: FeedForm = PLAIN
+    ) -> None:
+        self._rate = rate
+        self._speedup = speedup
+        self._form = form
         self.began = time.monotonic()
         self._first_ms: int | None = None
         self._latest_ms = 0
@@ -108,20 +117,32 @@ class Pace:
 
 
 class Feed:
-    """An idempotent producer of pings; use it as a context manager, which returns when the broker has them all."""
+    """An idempotent producer of pings; use it as a context manager, which returns when the broker
+    has them all."""
 
     def __init__(
-        self, kafka: KafkaSection, topic: str, batch: int, pace: Pace, form: FeedForm = PLAIN, deals: bool = True
+        self,
+        kafka: KafkaSection,
+        topic: str,
+        batch: int,
+        pace: Pace,
+        form: FeedForm = PLAIN,
+        deals: bool = True,
     ) -> None:
         """DependencyUnavailable if no broker answers or it has no such topic.
 
-        `deals`: whether messages of several pings go to all partitions in turn, or else to the first.
+        `deals`: whether messages of several pings go to all partitions in turn, or else to the
+        first.
         """
         with needs("Kafka client", "kafka"):
             from kafka import KafkaProducer
             from kafka.errors import KafkaError
         self._errors = KafkaError
-        self._topic, self._batch, self._pace, self._form, self._deals = topic, batch, pace, form, deals
+        self._topic = topic
+        self._batch = batch
+        self._pace = pace
+        self._form = form
+        self._deals = deals
         self._held: dict[int, list[bytes]] = {}
         self._held_bytes: dict[int, int] = {}
         self._dealt = self.sent = 0
@@ -154,8 +175,8 @@ class Feed:
         return self._batch > 1
 
     def settle(self) -> None:
-        """Send what is held, arrays that are not full among it, and return when the broker has it all.
-        DependencyUnavailable if it did not take a record."""
+        """Send what is held, arrays that are not full among it, and return when the broker has it
+        all. DependencyUnavailable if it did not take a record."""
         for partition in list(self._held):
             self._send_held(partition)
         self._producer.flush()
@@ -163,8 +184,8 @@ class Feed:
         BROKER.back()
 
     def send(self, messages: list[bytes]) -> None:
-        """Send messages at their pace. DependencyUnavailable if the broker did not take an earlier one; UsageError if
-        as many pings as an array is to have are too large for a record."""
+        """Send messages at their pace. DependencyUnavailable if the broker did not take an earlier
+        one; UsageError if as many pings as an array is to have are too large for a record."""
         for message in messages:
             self._pace.wait(self.sent, message)
             self.sent += 1
@@ -213,5 +234,9 @@ class Feed:
         if not self._failed:
             return
         name = type(self._failed[0]).__name__
-        advice = ": expected messages, or arrays of --batch, within the broker's limit" if "TooLarge" in name else ""
+        advice = (
+            ": expected messages, or arrays of --batch, within the broker's limit"
+            if "TooLarge" in name
+            else ""
+        )
         raise DependencyUnavailable(f"Kafka did not take a record: {name}{advice}")

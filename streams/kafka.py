@@ -1,22 +1,24 @@
 """What workers write, read and commit, through aiokafka.
 
-A write is done once every replica has it. We fill a slot's batches ourselves: a future for each record takes half of
-publishing's time.
+A write is done once every replica has it. We fill a slot's batches ourselves: a future for each
+record takes half of publishing's time.
 
 **Strictly once**: records and checkpoint are one transaction. Readers of committed records
-(`isolation.level=read_committed`) see all of a slot or nothing, and never twice. It holds because of who may commit.
-Each shard has one transactional id. A worker that is assigned the shard first asks for a new epoch of that id: the
-broker then aborts or completes what the former owner had begun, and refuses all that it tries later (`Fenced`). Only
-*then* is the checkpoint read. So at any time one producer can commit, and it has seen the last commit before its own.
-The group's generation would say less: it is known to be stale only once the group has been formed anew.
+(`isolation.level=read_committed`) see all of a slot or nothing, and never twice. It holds because
+of who may commit. Each shard has one transactional id. A worker that is assigned the shard first
+asks for a new epoch of that id: the broker then aborts or completes what the former owner had
+begun, and refuses all that it tries later (`Fenced`). Only *then* is the checkpoint read. So at any
+time one producer can commit, and it has seen the last commit before its own. The group's generation
+would say less: it is known to be stale only once the group has been formed anew.
 
-Between slots the checkpoint moves with plain commits of the group, through Faust's consumer. None of them can undo a
-transaction: a shard processor has one of either under way at a time, and commits are sent in the generation in which
-the shard was ours or not at all. A commit that comes too late is dropped; the next worker reads again.
+Between slots the checkpoint moves with plain commits of the group, through Faust's consumer. None
+of them can undo a transaction: a shard processor has one of either under way at a time, and commits
+are sent in the generation in which the shard was ours or not at all. A commit that comes too late
+is dropped; the next worker reads again.
 
-kafka-python (3.0.12) fences as well. But a request of its transaction that meets a refused connection is never
-answered: `commit_transaction` waited for ever in four of eight restarts of a broker. It also takes two and a half times
-as long (0.25 s for 6,000 records, against 0.10).
+kafka-python (3.0.12) fences as well. But a request of its transaction that meets a refused
+connection is never answered: `commit_transaction` waited for ever in four of eight restarts of a
+broker. It also takes two and a half times as long (0.25 s for 6,000 records, against 0.10).
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ class OutgoingRecord:
 
 
 class Producer:
-    """A producer with acks from all replicas, in order within a partition; use it with `async with`."""
+    """A producer with acks from all replicas, in order within a partition; use it with `async
+    with`."""
 
     def __init__(self, kafka: KafkaSection) -> None:
         self._kafka = kafka
@@ -107,7 +110,8 @@ class Producer:
         await (await self.send(records))
 
     async def send(self, records: Iterable[OutgoingRecord]) -> asyncio.Future[None]:
-        """Start writing; the future is done when every replica has all of them, or fails as `write` does."""
+        """Start writing; the future is done when every replica has all of them, or fails as `write`
+        does."""
         under_way = []
         try:
             for one in records:
@@ -120,8 +124,9 @@ class Producer:
         return asyncio.ensure_future(_arrival(under_way))
 
     async def _know(self, topic: str, partition: int) -> None:
-        """The client asks for partitions every five minutes, and takes one that it does not know for a fault of ours:
-        the consumer may have one of a topic that was raised meanwhile. It may wait for the broker for ever."""
+        """The client asks for partitions every five minutes, and takes one that it does not know
+        for a fault of ours: the consumer may have one of a topic that was raised meanwhile. It may
+        wait for the broker for ever."""
         while partition not in await self._producer.partitions_for(topic):
             await self._producer.client.force_metadata_update()
             await asyncio.sleep(AGAIN_S)
@@ -154,10 +159,12 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 async def write_batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord]) -> None:
-    """Return when every replica has all records, in order within a partition; raises the first KafkaError."""
+    """Return when every replica has all records, in order within a partition; raises the first
+    KafkaError."""
     under_way: list[Awaitable[object]] = []
     try:
-        # One batch of every partition at a time: the client sends them together, and has one of each under way.
+        # One batch of every partition at a time: the client sends them together, and has one of
+        # each under way.
         for batches in zip_longest(*await _batches(producer, records)):
             for topic, partition, batch in filter(None, batches):
                 under_way.append(await producer.send_batch(batch, topic, partition=partition))
@@ -168,13 +175,19 @@ async def write_batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRe
             raise error
 
 
-async def _batches(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord]) -> list[list[_Batch]]:
+async def _batches(
+    producer: AIOKafkaProducer, records: Iterable[OutgoingRecord]
+) -> list[list[_Batch]]:
     partitions: dict[str, int] = {}
     found: dict[tuple[str, int], list[_Batch]] = {}
     for one in records:
         if one.topic not in partitions:
             partitions[one.topic] = len(await producer.partitions_for(one.topic))
-        at = partition_of(one.key or b"", partitions[one.topic]) if one.partition is None else one.partition
+        at = (
+            partition_of(one.key or b"", partitions[one.topic])
+            if one.partition is None
+            else one.partition
+        )
         batches = found.setdefault((one.topic, at), [])
         if not batches or not _fits(batches[-1], one):
             batches.append((one.topic, at, producer.create_batch()))
@@ -184,11 +197,15 @@ async def _batches(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord]
 
 def _fits(batch: _Batch, one: OutgoingRecord) -> bool:
     """Put it into the batch, unless that is full."""
-    return batch[2].append(timestamp=None, key=one.key, value=one.value, headers=one.headers) is not None
+    return (
+        batch[2].append(timestamp=None, key=one.key, value=one.value, headers=one.headers)
+        is not None
+    )
 
 
 class CommittedOffset(NamedTuple):
-    """Where to resume a partition, and the metadata committed with it; offset -1 if nothing was ever committed."""
+    """Where to resume a partition, and the metadata committed with it; offset -1 if nothing was
+    ever committed."""
 
     offset: int
     metadata: str
@@ -203,10 +220,11 @@ BATCH_BYTES_MAX = 2**19
 """Half of what brokers usually take as one batch."""
 
 TRANSACTION_MS = 60_000
-"""After this time the broker aborts a transaction. A slot takes well below a second; until a transaction ends,
-readers of what is committed wait behind it."""
+"""After this time the broker aborts a transaction. A slot takes well below a second; until a
+transaction ends, readers of what is committed wait behind it."""
 
-# The broker says one of these to a producer that is not the latest of its id, or whose transaction it has given up.
+# The broker says one of these to a producer that is not the latest of its id, or whose transaction
+# it has given up.
 _LOST = (
     errors.InvalidProducerEpoch,
     errors.InvalidProducerIdMapping,
@@ -228,7 +246,8 @@ class TransactionalPublisher:
 
     @classmethod
     async def begin(cls, kafka: KafkaSection, shard: TP) -> TransactionalPublisher:
-        """Fence off the former owner of the shard. DependencyUnavailable if the broker begins no transactions."""
+        """Fence off the former owner of the shard. DependencyUnavailable if the broker begins no
+        transactions."""
         producer = AIOKafkaProducer(
             **client_options(kafka),
             acks="all",
@@ -244,9 +263,12 @@ class TransactionalPublisher:
             raise no_transaction(kafka, error) from error
         return cls(producer, kafka.group)
 
-    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]) -> None:
-        """One transaction. It is committed only after every record was taken; after any error, never by us. `Fenced`
-        also if it is closed meanwhile; then the next owner finds out whether it was committed."""
+    async def publish(
+        self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]
+    ) -> None:
+        """One transaction. It is committed only after every record was taken; after any error,
+        never by us. `Fenced` also if it is closed meanwhile; then the next owner finds out whether
+        it was committed."""
         self._under_way = asyncio.ensure_future(self._transact(records, checkpoint))
         try:
             await self._under_way
@@ -261,15 +283,21 @@ class TransactionalPublisher:
                 ) from error
             raise DependencyUnavailable(f"Kafka did not take a slot's releases: {error}") from error
 
-    async def _transact(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]) -> None:
-        offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in checkpoint.items()}
+    async def _transact(
+        self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]
+    ) -> None:
+        offsets = {
+            TopicPartition(*tp): OffsetAndMetadata(offset, note)
+            for tp, (offset, note) in checkpoint.items()
+        }
         await self._producer.begin_transaction()
         await write_batched(self._producer, records)
         await self._producer.send_offsets_to_transaction(offsets, self._group)
         await self._producer.commit_transaction()
 
     async def close(self) -> None:
-        """Disconnect. A transaction under way is aborted by the next owner, or by the broker after its timeout."""
+        """Disconnect. A transaction under way is aborted by the next owner, or by the broker after
+        its timeout."""
         self._closed = True
         if self._under_way is not None:
             self._under_way.cancel()  # a producer that is stopped would never end it
@@ -277,7 +305,8 @@ class TransactionalPublisher:
 
 
 async def _stop(producer: AIOKafkaProducer) -> None:
-    # What it leaves open is ended by the next owner, or by the broker: a failure here changes nothing.
+    # What it leaves open is ended by the next owner, or by the broker: a failure here changes
+    # nothing.
     with suppress(KafkaError, TimeoutError):
         await asyncio.wait_for(producer.stop(), CLOSE_S)
 
@@ -302,12 +331,18 @@ AGAIN_S = 0.1
 
 NotAssigned = errors.IllegalStateError
 
-_NOT_OURS = errors.IllegalGenerationError, NotAssigned, errors.RebalanceInProgressError, errors.UnknownMemberIdError
+_NOT_OURS = (
+    errors.IllegalGenerationError,
+    NotAssigned,
+    errors.RebalanceInProgressError,
+    errors.UnknownMemberIdError,
+)
 """Errors which say that the group was, or is being, formed anew."""
 
 
 class Offsets:
-    """Commits and positions of an app that is running: all that reaches into Faust's consumer from outside of it."""
+    """Commits and positions of an app that is running: all that reaches into Faust's consumer from
+    outside of it."""
 
     def __init__(self, app: faust.App) -> None:
         self._app = app
@@ -319,30 +354,38 @@ class Offsets:
     async def commit(self, offsets: Mapping[TP, CommittedOffset]) -> bool:
         """Commit; False, and nothing committed, if a partition is no longer ours."""
         commits = {
-            TopicPartition(*tp): OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()
+            TopicPartition(*tp): OffsetAndMetadata(offset, metadata)
+            for tp, (offset, metadata) in offsets.items()
         }
-        generation = self._thread._consumer._coordinator.generation  # in which they are ours, if they still are
+        generation = (
+            self._thread._consumer._coordinator.generation
+        )  # in which they are ours, if they still are
         try:
             await self._thread.call_thread(self._commit, commits, generation)
         except _NOT_OURS:
             return False
         return True
 
-    async def _commit(self, commits: Mapping[TopicPartition, OffsetAndMetadata], generation: int) -> None:
+    async def _commit(
+        self, commits: Mapping[TopicPartition, OffsetAndMetadata], generation: int
+    ) -> None:
         """Like the consumer's own commit, but without retries in a later generation of the group.
 
-        In a later generation the partition may belong to another worker whose checkpoint is further on. The broker
-        would still accept our commit: from any member, and from anyone if the group has no members.
+        In a later generation the partition may belong to another worker whose checkpoint is further
+        on. The broker would still accept our commit: from any member, and from anyone if the group
+        has no members.
         """
         consumer = self._thread._consumer
-        subscription, coordinator = consumer._subscription.subscription, consumer._coordinator
+        subscription = consumer._subscription.subscription
+        coordinator = consumer._coordinator
         assignment = subscription and subscription.assignment
         if generation < 0 or not assignment or not commits.keys() <= assignment.tps:
             raise NotAssigned("these partitions are not all assigned")
         while True:
             await coordinator.ensure_coordinator_known()
             async with coordinator._commit_lock:
-                # Looked at under the lock: the group may have been formed anew while we waited for it.
+                # Looked at under the lock: the group may have been formed anew while we waited for
+                # it.
                 if coordinator.generation != generation:
                     raise errors.IllegalGenerationError("the group was formed anew")
                 try:
@@ -354,16 +397,20 @@ class Offsets:
             await asyncio.sleep(AGAIN_S)
 
     async def committed(self, tps: Collection[TP]) -> dict[TP, CommittedOffset]:
-        """The last commit of each partition. It waits until the broker knows: right after its start it does not."""
+        """The last commit of each partition. It waits until the broker knows: right after its start
+        it does not."""
         return await self._thread.call_thread(self._fetch, tps) if tps else {}
 
     async def _fetch(self, tps: Collection[TP]) -> dict[TP, CommittedOffset]:
-        """Like the client's own (aiokafka 0.14), but an error that stands beside all partitions is one.
+        """Like the client's own (aiokafka 0.14), but an error that stands beside all partitions is
+        one.
 
-        A coordinator that is being loaded, after a broker's start, answers with such an error and without partitions.
-        The client takes that for "nothing was ever committed": a shard would begin as if nothing were released yet.
+        A coordinator that is being loaded, after a broker's start, answers with such an error and
+        without partitions. The client takes that for "nothing was ever committed": a shard would
+        begin as if nothing were released yet.
         """
-        coordinator, asked = self._thread._consumer._coordinator, defaultdict[str, list[int]](list)
+        coordinator = self._thread._consumer._coordinator
+        asked = defaultdict[str, list[int]](list)
         for tp in tps:
             asked[tp.topic].append(tp.partition)
         while True:
@@ -388,11 +435,14 @@ class Offsets:
         """The offset of each partition's next record. It may wait for the broker for ever."""
         if not tps:
             return {}
-        found = await self._thread.call_thread(self._thread._consumer.end_offsets, [TopicPartition(*tp) for tp in tps])
+        found = await self._thread.call_thread(
+            self._thread._consumer.end_offsets, [TopicPartition(*tp) for tp in tps]
+        )
         return {tp: found[TopicPartition(*tp)] for tp in tps}
 
     async def is_read(self, tp: TP, next_offset: int) -> bool:
-        """Whether it is ours and all that it has now was fetched, handed over and read, up to `next_offset`.
+        """Whether it is ours and all that it has now was fetched, handed over and read, up to
+        `next_offset`.
 
         Lost if it ends before that.
         """
@@ -410,13 +460,20 @@ class Offsets:
         return bool(position >= ends[asked])
 
     def unread(self, next_offsets: Mapping[TP, int]) -> int:
-        """How many offsets are left from these on, as of the last fetch of each partition. The broker is not asked."""
+        """How many offsets are left from these on, as of the last fetch of each partition. The
+        broker is not asked."""
         if not next_offsets:  # nor is there a consumer, perhaps
             return 0
         subscription = self._thread._consumer._subscription.subscription
         assignment = subscription and subscription.assignment
-        states = [(assignment.state_value(tp), offset) for tp, offset in next_offsets.items()] if assignment else []
-        return sum(max(0, (state.highwater or 0) - offset) for state, offset in states if state is not None)
+        states = (
+            [(assignment.state_value(tp), offset) for tp, offset in next_offsets.items()]
+            if assignment
+            else []
+        )
+        return sum(
+            max(0, (state.highwater or 0) - offset) for state, offset in states if state is not None
+        )
 
     async def seek(self) -> None:
         consumer: Any = self._app.consumer
@@ -432,7 +489,8 @@ class Offsets:
         await self._thread.call_thread(ask)
 
     async def all_read(self, next_offsets: Mapping[TP, int]) -> bool:
-        """Whether the group has us, no rebalance is under way, these are all that is ours, and `is_read` holds of each.
+        """Whether the group has us, no rebalance is under way, these are all that is ours, and
+        `is_read` holds of each.
 
         It may wait for the broker for ever.
         """
@@ -452,14 +510,18 @@ class Offsets:
         return len(self._thread._consumer.partitions_for_topic(topic) or ())
 
     async def partitions_now(self, topic: str) -> int:
-        """How many partitions the broker says that the topic has. It may wait for the broker for ever."""
+        """How many partitions the broker says that the topic has. It may wait for the broker for
+        ever."""
         cluster = await self._thread.call_thread(self._thread._consumer._client.fetch_all_metadata)
         return len(cluster.partitions_for_topic(topic) or ())
 
     async def partitions(self, topic: str, before: int) -> int:
-        """How many partitions the topic has. ConfigError if it had more `before`: a slot would wait for all of them."""
+        """How many partitions the topic has. ConfigError if it had more `before`: a slot would wait
+        for all of them."""
         consumer = self._thread._consumer
-        await self._thread.call_thread(consumer._client.force_metadata_update)  # others may know of more than we do
+        await self._thread.call_thread(
+            consumer._client.force_metadata_update
+        )  # others may know of more than we do
         found = len(consumer.partitions_for_topic(topic) or ())
         if found < max(1, before):
             raise ConfigError(
@@ -501,32 +563,45 @@ SECONDS_MAX = 30.0
 
 
 def read_topic(kafka: KafkaSection, topic: Topic, latest: int | None = None) -> list[Any]:
-    """The committed records of a topic, in order within each partition; with `latest`, only the last ones of each.
+    """The committed records of a topic, in order within each partition; with `latest`, only the
+    last ones of each.
 
-    Raises DependencyUnavailable if the broker does not answer, or stops answering, or has no such topic.
+    Raises DependencyUnavailable if the broker does not answer, or stops answering, or has no such
+    topic.
     """
     there = replace(topic, partitions=partitions_of(kafka, topic.name))
     try:
         return asyncio.run(asyncio.wait_for(records_of(kafka, there, latest), SECONDS_MAX))
     except (KafkaError, TimeoutError) as error:
-        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {str(error) or 'no answer'}") from error
+        raise DependencyUnavailable(
+            f"Kafka at {kafka.bootstrap}: {str(error) or 'no answer'}"
+        ) from error
 
 
 async def records_of(kafka: KafkaSection, topic: Topic, latest: int | None = None) -> list[Any]:
-    """The same, of a topic that has these partitions, for as long as it takes; raises what the client raises."""
-    consumer = AIOKafkaConsumer(**client_options(kafka), enable_auto_commit=False, isolation_level="read_committed")
+    """The same, of a topic that has these partitions, for as long as it takes; raises what the
+    client raises."""
+    consumer = AIOKafkaConsumer(
+        **client_options(kafka), enable_auto_commit=False, isolation_level="read_committed"
+    )
     try:
         await consumer.start()
         partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         consumer.assign(partitions)
-        first, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        first = await consumer.beginning_offsets(partitions)
+        ends = await consumer.end_offsets(partitions)
         for partition in partitions:
             consumer.seek(
-                partition, first[partition] if latest is None else max(first[partition], ends[partition] - latest)
+                partition,
+                first[partition]
+                if latest is None
+                else max(first[partition], ends[partition] - latest),
             )
         records = []
         # By position, not by a count of records: the ends of transactions take offsets, too.
-        while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
+        while any(
+            [await consumer.position(partition) < ends[partition] for partition in partitions]
+        ):
             for some in (await consumer.getmany(timeout_ms=200)).values():
                 records += some
         return records
@@ -539,35 +614,44 @@ class _Registration(msgspec.Struct, frozen=True):
     partitions: int = 0  # of the pings; 0: an older version wrote it
 
 
-async def register(kafka: KafkaSection, topic: Topic, binding: LedgerIdentity, producer: Producer) -> None:
-    """Work on this ledger from now on. PrivacyRefused if the deployment works on another one, ConfigError if it began
-    with another number of partitions, DependencyUnavailable if the broker does not tell.
+async def register(
+    kafka: KafkaSection, topic: Topic, binding: LedgerIdentity, producer: Producer
+) -> None:
+    """Work on this ledger from now on. PrivacyRefused if the deployment works on another one,
+    ConfigError if it began with another number of partitions, DependencyUnavailable if the broker
+    does not tell.
     """
     first = await _first(kafka, topic)
     if first is None:
         ours = _Registration(binding.text, kafka.partitions)
         await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(ours), partition=0)])
         first = await _first(kafka, topic)
-    binding.require(first.ledger if first else None, f"the deployment ({topic.name} at {kafka.bootstrap})")
+    binding.require(
+        first.ledger if first else None, f"the deployment ({topic.name} at {kafka.bootstrap})"
+    )
     if first and first.partitions not in (0, kafka.partitions):
         raise ConfigError(raised("kafka.partitions", kafka.partitions, first.partitions))
 
 
 def registered(kafka: KafkaSection, topic: Topic) -> LedgerIdentity | None:
-    """On what the deployment works, None if no worker has claimed anything. Raises as `read_topic`, and PrivacyRefused
-    for a claim that cannot be read."""
+    """On what the deployment works, None if no worker has claimed anything. Raises as `read_topic`,
+    and PrivacyRefused for a claim that cannot be read."""
     first = _said(read_topic(kafka, topic))
     try:
         return None if first is None else LedgerIdentity.read(first.ledger)
     except ValueError as error:
-        raise PrivacyRefused(f"{topic.name}: expected a claim of a ledger in its first record: {error}") from error
+        raise PrivacyRefused(
+            f"{topic.name}: expected a claim of a ledger in its first record: {error}"
+        ) from error
 
 
 async def _first(kafka: KafkaSection, topic: Topic) -> _Registration | None:
     try:
         records = await asyncio.wait_for(records_of(kafka, topic), SECONDS_MAX)
     except (KafkaError, TimeoutError) as error:
-        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {topic.name}: {str(error) or 'no answer'}") from error
+        raise DependencyUnavailable(
+            f"Kafka at {kafka.bootstrap}: {topic.name}: {str(error) or 'no answer'}"
+        ) from error
     return _said(records)
 
 

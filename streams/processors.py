@@ -1,4 +1,5 @@
-"""The two processors of a worker, of source partitions and of shards: each carries out a protocol without I/O."""
+"""The two processors of a worker, of source partitions and of shards: each carries out a protocol
+without I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from faust.types import TP
 
 from streams.kafka import CommittedOffset, Headers, Offsets, OutgoingRecord, Producer, shortened
 from streams.records import query_records, release_records, smoothed_records, withdrawal_records
-from streams.topics import OTHER_QUERIES, LedgerIdentity, Topics, mark_header, mark_in, other_version
+from streams.topics import (
+    OTHER_QUERIES,
+    LedgerIdentity,
+    Topics,
+    mark_header,
+    mark_in,
+    other_version,
+)
 from udp_stream.errors import ConfigError, DataLoss, Fenced
 from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.ledger.port import Ledger, Mark
@@ -42,7 +50,14 @@ from udp_stream.release.events import (
     report_to,
     slot_published,
 )
-from udp_stream.release.pipeline import RecordedSlot, factors_once, record_city, record_slot, slot_norms, slot_sums
+from udp_stream.release.pipeline import (
+    RecordedSlot,
+    factors_once,
+    record_city,
+    record_slot,
+    slot_norms,
+    slot_sums,
+)
 from udp_stream.release.query_pipeline import QuerySet, report_answers
 from udp_stream.release.record import decode, kind_of, moment_of
 from udp_stream.release.withdrawal import unpublished_withdrawals
@@ -50,15 +65,28 @@ from udp_stream.runtime import log_clock_ahead
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle import wire
 from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import PLANNER, SendChunks, SendRefused, SourceProtocol, decode_message, encode_message
+from udp_stream.shuffle.wire import (
+    PLANNER,
+    SendChunks,
+    SendRefused,
+    SourceProtocol,
+    decode_message,
+    encode_message,
+)
 from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.slots import FeedCheck, ReadingRules, RefusedMessage, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import (
+    FeedCheck,
+    ReadingRules,
+    RefusedMessage,
+    SourceCheckpoint,
+    SourceReader,
+)
 from udp_stream.windows.tables import SlotCounts, tabulate
 
 
 class ProcessorContext(NamedTuple):
-    """What both processors of a worker work with. `queries` are those that are asked, if any are. Clocks of the
-    log that are ahead of `back_to_ms` go back."""
+    """What both processors of a worker work with. `queries` are those that are asked, if any are.
+    Clocks of the log that are ahead of `back_to_ms` go back."""
 
     topics: Topics
     offsets: Offsets
@@ -72,8 +100,8 @@ class ProcessorContext(NamedTuple):
 
 @dataclass(slots=True)
 class Assignment:
-    """A partition in the hands of this worker: its protocol, the last checkpoint that was committed, and what has to be
-    acknowledged before the next one is."""
+    """A partition in the hands of this worker: its protocol, the last checkpoint that was
+    committed, and what has to be acknowledged before the next one is."""
 
     partition: int
     protocol: Any
@@ -85,7 +113,8 @@ A = TypeVar("A", bound=Assignment)
 
 
 class PartitionStart(NamedTuple):
-    """A partition that becomes ours: its last commit, the first offset that is left, and that of its next record."""
+    """A partition that becomes ours: its last commit, the first offset that is left, and that of
+    its next record."""
 
     tp: TP
     committed: CommittedOffset
@@ -94,11 +123,13 @@ class PartitionStart(NamedTuple):
 
 
 class Partitions(ABC, Generic[A]):
-    """The partitions of one topic that are assigned to this worker, each with a protocol that says what is due.
+    """The partitions of one topic that are assigned to this worker, each with a protocol that says
+    what is due.
 
-    A consumer whose next record is gone goes on with the first that is left, and says nothing: so the beginning of a
-    partition is looked at when it becomes ours, and at every gap. Its end is looked at when it becomes ours: behind a
-    lost end new records would pass for read. With `accept_loss` reading goes on from the first record that is left.
+    A consumer whose next record is gone goes on with the first that is left, and says nothing: so
+    the beginning of a partition is looked at when it becomes ours, and at every gap. Its end is
+    looked at when it becomes ours: behind a lost end new records would pass for read. With
+    `accept_loss` reading goes on from the first record that is left.
     """
 
     lost: str
@@ -106,18 +137,24 @@ class Partitions(ABC, Generic[A]):
 
     def __init__(self, topic: str, common: ProcessorContext) -> None:
         self._topic, self._topics, self._offsets, self._producer, self._binding = topic, *common[:4]
-        self._accept_loss, self._queries = common.accept_loss, common.queries
+        self._accept_loss = common.accept_loss
+        self._queries = common.queries
         self._back_to_ms = common.back_to_ms
         self._asked = "" if self._queries is None else self._queries.digest
         self._periods = None if self._queries is None else self._queries.periods
         self._report = report_to(*common.observers)
         self._assignments: dict[int, A] = {}
-        self._revocations, self._committing, self._goes_back = 0, asyncio.Lock(), False
+        self._revocations = 0
+        self._committing = asyncio.Lock()
+        self._goes_back = False
         self._headers: Headers = [self._binding.header]  # of messages between workers
         self.done = 0  # steps, for the watchdog: one batch may hold many slots, and nothing is read meanwhile
 
     def next_offsets(self) -> dict[TP, int]:
-        return {TP(self._topic, of): assigned.protocol.next_offset for of, assigned in self._assignments.items()}
+        return {
+            TP(self._topic, of): assigned.protocol.next_offset
+            for of, assigned in self._assignments.items()
+        }
 
     def revoke(self) -> None:
         self._revocations += 1
@@ -126,16 +163,20 @@ class Partitions(ABC, Generic[A]):
         self._assignments = {}
 
     async def assign(self, tps: set[TP]) -> None:
-        """These partitions are ours, unless they are revoked meanwhile: fence off their former owners, and only then
-        read the checkpoints."""
+        """These partitions are ours, unless they are revoked meanwhile: fence off their former
+        owners, and only then read the checkpoints."""
         self.revoke()
-        revocations, self._goes_back = self._revocations, False
+        revocations = self._revocations
+        self._goes_back = False
         assignments: dict[int, A] = {}
         async with self._fenced(tps) as resume:
-            committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+            committed = await self._offsets.committed(tps)
+            first = await self._offsets.first(tps)
             ends = await self._offsets.ends(tps)
             for tp in tps:
-                assignments[tp.partition] = await resume(PartitionStart(tp, committed[tp], first[tp], ends[tp]))
+                assignments[tp.partition] = await resume(
+                    PartitionStart(tp, committed[tp], first[tp], ends[tp])
+                )
             if revocations == self._revocations:
                 self._assignments = assignments
         if self._goes_back and revocations == self._revocations:
@@ -147,14 +188,18 @@ class Partitions(ABC, Generic[A]):
         if (assigned := self._assignments.get(of)) is None:
             return
         next_offset = assigned.protocol.next_offset
-        # The broker is asked only where there is a gap. There may be one without a loss: offsets need not be dense.
+        # The broker is asked only where there is a gap. There may be one without a loss: offsets
+        # need not be dense.
         if records[0].offset > next_offset and not self._accept_loss:
             tp = TP(records[0].topic, of)
             self._require(tp, (await self._offsets.first({tp}))[tp], next_offset)
         self._read(assigned, records)
         commit_is_due = False
         try:
-            while self._assignments.get(of) is assigned and (step := assigned.protocol.next()) is not None:
+            while (
+                self._assignments.get(of) is assigned
+                and (step := assigned.protocol.next()) is not None
+            ):
                 commit_is_due = await self._carry_out(assigned, step) or commit_is_due
                 self.done += 1
         except Fenced:  # its owner does the same, though the group has not said so yet
@@ -168,7 +213,8 @@ class Partitions(ABC, Generic[A]):
     async def commit(self) -> None:
         """Commit the checkpoints that have moved, if everything before them is on the broker.
 
-        It runs to its end even if its caller is cancelled: until then nothing else may move a checkpoint.
+        It runs to its end even if its caller is cancelled: until then nothing else may move a
+        checkpoint.
         """
         await asyncio.shield(self._commit())
 
@@ -177,10 +223,13 @@ class Partitions(ABC, Generic[A]):
             moved = [
                 (assigned, to)
                 for assigned in self._assignments.values()
-                if assigned.protocol.may_commit and (to := assigned.protocol.checkpoint()) != assigned.committed
+                if assigned.protocol.may_commit
+                and (to := assigned.protocol.checkpoint()) != assigned.committed
             ]
             # A list of its own: more may be sent while we wait.
-            for sending in [sending for assigned, _ in moved for sending in assigned.unacknowledged]:
+            for sending in [
+                sending for assigned, _ in moved for sending in assigned.unacknowledged
+            ]:
                 await sending
             if moved and await self._offsets.commit(self._commits(moved)):
                 for assigned, to in moved:
@@ -188,7 +237,9 @@ class Partitions(ABC, Generic[A]):
 
     def _commits(self, moved: Sequence[tuple[A, Any]]) -> dict[TP, CommittedOffset]:
         return {
-            TP(self._topic, assigned.partition): CommittedOffset(to.offset, self._metadata(assigned, to))
+            TP(self._topic, assigned.partition): CommittedOffset(
+                to.offset, self._metadata(assigned, to)
+            )
             for assigned, to in moved
         }
 
@@ -196,7 +247,8 @@ class Partitions(ABC, Generic[A]):
         return self._assignments.get(assigned.partition) is assigned
 
     async def _send(self, messages: Sequence[tuple[int, Any]]) -> None:
-        name, headers = self._topics.parts.name, self._headers
+        name = self._topics.parts.name
+        headers = self._headers
         await self._producer.write(
             OutgoingRecord(name, encode_message(message), headers=headers, partition=partition)
             for partition, message in messages
@@ -211,8 +263,9 @@ class Partitions(ABC, Generic[A]):
             )
 
     def _restart_offset(self, place: PartitionStart, read_to: int) -> int | None:
-        """Where to read the partition again if it ends before what was read of it: at its first record, as the consumer
-        does. None if it has all from the commit on. Lost unless `accept_loss`."""
+        """Where to read the partition again if it ends before what was read of it: at its first
+        record, as the consumer does. None if it has all from the commit on. Lost unless
+        `accept_loss`."""
         self._require(place.tp, place.first, place.committed.offset)
         if place.end >= read_to:
             return None
@@ -222,7 +275,9 @@ class Partitions(ABC, Generic[A]):
         return place.first
 
     @abstractmethod
-    def _fenced(self, tps: set[TP]) -> AbstractAsyncContextManager[Callable[[PartitionStart], Awaitable[A]]]:
+    def _fenced(
+        self, tps: set[TP]
+    ) -> AbstractAsyncContextManager[Callable[[PartitionStart], Awaitable[A]]]:
         """Fence off former owners; what it yields resumes a partition from its checkpoint."""
 
     @abstractmethod
@@ -243,8 +298,8 @@ class Partitions(ABC, Generic[A]):
 
 # --- the source processor: a reader for each of our source partitions ---
 #
-# Chunks and refusals are on all replicas before the checkpoint behind them is committed. After a crash or a rebalance
-# in between the next reader sends the same again, under the same ids.
+# Chunks and refusals are on all replicas before the checkpoint behind them is committed. After a
+# crash or a rebalance in between the next reader sends the same again, under the same ids.
 
 LOG_APPEND_TIME = 1
 REJECTED_BYTES_MAX = 2**20 - 2**14
@@ -256,8 +311,8 @@ UNDER_WAY_MAX = 16
 
 
 TICK = "udp-stream-tick"
-"""The header of a record without a ping. Its value is its writer's time, Unix ms. The earlier one counts, that or the
-broker's append time: the clock of one of them may be wrong."""
+"""The header of a record without a ping. Its value is its writer's time, Unix ms. The earlier one
+counts, that or the broker's append time: the clock of one of them may be wrong."""
 
 ERROR = "udp-stream.errors"
 
@@ -293,24 +348,31 @@ class SourceProcessor(Partitions[_Source]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(common.topics.pings.name, common)
-        self._rules, self._idle_s, self._check, self._clock = rules, idle_s, check, clock
+        self._rules = rules
+        self._idle_s = idle_s
+        self._check = check
+        self._clock = clock
 
     @asynccontextmanager
-    async def _fenced(self, _tps: set[TP]) -> AsyncIterator[Callable[[PartitionStart], Awaitable[_Source]]]:
+    async def _fenced(
+        self, _tps: set[TP]
+    ) -> AsyncIterator[Callable[[PartitionStart], Awaitable[_Source]]]:
         """Nothing keeps a former owner from sending: it sends the same chunks, under the same ids."""
         yield self._resume
 
     async def _resume(self, place: PartitionStart) -> _Source:
         start, asked_before = self._start(place)
-        reader, shards, of = SourceReader(self._rules, start), self._topics.parts.partitions, place.tp.partition
+        reader = SourceReader(self._rules, start)
+        shards = self._topics.parts.partitions
+        of = place.tp.partition
         protocol = SourceProtocol(of, shards, reader, self._periods, self._asked, asked_before)
         return _Source(of, protocol, self._clock())
 
     def _start(self, place: PartitionStart) -> tuple[SourceCheckpoint, str]:
         """Where to resume, and for which queries moments were sent up to there.
 
-        The watermark stays, also where a log is read again: what is closed may not be counted again. What is refused
-        from now on is rejected.
+        The watermark stays, also where a log is read again: what is closed may not be counted
+        again. What is refused from now on is rejected.
         """
         tp, committed, first, end = place
         if committed.offset < 0:
@@ -320,10 +382,16 @@ class SourceProcessor(Partitions[_Source]):
         except msgspec.DecodeError as error:
             raise other_version(f"the last commit of {tp.topic}[{tp.partition}]") from error
         if committed.metadata:
-            self._binding.require(metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
-        offset, rejected_through = max(first, committed.offset), metadata.rejected_through
-        if (again := self._restart_offset(place, max(committed.offset, rejected_through))) is not None:
-            offset, rejected_through = again, min(rejected_through, end)
+            self._binding.require(
+                metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]"
+            )
+        offset = max(first, committed.offset)
+        rejected_through = metadata.rejected_through
+        if (
+            again := self._restart_offset(place, max(committed.offset, rejected_through))
+        ) is not None:
+            offset = again
+            rejected_through = min(rejected_through, end)
         watermark = metadata.watermark
         if self._back_to_ms is not None and watermark is not None:
             ahead_ms = self._rules.through_at(watermark) - self._back_to_ms()
@@ -336,11 +404,14 @@ class SourceProcessor(Partitions[_Source]):
 
     def _read(self, assigned: _Source, records: Sequence[Any]) -> None:
         if records[0].timestamp_type != LOG_APPEND_TIME:
-            raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
+            raise ConfigError(
+                f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime"
+            )
         messages, places = columns_of(records)
         result = assigned.protocol.read(messages, places)
         self._check(messages, result)
-        # What is refused moves no clock: who sends nothing else would hold up the slots of all partitions.
+        # What is refused moves no clock: who sends nothing else would hold up the slots of all
+        # partitions.
         if result.pings or places.tick.any():
             assigned.active_s = self._clock()
         self._report(batch_read(result))
@@ -358,10 +429,13 @@ class SourceProcessor(Partitions[_Source]):
         # Those that are done are awaited, too: so an error among them is raised here.
         while len(under_way) >= UNDER_WAY_MAX or (under_way and under_way[0].done()):
             await under_way.popleft()
-        target, place = self._topics.rejected.name, (self._topic, assigned.partition)
+        target = self._topics.rejected.name
+        place = (self._topic, assigned.partition)
         sent = await self._producer.send(
             OutgoingRecord(
-                target, one.original[:REJECTED_BYTES_MAX], headers=rejected_headers(one.refusal, *place, one.offset)
+                target,
+                one.original[:REJECTED_BYTES_MAX],
+                headers=rejected_headers(one.refusal, *place, one.offset),
             )
             for one in refused
         )
@@ -379,17 +453,20 @@ class SourceProcessor(Partitions[_Source]):
 
     def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:
         known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms
-        return msgspec.json.encode(_SourceMetadata(*known, assigned.protocol.asked, to.gaps)).decode()
+        return msgspec.json.encode(
+            _SourceMetadata(*known, assigned.protocol.asked, to.gaps)
+        ).decode()
 
     def ahead_ms(self, wall_ms: int) -> int:
-        """How far slots are closed ahead of this time, on any of our partitions; 0 or less if none is."""
+        """How far slots are closed ahead of this time, on any of our partitions; 0 or less if none
+        is."""
         readers = [assigned.protocol.reader for assigned in self._assignments.values()]
         return max((reader.ahead_ms(wall_ms) for reader in readers), default=0)
 
     async def tick(self, wall_ms: int) -> None:
-        """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.
-        Silent is one from which no ping was accepted for `idle_s`. By the wall, whatever comes and is unread: who
-        sends much would hold up the slots of all.
+        """Append a tick record to each partition that is silent and read to its end, if the time
+        alone closes a slot. Silent is one from which no ping was accepted for `idle_s`. By the
+        wall, whatever comes and is unread: who sends much would hold up the slots of all.
 
         The decision is then in the log, at the same offset for every reader.
         """
@@ -403,14 +480,18 @@ class SourceProcessor(Partitions[_Source]):
             )
             # A rebalance may have come while the broker was asked.
             if is_read and self._is_ours(assigned):
-                # Before the write: the tick may be read before the write returns, and reading resets this.
+                # Before the write: the tick may be read before the write returns, and reading
+                # resets this.
                 assigned.protocol.ticked()
-                record = OutgoingRecord(self._topic, b"%d" % wall_ms, headers=[(TICK, b"1")], partition=partition)
+                record = OutgoingRecord(
+                    self._topic, b"%d" % wall_ms, headers=[(TICK, b"1")], partition=partition
+                )
                 await self._producer.write([record])
 
 
 def rejected_headers(refusal: Refusal, topic: str, partition: int, offset: int) -> Headers:
-    """Where a refused message was and why it was refused; a refusal that is sent twice has the same `id`."""
+    """Where a refused message was and why it was refused; a refusal that is sent twice has the same
+    `id`."""
     attributes = {
         f"{ERROR}.id": f"{topic}-{partition}-{offset}-{refusal.position}",
         f"{ERROR}.reason": str(refusal.reason),
@@ -445,7 +526,8 @@ def is_tick(headers: Sequence[tuple[str, bytes]]) -> bool:
 def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
     """The messages of the consumer's records, and their places; ticks have no message."""
     tick = [bool(one.headers) and is_tick(one.headers) for one in records]
-    values, times_ms = [one.value or b"" for one in records], [one.timestamp for one in records]
+    values = [one.value or b"" for one in records]
+    times_ms = [one.timestamp for one in records]
     for at in np.flatnonzero(tick).tolist():
         if values[at].isdigit():  # earlier versions wrote `{}`
             times_ms[at] = min(times_ms[at], int(values[at]))
@@ -460,15 +542,18 @@ def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
 
 # --- the shard processor: the protocol of each of our shards, and on partition 0 of the planner, over Kafka ---
 #
-# Releases are published, and with them or after them the checkpoint moves past the slot (`Publisher`); then the ledger
-# is informed, by the next owner of the shard if a worker dies before that. Checkpoints are committed one after the
-# other: one that arrived late would undo what was published meanwhile.
+# Releases are published, and with them or after them the checkpoint moves past the slot
+# (`Publisher`); then the ledger is informed, by the next owner of the shard if a worker dies before
+# that. Checkpoints are committed one after the other: one that arrived late would undo what was
+# published meanwhile.
 #
-# The planner charges under the fence of partition 0, shards record under their own: the ledger serves the worker that
-# was assigned a shard last. What the planner learns from releases, it learns anew whenever partition 0 is assigned.
+# The planner charges under the fence of partition 0, shards record under their own: the ledger
+# serves the worker that was assigned a shard last. What the planner learns from releases, it learns
+# anew whenever partition 0 is assigned.
 #
-# Brokers take 4096 bytes of a commit's metadata, so it is packed and compressed: 2.9 kB for 256 sources and 256 shards.
-# What sources have closed of moments is written as the distance from what they have closed of slots.
+# Brokers take 4096 bytes of a commit's metadata, so it is packed and compressed: 2.9 kB for 256
+# sources and 256 shards. What sources have closed of moments is written as the distance from what
+# they have closed of slots.
 
 
 class _ShardMetadata(msgspec.Struct, frozen=True, array_like=True):
@@ -480,7 +565,8 @@ class _ShardMetadata(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardCommit(NamedTuple):
-    """A commit's metadata; `binding` is the text of a `LedgerIdentity`, None if the offsets were set by hand."""
+    """A commit's metadata; `binding` is the text of a `LedgerIdentity`, None if the offsets were
+    set by hand."""
 
     checkpoint: ShardCheckpoint
     binding: str | None
@@ -495,24 +581,33 @@ def encode_checkpoint(checkpoint: ShardCheckpoint, binding: str, mark: Mark | No
 
 
 def decode_checkpoint(metadata: str, offset: int, name: str = "the commit") -> ShardCommit:
-    """Undo `encode_checkpoint`. Offsets that were set by hand come without metadata. ConfigError, which names the
-    commit, for anything else."""
+    """Undo `encode_checkpoint`. Offsets that were set by hand come without metadata. ConfigError,
+    which names the commit, for anything else."""
     if not metadata:
         return ShardCommit(ShardCheckpoint.at(offset), None, None)
     try:
-        found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_ShardMetadata)
+        found = msgspec.msgpack.decode(
+            zlib.decompress(base64.b64decode(metadata)), type=_ShardMetadata
+        )
     except (ValueError, zlib.error, msgspec.DecodeError) as error:
         raise other_version(name) from error
-    checkpoint = ShardCheckpoint(found.shard, found.planner, _shifted(found.moments, found.shard, 1))
+    checkpoint = ShardCheckpoint(
+        found.shard, found.planner, _shifted(found.moments, found.shard, 1)
+    )
     return ShardCommit(checkpoint, found.binding, found.mark)
 
 
-def _shifted(moments: BarrierCheckpoint | None, shard: BarrierCheckpoint, sign: int) -> BarrierCheckpoint | None:
-    """The times up to which sources have closed moments, plus or minus those for slots, where there are any."""
+def _shifted(
+    moments: BarrierCheckpoint | None, shard: BarrierCheckpoint, sign: int
+) -> BarrierCheckpoint | None:
+    """The times up to which sources have closed moments, plus or minus those for slots, where there
+    are any."""
     if moments is None:
         return None
     others = (*shard.through_ms, *[0] * len(moments.through_ms))
-    through_ms = tuple(ms + sign * other for ms, other in zip(moments.through_ms, others, strict=False))
+    through_ms = tuple(
+        ms + sign * other for ms, other in zip(moments.through_ms, others, strict=False)
+    )
     return BarrierCheckpoint(moments.offset, through_ms, moments.done_ms)
 
 
@@ -539,8 +634,11 @@ def fenced_for(ledger: Ledger, shard: str) -> Ledger:
 class Publisher(Protocol):
     """Publishes the slots of one shard while the shard is ours."""
 
-    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]) -> None:
-        """Return when readers can read the records and the checkpoint is committed. `Fenced`: the shard is not ours."""
+    async def publish(
+        self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]
+    ) -> None:
+        """Return when readers can read the records and the checkpoint is committed. `Fenced`: the
+        shard is not ours."""
 
     async def close(self) -> None:
         """Disconnect; what was not published stays unpublished."""
@@ -552,8 +650,11 @@ class AtLeastOncePublisher(NamedTuple):
     producer: Producer
     offsets: Offsets
 
-    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]) -> None:
-        """The checkpoint of a shard that is not ours is not committed: its owner writes the same records again."""
+    async def publish(
+        self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]
+    ) -> None:
+        """The checkpoint of a shard that is not ours is not committed: its owner writes the same
+        records again."""
         await self.producer.write(records)
         await self.offsets.commit(checkpoint)
 
@@ -563,7 +664,8 @@ class AtLeastOncePublisher(NamedTuple):
 
 @dataclass(slots=True)
 class ShardAssignment(Assignment):
-    """One of our shards: its protocol, its fenced ledger, how it publishes, and what it releases with."""
+    """One of our shards: its protocol, its fenced ledger, how it publishes, and what it releases
+    with."""
 
     protocol: ShardProtocol
     ledger: Ledger
@@ -589,12 +691,17 @@ class ShardProcessor(Partitions[ShardAssignment]):
         thread: ThreadPoolExecutor,
         publisher_of: Callable[[TP], Awaitable[Publisher]] | None = None,
     ) -> None:
-        """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases are at least once."""
+        """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases
+        are at least once."""
         super().__init__(common.topics.parts.name, common)
-        self._context, self._ledger, self._thread = context, ledger, thread
+        self._context = context
+        self._ledger = ledger
+        self._thread = thread
         self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
         self._mark: Mark | None = None
-        self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
+        self._last_plan: SlotPlan | None = (
+            None  # our own planner has priced most HATs that we release
+        )
         self._closing: set[asyncio.Future[None]] = set()
         self._work: Mapping[type, Callable[[ShardAssignment, Any], Awaitable[None]]] = {
             steps.SendMessages: self._send_all,
@@ -625,9 +732,14 @@ class ShardProcessor(Partitions[ShardAssignment]):
         return AtLeastOncePublisher(self._producer, self._offsets)
 
     @asynccontextmanager
-    async def _fenced(self, tps: set[TP]) -> AsyncIterator[Callable[[PartitionStart], Awaitable[ShardAssignment]]]:
-        """A publisher for each partition; those of partitions that do not become ours are closed at the end."""
-        publishers = dict(zip(tps, await asyncio.gather(*map(self._publisher_of, tps)), strict=True))
+    async def _fenced(
+        self, tps: set[TP]
+    ) -> AsyncIterator[Callable[[PartitionStart], Awaitable[ShardAssignment]]]:
+        """A publisher for each partition; those of partitions that do not become ours are closed at
+        the end."""
+        publishers = dict(
+            zip(tps, await asyncio.gather(*map(self._publisher_of, tps)), strict=True)
+        )
         try:
             yield lambda place: self._resume(place, publishers[place.tp])
         finally:
@@ -638,31 +750,44 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     async def _resume(self, place: PartitionStart, publisher: Publisher) -> ShardAssignment:
         """The ledger is informed of what the former owner published."""
-        tp, start = place.tp, await self._start(place)
-        shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
-        sources, context = await self._offsets.partitions(self._topics.pings.name, known), self._context
+        tp = place.tp
+        start = await self._start(place)
+        shards = self._topics.parts.partitions
+        known = len(start.shard.through_ms)
+        sources = await self._offsets.partitions(self._topics.pings.name, known)
+        context = self._context
         follows = context.policy.forecasts or context.add_remove is not None
         given = self._accept_loss, follows, self._periods is not None, self._asked
         protocol = ShardProtocol(tp.partition, shards, sources, start, *given)
-        ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
+        ledger = await self._in_thread(
+            partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}")
+        )
         through = protocol.done_ms, protocol.answered_ms
-        await self._in_thread(partial(settle, self._ledger, tp.partition, shards, *through, self._periods))
-        if isinstance(step := protocol.next(), steps.SendMessages):  # of the former owner, who may have died on it
+        await self._in_thread(
+            partial(settle, self._ledger, tp.partition, shards, *through, self._periods)
+        )
+        if isinstance(
+            step := protocol.next(), steps.SendMessages
+        ):  # of the former owner, who may have died on it
             await self._send(step.messages)
             protocol.sent(step)
         context = with_forecaster(context) if follows and tp.partition == PLANNER else context
         return ShardAssignment(tp.partition, protocol, ledger, publisher, context, place.end)
 
     async def _start(self, place: PartitionStart) -> ShardCheckpoint:
-        """Where to resume. PrivacyRefused if the last worker used another ledger, or if ours is older than its mark."""
-        tp, committed = place.tp, place.committed
+        """Where to resume. PrivacyRefused if the last worker used another ledger, or if ours is
+        older than its mark."""
+        tp = place.tp
+        committed = place.committed
         if committed.offset < 0:
             return ShardCheckpoint.at(place.first)
         found = decode_checkpoint(
             committed.metadata, committed.offset, f"the last commit of {tp.topic}[{tp.partition}]"
         )
         if found.binding is not None:
-            self._binding.require(found.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
+            self._binding.require(
+                found.binding, f"the worker that last committed {tp.topic}[{tp.partition}]"
+            )
         if found.mark is not None:
             await self._in_thread(partial(self._ledger.compare, found.mark))
             self._remember_mark(found.mark)
@@ -676,8 +801,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
             self._mark, self._headers = mark, [self._binding.header, *mark_header(mark)]
 
     def _read(self, assigned: ShardAssignment, records: Sequence[Any]) -> None:
-        """Add the records. ConfigError if another version wrote one, or if its writer, who is running, asks other
-        queries."""
+        """Add the records. ConfigError if another version wrote one, or if its writer, who is
+        running, asks other queries."""
         for one in records:
             where = f"{one.topic}[{one.partition}] at {one.offset}"
             self._binding.require_in(one.headers, f"the writer of {where}")
@@ -686,10 +811,16 @@ class ShardProcessor(Partitions[ShardAssignment]):
             try:
                 message = decode_message(one.value)
             except msgspec.DecodeError as error:
-                raise other_version(f"the message at {one.topic}[{one.partition}], offset {one.offset},") from error
+                raise other_version(
+                    f"the message at {one.topic}[{one.partition}], offset {one.offset},"
+                ) from error
             # Without `asked` it is no other configuration: it tells up to when moments are lost.
             is_running = one.offset >= assigned.begun
-            if is_running and isinstance(message, wire.PositionsEnd) and message.asked not in ("", self._asked):
+            if (
+                is_running
+                and isinstance(message, wire.PositionsEnd)
+                and message.asked not in ("", self._asked)
+            ):
                 raise ConfigError(f"the writer of {where} {OTHER_QUERIES}")
             assigned.protocol.add(one.offset, message)
 
@@ -718,21 +849,40 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     async def _learn(self, assigned: ShardAssignment, step: steps.LearnSlot) -> None:
         smoothed = partial(assigned.context.smoothed, (step.start, step.end_ms), assigned.ledger)
-        # An older copy of the ledger lacks releases: what was not learnt from it would never be said.
+        # An older copy of the ledger lacks releases: what was not learnt from it would never be
+        # said.
         records = smoothed_records(self._topics, await self._compared(assigned, smoothed))
         protocol = assigned.protocol
-        await self._publish(assigned, records, None, partial(protocol.publishing, step), partial(protocol.learnt, step))
+        await self._publish(
+            assigned,
+            records,
+            None,
+            partial(protocol.publishing, step),
+            partial(protocol.learnt, step),
+        )
 
     async def _measure(self, assigned: ShardAssignment, step: steps.MeasureNorms) -> None:
-        """How far the slot's plates are from their forecasts, and its part of the sums over the whole city. Secret."""
-        of_slot, context = (step.counts, step.values, step.plan), assigned.context
-        measured = lambda: (slot_norms(*of_slot, context.policy), slot_sums(context.question, *of_slot))  # noqa: E731
+        """How far the slot's plates are from their forecasts, and its part of the sums over the
+        whole city. Secret."""
+        of_slot = (step.counts, step.values, step.plan)
+        context = assigned.context
+        measured = lambda: (  # noqa: E731
+            slot_norms(*of_slot, context.policy),
+            slot_sums(context.question, *of_slot),
+        )
         assigned.protocol.measured(step, *await self._in_thread(measured))
 
     async def _ask_city(self, assigned: ShardAssignment, step: steps.QueryCity) -> None:
         context = assigned.context
         await self._in_thread(
-            partial(record_city, context.question, step.sums, step.plan, context.entropy, assigned.ledger)
+            partial(
+                record_city,
+                context.question,
+                step.sums,
+                step.plan,
+                context.entropy,
+                assigned.ledger,
+            )
         )
         assigned.protocol.city_queried()
 
@@ -742,12 +892,17 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.remembered(await self._compared(assigned, work))
 
     async def _release(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> None:
-        withdrawn = await self._in_thread(partial(self._withdrawn, assigned))  # before the mark is raised
+        withdrawn = await self._in_thread(
+            partial(self._withdrawn, assigned)
+        )  # before the mark is raised
         recorded = await self._in_thread(partial(self._record, assigned, step))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)
-        protocol, start = assigned.protocol, step.start
-        out = release_records(self._topics, releases) + withdrawal_records(self._topics, withdrawn.values())
+        protocol = assigned.protocol
+        start = step.start
+        out = release_records(self._topics, releases) + withdrawal_records(
+            self._topics, withdrawn.values()
+        )
         published = partial(protocol.recorded, start), partial(protocol.published, start)
         await self._publish(assigned, out, recorded.mark, *published)
         await self._in_thread(partial(recorded.published, assigned.ledger))
@@ -757,9 +912,13 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     def _record(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> RecordedSlot:
         if assigned.context.add_remove is not None:
-            return record_add_remove_slot(step.counts, step.values, assigned.context, assigned.ledger)
+            return record_add_remove_slot(
+                step.counts, step.values, assigned.context, assigned.ledger
+            )
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
-        return record_slot(step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors)
+        return record_slot(
+            step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
+        )
 
     def _withdrawn(self, assigned: ShardAssignment) -> dict[str, bytes]:
         shards = self._topics.parts.partitions
@@ -771,12 +930,20 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     async def _answer(self, assigned: ShardAssignment, step: steps.AnswerShard) -> None:
         moment = await self._in_thread(partial(wire.merge_moment, step.chunks))
-        work = (lambda: None) if self._queries is None else partial(self._queries.record, moment, assigned.ledger)
-        recorded, protocol = await self._in_thread(work), assigned.protocol
+        work = (
+            (lambda: None)
+            if self._queries is None
+            else partial(self._queries.record, moment, assigned.ledger)
+        )
+        recorded = await self._in_thread(work)
+        protocol = assigned.protocol
         answers = recorded.answers if recorded else ()
         report_answers(self._report, step.time_ms, answers)
-        out, mark = query_records(self._topics, answers), recorded.mark if recorded else None
-        await self._publish(assigned, out, mark, partial(protocol.answering, step), partial(protocol.answered, step))
+        out = query_records(self._topics, answers)
+        mark = recorded.mark if recorded else None
+        await self._publish(
+            assigned, out, mark, partial(protocol.answering, step), partial(protocol.answered, step)
+        )
         if recorded is not None:
             await self._in_thread(partial(recorded.published, assigned.ledger))
             self._report(QueriesPublished(step.time_ms, len(answers)))
@@ -794,7 +961,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
             if not self._is_ours(assigned):
                 raise Fenced("a rebalance has taken the shard")
             if mark is not None and self._mark is not None and not mark.at_least(self._mark):
-                # Another machine has seen the ledger further than the mark that is kept on this one.
+                # Another machine has seen the ledger further than the mark that is kept on this
+                # one.
                 await self._in_thread(lambda: self._ledger.compare(self._mark))
             to = checkpoint()
             self._remember_mark(mark)
@@ -810,7 +978,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _compared(self, assigned: ShardAssignment, work: Callable[[], T]) -> T:
-        """Then compare the ledger with its mark: what an older copy allows must not outlive it in the log."""
+        """Then compare the ledger with its mark: what an older copy allows must not outlive it in
+        the log."""
 
         def work_and_compare() -> T:
             found = work()
@@ -836,17 +1005,24 @@ def settle(
     answered_ms: int = NOT_YET,
     periods: PositionPeriods | None = None,
 ) -> None:
-    """Inform the ledger of what the shard has published, by its checkpoint: slots that end by `released_ms`, moments
-    up to `answered_ms`; `periods` are those of positions, where queries are asked."""
+    """Inform the ledger of what the shard has published, by its checkpoint: slots that end by
+    `released_ms`, moments up to `answered_ms`; `periods` are those of positions, where queries are
+    asked."""
     waiting = [(id_, payload) for id_, payload in ledger.unpublished()]
-    gone = _released([one for one in waiting if kind_of(one[0]) == "hat"], shard, shards, released_ms)
+    gone = _released(
+        [one for one in waiting if kind_of(one[0]) == "hat"], shard, shards, released_ms
+    )
     if periods is not None:
-        gone += [id_ for id_, _ in waiting if _is_answered(id_, shard, shards, answered_ms, periods)]
+        gone += [
+            id_ for id_, _ in waiting if _is_answered(id_, shard, shards, answered_ms, periods)
+        ]
     if gone:
         ledger.published(gone)
 
 
-def _released(waiting: list[tuple[str, bytes]], shard: int, shards: int, released_ms: int) -> list[str]:
+def _released(
+    waiting: list[tuple[str, bytes]], shard: int, shards: int, released_ms: int
+) -> list[str]:
     if not waiting:
         return []
     hats = [decode(payload).hat for _, payload in waiting]
@@ -856,7 +1032,9 @@ def _released(waiting: list[tuple[str, bytes]], shard: int, shards: int, release
     return [id_ for (id_, _), is_gone in zip(waiting, through.tolist(), strict=True) if is_gone]
 
 
-def _is_answered(id_: str, shard: int, shards: int, answered_ms: int, periods: PositionPeriods) -> bool:
+def _is_answered(
+    id_: str, shard: int, shards: int, answered_ms: int, periods: PositionPeriods
+) -> bool:
     if kind_of(id_) not in ("query", "round") or (moment_ms := moment_of(id_)) > answered_ms:
         return False
     return wire.shard_of_period(periods.start_of(moment_ms), shards) == shard

@@ -1,4 +1,5 @@
-"""What shards publish as records of Kafka: CloudEvents in binary mode, each under its cell or its query."""
+"""What shards publish as records of Kafka: CloudEvents in binary mode, each under its cell or its
+query."""
 
 from __future__ import annotations
 
@@ -23,42 +24,81 @@ def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> lis
     for one in releases:
         hat = one.record.hat
         made.append(
-            _event(topics.release.name, record.SCHEMA, one.record.release_id, hat.slot_end, hat.cell, one.payload)
+            _event(
+                topics.release.name,
+                record.SCHEMA,
+                one.record.release_id,
+                hat.slot_end,
+                hat.cell,
+                one.payload,
+            )
         )
-    return made + [OutgoingRecord(topics.latest.name, one.value, one.key, one.headers) for one in made]
+    return made + [
+        OutgoingRecord(topics.latest.name, one.value, one.key, one.headers) for one in made
+    ]
 
 
 def withdrawal_records(topics: Topics, payloads: Iterable[bytes]) -> list[OutgoingRecord]:
-    """Each withdrawal, where the record is that it withdraws; the latest of a cell stays what it is."""
+    """Each withdrawal, where the record is that it withdraws; the latest of a cell stays what it
+    is."""
     found = [(payload, decode_withdrawal(payload)) for payload in payloads]
-    name, schema = topics.release.name, withdrawal.SCHEMA
-    return [_event(name, schema, one.release_id, one.withdrawn_at, one.hat.cell, payload) for payload, one in found]
+    name = topics.release.name
+    schema = withdrawal.SCHEMA
+    return [
+        _event(name, schema, one.release_id, one.withdrawn_at, one.hat.cell, payload)
+        for payload, one in found
+    ]
 
 
 def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[OutgoingRecord]:
     """Each estimate, under its cell."""
     made = []
     for one in estimates:
-        hat, payload = one.hat, encode_smoothed(one)
+        hat = one.hat
+        payload = encode_smoothed(one)
         id_ = f"{hat.cell}/{hat.slot_start}/{hat.slot_end}"
-        made.append(_event(topics.smoothed.name, forecaster.SCHEMA, id_, hat.slot_end, hat.cell, payload))
+        made.append(
+            _event(topics.smoothed.name, forecaster.SCHEMA, id_, hat.slot_end, hat.cell, payload)
+        )
     return made
 
 
 def query_records(topics: Topics, answers: Sequence[RecordedAnswer]) -> list[OutgoingRecord]:
     """Each answer of a moment, under its query's name."""
-    name, found = topics.queries.name, [(one.payload, decode_result(one.payload)) for one in answers]
+    name = topics.queries.name
+    found = [(one.payload, decode_result(one.payload)) for one in answers]
     return [
-        _event(name, record.QUERY_SCHEMA, result.release_id, result.query.moment, result.query.name, payload)
+        _event(
+            name,
+            record.QUERY_SCHEMA,
+            result.release_id,
+            result.query.moment,
+            result.query.name,
+            payload,
+        )
         for payload, result in found
     ]
 
 
-def _event(topic: str, schema: str, id_: str, time: str, subject: str, value: bytes) -> OutgoingRecord:
+def _event(
+    topic: str, schema: str, id_: str, time: str, subject: str, value: bytes
+) -> OutgoingRecord:
     """A record under its subject; `time` is the end of its slot, or its moment."""
-    key, (version, type_, source, schema_header, content) = subject.encode(), _headers_of_all(topic, schema)
-    id_header, time_header, subject_header = ("ce_id", id_.encode()), ("ce_time", time.encode()), ("ce_subject", key)
-    headers = [version, id_header, type_, source, time_header, subject_header, schema_header, content]
+    key = subject.encode()
+    (version, type_, source, schema_header, content) = _headers_of_all(topic, schema)
+    id_header = ("ce_id", id_.encode())
+    time_header = ("ce_time", time.encode())
+    subject_header = ("ce_subject", key)
+    headers = [
+        version,
+        id_header,
+        type_,
+        source,
+        time_header,
+        subject_header,
+        schema_header,
+        content,
+    ]
     return OutgoingRecord(topic, value, key, headers)
 
 

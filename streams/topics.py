@@ -1,16 +1,20 @@
-"""The deployment as brokers know it, for every process but a worker: connections, topics, group, outputs, ledger.
+"""The deployment as brokers know it, for every process but a worker: connections, topics, group,
+outputs, ledger.
 
 Tools outside of a worker use kafka-python.
 
-* Settings that anything relies on are set on the topic, never left to a broker's defaults: the pings carry the broker's
-  append times, because they are half of the clock; releases are kept for ever, because there is one of each.
-* A worker's client id says its name and its settings, so that others see whether they agree. A commit stays at the
-  oldest ping of an open slot: what is not committed is more than what is not read.
+* Settings that anything relies on are set on the topic, never left to a broker's defaults: the
+  pings carry the broker's append times, because they are half of the clock; releases are kept for
+  ever, because there is one of each.
+* A worker's client id says its name and its settings, so that others see whether they agree. A
+  commit stays at the oldest ping of an open slot: what is not committed is more than what is not
+  read.
 
-Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record once
-and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is
-`read_uncommitted`, which also sees what a worker wrote before it died, and then its repeat, of the same bytes. Nothing
-else is written in transactions: chunks and refused pings come at least once, under ids.
+Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to
+have each record once and no slot or moment in part. It is librdkafka's default; that of Java,
+aiokafka and kafka-python is `read_uncommitted`, which also sees what a worker wrote before it died,
+and then its repeat, of the same bytes. Nothing else is written in transactions: chunks and refused
+pings come at least once, under ids.
 """
 
 from __future__ import annotations
@@ -52,8 +56,12 @@ _SAID = re.compile(r"""error_message=(?:'([^']+)'|"([^"]+)")""")
 
 
 def client_options(kafka: KafkaSection) -> dict[str, Any]:
-    """What both client libraries take under the same names. ConfigError for a file that cannot be used."""
-    options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap, "security_protocol": kafka.protocol}
+    """What both client libraries take under the same names. ConfigError for a file that cannot be
+    used."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": kafka.bootstrap,
+        "security_protocol": kafka.protocol,
+    }
     options |= with_secrets("kafka", kafka.client)
     files = [options.pop(name, "") for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")]
     if kafka.protocol.endswith("SSL"):
@@ -86,7 +94,8 @@ def faust_credentials(kafka: KafkaSection) -> Any:
 
 
 def faust_options(kafka: KafkaSection) -> dict[str, Any]:
-    """Timeouts of `[kafka.client]` for Faust's consumer, which has no name for the pause between two attempts.
+    """Timeouts of `[kafka.client]` for Faust's consumer, which has no name for the pause between
+    two attempts.
 
     >>> faust_options(KafkaSection(client={"request_timeout_ms": 20_000}))
     {'broker_request_timeout': 20.0}
@@ -98,23 +107,28 @@ def faust_options(kafka: KafkaSection) -> dict[str, Any]:
     return found
 
 
-# Clients try a refused connection again until their time is over, and hide the reason. So we connect ourselves, before
-# a verb and after a failure.
+# Clients try a refused connection again until their time is over, and hide the reason. So we
+# connect ourselves, before a verb and after a failure.
 
-CONNECT_S, PROBE_S = 2.0, 5.0
-"""For one address: to connect and log in, and for one answer, which a broker with much to do gives late."""
+CONNECT_S = 2.0
+PROBE_S = 5.0
+"""For one address: to connect and log in, and for one answer, which a broker with much to do gives
+late."""
 
 PROBE_CLOSE_S = 0.2
 
 
 async def why_not(kafka: KafkaSection) -> str:
     """In words without secrets why no broker can be talked to; "" if one can."""
-    options, addresses = security_options(kafka), [address.strip() for address in kafka.bootstrap.split(",")]
+    options = security_options(kafka)
+    addresses = [address.strip() for address in kafka.bootstrap.split(",")]
     reasons = await asyncio.gather(*(_why_not(address, options) for address in addresses))
     if not all(reasons):
         return ""
     pairs = zip(addresses, reasons, strict=True)
-    return "; ".join(f"{address} {reason}" if len(addresses) > 1 else f"it {reason}" for address, reason in pairs)
+    return "; ".join(
+        f"{address} {reason}" if len(addresses) > 1 else f"it {reason}" for address, reason in pairs
+    )
 
 
 async def _why_not(address: str, options: dict[str, Any]) -> str:
@@ -125,7 +139,9 @@ async def _why_not(address: str, options: dict[str, Any]) -> str:
     from aiokafka.errors import KafkaError
     from aiokafka.protocol.metadata import MetadataRequest
 
-    connection = AIOKafkaConnection(host.strip("[]"), int(port), request_timeout_ms=round(PROBE_S * 1000), **options)
+    connection = AIOKafkaConnection(
+        host.strip("[]"), int(port), request_timeout_ms=round(PROBE_S * 1000), **options
+    )
     try:
         await asyncio.wait_for(connection.connect(), CONNECT_S)
         await asyncio.wait_for(connection.send(MetadataRequest([])), PROBE_S)
@@ -138,7 +154,11 @@ async def _why_not(address: str, options: dict[str, Any]) -> str:
 
 
 def _words(error: Exception, options: dict[str, Any]) -> str:
-    from aiokafka.errors import IllegalSaslStateError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
+    from aiokafka.errors import (
+        IllegalSaslStateError,
+        SaslAuthenticationFailed,
+        UnsupportedSaslMechanismError,
+    )
 
     protocol = options["security_protocol"]
     tls = protocol.endswith("SSL")
@@ -152,9 +172,13 @@ def _words(error: Exception, options: dict[str, Any]) -> str:
         case SaslAuthenticationFailed():
             return "does not accept the user and password of kafka.client"
         case UnsupportedSaslMechanismError():
-            return f"does not offer {options['sasl_mechanism']}, which is kafka.client.sasl_mechanism"
+            return (
+                f"does not offer {options['sasl_mechanism']}, which is kafka.client.sasl_mechanism"
+            )
         case IllegalSaslStateError():
-            return 'asks for no password: kafka.client.security_protocol is to be "SSL" or "PLAINTEXT"'
+            return (
+                'asks for no password: kafka.client.security_protocol is to be "SSL" or "PLAINTEXT"'
+            )
         case ssl.SSLError():
             return "does not speak TLS on this port, or not with us: kafka.client.security_protocol says that it does"
         case ConnectionRefusedError():
@@ -172,13 +196,16 @@ def _words(error: Exception, options: dict[str, Any]) -> str:
 
 
 ANSWER_S = 1.0
-"""How long a broker that may be starting is given before a verb: a client would try for longer, and log each try."""
+"""How long a broker that may be starting is given before a verb: a client would try for longer, and
+log each try."""
 
 
 def require_reachable(kafka: KafkaSection) -> None:
-    """Raise DependencyUnavailable, with the reason, if no broker talks to us. Not within a running loop.
+    """Raise DependencyUnavailable, with the reason, if no broker talks to us. Not within a running
+    loop.
 
-    Where passwords or TLS are asked for it is tried once: a wrong password that is tried again may lock a user out.
+    Where passwords or TLS are asked for it is tried once: a wrong password that is tried again may
+    lock a user out.
     """
     with needs("Kafka client", "kafka"):
         import aiokafka as _  # noqa: F401 - `why_not` asks with it
@@ -201,13 +228,15 @@ async def unreachable_in_loop(kafka: KafkaSection, error: BaseException) -> Depe
 
 
 def refusal(error: BaseException) -> str:
-    """What a broker that can be talked to has said, in words: a client's error may quote its whole request and answer.
+    """What a broker that can be talked to has said, in words: a client's error may quote its whole
+    request and answer.
 
     >>> refusal(RuntimeError("Request 'CreateTopicsRequest(...)' failed with response 'CreateTopicsResponse(topics=["
     ...     "CreatableTopicResult(name='pings', error_code=44, error_message='at least 3 copies')])'."))
     'it refuses: at least 3 copies (RuntimeError)'
     """
-    name, number = type(error).__name__, getattr(error, "errno", None)
+    name = type(error).__name__
+    number = getattr(error, "errno", None)
     if number in RIGHTS:
         return f"it does not give us the rights on {RIGHTS[number]} ({name}): its user needs them"
     said = dict.fromkeys(one or other for one, other in _SAID.findall(str(error)))
@@ -222,16 +251,21 @@ def _cut(text: str) -> str:
 
 BOOTSTRAP_MS = 5_000
 
-KNOWN_S, AGAIN_S = 30.0, 0.1
+KNOWN_S = 30.0
+AGAIN_S = 0.1
 """How long new topics are waited for, and how often the broker is asked."""
 
 INVALID_REPLICATION_FACTOR = 38
 """The number of the broker's answer, in Kafka's protocol."""
 
-PARTITIONS, SETTINGS = "partitions", "settings"
-"""Keys of a topic's differences, beside the names of its settings; SETTINGS where the broker tells none."""
+PARTITIONS = "partitions"
+SETTINGS = "settings"
+"""Keys of a topic's differences, beside the names of its settings; SETTINGS where the broker tells
+none."""
 
-SETTINGS_HIDDEN = "the broker does not tell its settings: its user needs the right DescribeConfigs on it"
+SETTINGS_HIDDEN = (
+    "the broker does not tell its settings: its user needs the right DescribeConfigs on it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +293,13 @@ class Topics(NamedTuple):
 def topics_of(kafka: KafkaSection) -> Topics:
     """The topics under the configured prefix.
 
-    Pings, chunks (`parts`) and rejected pings are raw data about plates: kept as short as replays allow, all protected.
+    Pings, chunks (`parts`) and rejected pings are raw data about plates: kept as short as replays
+    allow, all protected.
     """
-    raw = {"cleanup.policy": "delete", "retention.ms": str(round(parse_duration(kafka.retention) * 1000))}
+    raw = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(round(parse_duration(kafka.retention) * 1000)),
+    }
     for_ever = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
     table = {
@@ -274,14 +312,18 @@ def topics_of(kafka: KafkaSection) -> Topics:
         "pings.rejected": (kafka.partitions, raw),
         "deployment": (1, for_ever),
     }
-    return Topics(*[Topic(f"{kafka.prefix}bus.{name}.v1", *wanted) for name, wanted in table.items()])
+    return Topics(
+        *[Topic(f"{kafka.prefix}bus.{name}.v1", *wanted) for name, wanted in table.items()]
+    )
 
 
 def create_topics(kafka: KafkaSection) -> list[str]:
-    """Make what is missing and change nothing that is there; a sentence for each topic says what was found.
+    """Make what is missing and change nothing that is there; a sentence for each topic says what
+    was found.
 
-    The broker lists all of them when this returns, so the next client finds them. Raises DependencyUnavailable if no
-    broker answers or it refuses, ConfigError for more copies than there are brokers.
+    The broker lists all of them when this returns, so the next client finds them. Raises
+    DependencyUnavailable if no broker answers or it refuses, ConfigError for more copies than there
+    are brokers.
     """
     wanted = topics_of(kafka)
     with admin(kafka) as client:
@@ -290,36 +332,46 @@ def create_topics(kafka: KafkaSection) -> list[str]:
         if missing:
             _make(missing, client, kafka)
             _wait_for({topic.name for topic in missing}, client)
-        made = [f"{topic.name}: created, {counted(topic.partitions, 'partition')}" for topic in missing]
+        made = [
+            f"{topic.name}: created, {counted(topic.partitions, 'partition')}" for topic in missing
+        ]
         found = [topic for topic in wanted if topic.name in there]
         return made + [f"{topic.name}: {_in_words(_differences(client, topic))}" for topic in found]
 
 
 def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
     copies = {"replication_factor": kafka.replication} if kafka.replication else {}
-    options = {one.name: {"num_partitions": one.partitions, "configs": dict(one.settings), **copies} for one in topics}
+    options = {
+        one.name: {"num_partitions": one.partitions, "configs": dict(one.settings), **copies}
+        for one in topics
+    }
     try:
         client.create_topics(options)
     except Exception as error:  # the client has a class for each number of an answer
         if getattr(error, "errno", None) != INVALID_REPLICATION_FACTOR:
             raise
         got = kafka.replication or "0, and default.replication.factor of the brokers is more"
-        raise ConfigError(f"kafka.replication: expected at most the number of brokers, got {got}") from error
+        raise ConfigError(
+            f"kafka.replication: expected at most the number of brokers, got {got}"
+        ) from error
 
 
 def _wait_for(names: set[str], client: Any) -> None:
     deadline = time.monotonic() + KNOWN_S
     while unknown := names - set(client.list_topics()):
         if time.monotonic() > deadline:
-            raise DependencyUnavailable(f"Kafka has made topics and does not list them: {', '.join(sorted(unknown))}")
+            raise DependencyUnavailable(
+                f"Kafka has made topics and does not list them: {', '.join(sorted(unknown))}"
+            )
         time.sleep(AGAIN_S)
 
 
 def differences(kafka: KafkaSection) -> list[str]:
     """A sentence for each existing topic that differs from what is wanted; none if all is well.
 
-    Raises ConfigError for what no worker can run on: a topic that is missing, pings without the broker's times, or
-    with times that it does not tell, pings on more partitions, or another number of shards.
+    Raises ConfigError for what no worker can run on: a topic that is missing, pings without the
+    broker's times, or with times that it does not tell, pings on more partitions, or another number
+    of shards.
     """
     wanted = topics_of(kafka)
     with admin(kafka) as client:
@@ -329,7 +381,8 @@ def differences(kafka: KafkaSection) -> list[str]:
                 raise ConfigError(f"topic {topic.name} is missing: run `udp-stream topics create`")
         wrong = {topic.name: _differences(client, topic) for topic in wanted}
         found = len(client.describe_topics([wanted.pings.name])[0]["partitions"])
-    pings, parts = wrong[wanted.pings.name], wrong[wanted.parts.name]
+    pings = wrong[wanted.pings.name]
+    parts = wrong[wanted.parts.name]
     fatal = [pings[what] for what in ("message.timestamp.type", SETTINGS) if what in pings]
     if PARTITIONS in parts:
         fatal.append(parts[PARTITIONS])
@@ -349,9 +402,11 @@ def raised(topic: str, found: int, wanted: int) -> str:
 
 
 def partitions_of(kafka: KafkaSection, topic: str) -> int:
-    """How many partitions a topic has. DependencyUnavailable if no broker answers or has such a topic.
+    """How many partitions a topic has. DependencyUnavailable if no broker answers or has such a
+    topic.
 
-    Readers and writers ask here first: some brokers make a topic when a client asks for it, and this question does not.
+    Readers and writers ask here first: some brokers make a topic when a client asks for it, and
+    this question does not.
     """
     with admin(kafka) as client:
         if topic not in client.list_topics():
@@ -366,7 +421,8 @@ def _in_words(wrong: Mapping[str, str]) -> str:
 
 def _differences(client: Any, topic: Topic) -> dict[str, str]:
     (description,) = client.describe_topics([topic.name])
-    partitions, wrong = len(description["partitions"]), {}
+    partitions = len(description["partitions"])
+    wrong = {}
     if partitions != topic.partitions:
         wrong[PARTITIONS] = f"{counted(partitions, 'partition')}, wanted {topic.partitions}"
     settings = _settings(client, topic.name)
@@ -383,7 +439,9 @@ def _settings(client: Any, name: str) -> dict[str, str]:
     """All settings of a topic; none where the broker does not tell them."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
-    asked = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all")
+    asked = client.describe_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all"
+    )
     return {key: str(entry["value"]) for key, entry in asked["topic"][name].items()}
 
 
@@ -415,14 +473,17 @@ OTHER_QUERIES = (
 
 
 class Rules(NamedTuple):
-    """What all workers of a deployment need alike: the policy's fingerprint, and the digest of the standing queries."""
+    """What all workers of a deployment need alike: the policy's fingerprint, and the digest of the
+    standing queries."""
 
     policy: str
     asked: str
 
     @classmethod
     def of(cls, settings: Settings) -> Rules:
-        return cls(settings.policy.fingerprint(), query_digest(settings.standing_queries, settings.zone))
+        return cls(
+            settings.policy.fingerprint(), query_digest(settings.standing_queries, settings.zone)
+        )
 
     def __str__(self) -> str:
         """As `status` shows them.
@@ -434,7 +495,8 @@ class Rules(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A worker in the group; `rules` is None for a client id of another version, `partitions` name topic and number."""
+    """A worker in the group; `rules` is None for a client id of another version, `partitions` name
+    topic and number."""
 
     name: str
     rules: Rules | None
@@ -442,7 +504,8 @@ class Member(NamedTuple):
 
 
 class GroupPartition(NamedTuple):
-    """Where a partition begins and ends, and from where on its next worker reads; None: from its beginning.
+    """Where a partition begins and ends, and from where on its next worker reads; None: from its
+    beginning.
 
     `topic` is the topic's name without prefix.
 
@@ -494,8 +557,8 @@ def member_of(client: str, partitions: Iterable[tuple[str, int]] = ()) -> Member
 
 
 def group_of(kafka: KafkaSection) -> Group:
-    """The group of the deployment's workers. DependencyUnavailable if no broker answers, ConfigError if a topic is
-    missing."""
+    """The group of the deployment's workers. DependencyUnavailable if no broker answers,
+    ConfigError if a topic is missing."""
     with needs("Kafka client", "kafka"):
         from kafka import TopicPartition
         from kafka.admin import OffsetSpec
@@ -516,14 +579,16 @@ def group_of(kafka: KafkaSection) -> Group:
         members = _members(client, kafka)
     found = []
     for tp in sorted(asked, key=lambda tp: (names.index(tp.topic), tp.partition)):
-        topic, committed = tp.topic.removeprefix(kafka.prefix), commits[tp].offset
+        topic = tp.topic.removeprefix(kafka.prefix)
+        committed = commits[tp].offset
         offsets = firsts[tp].offset, ends[tp].offset, None if committed < 0 else committed
         found.append(GroupPartition(topic, tp.partition, *offsets))
     return Group(tuple(found), members)
 
 
 def require_rights(kafka: KafkaSection) -> None:
-    """DependencyUnavailable if the user has no rights on the group: its workers would wait for ever to be taken in.
+    """DependencyUnavailable if the user has no rights on the group: its workers would wait for ever
+    to be taken in.
 
     Other errors of the group may pass: workers wait for that.
     """
@@ -531,7 +596,9 @@ def require_rights(kafka: KafkaSection) -> None:
 
     with admin(kafka) as client:
         try:
-            client.list_group_offsets({kafka.group: [TopicPartition(topics_of(kafka).pings.name, 0)]})
+            client.list_group_offsets(
+                {kafka.group: [TopicPartition(topics_of(kafka).pings.name, 0)]}
+            )
         except Exception as error:  # the client has a class for each number of an answer
             if getattr(error, "errno", None) in RIGHTS:
                 raise
@@ -540,29 +607,43 @@ def require_rights(kafka: KafkaSection) -> None:
 def require_same_queries(settings: Settings, instance: str | None) -> None:
     """ConfigError if a worker in the group, under another name, asks other standing queries.
 
-    A source sends the moments of its own queries alone, so its plates would be missing in others' answers. Two workers
-    that start at once do not see each other here: messages and commits say what they ask, and stop one of them.
+    A source sends the moments of its own queries alone, so its plates would be missing in others'
+    answers. Two workers that start at once do not see each other here: messages and commits say
+    what they ask, and stop one of them.
     """
     ours = Rules.of(settings)
     with admin(settings.kafka) as client:
         members = _members(client, settings.kafka)
     for member in members:
-        if member.name != instance and member.rules is not None and member.rules.asked != ours.asked:
-            raise ConfigError(f"the worker {member.name} {OTHER_QUERIES}. (One that was killed counts for seconds.)")
+        if (
+            member.name != instance
+            and member.rules is not None
+            and member.rules.asked != ours.asked
+        ):
+            raise ConfigError(
+                f"the worker {member.name} {OTHER_QUERIES}. (One that was killed counts for seconds.)"
+            )
 
 
 def _members(client: Any, kafka: KafkaSection) -> tuple[Member, ...]:
     found = []
-    for member in _coordinated(lambda: client.describe_groups([kafka.group]))[kafka.group]["members"]:
+    for member in _coordinated(lambda: client.describe_groups([kafka.group]))[kafka.group][
+        "members"
+    ]:
         assignment = member["member_assignment"]
         topics = assignment["assigned_partitions"] if assignment else []
-        places = [(one["topic"].removeprefix(kafka.prefix), number) for one in topics for number in one["partitions"]]
+        places = [
+            (one["topic"].removeprefix(kafka.prefix), number)
+            for one in topics
+            for number in one["partitions"]
+        ]
         found.append(member_of(member["client_id"], sorted(places)))
     return tuple(sorted(found, key=lambda member: member.name))
 
 
 def _coordinated(ask: Callable[[], Any]) -> Any:
-    """The coordinator's answer. A broker that has never had a group takes some seconds until it has a coordinator."""
+    """The coordinator's answer. A broker that has never had a group takes some seconds until it has
+    a coordinator."""
     from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
 
     deadline = time.monotonic() + COORDINATOR_S
@@ -579,16 +660,21 @@ POLL_MS = 500
 
 
 def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
-    """Every release, in order within a cell; all that are there now, or with `follow` also all that come.
+    """Every release, in order within a cell; all that are there now, or with `follow` also all that
+    come.
 
-    Each record once with `kafka.transactions`. Without, one that was published twice comes twice, with the same bytes
-    and release id. Raises DependencyUnavailable if no broker answers or the topic is missing.
+    Each record once with `kafka.transactions`. Without, one that was published twice comes twice,
+    with the same bytes and release id. Raises DependencyUnavailable if no broker answers or the
+    topic is missing.
     """
-    yield from (PublishedRelease(value) for value in _values(kafka, topics_of(kafka).release.name, follow))
+    yield from (
+        PublishedRelease(value) for value in _values(kafka, topics_of(kafka).release.name, follow)
+    )
 
 
 def read_answers(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
-    """Every result of a standing query, in order within a query and a budget period; otherwise as `read_releases`."""
+    """Every result of a standing query, in order within a query and a budget period; otherwise as
+    `read_releases`."""
     return _values(kafka, topics_of(kafka).queries.name, follow)
 
 
@@ -598,20 +684,27 @@ def read_estimates(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]
 
 
 def read_published(kafka: KafkaSection, since_ms: int) -> Iterator[tuple[str, list[bytes], bool]]:
-    """Releases and smoothed estimates that were published from then on (Unix milliseconds), and what comes, without
-    end: a topic, some of its values, and whether all that was there at first has been read. Raises as `read_releases`.
+    """Releases and smoothed estimates that were published from then on (Unix milliseconds), and
+    what comes, without end: a topic, some of its values, and whether all that was there at first
+    has been read. Raises as `read_releases`.
     """
     topics = topics_of(kafka)
     with _reader(kafka, [topics.release.name, topics.smoothed.name]) as (consumer, partitions):
         found = consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
         ends = consumer.end_offsets(partitions)
         for partition in partitions:
-            consumer.seek(partition, found[partition].offset if found.get(partition) else ends[partition])
+            consumer.seek(
+                partition, found[partition].offset if found.get(partition) else ends[partition]
+            )
         while True:
             for partition, records in consumer.poll(timeout_ms=POLL_MS).items():
                 BROKER.back()
                 yield partition.topic, [record.value for record in records if record.value], False
-            yield "", [], all(consumer.position(partition) >= ends[partition] for partition in partitions)
+            yield (
+                "",
+                [],
+                all(consumer.position(partition) >= ends[partition] for partition in partitions),
+            )
 
 
 def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
@@ -619,7 +712,9 @@ def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
         consumer.seek_to_beginning(*partitions)
         ends = consumer.end_offsets(partitions)
         # By position, not by a count of records: the ends of transactions take offsets, too.
-        while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
+        while follow or any(
+            consumer.position(partition) < ends[partition] for partition in partitions
+        ):
             for records in consumer.poll(timeout_ms=POLL_MS).values():
                 BROKER.back()
                 yield from (record.value for record in records)
@@ -630,7 +725,11 @@ def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, l
     with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
-    partitions = [TopicPartition(topic, number) for topic in topics for number in range(partitions_of(kafka, topic))]
+    partitions = [
+        TopicPartition(topic, number)
+        for topic in topics
+        for number in range(partitions_of(kafka, topic))
+    ]
     try:
         with closing(
             KafkaConsumer(
@@ -648,16 +747,18 @@ def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, l
 
 # Which ledger and which key a deployment works on: one of each, for all of its workers and for ever
 #
-# Two ledgers are two budgets for every plate, and two keys make every plate two. So there are three checks:
+# Two ledgers are two budgets for every plate, and two keys make every plate two. So there are three
+# checks:
 #
-# * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that is empty it writes
-#   what it works on, and looks again. The first claim in the log is the deployment's, for ever.
-# * **Messages** between workers name their writer's ledger and key; those between shards and the planner also carry
-#   the highest mark of the ledger that the writer knows (`ledger/rules.py`).
+# * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that
+#   is empty it writes what it works on, and looks again. The first claim in the log is the
+#   deployment's, for ever.
+# * **Messages** between workers name their writer's ledger and key; those between shards and the
+#   planner also carry the highest mark of the ledger that the writer knows (`ledger/rules.py`).
 # * **Commits** have the same in their metadata, for the next worker of the partition.
 #
-# Messages and commits hold where the claim is lost, as in a topic made anew: a worker that could charge a slot a second
-# time, under another ledger, first reads one or the other.
+# Messages and commits hold where the claim is lost, as in a topic made anew: a worker that could
+# charge a slot a second time, under another ledger, first reads one or the other.
 
 HEADER = "udp-stream-ledger"
 MARK = "udp-stream-mark"

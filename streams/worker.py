@@ -1,9 +1,10 @@
 """The worker: one process of the deployment, from its configuration to its last commit.
 
-It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is finished or dropped
-within seconds, the checkpoints are committed, and it leaves the group. The first error ends it with a sentence and a
-status: nothing more is committed, and the next worker reads again what was under way. (Faust would ack a batch that its
-agent failed on, and continue behind it.)
+It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is
+finished or dropped within seconds, the checkpoints are committed, and it leaves the group. The
+first error ends it with a sentence and a status: nothing more is committed, and the next worker
+reads again what was under way. (Faust would ack a batch that its agent failed on, and continue
+behind it.)
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ import numpy as np
 from faust.types import TP
 
 from streams.consumer import batches, build_app
-from streams.kafka import KafkaError, Offsets, Producer, TransactionalPublisher, register, registered
+from streams.kafka import (
+    KafkaError,
+    Offsets,
+    Producer,
+    TransactionalPublisher,
+    register,
+    registered,
+)
 from streams.processors import ProcessorContext, ShardProcessor, SourceProcessor
 from streams.topics import (
     LedgerIdentity,
@@ -65,15 +73,16 @@ AWAY_S = 30.0
 """A broker that has not answered so long is away: a worker asks it every 15 s (`STUCK_S`)."""
 
 SESSION_S = 10.0
-"""The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
-takes, and short beside a slot. Brokers allow 6 s to 30 min."""
+"""The partitions of a worker that is silent so long go to others: longer than a full disk or a
+pause of the machine takes, and short beside a slot. Brokers allow 6 s to 30 min."""
 
 BINS_MAX = 32_768
 """Of a CDF: its record has 0.9 MB, and brokers take 1 MiB (`kafka.REQUEST_BYTES_MAX`)."""
 
 STUCK_S = 120.0
-"""A worker that gets nothing done so long, with work to do or no answer from the broker, ends, to be started again.
-The largest slot that was measured took two seconds; a moment of standing queries took seven."""
+"""A worker that gets nothing done so long, with work to do or no answer from the broker, ends, to
+be started again. The largest slot that was measured took two seconds; a moment of standing queries
+took seven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +111,10 @@ def run_worker(deployment: Deployment, came: list[int] | None = None) -> None:
     stop = StopReason(deployment.hold)
     begin_log()
     require_records_fit(deployment.settings.policy)
-    # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
-    # itself takes a tenth of the worker's time. While a slot closes it keeps readers waiting: 30 ms for each hundred
-    # thousand objects. A slot of 3,000 HATs has fewer at a time than are allowed here, so that none is interrupted.
+    # Records come and go by the thousand without ever being in a cycle: looking for cycles as often
+    # as Python does by itself takes a tenth of the worker's time. While a slot closes it keeps
+    # readers waiting: 30 ms for each hundred thousand objects. A slot of 3,000 HATs has fewer at a
+    # time than are allowed here, so that none is interrupted.
     gc.freeze()
     gc.set_threshold(500_000, 50, 100)
     for text in differences(deployment.settings.kafka):
@@ -137,12 +147,16 @@ def require_records_fit(policy: Policy) -> None:
 
 
 @contextmanager
-def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[tuple[Ledger, PlateKeys]]:
-    """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop free.
+def _ledger_in(
+    thread: ThreadPoolExecutor, deployment: Deployment
+) -> Iterator[tuple[Ledger, PlateKeys]]:
+    """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop
+    free.
 
     A machine that is new to the deployment has no mark of the ledger: the commits have it.
     """
-    kafka, asked = deployment.settings.kafka, deployment.settings.ledger
+    kafka = deployment.settings.kafka
+    asked = deployment.settings.ledger
     named = None if has_mark(asked) else registered(kafka, topics_of(kafka).deployment)
     opening = ledger_and_keys(asked, named_elsewhere=None if named is None else named.ledger_id)
     opened = thread.submit(opening.__enter__).result()
@@ -162,14 +176,16 @@ async def _work(
     signals: list[int],
 ) -> None:
     """Start, serve, drain; `stop` then has the error, `signals` the numbers of those that came."""
-    settings, patience = deployment.settings, Patience()
+    settings = deployment.settings
+    patience = Patience()
     if isinstance(ledger, PatientLedger):
         ledger.wait_with(patience)
     log = RunLogger(settings.calendar.slots, settings.policy.grace_ms)
     observers = [log.observe, *deployment.observers]
     asyncio.get_running_loop().set_exception_handler(_loop_error)
     install_signal_handlers(stop, signals)
-    topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
+    topics = topics_of(settings.kafka)
+    idle_s = parse_duration(settings.kafka.idle_timeout)
     client = client_id(deployment.instance, Rules.of(settings))
     app = build_app(settings, deployment.instance, client, folder, SESSION_S)
     offsets = Offsets(app)
@@ -180,17 +196,33 @@ async def _work(
         *given, caveats=caveats(meta), derive_key=keys.hash_plate, judges_unit=settings.judges_unit,
         add_remove=settings.add_remove,
     )  # fmt: skip
-    asked, of_queries = settings.standing_queries, QueryContext(settings.position_periods, context)
+    asked = settings.standing_queries
+    of_queries = QueryContext(settings.position_periods, context)
     queries = QuerySet(asked, settings.zone, of_queries) if asked else None
     async with Producer(settings.kafka) as producer:
         await register(settings.kafka, topics.deployment, binding, producer)
-        clock = SteadyClock(time.time, time.monotonic, hears=not settings.window_rules.in_processing_time)
+        clock = SteadyClock(
+            time.time, time.monotonic, hears=not settings.window_rules.in_processing_time
+        )
         back_to_ms = clock.now_ms if deployment.resets_clock else None
         common = ProcessorContext(
-            topics, offsets, producer, binding, deployment.accept_loss, observers, queries, back_to_ms
+            topics,
+            offsets,
+            producer,
+            binding,
+            deployment.accept_loss,
+            observers,
+            queries,
+            back_to_ms,
         )
-        rules = settings.reading_rules(keys.hash_plate, None if queries is None else queries.moments, archived_s(meta))
-        once = partial(TransactionalPublisher.begin, settings.kafka) if settings.kafka.transactions else None
+        rules = settings.reading_rules(
+            keys.hash_plate, None if queries is None else queries.moments, archived_s(meta)
+        )
+        once = (
+            partial(TransactionalPublisher.begin, settings.kafka)
+            if settings.kafka.transactions
+            else None
+        )
 
         def check(messages: Sequence[bytes], read: ReadResult) -> None:
             if read.newest_ms is not None:
@@ -201,13 +233,19 @@ async def _work(
         parts = ShardProcessor(common, context, ledger, thread, once)
         log.doubt = parts.doubt
         executors = connect(app, topics, offsets, pings, parts, stop)
-        log_message(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
+        log_message(
+            f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun"
+        )
         signs = _Signs(app, topics, offsets, pings, parts, patience)
         serving = [
             asyncio.ensure_future(_start(app, stop)),
-            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat), clock)),
+            asyncio.ensure_future(
+                keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat), clock)
+            ),
             asyncio.ensure_future(stop.guard(signs.watchdog.run)),
-            asyncio.ensure_future(_speak(log, (*signs.facts, disk_of(settings.ledger)), report_to(*observers))),
+            asyncio.ensure_future(
+                _speak(log, (*signs.facts, disk_of(settings.ledger)), report_to(*observers))
+            ),
         ]
         await stop.wait()
         # Before all that follows, since any of it may hang.
@@ -235,8 +273,12 @@ class _Signs:
         parts: ShardProcessor,
         patience: Patience,
     ) -> None:
-        self._app, self._topics, self._offsets = app, topics, offsets
-        self._pings, self._parts, self._patience = pings, parts, patience
+        self._app = app
+        self._topics = topics
+        self._offsets = offsets
+        self._pings = pings
+        self._parts = parts
+        self._patience = patience
         self._growth = Growth(topics.pings)
         done = lambda: pings.done + parts.done + patience.tries  # noqa: E731
         self.watchdog = Watchdog(self._reads, self._all_read, STUCK_S, done=done)
@@ -251,15 +293,19 @@ class _Signs:
         return await self._offsets.all_read(positions)
 
     def _waiting(self) -> Backlog:
-        reads, topics = self._reads(), (self._topics.pings, self._topics.parts)
+        reads = self._reads()
+        topics = (self._topics.pings, self._topics.parts)
         of = sum(self._offsets.known_partitions(topic.name) for topic in topics)
         counts = *self._pings.open_slots(), self._offsets.unread(reads), len(reads)
-        away_s, all_s = self._patience.lasted_s, max(of, len(reads))
-        still_s, raised = self.watchdog.still_s, self._growth.raised
+        away_s = self._patience.lasted_s
+        all_s = max(of, len(reads))
+        still_s = self.watchdog.still_s
+        raised = self._growth.raised
         return Backlog(*counts, still_s, raised, away_s, self._pings.clock_ms(), all_s)
 
     def _broker(self) -> SourceStatus:
-        is_ours, silent_s = self._app.consumer_generation_id and not self._app.rebalancing, self.watchdog.silent_s
+        is_ours = self._app.consumer_generation_id and not self._app.rebalancing
+        silent_s = self.watchdog.silent_s
         return SourceStatus(silent_s, self.watchdog.failed, not is_ours or silent_s > AWAY_S)
 
 
@@ -285,13 +331,16 @@ async def _start(app: faust.App, stop: StopReason) -> None:
 
 
 class PartitionExecutors:
-    """At most one batch of each partition under way, in the order of its log; partitions beside each other.
+    """At most one batch of each partition under way, in the order of its log; partitions beside
+    each other.
 
-    Most of a batch's time is waiting: for the ledger, for a transaction, for the broker. A slot's shards would else
-    wait for each other. To the protocols, two partitions of one worker are what those of two workers are.
+    Most of a batch's time is waiting: for the ledger, for a transaction, for the broker. A slot's
+    shards would else wait for each other. To the protocols, two partitions of one worker are what
+    those of two workers are.
 
-    A batch that waits for its turn when a rebalance comes is dropped. The partition may be ours again by then, at its
-    checkpoint, and the batch lies further on: processed first, it would make the reader skip all that is between.
+    A batch that waits for its turn when a rebalance comes is dropped. The partition may be ours
+    again by then, at its checkpoint, and the batch lies further on: processed first, it would make
+    the reader skip all that is between.
 
     >>> from types import SimpleNamespace
     >>> async def process(records):
@@ -313,11 +362,13 @@ class PartitionExecutors:
         self._rebalances = 0
 
     async def add(self, records: Sequence[Any]) -> None:
-        """Process a batch once the one before it of its partition is done; dropped if a rebalance comes first.
+        """Process a batch once the one before it of its partition is done; dropped if a rebalance
+        comes first.
 
         It returns when this one has begun.
         """
-        partition, rebalances = records[0].partition, self._rebalances
+        partition = records[0].partition
+        rebalances = self._rebalances
         if (before := self._under_way.get(partition)) is not None:
             # Not awaited itself: if we were cancelled here, that would cancel the batch under way.
             await asyncio.wait([before])
@@ -337,7 +388,12 @@ COMMIT_S = 5.0
 
 
 def connect(
-    app: faust.App, topics: Topics, offsets: Offsets, pings: SourceProcessor, parts: ShardProcessor, stop: StopReason
+    app: faust.App,
+    topics: Topics,
+    offsets: Offsets,
+    pings: SourceProcessor,
+    parts: ShardProcessor,
+    stop: StopReason,
 ) -> tuple[PartitionExecutors, PartitionExecutors]:
     """Make the agents, and connect to rebalances; what is under way, to be ended with the app."""
     ping_executors = PartitionExecutors(lambda records: stop.guard(lambda: pings.process(records)))
@@ -378,9 +434,11 @@ async def keep_time(
     heartbeat: Heartbeat,
     clock: SteadyClock,
 ) -> None:
-    """Until we stop: ticks for silent partitions, commits, a look at Faust's failures, and a sign of life."""
+    """Until we stop: ticks for silent partitions, commits, a look at Faust's failures, and a sign
+    of life."""
     pause_s = min(idle_s / 4, 1.0)
-    committed_s, is_said = time.monotonic(), False
+    committed_s = time.monotonic()
+    is_said = False
 
     async def due_commit() -> None:
         await pings.commit()
@@ -410,14 +468,16 @@ async def keep_time(
 
 
 DRAIN_S = 10.0
-"""For stopping in good order; after that the process ends as if it were killed, which loses nothing."""
+"""For stopping in good order; after that the process ends as if it were killed, which loses
+nothing."""
 
 
 class StopReason:
-    """Why the worker is to stop: the first error, or None for a signal. Its block has all that is to be closed.
+    """Why the worker is to stop: the first error, or None for a signal. Its block has all that is
+    to be closed.
 
-    An error after a signal is said as a warning: nothing of it is committed, and the next worker does it again. A
-    supervisor that sees a status of 1 would take a planned restart for a crash.
+    An error after a signal is said as a warning: nothing of it is committed, and the next worker
+    does it again. A supervisor that sees a status of 1 would take a planned restart for a crash.
     """
 
     def __init__(self, hold: Callable[[UdpStreamError], None] = lambda _error: None) -> None:
@@ -455,7 +515,8 @@ class StopReason:
             await self.last(work)
 
     async def last(self, *works: Callable[[], Awaitable[None]]) -> None:
-        """Do some work, one after the other, also while stopping; an error of one does not stop the next."""
+        """Do some work, one after the other, also while stopping; an error of one does not stop the
+        next."""
         for work in works:
             try:
                 await work()
@@ -498,7 +559,8 @@ def install_signal_handlers(stop: StopReason, came: list[int]) -> None:
 
 
 def as_own_error(error: BaseException) -> UdpStreamError:
-    """One of ours as it is; any other by its kind and place, never its text, which may quote a ping."""
+    """One of ours as it is; any other by its kind and place, never its text, which may quote a
+    ping."""
     if isinstance(error, UdpStreamError):
         return error
     kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError
@@ -506,8 +568,9 @@ def as_own_error(error: BaseException) -> UdpStreamError:
 
 
 class Growth:
-    """Says that the topic of pings has more partitions than it may have: at once, and again while it lasts. The worker
-    goes on: no plate moves before its feed starts again, and a worker that starts is refused.
+    """Says that the topic of pings has more partitions than it may have: at once, and again while
+    it lasts. The worker goes on: no plate moves before its feed starts again, and a worker that
+    starts is refused.
 
     >>> growth = Growth(Topic("bus.pings.v1", 8, {}))
     >>> growth.check(8)
@@ -516,19 +579,25 @@ class Growth:
     """
 
     def __init__(self, topic: Topic, clock: Callable[[], float] = time.monotonic) -> None:
-        self._topic, self._trouble, self.raised = topic, Trouble(clock), 0
+        self._topic = topic
+        self._trouble = Trouble(clock)
+        self.raised = 0
 
     def check(self, found: int) -> None:
         self.raised = max(0, found - self._topic.partitions)
         if self.raised and self._trouble.is_due(""):
-            log_message(raised(self._topic.name, found, self._topic.partitions), "topic", level=ERROR)
+            log_message(
+                raised(self._topic.name, found, self._topic.partitions), "topic", level=ERROR
+            )
 
 
 class Watchdog:
-    """Ends a worker that is stuck: `patience_s` without progress while there is work to do, or no answer.
+    """Ends a worker that is stuck: `patience_s` without progress while there is work to do, or no
+    answer.
 
-    A consumer that no longer fetches, a rebalance that never ends, a call without an answer, a broker that is gone:
-    from the outside they look alike. The watchdog looks from a task that waits for nothing else.
+    A consumer that no longer fetches, a rebalance that never ends, a call without an answer, a
+    broker that is gone: from the outside they look alike. The watchdog looks from a task that waits
+    for nothing else.
     """
 
     def __init__(
@@ -539,10 +608,14 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         done: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Patience begins now. `positions`: the next offset of each of our partitions; `idle`: whether the broker says
-        that all of them are read to their ends; `done`: how many steps were done, as a batch may have many."""
-        self._positions, self._idle, self._patience_s = positions, idle, patience_s
-        self._clock, self._done = clock, done
+        """Patience begins now. `positions`: the next offset of each of our partitions; `idle`:
+        whether the broker says that all of them are read to their ends; `done`: how many steps were
+        done, as a batch may have many."""
+        self._positions = positions
+        self._idle = idle
+        self._patience_s = patience_s
+        self._clock = clock
+        self._done = done
         self._seen: tuple[Mapping[TP, int], int] = {}, 0
         self._moved_s = self._answered_s = clock()
         self.failed = 0
@@ -558,7 +631,8 @@ class Watchdog:
         return self._clock() - self._answered_s
 
     async def run(self) -> None:
-        """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is no going on."""
+        """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is
+        no going on."""
         while True:
             await self.check(self._patience_s / 8)
 
@@ -568,7 +642,8 @@ class Watchdog:
         await asyncio.gather(asyncio.wait({self._asked}, timeout=seconds), asyncio.sleep(seconds))
         idle = False
         if self._asked.done():
-            idle, self._asked = self._asked.result(), None
+            idle = self._asked.result()
+            self._asked = None
         seen = dict(self._positions()), self._done()
         if idle or seen != self._seen:
             self._seen, self._moved_s = seen, self._clock()

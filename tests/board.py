@@ -1,4 +1,5 @@
-"""A dashboard of its own process, and a crowd that watches it: `python -m tests.board ADDRESS CLIENTS FILE LINES`."""
+"""A dashboard of its own process, and a crowd that watches it: `python -m tests.board ADDRESS
+CLIENTS FILE LINES`."""
 
 import asyncio
 import json
@@ -37,13 +38,24 @@ def cells(number):
 def hat(cell, hour, offset="+00:00"):
     start = START + timedelta(hours=hour)
     ends = [f"{(start + timedelta(hours=more)).isoformat()[:19]}{offset}" for more in (0, 1)]
-    return {"cell": cell, "resolution": 7, "center": [72.8, 21.1], "slot_start": ends[0], "slot_end": ends[1]}
+    return {
+        "cell": cell,
+        "resolution": 7,
+        "center": [72.8, 21.1],
+        "slot_start": ends[0],
+        "slot_end": ends[1],
+    }
 
 
 def withdrawal(cell, hour=0, reason="speeds were in mph"):
     """A withdrawal of that release."""
     one = json.loads(release(cell, hour))
-    fields = {"hat": one["hat"], "reason": reason, "withdrawn_at": "2024-01-09T00:00:00+00:00", "software": "test"}
+    fields = {
+        "hat": one["hat"],
+        "reason": reason,
+        "withdrawn_at": "2024-01-09T00:00:00+00:00",
+        "software": "test",
+    }
     ids = {"release_id": f"withdrawn:{one['release_id']}", "withdraws": one["release_id"]}
     return msgspec.json.encode({"schema": "udp-stream/withdrawal/1"} | ids | fields)
 
@@ -57,7 +69,8 @@ def template():
 
 def release(cell, hour=0, **fields):
     start_s = int((START + timedelta(hours=hour)).timestamp())
-    # Of a policy's hash every record has another one here, so that they pack as real records with their figures do.
+    # Of a policy's hash every record has another one here, so that they pack as real records with
+    # their figures do.
     own = sha256(f"{cell}{hour}".encode()).hexdigest()
     ours = {"hat": hat(cell, hour), "release_id": f"{cell}-{start_s}-3600", "policy": own}
     return msgspec.json.encode(msgspec.json.decode(template()) | ours | fields)
@@ -81,7 +94,11 @@ def write(file, lines, mode="ab"):
 def dashboard(*arguments, cwd, **started):
     program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, arguments)]
     running = subprocess.Popen(
-        [*program, "--set", "dashboard.listen=127.0.0.1:0"], cwd=cwd, stderr=subprocess.PIPE, text=True, **started
+        [*program, "--set", "dashboard.listen=127.0.0.1:0"],
+        cwd=cwd,
+        stderr=subprocess.PIPE,
+        text=True,
+        **started,
     )
     try:
         running.said = []
@@ -138,17 +155,29 @@ async def asked(address, path, connection, until):
 
 
 def memory_mb(process, what="VmRSS"):
-    return int(re.search(rf"{what}:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1]) / 1024
+    return (
+        int(re.search(rf"{what}:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1])
+        / 1024
+    )
 
 
 def crowded(folder, clients, hats):
-    """A slot of so many HATs goes to so many clients: when they had it, how large it is, and the server's memory."""
+    """A slot of so many HATs goes to so many clients: when they had it, how large it is, and the
+    server's memory."""
     many = cells(hats)
     write(folder / "r", [make(cell, 0) for make in (release, estimate) for cell in many])
     write(folder / "new", [release(cell, 1) for cell in many])
     with dashboard("r", cwd=folder) as (address, process):
         before = memory_mb(process)
-        command = [sys.executable, "-m", "tests.board", address, str(clients), folder / "r", folder / "new"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.board",
+            address,
+            str(clients),
+            folder / "r",
+            folder / "new",
+        ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         (packed,) = {len(get(f"{address}/v1/releases", **{"Accept-Encoding": "gzip"})[2])}
@@ -181,12 +210,17 @@ async def crowd(address, clients, file, lines):
     write(file, lines)
     found = await asyncio.gather(*watching)
     seconds = sorted(at - written_s for at, _ in found)
-    told = {"clients": len(found), "bytes": sorted({size for _, size in found}), "without": without_core_s() - before_s}
+    told = {
+        "clients": len(found),
+        "bytes": sorted({size for _, size in found}),
+        "without": without_core_s() - before_s,
+    }
     return told | {f"p{share}": seconds[len(seconds) * share // 100] for share in (50, 99)}
 
 
 def without_core_s():
-    """How long this process could have gone on, and another program had the core; 0 where the kernel does not say."""
+    """How long this process could have gone on, and another program had the core; 0 where the
+    kernel does not say."""
     file = Path("/proc/self/schedstat")
     return int(file.read_text().split()[1]) / 1e9 if file.exists() else 0.0
 

@@ -1,4 +1,5 @@
-"""A question to the whole city, as `release/charge.py` takes one: the plates' mean speed, at a price."""
+"""A question to the whole city, as `release/charge.py` takes one: the plates' mean speed, at a
+price."""
 
 import dataclasses
 
@@ -27,7 +28,8 @@ class Answered(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class MeanSpeed:
-    """Two sums: of the plates' mean speeds, and of 0, which has no noise; a plate can move the first by U."""
+    """Two sums: of the plates' mean speeds, and of 0, which has no noise; a plate can move the
+    first by U."""
 
     thousandths: int = 30
     plates_min: int = 1
@@ -36,11 +38,15 @@ class MeanSpeed:
         members = np.unique(counts.plate)
         if members.size < self.plates_min:
             return None
-        of_plate = np.bincount(counts.plate, weights=counts.count, minlength=len(counts.plates)).astype(np.int64)
+        of_plate = np.bincount(
+            counts.plate, weights=counts.count, minlength=len(counts.plates)
+        ).astype(np.int64)
         weights = (WHOLE // np.maximum(1, of_plate))[counts.plate]
         moves = weights_of_plates(counts, weights) * policy.max_speed
         about = About(
-            Cost(policy.measure, policy.budget_nano * self.thousandths // 1000), int(moves.max()), policy.max_speed
+            Cost(policy.measure, policy.budget_nano * self.thousandths // 1000),
+            int(moves.max()),
+            policy.max_speed,
         )
         charges = charges_of(moves, about.sensitivity, about.cost)
         return CityPlan(weights, charges[counts.plate], members.size, msgspec.json.encode(about))
@@ -60,7 +66,9 @@ class MeanSpeed:
         about = msgspec.json.decode(plan.about, type=About)
         query = Query.of_one(sums[0], lattice_of(about.sensitivity, about.cost))
         (noisy,) = noisy_integers([query], noise_of(about.cost), bits)
-        return msgspec.json.encode(Answered(query.noisy_value(noisy) / WHOLE / plan.plates, plan.plates))
+        return msgspec.json.encode(
+            Answered(query.noisy_value(noisy) / WHOLE / plan.plates, plan.plates)
+        )
 
 
 def answered(payload):

@@ -13,7 +13,8 @@ settings.load_profile("shared-machine")
 
 
 FAULTS = ("compose", "once", "redis", "services")
-"""Beginnings of the files whose services are killed, paused or their own; the other files share theirs and wait."""
+"""Beginnings of the files whose services are killed, paused or their own; the other files share
+theirs and wait."""
 
 HALF = ("ledger_identity", "forecasts", "golden", "queries", "stream", "time")
 """Of these others, files that take half of the time: each half has services of its own."""
@@ -46,7 +47,8 @@ MADE_ONCE = ("tests/unit/test_typical.py",)
 
 
 def scope_of(nodeid: str) -> str:
-    """Tests of one scope run in one process, one after the other: those that share services, one fault at a time."""
+    """Tests of one scope run in one process, one after the other: those that share services, one
+    fault at a time."""
     if nodeid.startswith("tests/browser/"):
         return "browser"
     if nodeid.startswith(MADE_ONCE):
@@ -88,7 +90,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return scope_of(nodeid)
 
         def _reschedule(self, node: Any) -> None:
-            """One test at most waits behind another: with two, as it is by default, minutes pass behind a long one."""
+            """One test at most waits behind another: with two, as it is by default, minutes pass
+            behind a long one."""
             if self._pending_of(self.assigned_work[node]) < 2 or not self.workqueue:
                 super()._reschedule(node)
 

@@ -15,7 +15,8 @@ class Died(Exception):
 
 
 class DyingLedger:
-    """A ledger whose process dies before its n-th call, counted from 0, or just after it, before the answer arrives.
+    """A ledger whose process dies before its n-th call, counted from 0, or just after it, before
+    the answer arrives.
 
     `calls` has the names of the calls that were made. Without a number it never dies.
 
@@ -31,7 +32,9 @@ class DyingLedger:
     ['recorded']
     """
 
-    def __init__(self, ledger: Ledger, dies_at: int | None = None, *, answered: bool = False) -> None:
+    def __init__(
+        self, ledger: Ledger, dies_at: int | None = None, *, answered: bool = False
+    ) -> None:
         """With `answered` the ledger has done what the last call asks for."""
         self.calls: list[str] = []
         self._ledger = ledger
@@ -55,7 +58,8 @@ class DyingLedger:
 
 
 class RivalledLedger:
-    """A ledger that lets a rival in before its n-th call: whatever the rival does, it does in between."""
+    """A ledger that lets a rival in before its n-th call: whatever the rival does, it does in
+    between."""
 
     def __init__(self, ledger: Ledger, call: int, rival: Callable[[], object]) -> None:
         """The rival works on the same ledger, by itself."""

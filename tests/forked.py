@@ -1,4 +1,5 @@
-"""Processes of our program, forked from one that has imported it: a start would take a second of processor time."""
+"""Processes of our program, forked from one that has imported it: a start would take a second of
+processor time."""
 
 import multiprocessing
 import os
@@ -26,15 +27,23 @@ POLL_S = 0.02
 
 
 class Forked:
-    """A process that calls `main` of a module with these arguments; otherwise like `subprocess.Popen`."""
+    """A process that calls `main` of a module with these arguments; otherwise like
+    `subprocess.Popen`."""
 
     def __init__(
         self, module: str, arguments: Sequence[object], streams: Sequence[int], cwd: Path,
         env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """`streams` are open files for its standard input, output and error; whoever opened them closes them."""
+        """`streams` are open files for its standard input, output and error; whoever opened them
+        closes them."""
         environment = dict(os.environ if env is None else env)
-        given = (module, [str(one) for one in arguments], [_Passed(one) for one in streams], str(cwd), environment)
+        given = (
+            module,
+            [str(one) for one in arguments],
+            [_Passed(one) for one in streams],
+            str(cwd),
+            environment,
+        )
         self.returncode: int | None = None
         with ONE_AT_A_TIME:
             self._process = FORKS.Process(target=_run, args=given, daemon=True)
@@ -75,7 +84,8 @@ class Forked:
 
 
 def _held(pid: int) -> int | None:
-    """A handle of this process, never of another one that is given its id later; None if it has ended already."""
+    """A handle of this process, never of another one that is given its id later; None if it has
+    ended already."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -143,7 +153,9 @@ def _received(duplicate) -> int:
     return duplicate.detach()
 
 
-def _run(module: str, arguments: list[str], streams: list[int], cwd: str, env: dict[str, str]) -> None:
+def _run(
+    module: str, arguments: list[str], streams: list[int], cwd: str, env: dict[str, str]
+) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     for stream in streams:
@@ -153,6 +165,8 @@ def _run(module: str, arguments: list[str], streams: list[int], cwd: str, env: d
     os.environ.update(env)
     time.tzset()
     os.chdir(cwd)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it, and so would we
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a suite in the background ignores it, and so would we
     sys.argv = [module, *arguments]
     sys.exit(import_module(module).main(*arguments))

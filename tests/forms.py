@@ -1,4 +1,5 @@
-"""What many tests share: which parameters run in the long suite alone (`make test-long`), and an environment."""
+"""What many tests share: which parameters run in the long suite alone (`make test-long`), and an
+environment."""
 
 from collections.abc import Collection, Iterable
 from typing import Any

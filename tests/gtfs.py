@@ -8,7 +8,15 @@ START_S = 1_704_688_200
 
 def vehicle(plate="", number="", time_s=START_S, lon=72.5, lat=21.25, speed=5.0, **more):
     """What `snapshot` makes an entity of; None leaves a field unset."""
-    return {"plate": plate, "number": number, "time_s": time_s, "lon": lon, "lat": lat, "speed": speed, **more}
+    return {
+        "plate": plate,
+        "number": number,
+        "time_s": time_s,
+        "lon": lon,
+        "lat": lat,
+        "speed": speed,
+        **more,
+    }
 
 
 def snapshot(*vehicles, header_s=START_S):
@@ -32,7 +40,11 @@ def snapshot(*vehicles, header_s=START_S):
             entity.vehicle.vehicle.id = fields["number"]
         if fields["time_s"] is not None:
             entity.vehicle.timestamp = fields["time_s"]
-        for name, value in (("longitude", fields["lon"]), ("latitude", fields["lat"]), ("speed", fields["speed"])):
+        for name, value in (
+            ("longitude", fields["lon"]),
+            ("latitude", fields["lat"]),
+            ("speed", fields["speed"]),
+        ):
             if value is not None:
                 setattr(entity.vehicle.position, name, value)
     return feed.SerializePartialToString()

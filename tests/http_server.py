@@ -1,4 +1,5 @@
-"""An HTTP server that does wrong what servers do wrong: each request is answered by the next step of a script."""
+"""An HTTP server that does wrong what servers do wrong: each request is answered by the next step
+of a script."""
 
 import gzip
 import socket
@@ -123,7 +124,12 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, script, tls=None):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.script, self.requests, self.lock, self.stalled = list(script), [], threading.Lock(), threading.Event()
+        self.script, self.requests, self.lock, self.stalled = (
+            list(script),
+            [],
+            threading.Lock(),
+            threading.Event(),
+        )
         self.scheme = "http"
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,5 +1,5 @@
-"""The command line, on a machine whose clock is as wrong as the file `wrong_s` in its folder says; empty for not.
-A byte more in the file `heard` says that a batch of pings was read."""
+"""The command line, on a machine whose clock is as wrong as the file `wrong_s` in its folder says;
+empty for not. A byte more in the file `heard` says that a batch of pings was read."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,12 @@ from udp_stream.windows.clocks import SteadyClock
 
 
 def main(*arguments: str) -> int:
-    real, wrong, heard, hear = time.time, Path("wrong_s").resolve(), Path("heard").resolve(), SteadyClock.hear
+    real, wrong, heard, hear = (
+        time.time,
+        Path("wrong_s").resolve(),
+        Path("heard").resolve(),
+        SteadyClock.hear,
+    )
 
     def hears(clock, time_ms):
         hear(clock, time_ms)

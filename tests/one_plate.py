@@ -1,4 +1,5 @@
-"""A recorded feed with and without 5,000 messages of one plate: what the others hand on must be the same."""
+"""A recorded feed with and without 5,000 messages of one plate: what the others hand on must be the
+same."""
 
 import random
 from functools import cache
@@ -41,14 +42,19 @@ def _crowd(dice, number):
 def end(plate=_END):
     where = {"type": "Point", "coordinates": [72.8, 21.2]}
     time = "2024-01-08T09:59:00+05:30"
-    return _encode({"license_plate": plate, "observationDateTime": time, "location": where, "speed": 20})
+    return _encode(
+        {"license_plate": plate, "observationDateTime": time, "location": where, "speed": 20}
+    )
 
 
 @cache
 def feed(is_crowded):
-    """Single pings. Each plate sends some of its pings a second time, soon or at the end, from another place."""
+    """Single pings. Each plate sends some of its pings a second time, soon or at the end, from
+    another place."""
     dice, crowd = random.Random(1), random.Random(2)
-    pings = [one for one in fleet_log(buses=40, hours=0.25, clean=True) if b"license_plate" in one][:3_500]
+    pings = [one for one in fleet_log(buses=40, hours=0.25, clean=True) if b"license_plate" in one][
+        :3_500
+    ]
     found, number = list[bytes](), 0
     for at, one in enumerate(pings):
         found.append(one)
@@ -75,11 +81,16 @@ def has_ended(messages):
 
 
 def _fleet_at(poll):
-    """Plate, second and longitude of the vehicles in a poll. They have a new ping in every sixth; every tenth answer is
-    that of a server which is somewhat behind, or far; the last has a plate more."""
+    """Plate, second and longitude of the vehicles in a poll. They have a new ping in every sixth;
+    every tenth answer is that of a server which is somewhat behind, or far; the last has a plate
+    more."""
     behind = (20 if poll % 20 == 9 else 60) if poll % 10 == 9 else 0
     step = max(0, poll - behind) // 6
-    found = [(f"BUS{bus}", 10 * step, 72.5 + bus / 100 + step / 1000) for bus in range(30) if bus % 7 != step % 7]
+    found = [
+        (f"BUS{bus}", 10 * step, 72.5 + bus / 100 + step / 1000)
+        for bus in range(30)
+        if bus % 7 != step % 7
+    ]
     return [*found, *([(_END, 0, 72.5)] if poll == POLLS - 1 else [])]
 
 
@@ -91,9 +102,16 @@ def _crowd_at(poll, is_crowded):
 def json_polls(is_crowded):
     def answer(poll):
         for plate, second, lon in (*_crowd_at(poll, is_crowded), *_fleet_at(poll)):
-            time = f"2024-01-08T{9 + second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}+05:30"
+            time = (
+                f"2024-01-08T{9 + second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}+05:30"
+            )
             where = {"type": "Point", "coordinates": [lon, 21.2]}
-            yield {"license_plate": plate, "observationDateTime": time, "location": where, "speed": 20}
+            yield {
+                "license_plate": plate,
+                "observationDateTime": time,
+                "location": where,
+                "speed": 20,
+            }
 
     return [_encode({"results": list(answer(poll))}) for poll in range(POLLS)]
 
@@ -114,8 +132,11 @@ def gtfs_polls(is_crowded):
 
 
 def gtfs_messages(is_crowded):
-    """As an archive has them: a message for each poll of the fleet, and for each vehicle of the crowd."""
+    """As an archive has them: a message for each poll of the fleet, and for each vehicle of the
+    crowd."""
     for poll, message in enumerate(gtfs_polls(False)):
         yield message
         for plate, second, lon in _crowd_at(poll, is_crowded):
-            yield snapshot(vehicle(plate, time_s=START_S + second, lon=lon), header_s=START_S + second)
+            yield snapshot(
+                vehicle(plate, time_s=START_S + second, lon=lon), header_s=START_S + second
+            )

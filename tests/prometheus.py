@@ -61,7 +61,9 @@ class Series:
         return value
 
     def by(self, name, label):
-        values = {one.labels[label]: one.value for one in self.samples if one.name == f"udp_stream_{name}"}
+        values = {
+            one.labels[label]: one.value for one in self.samples if one.name == f"udp_stream_{name}"
+        }
         return Counter({key: value for key, value in values.items() if value})
 
     def labels(self):
@@ -76,7 +78,11 @@ class Series:
         speeds = {ping["speed"] for ping in pings}
         places = {number for ping in pings for number in ping["location"]["coordinates"]}
         cells = {json.loads(record)["hat"]["cell"] for record in records}
-        texts = {ping["license_plate"] for ping in pings} | cells | {str(one) for one in speeds | places}
+        texts = (
+            {ping["license_plate"] for ping in pings}
+            | cells
+            | {str(one) for one in speeds | places}
+        )
         assert len(cells) > 3 and len(speeds) == len(pings) > 1000
         return (texts & words) | ({sample.value for sample in self.samples} & (speeds | places))
 

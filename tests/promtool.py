@@ -1,4 +1,5 @@
-"""The promtool of this machine; else one of Debian's package, unpacked without root; else one that Go builds.
+"""The promtool of this machine; else one of Debian's package, unpacked without root; else one that
+Go builds.
 
 `python -m tests.promtool` fetches it.
 """
@@ -53,12 +54,24 @@ def of_debian(folder: Path) -> Path | None:
 
 
 def of_go(folder: Path) -> Path | None:
-    """Some minutes. `go install` refuses a module that excludes others, so it is built in its own folder."""
+    """Some minutes. `go install` refuses a module that excludes others, so it is built in its own
+    folder."""
     if not shutil.which("go"):
         return None
-    told = output(folder, "go", "mod", "download", "-json", f"github.com/prometheus/prometheus@{VERSION}")
+    told = output(
+        folder, "go", "mod", "download", "-json", f"github.com/prometheus/prometheus@{VERSION}"
+    )
     if told:
-        output(folder, "go", "build", "-C", json.loads(told)["Dir"], "-o", str(folder / "promtool"), "./cmd/promtool")
+        output(
+            folder,
+            "go",
+            "build",
+            "-C",
+            json.loads(told)["Dir"],
+            "-o",
+            str(folder / "promtool"),
+            "./cmd/promtool",
+        )
     return folder / "promtool"
 
 

@@ -11,7 +11,12 @@ from queue import Queue
 from tempfile import TemporaryDirectory
 
 import trustme
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from lab.process import HOST, on_free_ports
 from lab.services import RunningKafka, start_kafka
@@ -33,11 +38,16 @@ class Certificates:
 
 
 def certificates(folder: Path) -> Certificates:
-    """`server.pem` of 127.0.0.1, `elsewhere.pem` of another host, in PKCS 8; authorities `ca.crt`, `other.crt`."""
+    """`server.pem` of 127.0.0.1, `elsewhere.pem` of another host, in PKCS 8; authorities `ca.crt`,
+    `other.crt`."""
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.crt")
     other.cert_pem.write_to_path(folder / "other.crt")
-    for name, host in (("server", (HOST, "localhost")), ("elsewhere", (ELSEWHERE,)), ("client", ("worker",))):
+    for name, host in (
+        ("server", (HOST, "localhost")),
+        ("elsewhere", (ELSEWHERE,)),
+        ("client", ("worker",)),
+    ):
         made = authority.issue_cert(*host)
         key = load_pem_private_key(made.private_key_pem.bytes(), None)
         pkcs8 = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -57,7 +67,8 @@ def secret_file(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class Listener:
-    """One more address of a broker, with a security protocol of Kafka's (`SASL_SSL`) and properties of its own."""
+    """One more address of a broker, with a security protocol of Kafka's (`SASL_SSL`) and properties
+    of its own."""
 
     name: str
     protocol: str
@@ -65,7 +76,8 @@ class Listener:
 
 
 def listeners(made: Certificates) -> list[Listener]:
-    """By name: TLS, MUTUAL (a certificate of the client's too), ELSEWHERE (of another host), SASL, SASLTLS."""
+    """By name: TLS, MUTUAL (a certificate of the client's too), ELSEWHERE (of another host), SASL,
+    SASLTLS."""
 
     def tls(name: str, client: str = "none") -> dict[str, str]:
         return {
@@ -147,15 +159,20 @@ def make_user(bootstrap: str) -> None:
     try:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             # One at a time: two of one user in a request are refused, without an error here.
-            said = client.alter_user_scram_credentials([UserScramCredentialUpsertion(USER, mechanism, PASSWORD)])
+            said = client.alter_user_scram_credentials(
+                [UserScramCredentialUpsertion(USER, mechanism, PASSWORD)]
+            )
             assert said == {USER: None}, said
     finally:
         client.close()
 
 
 @contextmanager
-def tls_in_front_of(port: int, made: Certificates, name: str = "server", client: bool = False) -> Iterator[int]:
-    """The port of a TLS server in front of this one, as stunnel. `client`: asks for the authority's certificate."""
+def tls_in_front_of(
+    port: int, made: Certificates, name: str = "server", client: bool = False
+) -> Iterator[int]:
+    """The port of a TLS server in front of this one, as stunnel. `client`: asks for the authority's
+    certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(made.folder / f"{name}.crt", made.folder / f"{name}.key")
     if client:

@@ -5,7 +5,11 @@ import io
 import zipfile
 from pathlib import Path
 
-STOPS = [("a", "Main St", 21.17, 72.80), ("b", "Kadam / 2nd", 21.17, 72.83), ("c", "Far End", 21.17, 72.86)]
+STOPS = [
+    ("a", "Main St", 21.17, 72.80),
+    ("b", "Kadam / 2nd", 21.17, 72.83),
+    ("c", "Far End", 21.17, 72.86),
+]
 """Id, name and position."""
 
 HEADS = {
@@ -26,13 +30,18 @@ def table(file, rows):
 
 
 def files_of(stops=STOPS, routes=(("7", "7", ""),), trips=None, calls=None, **more):
-    """The texts of the files, by their names. By default the route's trips call at all stops, both ways."""
+    """The texts of the files, by their names. By default the route's trips call at all stops, both
+    ways."""
     trips = trips or [("7", "daily", "out", 0, ""), ("7", "daily", "back", 1, "")]
     if calls is None:
         ways = {0: [stop[0] for stop in stops], 1: [stop[0] for stop in stops][::-1]}
         calls = [(trip[2], stop, at) for trip in trips for at, stop in enumerate(ways[trip[3]])]
     tables = {"stops": stops, "routes": routes, "trips": trips, "stop_times": calls} | more
-    return {f"{name}.txt": table(f"{name}.txt", rows) for name, rows in tables.items() if rows is not None}
+    return {
+        f"{name}.txt": table(f"{name}.txt", rows)
+        for name, rows in tables.items()
+        if rows is not None
+    }
 
 
 def zipped(path, files, within="", **flags):

@@ -1,5 +1,5 @@
-"""The papers' way to consistent counts, which ours is held to: a dynamic programme over all values (arXiv 2409.18573,
-Section VI). It takes any metric, also one that is not convex.
+"""The papers' way to consistent counts, which ours is held to: a dynamic programme over all values
+(arXiv 2409.18573, Section VI). It takes any metric, also one that is not convex.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,13 @@ TRELLIS_CELLS_MAX = 2**26
 
 
 def trellis(noisy: NDArray[Any], total: int, cost: Cost) -> Integers:
-    """The consistent counts of least additive cost, by the papers' dynamic programme; one row, any metric.
+    """The consistent counts of least additive cost, by the papers' dynamic programme; one row, any
+    metric.
 
-    `noisy`: integers, (bins,); `cost(values, y)`: the cost of each of the values in place of the noisy count y, such as
-    `squared`, `absolute` or `hamming`. Running minima make it O(bins * total), not O(bins * total^2) as in equations
-    8-10; the smallest values win ties. Raises ValueError as `consistent_counts` does, and for more than 2**26 cells.
+    `noisy`: integers, (bins,); `cost(values, y)`: the cost of each of the values in place of the
+    noisy count y, such as `squared`, `absolute` or `hamming`. Running minima make it O(bins *
+    total), not O(bins * total^2) as in equations 8-10; the smallest values win ties. Raises
+    ValueError as `consistent_counts` does, and for more than 2**26 cells.
 
     >>> trellis(np.array([3, 1, 3, 9]), total=9, cost=hamming)
     array([0, 1, 3, 9])
@@ -33,7 +35,9 @@ def trellis(noisy: NDArray[Any], total: int, cost: Cost) -> Integers:
         raise ValueError(f"expected one row of noisy counts, got shape {np.shape(noisy)}")
     row, top = rows[0].tolist(), int(totals[0])
     if len(row) * (top + 1) > TRELLIS_CELLS_MAX:
-        raise ValueError(f"expected at most {TRELLIS_CELLS_MAX} trellis cells, got {len(row)} bins x {top + 1} values")
+        raise ValueError(
+            f"expected at most {TRELLIS_CELLS_MAX} trellis cells, got {len(row)} bins x {top + 1} values"
+        )
     values = np.arange(top + 1, dtype=np.int64)
     best: list[NDArray[Any]] = []  # best[i][v]: least cost of the entries 0..i if entry i is v
     for y in row[:-1]:

@@ -1,4 +1,5 @@
-"""The command line in this process; a worker has a process of its own. Exit status, signals and pipes: elsewhere."""
+"""The command line in this process; a worker has a process of its own. Exit status, signals and
+pipes: elsewhere."""
 
 import os
 import signal
@@ -16,9 +17,14 @@ from udp_stream.cli.main import main
 
 
 def run_verb(
-    arguments: Sequence[object], *, cwd: Path, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+    arguments: Sequence[object],
+    *,
+    cwd: Path,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> CompletedProcess[bytes]:
-    """As `subprocess.run` would have it. Its standard streams are files, under the numbers that they have anywhere."""
+    """As `subprocess.run` would have it. Its standard streams are files, under the numbers that
+    they have anywhere."""
     words = [str(word) for word in arguments]
     if "worker" in words:
         return run_forked(words, cwd=cwd, stdin=stdin, env=env)
@@ -50,7 +56,9 @@ def _environment(env: Mapping[str, str] | None) -> Iterator[None]:
 @contextmanager
 def _streams(*theirs: int) -> Iterator[None]:
     with ExitStack() as stack:
-        for number, (stream, name) in enumerate(zip(theirs, ("stdin", "stdout", "stderr"), strict=True)):
+        for number, (stream, name) in enumerate(
+            zip(theirs, ("stdin", "stdout", "stderr"), strict=True)
+        ):
             ours = os.dup(number)
             stack.callback(os.close, ours)
             stack.callback(os.dup2, ours, number)

@@ -1,4 +1,5 @@
-"""A recording through `init`, `plan FILE`, and `replay` or `run`, with no hand edit between: the HATs of its releases.
+"""A recording through `init`, `plan FILE`, and `replay` or `run`, with no hand edit between: the
+HATs of its releases.
 
 Live sources are real servers on this machine.
 """
@@ -29,7 +30,11 @@ def verb(folder, *arguments):
 def hats_of(records):
     """Cell, start of the slot, plates, samples."""
     decoded = [decode(line) for line in records.splitlines()]
-    return {(one.hat.cell, one.hat.slot_start, one.counts.plates, one.counts.samples) for one in decoded if one.counts}
+    return {
+        (one.hat.cell, one.hat.slot_start, one.counts.plates, one.counts.samples)
+        for one in decoded
+        if one.counts
+    }
 
 
 def look_at(folder, name, content):
@@ -55,7 +60,8 @@ def running(folder, *arguments):
 
 
 def live(folder, address, pings, *flags, is_over=lambda: True, kills=0, goes_on=lambda: None):
-    """A live source through `run`, killed so often, until so many pings are in records; each run `goes_on` first."""
+    """A live source through `run`, killed so often, until so many pings are in records; each run
+    `goes_on` first."""
     command = "run", address, "--config", "city.toml", "--out", "out.ndjson", *LIVE, *flags
     deadline, hats, out = time.monotonic() + SECONDS_MAX, set(), folder / "out.ndjson"
     for _ in range(kills):
@@ -65,7 +71,9 @@ def live(folder, address, pings, *flags, is_over=lambda: True, kills=0, goes_on=
     with running(folder, *command) as process:
         goes_on()
         while sum(samples for *_, samples in hats) < pings or not is_over():
-            assert time.monotonic() < deadline and process.poll() is None, (folder / "said").read_text()
+            assert time.monotonic() < deadline and process.poll() is None, (
+                folder / "said"
+            ).read_text()
             time.sleep(0.1)
             hats = hats_of(out.read_bytes().rpartition(b"\n")[0]) if out.exists() else set()
         process.send_signal(signal.SIGTERM)
@@ -78,7 +86,9 @@ def polled_gtfs(folder, pings, *flags):
 
 
 def polled_json(folder, pings, *flags):
-    return _polled(folder, list(polls(pings, vehicles)), "sample.json", "application/json", len(pings), *flags)
+    return _polled(
+        folder, list(polls(pings, vehicles)), "sample.json", "application/json", len(pings), *flags
+    )
 
 
 def _polled(folder, answers, sample, kind, pings, *flags):
@@ -90,21 +100,29 @@ def _polled(folder, answers, sample, kind, pings, *flags):
 def piped(folder, pings, *flags):
     """A file through `run`: what another program prints comes as it does."""
     look_at(folder, "feed.csv", FORMS["semicolons.csv"](pings))
-    return hats_of(verb(folder, "run", "feed.csv", "--config", "city.toml", "--ledger", "city.ledger", *flags))
+    return hats_of(
+        verb(folder, "run", "feed.csv", "--config", "city.toml", "--ledger", "city.ledger", *flags)
+    )
 
 
 def queued(folder, pings, port, *flags):
-    """The exchange's queue on a broker of AMQP 0-9-1 at this port: its messages, single and in arrays."""
+    """The exchange's queue on a broker of AMQP 0-9-1 at this port: its messages, single and in
+    arrays."""
     import pika
 
     from tests.integration.amqp_brokers import PASSWORD, USER
 
-    queue, messages = f"way-in-{os.getpid()}-{folder.name}", FORMS["plain.ndjson"](pings).splitlines()
+    queue, messages = (
+        f"way-in-{os.getpid()}-{folder.name}",
+        FORMS["plain.ndjson"](pings).splitlines(),
+    )
     look_at(folder, "sample.ndjson", b"\n".join(messages[len(messages) // 2 :]))
     (folder / "password").touch(mode=0o600)
     (folder / "password").write_text(PASSWORD)
     login = pika.PlainCredentials(USER, PASSWORD)
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, credentials=login))
+    connection = pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", port, credentials=login)
+    )
     channel = connection.channel()
     channel.queue_declare(queue, durable=True)
     for at in range(0, len(messages), 20):
@@ -125,7 +143,8 @@ def queued(folder, pings, port, *flags):
 
 
 def published(folder, pings, port, *flags, kills=0):
-    """HSL's positions by MQTT, a part of them before each kill of the run, and a part while nobody reads."""
+    """HSL's positions by MQTT, a part of them before each kill of the run, and a part while nobody
+    reads."""
     from paho.mqtt.client import Client
     from paho.mqtt.enums import CallbackAPIVersion
 
@@ -139,7 +158,9 @@ def published(folder, pings, port, *flags, kills=0):
 
     def publish():
         for payload in parts.pop(0) if parts else []:
-            client.publish("/hfp/v2/journey/ongoing/vp/bus/0012/01001", payload, 1).wait_for_publish(SECONDS_MAX)
+            client.publish(
+                "/hfp/v2/journey/ongoing/vp/bus/0012/01001", payload, 1
+            ).wait_for_publish(SECONDS_MAX)
 
     def goes_on():
         if len(parts) < 2 * kills + 1:
@@ -152,7 +173,15 @@ def published(folder, pings, port, *flags, kills=0):
 
     topics = "--set", 'live.topics=["/hfp/v2/journey/ongoing/vp/#"]'
     try:
-        return live(folder, f"mqtt://127.0.0.1:{port}", len(pings), *topics, *flags, kills=kills, goes_on=goes_on)
+        return live(
+            folder,
+            f"mqtt://127.0.0.1:{port}",
+            len(pings),
+            *topics,
+            *flags,
+            kills=kills,
+            goes_on=goes_on,
+        )
     finally:
         client.disconnect()
         client.loop_stop()

@@ -1,7 +1,8 @@
 """Until when certificates hold: files of the configuration, and what a server shows.
 
-The standard library tells the end of a certificate that it has verified, and of an authority's, but not of a file that
-we show ourselves. So the end is read from the certificate itself (RFC 5280, 4.1).
+The standard library tells the end of a certificate that it has verified, and of an authority's, but
+not of a file that we show ourselves. So the end is read from the certificate itself (RFC 5280,
+4.1).
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ def end_of(der: bytes) -> float:
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
     """Its kind, and where what it holds begins and ends."""
-    size, begins = der[at + 1], at + 2
+    size = der[at + 1]
+    begins = at + 2
     if size & 0x80:
         digits = size & 0x7F
-        size, begins = int.from_bytes(der[begins : begins + digits], "big"), begins + digits
+        size = int.from_bytes(der[begins : begins + digits], "big")
+        begins = begins + digits
     return der[at], begins, begins + size
 
 
 def ends_of(file: str) -> list[float]:
-    """When the certificates of a file end, in its order; none of a file that cannot be read, as who uses it says."""
+    """When the certificates of a file end, in its order; none of a file that cannot be read, as who
+    uses it says."""
     ends = []
     with suppress(OSError, ValueError, IndexError):
         for text in Path(file).read_text(encoding="ascii", errors="replace").split(_END)[:-1]:
@@ -51,9 +55,10 @@ def ends_of(file: str) -> list[float]:
 
 
 def first_end(settings: Settings) -> float | None:
-    """When the first of the certificates ends that the settings name: of authorities in one file the last one counts,
-    as a new one is put beside the old."""
-    kafka, ledger = settings.kafka.client, settings.ledger.client
+    """When the first of the certificates ends that the settings name: of authorities in one file
+    the last one counts, as a new one is put beside the old."""
+    kafka = settings.kafka.client
+    ledger = settings.ledger.client
     authorities = settings.live.ca_file, kafka.get("ssl_cafile"), ledger.get("ssl_ca_certs")
     ours = kafka.get("ssl_certfile"), ledger.get("ssl_certfile")
     found = [max(ends) for ends in _of_files(authorities)] + [ends[0] for ends in _of_files(ours)]

@@ -1,6 +1,7 @@
 """Who was wrong: every exception that may leave this package, with the exit status it stands for.
 
-A refusal that is expected (a broken ping, a plate without budget) is a value with a named reason, never one of these.
+A refusal that is expected (a broken ping, a plate without budget) is a value with a named reason,
+never one of these.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class UdpStreamError(Exception):
 
 
 class UsageError(UdpStreamError):
-    """The caller asked for something that cannot be done: a file that is not there, a value out of its range."""
+    """The caller asked for something that cannot be done: a file that is not there, a value out of
+    its range."""
 
     exit_status = 2
 
@@ -28,13 +30,15 @@ class ConfigError(UdpStreamError):
 
 
 class DependencyUnavailable(UdpStreamError):
-    """A service or file that we depend on cannot be reached; the message says what to start or install."""
+    """A service or file that we depend on cannot be reached; the message says what to start or
+    install."""
 
     exit_status = 4
 
 
 class DataLoss(DependencyUnavailable):
-    """What was not counted yet is deleted: to start again does not help. A person decides whether to go on without."""
+    """What was not counted yet is deleted: to start again does not help. A person decides whether
+    to go on without."""
 
     exit_status = 6
 
@@ -50,7 +54,8 @@ class PackageMissing(DependencyUnavailable):
 
 
 class PrivacyRefused(UdpStreamError):
-    """Going on would break the guarantee, so we stop: no ledger, a foreign key, a draw that was never charged."""
+    """Going on would break the guarantee, so we stop: no ledger, a foreign key, a draw that was
+    never charged."""
 
     exit_status = 5
 
@@ -59,13 +64,16 @@ class Fenced(PrivacyRefused):
     """Another worker has our place since: we are refused, and must stop working on it."""
 
 
-FOR_A_PERSON = tuple(kind.exit_status for kind in (UsageError, ConfigError, PrivacyRefused, DataLoss))
+FOR_A_PERSON = tuple(
+    kind.exit_status for kind in (UsageError, ConfigError, PrivacyRefused, DataLoss)
+)
 """Statuses that no restart mends: a supervisor starts the program again after others alone."""
 
 
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
-    """Around the import of a package that only comes with an extra: PackageMissing, with which one it is.
+    """Around the import of a package that only comes with an extra: PackageMissing, with which one
+    it is.
 
     >>> with needs("Kafka client", "kafka"):
     ...     import no_such_package

@@ -1,7 +1,9 @@
-"""Export: records as `.csv`, `.geojson`, `.parquet`, `.gz` of the first two, or lines of JSON (also packed).
+"""Export: records as `.csv`, `.geojson`, `.parquet`, `.gz` of the first two, or lines of JSON (also
+packed).
 
-Every form has the same fields: a column for each field of the record's type, `mean.value_kmh` for a nested field. Where
-a field is null, so are its columns. Statistics without a field of their own are in lines of JSON alone.
+Every form has the same fields: a column for each field of the record's type, `mean.value_kmh` for a
+nested field. Where a field is null, so are its columns. Statistics without a field of their own are
+in lines of JSON alone.
 """
 
 from __future__ import annotations
@@ -33,22 +35,25 @@ _FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 _OTHERS: Final = (".xlsx", ".xls", ".ods", ".zip", ".bz2", ".xz", ".zst", ".tsv", ".kml", ".gpkg", ".shp", ".avro",
                  ".feather", ".arrow", ".orc", ".db", ".sqlite", ".html", ".xml", ".pdf")  # fmt: skip
-"""Of forms that are not written: lines of JSON under such a name would be taken for what they are not."""
+"""Of forms that are not written: lines of JSON under such a name would be taken for what they are
+not."""
 
 
 def require_format(name: str) -> tuple[str, bool]:
-    """The suffix of a name's form (any but ours: lines of JSON), and whether it is packed; to be asked before the file
-    is opened, which empties it.
+    """The suffix of a name's form (any but ours: lines of JSON), and whether it is packed; to be
+    asked before the file is opened, which empties it.
 
-    UsageError for a form that cannot be packed, or that is known and not written; DependencyUnavailable if its library
-    is not installed.
+    UsageError for a form that cannot be packed, or that is known and not written;
+    DependencyUnavailable if its library is not installed.
 
     >>> require_format("monday.csv.gz"), require_format("-")
     (('.csv', True), ('', False))
     """
     plain = name[:-3] if name.lower().endswith(".gz") else name
     if plain.lower().endswith(_OTHERS):
-        raise UsageError(f"{name}: expected .ndjson, .csv, .geojson or .parquet, or .gz of the first three")
+        raise UsageError(
+            f"{name}: expected .ndjson, .csv, .geojson or .parquet, or .gz of the first three"
+        )
     suffix = next((suffix for suffix in SUFFIXES if plain.lower().endswith(suffix)), "")
     if suffix == ".parquet":
         if plain != name:
@@ -58,15 +63,18 @@ def require_format(name: str) -> tuple[str, bool]:
     return suffix, plain != name
 
 
-def in_form(form: str, lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None = None) -> Iterable[bytes]:
-    """The same records as pieces of another text: `form` is `csv`, `geojson` or, as they are, `ndjson`. The first two
-    have a last column `place`, by cell, if it is asked for."""
+def in_form(
+    form: str, lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None = None
+) -> Iterable[bytes]:
+    """The same records as pieces of another text: `form` is `csv`, `geojson` or, as they are,
+    `ndjson`. The first two have a last column `place`, by cell, if it is asked for."""
     forms = {"csv": _csv, "geojson": _geojson}
     return forms[form](lines, kind, place_of) if form in forms else lines
 
 
 def write_export(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
-    """Records, each its JSON and a line break, in the form of a file of this name. Raises as `require_format`."""
+    """Records, each its JSON and a line break, in the form of a file of this name. Raises as
+    `require_format`."""
     suffix, is_packed = require_format(name)
     if suffix == ".parquet":
         _write_parquet(lines, out, kind)
@@ -90,14 +98,16 @@ def _csv(lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None) -> Iterat
 
 
 def csv_line(row: Sequence[object]) -> bytes:
-    """A row of CSV. Texts with a line break of any system are quoted, as a part of them could be read as a row."""
+    """A row of CSV. Texts with a line break of any system are quoted, as a part of them could be
+    read as a row."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerow(row)
     return text.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
 def as_text(value: object) -> object:
-    """A text that a spreadsheet would take for a formula after an apostrophe; any other value as it is.
+    """A text that a spreadsheet would take for a formula after an apostrophe; any other value as it
+    is.
 
     >>> as_text("=1+1"), as_text("a-b"), as_text(-3.2)
     ("'=1+1", 'a-b', -3.2)
@@ -126,7 +136,10 @@ def cell_geometry(cell: int) -> dict[str, object]:
     """A cell as GeoJSON has it."""
     rings = [[ring] for ring in cell_boundary(cell)]
     is_one = len(rings) == 1
-    return {"type": "Polygon" if is_one else "MultiPolygon", "coordinates": rings[0] if is_one else rings}
+    return {
+        "type": "Polygon" if is_one else "MultiPolygon",
+        "coordinates": rings[0] if is_one else rings,
+    }
 
 
 def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
@@ -150,12 +163,17 @@ def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:
     """A record's fields by their paths; objects are followed, lists are kept."""
     found: dict[str, Any] = {}
     for name, value in record.items():
-        found |= flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+        found |= (
+            flat(value, f"{before}{name}.")
+            if isinstance(value, dict)
+            else {f"{before}{name}": value}
+        )
     return found
 
 
 def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
-    """Name and type of each column of a record type: text, whole, number or flag, or a list of one of these."""
+    """Name and type of each column of a record type: text, whole, number or flag, or a list of one
+    of these."""
     found: list[tuple[str, str]] = []
     hints = typing.get_type_hints(kind)
     for field in msgspec.structs.fields(kind):
@@ -165,7 +183,9 @@ def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
             found += columns(of, f"{name}.")
         elif typing.get_origin(of) is Mapping:  # its keys are a closed list
             keys, values = typing.get_args(of)
-            found += [(f"{name}.{key}", _type_of(_without_null(values))) for key in typing.get_args(keys)]
+            found += [
+                (f"{name}.{key}", _type_of(_without_null(values))) for key in typing.get_args(keys)
+            ]
         elif typing.get_origin(of) is not dict:  # whose keys nobody knows beforehand
             found.append((name, _type_of(of)))
     return found

@@ -17,8 +17,8 @@ from udp_stream.errors import ConfigError
 
 @contextmanager
 def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
-    """A free name beside the path, to make the file under. Afterwards what is left there is removed, and with these
-    suffixes.
+    """A free name beside the path, to make the file under. Afterwards what is left there is
+    removed, and with these suffixes.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -29,7 +29,9 @@ def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
     ...     [each.name for each in Path(folder).iterdir()]
     ['ledger']
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")  # two processes may make one file at once
+    draft = path.with_name(
+        f".{path.name}.{secrets.token_hex(8)}.draft"
+    )  # two processes may make one file at once
     try:
         yield draft
     finally:
@@ -48,7 +50,8 @@ def named(name: str | Path) -> Iterator[None]:
 
 
 def link_first(draft: Path, path: Path) -> None:
-    """Give a finished draft its name, unless another process was first: then that one's file stands.
+    """Give a finished draft its name, unless another process was first: then that one's file
+    stands.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -65,7 +68,8 @@ def link_first(draft: Path, path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync the names in a directory to disk, so that a new file in it survives the machine; OSError may leave."""
+    """Sync the names in a directory to disk, so that a new file in it survives the machine; OSError
+    may leave."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with named(directory):
@@ -74,8 +78,8 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-# Secrets come from files alone: others can read a command line and often an environment, and configurations are copied.
-# An error names the key and the file, never anything of its content.
+# Secrets come from files alone: others can read a command line and often an environment, and
+# configurations are copied. An error names the key and the file, never anything of its content.
 
 SECRET_CHARS_MAX = 16_384
 
@@ -84,11 +88,13 @@ TLS_FILES = {
     "ledger": ("client.ssl_ca_certs", "client.ssl_certfile", "client.ssl_keyfile"),
     "live": ("ca_file", "", ""),
 }
-"""By section, the keys of the authorities to trust, of a certificate of ours, and of its key: files in PEM form."""
+"""By section, the keys of the authorities to trust, of a certificate of ours, and of its key: files
+in PEM form."""
 
 
 def secret_of(key: str, file: str) -> str:
-    """The secret in a file that this configuration key names: one line, without white space around it.
+    """The secret in a file that this configuration key names: one line, without white space around
+    it.
 
     ConfigError, without anything of its content, if there is none, or if others may read the file.
     """
@@ -104,25 +110,30 @@ def secret_of(key: str, file: str) -> str:
         text = "\n"  # refused below: this error's text would quote a byte of the secret
     if not text or not text.isprintable() or len(text) > SECRET_CHARS_MAX:
         got = "something else" if text else "nothing"
-        raise ConfigError(f"{key}: expected one line of printable ASCII in {file}, got {got}") from None
+        raise ConfigError(
+            f"{key}: expected one line of printable ASCII in {file}, got {got}"
+        ) from None
     return text
 
 
 def with_secrets(section: str, client: Mapping[str, Any]) -> dict[str, Any]:
-    """A client's options with the secret instead of its file: `password` for `password_file`. ConfigError as of
-    `secret_of`.
+    """A client's options with the secret instead of its file: `password` for `password_file`.
+    ConfigError as of `secret_of`.
 
     >>> with_secrets("ledger", {"username": "udp-ledger"})
     {'username': 'udp-ledger'}
     """
     return {
-        name.removesuffix("_file"): secret_of(f"{section}.client.{name}", value) if name.endswith("_file") else value
+        name.removesuffix("_file"): secret_of(f"{section}.client.{name}", value)
+        if name.endswith("_file")
+        else value
         for name, value in client.items()
     }
 
 
 def may_be_secret(file: str) -> bool:
-    """Whether what stands in the place of a file's name may be the secret itself: it is no path, and no file here.
+    """Whether what stands in the place of a file's name may be the secret itself: it is no path,
+    and no file here.
 
     >>> may_be_secret("hunter2"), may_be_secret("/run/secrets/kafka"), may_be_secret("")
     (True, False, False)
@@ -131,8 +142,8 @@ def may_be_secret(file: str) -> bool:
 
 
 def require_private(key: str, file: str) -> None:
-    """ConfigError if anyone but its owner may read the file. A group may read a file of root's: so Kubernetes and
-    systemd hand secrets to a program that is not root."""
+    """ConfigError if anyone but its owner may read the file. A group may read a file of root's: so
+    Kubernetes and systemd hand secrets to a program that is not root."""
     try:
         found = Path(file).stat()
     except OSError as error:
@@ -151,8 +162,8 @@ def tls_context(
 ) -> ssl.SSLContext:
     """Verifies certificates and names: against the system's authorities, or those in `ca_file`.
 
-    With a certificate of our own, servers that ask for one are shown it. Raises ConfigError for a file that cannot be
-    used, by its key in this section of the configuration.
+    With a certificate of our own, servers that ask for one are shown it. Raises ConfigError for a
+    file that cannot be used, by its key in this section of the configuration.
     """
     of_ca, of_certificate, of_key = (f"{section}.{key}" for key in TLS_FILES[section])
     pem = "expected certificates in PEM form"
@@ -167,7 +178,9 @@ def tls_context(
             context.load_cert_chain(certificate_file, certificate_key_file, password=b"")
         except OSError as error:
             rule = f"expected a certificate in PEM form and its key in {certificate_key_file}, without a passphrase"
-            raise ConfigError(f"{of_certificate}: {certificate_file}: {rule} ({_why(error)})") from error
+            raise ConfigError(
+                f"{of_certificate}: {certificate_file}: {rule} ({_why(error)})"
+            ) from error
     return context
 
 
@@ -182,11 +195,13 @@ SILENT_S = 30.0
 """A heartbeat that is older belongs to work that is stuck or gone."""
 
 ALIVE = "alive"
-"""The heartbeat file of a live run, in its journal's folder; a run that ends by itself takes it away."""
+"""The heartbeat file of a live run, in its journal's folder; a run that ends by itself takes it
+away."""
 
 
 class Heartbeat:
-    """Touches a file at most every two seconds. A supervisor that finds it old knows that we are stuck or gone.
+    """Touches a file at most every two seconds. A supervisor that finds it old knows that we are
+    stuck or gone.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -202,7 +217,9 @@ class Heartbeat:
 
     def beat(self) -> None:
         """OSError if the file cannot be touched."""
-        if self._file is None or (self._touched_s is not None and self._clock() - self._touched_s < BEAT_S):
+        if self._file is None or (
+            self._touched_s is not None and self._clock() - self._touched_s < BEAT_S
+        ):
             return
         self._file.touch()
         self._touched_s = self._clock()

@@ -1,7 +1,7 @@
 """A GTFS timetable, a zip or a folder: positions, stops by how often they are served, and lines.
 
-The file comes from strangers: its sizes are bounded, and so are the lengths of its names. Rows that cannot be read are
-left out; a file that is none of a timetable is refused by one sentence.
+The file comes from strangers: its sizes are bounded, and so are the lengths of its names. Rows that
+cannot be read are left out; a file that is none of a timetable is refused by one sentence.
 """
 
 from __future__ import annotations
@@ -26,17 +26,27 @@ from udp_stream.errors import ConfigError
 
 Floats = NDArray[np.float64]
 
-ZIP_MB, FILE_MB = 200, 500  # of a zip; of each file in it once it is unpacked, or in a folder
+ZIP_MB = 200
+FILE_MB = 500  # of a zip; of each file in it once it is unpacked, or in a folder
 MEMBERS_MAX: Final = 1_000  # files in a zip
-STOPS_MAX, ROUTES_MAX, TRIPS_MAX, PAIRS_MAX = 200_000, 20_000, 1_000_000, 2_000_000  # a pair: a route at a stop
-NAME_MAX, SHORT_MAX = 60, 16  # characters of a stop's name, and of a route's
-LINES_MAX, CALLS_MAX, SHAPE_MAX, POINTS_MAX = 500, 1_000, 10_000, 30_000  # lines; stops, points of one; points of all
+STOPS_MAX = 200_000
+ROUTES_MAX = 20_000
+TRIPS_MAX = 1_000_000
+PAIRS_MAX = 2_000_000  # a pair: a route at a stop
+NAME_MAX = 60
+SHORT_MAX = 16  # characters of a stop's name, and of a route's
+LINES_MAX = 500
+CALLS_MAX = 1_000
+SHAPE_MAX = 10_000
+POINTS_MAX = 30_000  # lines; stops, points of one; points of all
 NEAR_M: Final = 10.0  # how far a simplified line may leave its shape; twice that, and so on, where points are too many
 
-_BLOCK, _FIELD_LINES = 2**20, 100  # bytes read at a time; lines that a field in quotes may span where a block ends
+_BLOCK = 2**20
+_FIELD_LINES = 100  # bytes read at a time; lines that a field in quotes may span where a block ends
 _MB: Final = 10**6
 _METRES: Final = 111_195.0  # of a degree of latitude
-_OF_STOPS, _OF_SHAPES = ("stop_lat", "stop_lon"), ("shape_pt_lat", "shape_pt_lon")
+_OF_STOPS = ("stop_lat", "stop_lon")
+_OF_SHAPES = ("shape_pt_lat", "shape_pt_lon")
 NO_STOP: Final = "expected at least one stop with a stop_lat and stop_lon"
 
 
@@ -66,8 +76,10 @@ class Network(NamedTuple):
 
 
 def positions(path: str | Path) -> tuple[Floats, Floats]:
-    """Latitudes and longitudes (degrees) of all stops and all points of shapes. GtfsError if there is no stop."""
-    lat, lon = array("d"), array("d")
+    """Latitudes and longitudes (degrees) of all stops and all points of shapes. GtfsError if there
+    is no stop."""
+    lat = array("d")
+    lon = array("d")
     with _opened(Path(path)) as files:
         for file, columns in (("stops.txt", _OF_STOPS), ("shapes.txt", _OF_SHAPES)):
             for row in files.rows(file, columns) if file == "stops.txt" or files.has(file) else ():
@@ -85,22 +97,33 @@ def read_network(path: str | Path) -> Network:
         routes = _routes(files)
         trips, shapes, others = _trips(files, list(routes))
         stops = _Stops(files)
-        served: dict[int, float] = defaultdict(float)  # a stop's number and a route's, as one number: trips a day
-        for trip_id, stop_id, sequence in files.rows("stop_times.txt", ("trip_id", "stop_id"), ("stop_sequence",)):
+        served: dict[int, float] = defaultdict(
+            float
+        )  # a stop's number and a route's, as one number: trips a day
+        for trip_id, stop_id, sequence in files.rows(
+            "stop_times.txt", ("trip_id", "stop_id"), ("stop_sequence",)
+        ):
             if (trip := trips.get(trip_id)) is None or (stop := stops.numbers.get(stop_id)) is None:
                 continue
             served[stop * ROUTES_MAX + trip[0]] += trip[1]
             if (calls := others.get(trip_id)) is not None and len(calls) < CALLS_MAX:
                 calls.append((_number(sequence), stop))
             if len(served) > PAIRS_MAX:
-                raise files.refused("stop_times.txt", f"expected at most {PAIRS_MAX:,} pairs of a stop and a route")
+                raise files.refused(
+                    "stop_times.txt", f"expected at most {PAIRS_MAX:,} pairs of a stop and a route"
+                )
         if not served:
-            raise files.refused("stop_times.txt", "expected trips of trips.txt that call at stops of stops.txt")
+            raise files.refused(
+                "stop_times.txt", "expected trips of trips.txt that call at stops of stops.txt"
+            )
         names = list(routes.values())
         points = _shapes(files, shapes) if shapes else {}
-        lines = [(names[route], points[shape]) for shape, route in shapes.items() if shape in points]
+        lines = [
+            (names[route], points[shape]) for shape, route in shapes.items() if shape in points
+        ]
         lines += [
-            (names[trips[trip][0]], stops.places([stop for _, stop in sorted(calls)])) for trip, calls in others.items()
+            (names[trips[trip][0]], stops.places([stop for _, stop in sorted(calls)]))
+            for trip, calls in others.items()
         ]
         drawn = [line for line in lines if len(line[1]) > 1][:LINES_MAX]
         return Network(stops.served(served, names), _simplified(drawn))
@@ -110,9 +133,12 @@ class _Files:
     """The files of a timetable. A zip may hold them in a folder."""
 
     def __init__(self, path: Path, packed: zipfile.ZipFile | None) -> None:
-        self._path, self._zip = path, packed
+        self._path = path
+        self._zip = packed
         names = packed.namelist() if packed else []
-        within = min((name for name in names if Path(name).name == "stops.txt"), key=len, default="stops.txt")
+        within = min(
+            (name for name in names if Path(name).name == "stops.txt"), key=len, default="stops.txt"
+        )
         self._folder = within.removesuffix("stops.txt")
 
     def has(self, file: str) -> bool:
@@ -123,10 +149,14 @@ class _Files:
     def refused(self, file: str, rule: str) -> GtfsError:
         return GtfsError(f"{self._path}: {file}: {rule}")
 
-    def rows(self, file: str, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        """Of each row these columns; those of `more` are empty where the file has none. GtfsError may leave."""
+    def rows(
+        self, file: str, needed: tuple[str, ...], more: tuple[str, ...] = ()
+    ) -> Iterator[tuple[str, ...]]:
+        """Of each row these columns; those of `more` are empty where the file has none. GtfsError
+        may leave."""
         pick: Callable[[list[str]], tuple[str, ...]] = tuple
-        width, lacks = 0, False
+        width = 0
+        lacks = False
         for block in self._blocks(file):
             reader = csv.reader(block)
             try:
@@ -136,7 +166,8 @@ class _Files:
                         raise self.refused(file, f"expected the column {absent[0]}")
                     lacks = any(name not in header for name in more)
                     at = [header.index(name) if name in header else -1 for name in (*needed, *more)]
-                    pick, width = itemgetter(*at), len(header)
+                    pick = itemgetter(*at)
+                    width = len(header)
                 for row in reader:
                     if not row:
                         continue
@@ -149,10 +180,12 @@ class _Files:
                 raise self.refused(file, f"expected rows of CSV ({error})") from error
 
     def _blocks(self, file: str) -> Iterator[list[str]]:
-        """Whole lines, about a megabyte at a time: UTF-8, with or without a mark at its beginning, else Latin-1."""
+        """Whole lines, about a megabyte at a time: UTF-8, with or without a mark at its beginning,
+        else Latin-1."""
         if not self.has(file):
             raise self.refused(file, "expected this file in the timetable")
-        rest, size = b"", 0
+        rest = b""
+        size = 0
         with self._open(file) as source:
             while piece := source.read(_BLOCK):
                 size += len(piece)
@@ -167,7 +200,8 @@ class _Files:
             yield _lines(rest)
 
     def _end_of_lines(self, file: str, text: bytes) -> int:
-        """Where the last whole line ends; if there is such a line nearby, not at a break within quotes."""
+        """Where the last whole line ends; if there is such a line nearby, not at a break within
+        quotes."""
         if (last := text.rfind(b"\n") + 1) == 0 and len(text) > _BLOCK:
             raise self.refused(file, f"expected rows of CSV, got a line of over {_BLOCK:,} bytes")
         end = last
@@ -186,7 +220,10 @@ class _Files:
         member = self._zip.getinfo(f"{self._folder}{file}")
         if member.file_size > FILE_MB * _MB:
             raise self.refused(file, f"expected at most {FILE_MB} MB, unpacked")
-        if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        if member.flag_bits & 1 or member.compress_type not in (
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+        ):
             raise self.refused(file, "expected it stored or deflated, without a password")
         try:
             with self._zip.open(member) as packed:
@@ -202,7 +239,9 @@ def _opened(path: Path) -> Iterator[_Files]:
             yield _Files(path, None)
             return
         if not path.is_file():
-            raise GtfsError(f"{path}: expected a GTFS timetable, a zip or a folder with stops.txt; there is none")
+            raise GtfsError(
+                f"{path}: expected a GTFS timetable, a zip or a folder with stops.txt; there is none"
+            )
         if path.stat().st_size > ZIP_MB * _MB:
             raise GtfsError(f"{path}: expected a zip of at most {ZIP_MB} MB")
         if _members(path) > MEMBERS_MAX:
@@ -210,9 +249,13 @@ def _opened(path: Path) -> Iterator[_Files]:
         with zipfile.ZipFile(path) as packed:
             yield _Files(path, packed)
     except zipfile.BadZipFile as error:
-        raise GtfsError(f"{path}: expected a GTFS timetable, a zip or a folder with stops.txt ({error})") from error
+        raise GtfsError(
+            f"{path}: expected a GTFS timetable, a zip or a folder with stops.txt ({error})"
+        ) from error
     except OSError as error:
-        raise GtfsError(f"{path}: cannot be read: {error.strerror or type(error).__name__}") from error
+        raise GtfsError(
+            f"{path}: cannot be read: {error.strerror or type(error).__name__}"
+        ) from error
 
 
 def _members(path: Path) -> int:
@@ -233,35 +276,47 @@ def _lines(text: bytes) -> list[str]:
 def _routes(files: _Files) -> dict[str, str]:
     """Each route's short name, by its id; else its long name."""
     found: dict[str, str] = {}
-    for route, short, long in files.rows("routes.txt", ("route_id",), ("route_short_name", "route_long_name")):
-        found[route] = _clean(short, SHORT_MAX) or _clean(long, SHORT_MAX) or _clean(route, SHORT_MAX) or "?"
+    for route, short, long in files.rows(
+        "routes.txt", ("route_id",), ("route_short_name", "route_long_name")
+    ):
+        found[route] = (
+            _clean(short, SHORT_MAX) or _clean(long, SHORT_MAX) or _clean(route, SHORT_MAX) or "?"
+        )
         if len(found) > ROUTES_MAX:
             raise files.refused("routes.txt", f"expected at most {ROUTES_MAX:,} routes")
     return found
 
 
 def _days(files: _Files) -> Mapping[str, float]:
-    """The share of days on which a service runs: of a week by calendar.txt, else of the dates of calendar_dates.txt."""
+    """The share of days on which a service runs: of a week by calendar.txt, else of the dates of
+    calendar_dates.txt."""
     week = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
     shares: dict[str, float] = {}
     if files.has("calendar.txt"):
         for service, *days in files.rows("calendar.txt", ("service_id", *week)):
             shares[service] = max(shares.get(service, 0.0), days.count("1") / 7)
     if files.has("calendar_dates.txt"):
-        dates, every = Counter[str](), set[str]()
-        for service, date, kind in files.rows("calendar_dates.txt", ("service_id", "date", "exception_type")):
+        dates = Counter[str]()
+        every = set[str]()
+        for service, date, kind in files.rows(
+            "calendar_dates.txt", ("service_id", "date", "exception_type")
+        ):
             every.add(date[:8])
             dates[service] += kind.strip() == "1"
-        shares |= {service: one / len(every) for service, one in dates.items() if not shares.get(service)}
+        shares |= {
+            service: one / len(every) for service, one in dates.items() if not shares.get(service)
+        }
     return shares
 
 
 def _trips(
     files: _Files, routes: list[str]
 ) -> tuple[dict[str, tuple[int, float]], dict[str, int], dict[str, list[tuple[float, int]]]]:
-    """By trip the number of its route, and how often a day it runs. What is drawn: shapes with their routes, the most
-    travelled of each route and direction first; a trip of each route and direction that has no shape."""
-    numbers, days = {route: number for number, route in enumerate(routes)}, _days(files)
+    """By trip the number of its route, and how often a day it runs. What is drawn: shapes with
+    their routes, the most travelled of each route and direction first; a trip of each route and
+    direction that has no shape."""
+    numbers = {route: number for number, route in enumerate(routes)}
+    days = _days(files)
     found: dict[str, tuple[int, float]] = {}
     travelled: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     first: dict[tuple[int, str], str] = {}
@@ -290,7 +345,8 @@ class _Stops:
     """The stops of stops.txt that have a position; a stop with a parent counts for that."""
 
     def __init__(self, files: _Files) -> None:
-        self.numbers, self._found = dict[str, int](), list[tuple[str, float, float]]()
+        self.numbers = dict[str, int]()
+        self._found = list[tuple[str, float, float]]()
         parents: dict[str, str] = {}
         columns = ("stop_id", *_OF_STOPS), ("stop_name", "parent_station", "location_type")
         for stop, lat, lon, name, parent, kind in files.rows("stops.txt", *columns):
@@ -305,7 +361,9 @@ class _Stops:
         if not self._found:
             raise files.refused("stops.txt", NO_STOP)
         self._parents = {
-            self.numbers[stop]: self.numbers[parent] for stop, parent in parents.items() if parent in self.numbers
+            self.numbers[stop]: self.numbers[parent]
+            for stop, parent in parents.items()
+            if parent in self.numbers
         }
 
     def places(self, stops: list[int]) -> Floats:
@@ -323,11 +381,21 @@ class _Stops:
 def _shapes(files: _Files, wanted: Mapping[str, int]) -> dict[str, Floats]:
     """The points of these shapes in their order."""
     found: dict[str, array[float]] = defaultdict(lambda: array("d"))
-    for shape, lat, lon, sequence in files.rows("shapes.txt", ("shape_id", *_OF_SHAPES, "shape_pt_sequence")):
-        if shape in wanted and len(found[shape]) < 3 * SHAPE_MAX and (place := _place(lat, lon)) is not None:
+    for shape, lat, lon, sequence in files.rows(
+        "shapes.txt", ("shape_id", *_OF_SHAPES, "shape_pt_sequence")
+    ):
+        if (
+            shape in wanted
+            and len(found[shape]) < 3 * SHAPE_MAX
+            and (place := _place(lat, lon)) is not None
+        ):
             found[shape].extend((_number(sequence), place[1], place[0]))
-    points = {shape: np.frombuffer(rows, np.float64).reshape(-1, 3) for shape, rows in found.items()}
-    return {shape: rows[np.argsort(rows[:, 0], kind="stable"), 1:] for shape, rows in points.items()}
+    points = {
+        shape: np.frombuffer(rows, np.float64).reshape(-1, 3) for shape, rows in found.items()
+    }
+    return {
+        shape: rows[np.argsort(rows[:, 0], kind="stable"), 1:] for shape, rows in points.items()
+    }
 
 
 def _simplified(lines: list[Line]) -> list[Line]:
@@ -340,7 +408,8 @@ def _simplified(lines: list[Line]) -> list[Line]:
 
 
 def kept(points: Floats, near_m: float) -> NDArray[np.bool_]:
-    """Which points (lon, lat) of a line are enough, so that no other is further from it (Ramer-Douglas-Peucker)."""
+    """Which points (lon, lat) of a line are enough, so that no other is further from it
+    (Ramer-Douglas-Peucker)."""
     flat = points * _METRES
     flat[:, 0] *= np.cos(np.radians(points[:, 1].mean()))
     stays = np.zeros(len(flat), dtype=np.bool_)
@@ -350,7 +419,8 @@ def kept(points: Floats, near_m: float) -> NDArray[np.bool_]:
         start, end = todo.pop()
         if end - start < 2:
             continue
-        between, along = flat[start + 1 : end] - flat[start], flat[end] - flat[start]
+        between = flat[start + 1 : end] - flat[start]
+        along = flat[end] - flat[start]
         share = np.clip(between @ along / max(float(along @ along), 1e-9), 0.0, 1.0)
         off = np.hypot(*(between - share[:, None] * along).T)
         if off[far := int(off.argmax())] > near_m:
@@ -377,6 +447,8 @@ def _number(text: str) -> float:
 
 def _clean(text: str, most: int) -> str:
     """A name in one line, without marks that turn a text's direction, at most so long."""
-    plain = (sign if sign.isprintable() or sign in "\u200c\u200d" else " " for sign in text[: 20 * most])
+    plain = (
+        sign if sign.isprintable() or sign in "\u200c\u200d" else " " for sign in text[: 20 * most]
+    )
     found = " ".join("".join(plain).split())
     return found if len(found) <= most else f"{found[: most - 1]}…"

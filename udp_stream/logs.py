@@ -1,8 +1,10 @@
-"""The log of a process, on standard error: sentences on a terminal, JSON where another program reads them.
+"""The log of a process, on standard error: sentences on a terminal, JSON where another program
+reads them.
 
-Our own lines come through the logger `udp_stream`; they hold no plate, speed, position or cell. Messages, arguments,
-tracebacks and exception texts of libraries may quote a ping, so none is written: only logger, level, place and class of
-exception. Python's warnings and errors that end a thread are treated alike.
+Our own lines come through the logger `udp_stream`; they hold no plate, speed, position or cell.
+Messages, arguments, tracebacks and exception texts of libraries may quote a ping, so none is
+written: only logger, level, place and class of exception. Python's warnings and errors that end a
+thread are treated alike.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from typing import Any, Final, NamedTuple, TextIO
 
 from udp_stream.units import counted as counted
 
-INFO, WARNING, ERROR = logging.INFO, logging.WARNING, logging.ERROR
+INFO = logging.INFO
+WARNING = logging.WARNING
+ERROR = logging.ERROR
 
 REPEAT_S: Final = 600.0
 """A line of a library is written once in this time; the next one says how often it came."""
@@ -38,7 +42,8 @@ MAKE_ROOM: Final = "make room, then run it again"
 FRAMES: Final = 8  # innermost places that say where an error arose
 
 QUIET_S: Final = 15.0
-"""An answer ends an outage once clients have had nothing to complain of for so long: of several brokers some answer."""
+"""An answer ends an outage once clients have had nothing to complain of for so long: of several
+brokers some answer."""
 
 KAFKA: Final = "aiokafka", "kafka"
 
@@ -51,22 +56,36 @@ REBALANCE: Final = "the group's partitions are dealt out anew; the worker joins 
 NO_TOPIC: Final = "a topic is missing; `udp-stream topics create` makes it", WARNING
 
 TRANSLATED: Final = {
-    ("Unable connect to node", "Unable to request metadata", "Unable to update metadata"): NO_BROKER,
-    ("Failed fetch messages", "Got error produce response", "Cannot send", "Could not send"): NO_BROKER,
+    (
+        "Unable connect to node",
+        "Unable to request metadata",
+        "Unable to update metadata",
+    ): NO_BROKER,
+    (
+        "Failed fetch messages",
+        "Got error produce response",
+        "Cannot send",
+        "Could not send",
+    ): NO_BROKER,
     ("No node available", "Metadata refresh", "Bootstrap", "Connection failed"): NO_BROKER,
     tuple(
-        f"%s: {what}" for what in ("Request timed out", "Connection lost", "socket disconnected", "Abort")
+        f"%s: {what}"
+        for what in ("Request timed out", "Connection lost", "socket disconnected", "Abort")
     ): NO_BROKER,
-    tuple(f"%s: {what}" for what in ("Error", "Got error produce", "Exception occurred waiting")): NO_BROKER,
+    tuple(
+        f"%s: {what}" for what in ("Error", "Got error produce", "Exception occurred waiting")
+    ): NO_BROKER,
     ("Group Coordinator Request failed", "FindCoordinator Request failed"): NO_COORDINATOR,
     ("Marking the coordinator dead", "Heartbeat session expired", "Error sending"): NO_COORDINATOR,
     ("Heartbeat failed", "Heartbeat send request failed", "OffsetCommit failed"): REBALANCE,
     ("Topic %s not found", "Topic %s is not available"): NO_TOPIC,
 }
-"""Beginnings of the Kafka clients' messages that every deployment sees, with our sentence and its level."""
+"""Beginnings of the Kafka clients' messages that every deployment sees, with our sentence and its
+level."""
 
 IGNORED: Final = (("kafka.net.selector", "Task "),)
-"""Loggers and beginnings that tell an operator nothing: a busy machine delayed the client by a tenth of a second."""
+"""Loggers and beginnings that tell an operator nothing: a busy machine delayed the client by a
+tenth of a second."""
 
 _OURS: Final = logging.getLogger("udp_stream")
 
@@ -90,7 +109,8 @@ def is_quiet() -> bool:
 
 
 def begin_log(stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
-    """Write everything to this stream from now on (default: standard error); JSON unless it is a terminal."""
+    """Write everything to this stream from now on (default: standard error); JSON unless it is a
+    terminal."""
     if as_json is None:
         as_json = not (stream or sys.stderr).isatty()
     end_log()
@@ -109,14 +129,20 @@ def end_log() -> None:
         logging.root.removeHandler(handler)
 
 
-def log_message(text: str, event: str = "said", figures: Mapping[str, object] | None = None, level: int = INFO) -> None:
+def log_message(
+    text: str, event: str = "said", figures: Mapping[str, object] | None = None, level: int = INFO
+) -> None:
     """One line of ours: through the log if it has begun, else on standard error."""
     if is_quiet() and level < ERROR:
         return
     if _handlers:
         _OURS.log(level, "%s", text, extra={"event": event, "figures": figures or {}})
     else:
-        print(f"udp-stream: {'warning: ' if level == WARNING else ''}{text}", file=sys.stderr, flush=True)
+        print(
+            f"udp-stream: {'warning: ' if level == WARNING else ''}{text}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class WarningText(str):
@@ -138,12 +164,13 @@ class Trouble:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._said = clock, dict[str, float]()
+        self._clock = clock
+        self._said = dict[str, float]()
         self._began_s: float | None = None
 
     def is_due(self, what: str, ago_s: float = 0.0) -> bool:
-        """Whether to say this now: it has not been said for `LOG_AGAIN_S`. The first call begins the trouble, so long
-        ago."""
+        """Whether to say this now: it has not been said for `LOG_AGAIN_S`. The first call begins
+        the trouble, so long ago."""
         now_s = self._clock()
         if self._began_s is None:
             self._began_s = now_s - ago_s
@@ -163,13 +190,15 @@ class Trouble:
 
     def end(self) -> float:
         """It is over: the seconds that it took."""
-        lasted_s, self._began_s = self.lasted_s, None
+        lasted_s = self.lasted_s
+        self._began_s = None
         self._said.clear()
         return lasted_s
 
 
 class Outage:
-    """A service that is away for a while: a line when it goes, again while it lasts, and one when it is back.
+    """A service that is away for a while: a line when it goes, again while it lasts, and one when
+    it is back.
 
     >>> now_s = 0.0
     >>> begin_log(sys.stdout, as_json=False)
@@ -192,9 +221,16 @@ class Outage:
         quiet_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """It is said once it has lasted `after_s`, and over with an answer `quiet_s` after the last complaint."""
-        self._gone, self._there, self._after_s, self._quiet_s, self._clock = gone, there, after_s, quiet_s, clock
-        self._trouble, self._complained_s, self._was_said = Trouble(clock), 0.0, False
+        """It is said once it has lasted `after_s`, and over with an answer `quiet_s` after the last
+        complaint."""
+        self._gone = gone
+        self._there = there
+        self._after_s = after_s
+        self._quiet_s = quiet_s
+        self._clock = clock
+        self._trouble = Trouble(clock)
+        self._complained_s = 0.0
+        self._was_said = False
 
     @property
     def is_on(self) -> bool:
@@ -218,9 +254,13 @@ class Outage:
         """It has answered."""
         if not self.is_on or self._clock() - self._complained_s < self._quiet_s:
             return
-        (lasted_s, was_said), self._was_said = (self._trouble.end(), self._was_said), False
+        lasted_s = self._trouble.end()
+        was_said = self._was_said
+        self._was_said = False
         if was_said:
-            log_message(f"{self._there}, after {lasted_s:.0f} s", "outage", {"seconds": round(lasted_s, 1)})
+            log_message(
+                f"{self._there}, after {lasted_s:.0f} s", "outage", {"seconds": round(lasted_s, 1)}
+            )
 
 
 BROKER: Final = Outage(NO_BROKER[0], "Kafka answers again", quiet_s=QUIET_S)
@@ -239,8 +279,11 @@ class _Handler(logging.Handler):
 
     def __init__(self, stream: TextIO | None, *, as_json: bool) -> None:
         super().__init__()
-        self._stream, self._as_json, self._hooks = stream, as_json, ExitStack()
-        self._written, self._repeats = dict[str, float](), dict[str, int]()
+        self._stream = stream
+        self._as_json = as_json
+        self._hooks = ExitStack()
+        self._written = dict[str, float]()
+        self._repeats = dict[str, int]()
         self._hook(threading, "excepthook", threading.__excepthook__, self._thread_failed)
         self._hook(sys, "unraisablehook", sys.__unraisablehook__, self._unraisable)
         if warnings.showwarning.__module__ == warnings.__name__:
@@ -250,11 +293,15 @@ class _Handler(logging.Handler):
         if record.name == _OURS.name:
             event, figures = (record.__dict__[name] for name in ("event", "figures"))
             self._write(_LogMessage(record.getMessage(), record.levelno, event, figures))
-        elif not any(record.name == name and str(record.msg).startswith(text) for name, text in IGNORED):
+        elif not any(
+            record.name == name and str(record.msg).startswith(text) for name, text in IGNORED
+        ):
             line = _library_line(record)
             if line[:2] == NO_BROKER:
                 BROKER.away()
-            elif not (BROKER.is_on and record.name.partition(".")[0] in CLIENTS and line[:2] != NO_TOPIC):
+            elif not (
+                BROKER.is_on and record.name.partition(".")[0] in CLIENTS and line[:2] != NO_TOPIC
+            ):
                 self._write_once(line)
 
     def close(self) -> None:
@@ -263,7 +310,8 @@ class _Handler(logging.Handler):
         super().close()
 
     def _hook(self, owner: Any, name: str, default: object, ours: object) -> None:
-        """Replace one of Python's hooks, which would print an error's text, unless a caller has replaced it."""
+        """Replace one of Python's hooks, which would print an error's text, unless a caller has
+        replaced it."""
         if getattr(owner, name) is default:
             setattr(owner, name, ours)
             self._hooks.callback(setattr, owner, name, default)
@@ -287,7 +335,11 @@ class _Handler(logging.Handler):
             return
         self._written[line.text] = now
         again = self._repeats.pop(line.text, 0)
-        self._write(line._replace(text=f"{line.text} ({counted(again, 'time')} more before)") if again else line)
+        self._write(
+            line._replace(text=f"{line.text} ({counted(again, 'time')} more before)")
+            if again
+            else line
+        )
 
     def _thread_failed(self, about: Any) -> None:
         if about.exc_value is not None and about.exc_type is not SystemExit:
@@ -295,14 +347,21 @@ class _Handler(logging.Handler):
 
     def _unraisable(self, about: Any) -> None:
         if about.exc_value is not None:
-            self._write_once(_LogMessage(f"an error that nothing could take: {fault(about.exc_value)}", WARNING))
+            self._write_once(
+                _LogMessage(f"an error that nothing could take: {fault(about.exc_value)}", WARNING)
+            )
 
-    def _warned(self, _message: object, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-        self._write_once(_LogMessage(f"Python: {category.__name__} at {_place(filename, lineno)}", WARNING))
+    def _warned(
+        self, _message: object, category: type[Warning], filename: str, lineno: int, *_: object
+    ) -> None:
+        self._write_once(
+            _LogMessage(f"Python: {category.__name__} at {_place(filename, lineno)}", WARNING)
+        )
 
 
 def _library_line(record: logging.LogRecord) -> _LogMessage:
-    """Our sentence for a message that every deployment sees, else logger, level, place and exception classes."""
+    """Our sentence for a message that every deployment sees, else logger, level, place and
+    exception classes."""
     message = record.msg if type(record.msg) is str and record.name.startswith(KAFKA) else ""
     for beginnings, (sentence, level) in TRANSLATED.items():
         if message.startswith(beginnings):
@@ -313,7 +372,8 @@ def _library_line(record: logging.LogRecord) -> _LogMessage:
 
 
 def _exceptions(record: logging.LogRecord) -> Iterator[str]:
-    """The record's exception with its places; of exceptions in its message or arguments the class alone."""
+    """The record's exception with its places; of exceptions in its message or arguments the class
+    alone."""
     if record.exc_info and record.exc_info[1] is not None:
         yield fault(record.exc_info[1])
     given = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
@@ -323,7 +383,8 @@ def _exceptions(record: logging.LogRecord) -> Iterator[str]:
 
 
 def fault(error: BaseException) -> str:
-    """An error by its class and where it arose, innermost first; never by its text, which may quote a ping."""
+    """An error by its class and where it arose, innermost first; never by its text, which may quote
+    a ping."""
     return f"{type(error).__name__} at {places(error.__traceback__)}"
 
 
@@ -337,7 +398,8 @@ def places(trace: TracebackType | None) -> str:
 
 
 def trouble_of(error: OSError) -> str:
-    """The file, and what the system says of it: libraries raise such errors, too, with texts of their own.
+    """The file, and what the system says of it: libraries raise such errors, too, with texts of
+    their own.
 
     >>> trouble_of(PermissionError(13, "text of a library", "city.ledger")), trouble_of(OSError("text of a library"))
     ('city.ledger: Permission denied', 'a file: OSError')

@@ -1,10 +1,12 @@
-"""Metrics for Prometheus: an observer that turns facts into series, and the port where they are read.
+"""Metrics for Prometheus: an observer that turns facts into series, and the port where they are
+read.
 
-Beside `/metrics` it says how the process is: `/healthz` is 503 if the runtime hangs, `/readyz` also while the source of
-a run or the broker of a worker is away.
+Beside `/metrics` it says how the process is: `/healthz` is 503 if the runtime hangs, `/readyz` also
+while the source of a run or the broker of a worker is away.
 
-For operators alone: counts are exact, also where releases hide whole plates. No series has a plate, a cell or a speed.
-Ages are computed when they are read, in the server's thread: so they grow also where the runtime hangs.
+For operators alone: counts are exact, also where releases hide whole plates. No series has a plate,
+a cell or a speed. Ages are computed when they are read, in the server's thread: so they grow also
+where the runtime hangs.
 """
 
 from __future__ import annotations
@@ -45,10 +47,12 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 SECONDS: Final = 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
-"""Buckets. A slot of 3,000 HATs takes a second; a worker that gets nothing done ends after two minutes."""
+"""Buckets. A slot of 3,000 HATs takes a second; a worker that gets nothing done ends after two
+minutes."""
 
 HANGS_S: Final = 120.0
-"""A runtime that has given no sign of life for so long hangs; the longest step that was measured took seven seconds."""
+"""A runtime that has given no sign of life for so long hangs; the longest step that was measured
+took seven seconds."""
 
 CLIENT_S: Final = 10.0
 """A client that is silent so long is dropped: each has a thread."""
@@ -74,50 +78,98 @@ class Metrics:
         """`certificate_s`: when the first of the certificates ends that the settings name."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which nobody reads
         self._clock = clock
-        self._waiting, self._reported_s = Backlog(0, 0, 0, 0, of_partitions=0), clock()
+        self._waiting = Backlog(0, 0, 0, 0, of_partitions=0)
+        self._reported_s = clock()
         self._newest_ms = 0
-        self._is_begun, self._source = False, SourceStatus(0.0, 0, is_away=True)
+        self._is_begun = False
+        self._source = SourceStatus(0.0, 0, is_away=True)
         self._seen_s = clock()
-        self._zone, self._certificate_s = zone, certificate_s
-        self._closing: dict[int, tuple[float, int]] = {}  # start -> first count, and parts that are not out
+        self._zone = zone
+        self._certificate_s = certificate_s
+        self._closing: dict[
+            int, tuple[float, int]
+        ] = {}  # start -> first count, and parts that are not out
         self._oldest_s: float | None = None
         self.registry = registry = CollectorRegistry()
         text = "The program, and the settings that change privacy. Counts are exact: for operators."
         about = Info("udp_stream", text, registry=registry)
         about.info({"software": software, "policy": policy})
         self._pings = Counter("udp_stream_pings", "Pings accepted.", registry=registry)
-        refused = Counter("udp_stream_pings_refused", "Pings refused.", ["reason"], registry=registry)
+        refused = Counter(
+            "udp_stream_pings_refused", "Pings refused.", ["reason"], registry=registry
+        )
         self._refused = {reason: refused.labels(str(reason)) for reason in Reason}
         hats = Counter("udp_stream_hats", "HATs published.", ["status"], registry=registry)
         self._hats = {status: hats.labels(status) for status in get_args(Status)}
         self._seconds = Histogram(
-            "udp_stream_release_seconds", "From a slot's count to its publication.", buckets=SECONDS, registry=registry
+            "udp_stream_release_seconds",
+            "From a slot's count to its publication.",
+            buckets=SECONDS,
+            registry=registry,
         )
-        self._failures = Counter("udp_stream_source_failures", "Failed polls and connections.", registry=registry)
-        self._stale = Counter("udp_stream_pings_stale", "Pings of a source that stands still.", registry=registry)
-        self._gauge("source_silent_seconds", "Since the source's last good answer; the broker's.", self._silent_s)
-        self._gauge("certificate_end_timestamp_seconds", "When the first certificate ends; 0: none.", self._ends_s)
+        self._failures = Counter(
+            "udp_stream_source_failures", "Failed polls and connections.", registry=registry
+        )
+        self._stale = Counter(
+            "udp_stream_pings_stale", "Pings of a source that stands still.", registry=registry
+        )
+        self._gauge(
+            "source_silent_seconds",
+            "Since the source's last good answer; the broker's.",
+            self._silent_s,
+        )
+        self._gauge(
+            "certificate_end_timestamp_seconds",
+            "When the first certificate ends; 0: none.",
+            self._ends_s,
+        )
         self._ledger_bytes = self._gauge("ledger_bytes", "The ledger's file; 0: it is no file.")
         self._journal_bytes = self._gauge("journal_bytes", "The journal of a run.")
-        self._free_bytes = self._gauge("disk_free_bytes", "Free beside ledger, key and journal; NaN: not known yet.")
+        self._free_bytes = self._gauge(
+            "disk_free_bytes", "Free beside ledger, key and journal; NaN: not known yet."
+        )
         self._free_bytes.set(nan)
-        self._gauge("clock_ahead_seconds", "The log's clock less the wall's; 0: none yet.", self._ahead_s)
+        self._gauge(
+            "clock_ahead_seconds", "The log's clock less the wall's; 0: none yet.", self._ahead_s
+        )
         self._gauge("zone_offset_seconds", "What hat.timezone is ahead of UTC now.", self._offset_s)
         self._gauge("started_timestamp_seconds", "When the process began.").set_to_current_time()
-        self._published = self._gauge("published_timestamp_seconds", "When a slot was published last; 0: never.")
-        self._in_doubt = self._gauge("unit_in_doubt", "1 if the last slot was withheld, its unit of speed in doubt.")
+        self._published = self._gauge(
+            "published_timestamp_seconds", "When a slot was published last; 0: never."
+        )
+        self._in_doubt = self._gauge(
+            "unit_in_doubt", "1 if the last slot was withheld, its unit of speed in doubt."
+        )
         self._gauge(
-            "newest_ping_timestamp_seconds", "The latest time of a ping; 0: none yet.", lambda: self._newest_ms / 1000
+            "newest_ping_timestamp_seconds",
+            "The latest time of a ping; 0: none yet.",
+            lambda: self._newest_ms / 1000,
         )
         self._gauge("unread_messages", "Messages not read yet.", lambda: self._waiting.unread)
         self._gauge("partitions", "Partitions read.", lambda: self._waiting.partitions)
-        self._gauge("deployment_partitions", "Partitions that workers share.", lambda: self._waiting.of_partitions)
+        self._gauge(
+            "deployment_partitions",
+            "Partitions that workers share.",
+            lambda: self._waiting.of_partitions,
+        )
         self._gauge("open_slots", "Slots that are open.", lambda: self._waiting.slots)
         self._gauge("open_pings", "Pings in open slots.", lambda: self._waiting.pings)
-        self._gauge("closing_seconds", "Since the oldest slot that is not published was counted.", self._closing_s)
+        self._gauge(
+            "closing_seconds",
+            "Since the oldest slot that is not published was counted.",
+            self._closing_s,
+        )
         self._gauge("stuck_seconds", "Without progress, though there is work.", self._stuck_s)
-        self._gauge("raised_partitions", "Partitions of pings beyond the wanted number.", lambda: self._waiting.raised)
-        self._gauge("ledger_away_seconds", "Since the ledger answered last.", lambda: self._waiting.ledger_away_s)
+        self._gauge(
+            "raised_partitions",
+            "Partitions of pings beyond the wanted number.",
+            lambda: self._waiting.raised,
+        )
+        self._gauge(
+            "ledger_away_seconds",
+            "Since the ledger answered last.",
+            lambda: self._waiting.ledger_away_s,
+        )
 
     def _gauge(self, name: str, text: str, value: Callable[[], float] | None = None) -> Gauge:
         gauge = Gauge(f"udp_stream_{name}", text, registry=self.registry)
@@ -157,7 +209,8 @@ class Metrics:
         self._newest_ms = max(self._newest_ms, batch.newest_ms or 0)
 
     def _publish(self, slot: SlotPublished) -> None:
-        """On Kafka a slot has a part for each shard: its seconds are from the first to the last, as in the log."""
+        """On Kafka a slot has a part for each shard: its seconds are from the first to the last, as
+        in the log."""
         for status, count in slot.hats.items():
             self._hats[status].inc(count)
         self._published.set_to_current_time()
@@ -181,7 +234,9 @@ class Metrics:
         return self._source.silent_s + self._clock() - self._seen_s
 
     def _ahead_s(self) -> float:
-        return 0.0 if self._waiting.clock_ms is None else self._waiting.clock_ms / 1000 - time.time()
+        return (
+            0.0 if self._waiting.clock_ms is None else self._waiting.clock_ms / 1000 - time.time()
+        )
 
     def _offset_s(self) -> float:
         offset = datetime.now(self._zone).utcoffset()
@@ -194,7 +249,9 @@ class Metrics:
     def _ill(self) -> str:
         """Why a supervisor should start the process again; empty if it need not."""
         silent_s = self._clock() - max(self._reported_s, self._seen_s)
-        return f"no sign of life for {silent_s:.0f} s" if self._is_begun and silent_s > HANGS_S else ""
+        return (
+            f"no sign of life for {silent_s:.0f} s" if self._is_begun and silent_s > HANGS_S else ""
+        )
 
     def _unready(self) -> str:
         if self._source.is_away:
@@ -219,7 +276,9 @@ class Metrics:
             server, thread = start_http_server(port, host, self.registry)
         except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
             why = getattr(error, "strerror", None) or "no name of a host"
-            raise DependencyUnavailable(f"--metrics: cannot listen on {host}, port {port}: {why}") from error
+            raise DependencyUnavailable(
+                f"--metrics: cannot listen on {host}, port {port}: {why}"
+            ) from error
         server.set_app(self.answer)
         server.handle_error = lambda *_: None  # type: ignore[method-assign]  # else a traceback for a lost client
         server.RequestHandlerClass.timeout = CLIENT_S  # type: ignore[attr-defined]

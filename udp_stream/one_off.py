@@ -1,10 +1,11 @@
 """One private statistic of speeds at hand: for a notebook, without a ledger.
 
-Privacy unit: license plate. Neighbours: swap-values, so who is in the table, and with how many speeds, is public.
-Guaranteed: a plate loses at most what it is charged, and no plate more than `epsilon`, to *this one call* (arXiv
-2401.15906 and 2405.06261 for means and variances, 2409.18573 for CDFs). Nothing remembers the call: losses of calls
-over the same plates add up; a promise over time needs a ledger (`udp-stream replay`). Bits come from the operating
-system, so two calls give two answers.
+Privacy unit: license plate. Neighbours: swap-values, so who is in the table, and with how many
+speeds, is public. Guaranteed: a plate loses at most what it is charged, and no plate more than
+`epsilon`, to *this one call* (arXiv 2401.15906 and 2405.06261 for means and variances, 2409.18573
+for CDFs). Nothing remembers the call: losses of calls over the same plates add up; a promise over
+time needs a ledger (`udp-stream replay`). Bits come from the operating system, so two calls give
+two answers.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
 Speeds = Mapping[str, Sequence[float]]
 """km/h by plate, each plate's in the order of time; at least one plate, and each with a speed."""
 
-Mechanism = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
-"""The mechanisms that need nothing but the speeds; "forecast-clip" needs a forecast, so earlier releases."""
+Mechanism = Literal[
+    "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"
+]
+"""The mechanisms that need nothing but the speeds; "forecast-clip" needs a forecast, so earlier
+releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class PrivateVariance:
 
 @dataclass(frozen=True, slots=True)
 class PrivateCdf:
-    """The share of speeds at or below each edge (km/h), non-decreasing, the last one 1; the error as a share."""
+    """The share of speeds at or below each edge (km/h), non-decreasing, the last one 1; the error
+    as a share."""
 
     edges_kmh: tuple[float, ...]
     values: tuple[float, ...]
@@ -65,20 +70,36 @@ class PrivateCdf:
 
 
 def private_mean(
-    speeds: Speeds, *, epsilon: float, max_kmh: float, mechanism: Mechanism = "auto", grouping: Grouping = "best-fit"
+    speeds: Speeds,
+    *,
+    epsilon: float,
+    max_kmh: float,
+    mechanism: Mechanism = "auto",
+    grouping: Grouping = "best-fit",
 ) -> PrivateMean:
-    """The mean of all speeds, each clamped to [0, `max_kmh`], which has to be chosen without looking at them.
+    """The mean of all speeds, each clamped to [0, `max_kmh`], which has to be chosen without
+    looking at them.
 
-    `mechanism` is one of `Mechanism`. ValueError for an empty table, a speed that is negative or no number, or a
-    setting out of its range.
+    `mechanism` is one of `Mechanism`. ValueError for an empty table, a speed that is negative or no
+    number, or a setting out of its range.
 
     >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
     >>> mean = private_mean(speeds, epsilon=1.0, max_kmh=65)
     >>> 0 <= mean.value_kmh <= 65, max(mean.charges.values()) <= 1.0, len(mean.charges)
     (True, True, 50)
     """
-    _require(mechanism in get_args(Mechanism), "mechanism", f"one of {', '.join(get_args(Mechanism))}", mechanism)
-    _require(grouping in get_args(Grouping), "grouping", f"one of {', '.join(get_args(Grouping))}", grouping)
+    _require(
+        mechanism in get_args(Mechanism),
+        "mechanism",
+        f"one of {', '.join(get_args(Mechanism))}",
+        mechanism,
+    )
+    _require(
+        grouping in get_args(Grouping),
+        "grouping",
+        f"one of {', '.join(get_args(Grouping))}",
+        grouping,
+    )
     policy = replace(_policy(max_kmh), mean=mechanism, grouping=grouping)
     mean, charges = _released(speeds, policy, "mean", epsilon)
     return PrivateMean(mean.value_kmh, mean.interval95_kmh, mean.mechanism, charges)
@@ -92,13 +113,20 @@ def private_variance(speeds: Speeds, *, epsilon: float, max_kmh: float) -> Priva
     True
     """
     variance, charges = _released(speeds, _policy(max_kmh), "variance", epsilon)
-    return PrivateVariance(variance.value_kmh2, variance.expected_abs_error_kmh2, variance.mechanism, charges)
+    return PrivateVariance(
+        variance.value_kmh2, variance.expected_abs_error_kmh2, variance.mechanism, charges
+    )
 
 
 def private_cdf(
-    speeds: Speeds, *, epsilon: float, max_kmh: float, bins: Literal["auto"] | int | Sequence[float] = "auto"
+    speeds: Speeds,
+    *,
+    epsilon: float,
+    max_kmh: float,
+    bins: Literal["auto"] | int | Sequence[float] = "auto",
 ) -> PrivateCdf:
-    """The shares of all speeds, each clamped to [0, `max_kmh`], at or below edges: of equal bins, or those given.
+    """The shares of all speeds, each clamped to [0, `max_kmh`], at or below edges: of equal bins,
+    or those given.
 
     A first edge that is given twice gives exact zeros a bin of their own. Raises as `private_mean`.
 
@@ -121,16 +149,34 @@ def private_cdf(
 
 
 def _policy(max_kmh: float) -> Policy:
-    """The defaults, with this U, under pure accounting: a call's noise is fixed by its epsilon, never by a budget."""
+    """The defaults, with this U, under pure accounting: a call's noise is fixed by its epsilon,
+    never by a budget."""
     _require(1 <= max_kmh <= 1000, "max_kmh", "1 to 1000", max_kmh)
-    return replace(Settings().policy, accounting="pure", delta=0.0, max_speed=int(max_kmh * QUANTA_PER_KMH), prices={})
+    return replace(
+        Settings().policy,
+        accounting="pure",
+        delta=0.0,
+        max_speed=int(max_kmh * QUANTA_PER_KMH),
+        prices={},
+    )
 
 
-def _released(speeds: Speeds, policy: Policy, statistic: str, epsilon: float) -> tuple[Any, dict[str, float]]:
-    """The record of a statistic, and what each plate lost; in the order of names, which tells nothing."""
-    _require(EPSILON_MIN <= epsilon <= EPSILON_MAX, "epsilon", f"{EPSILON_MIN:g} to {EPSILON_MAX:g}", epsilon)
-    terms, plates = terms_of(policy, {statistic: nano_allowance(epsilon)}), sorted(speeds)
-    samples = [_quanta(speeds[plate], number, policy.max_speed) for number, plate in enumerate(plates)]
+def _released(
+    speeds: Speeds, policy: Policy, statistic: str, epsilon: float
+) -> tuple[Any, dict[str, float]]:
+    """The record of a statistic, and what each plate lost; in the order of names, which tells
+    nothing."""
+    _require(
+        EPSILON_MIN <= epsilon <= EPSILON_MAX,
+        "epsilon",
+        f"{EPSILON_MIN:g} to {EPSILON_MAX:g}",
+        epsilon,
+    )
+    terms = terms_of(policy, {statistic: nano_allowance(epsilon)})
+    plates = sorted(speeds)
+    samples = [
+        _quanta(speeds[plate], number, policy.max_speed) for number, plate in enumerate(plates)
+    ]
     _require(bool(samples), "speeds", "at least one plate", "none")
     plan = plan_hat(np.array([one.size for one in samples], np.int64), terms, policy)
     (estimate,) = estimate_hats([plan], [np.concatenate(samples)], os.urandom)
@@ -139,7 +185,8 @@ def _released(speeds: Speeds, policy: Policy, statistic: str, epsilon: float) ->
 
 
 def _quanta(speeds: Sequence[float], number: int, largest: int) -> NDArray[np.int64]:
-    """One plate's speeds on the lattice; a plate that is wrong is named by its place, a speed by nothing."""
+    """One plate's speeds on the lattice; a plate that is wrong is named by its place, a speed by
+    nothing."""
     where = f"speeds of plate {number} (by name)"
     try:
         kmh = np.asarray(speeds, dtype=np.float64)
@@ -147,7 +194,9 @@ def _quanta(speeds: Sequence[float], number: int, largest: int) -> NDArray[np.in
         # `from None`: numpy's text quotes the speed, and a traceback would show it.
         raise ValueError(f"{where}: expected a list of numbers, got something else") from None
     _require(kmh.ndim == 1 and kmh.size > 0, where, "a list of at least one", f"shape {kmh.shape}")
-    _require(bool(np.all(np.isfinite(kmh)) and np.all(kmh >= 0)), where, "finite and >= 0", "another")
+    _require(
+        bool(np.all(np.isfinite(kmh)) and np.all(kmh >= 0)), where, "finite and >= 0", "another"
+    )
     return np.minimum(np.rint(kmh * QUANTA_PER_KMH), largest).astype(np.int64)
 
 

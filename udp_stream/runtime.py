@@ -1,11 +1,12 @@
 """The embedded runtime: from frames of messages to releases in one process, without services.
 
-* `EmbeddedRuntime` reads a recording, by times of its pings. At its end every open slot closes; where whole plates are
-  hidden, every slot of a public span of time.
-* `LiveRuntime` reads a journal of what arrived, by times of arrival, as Kafka's workers read a partition. A checkpoint
-  says from where on the journal is still needed.
+* `EmbeddedRuntime` reads a recording, by times of its pings. At its end every open slot closes;
+  where whole plates are hidden, every slot of a public span of time.
+* `LiveRuntime` reads a journal of what arrived, by times of arrival, as Kafka's workers read a
+  partition. A checkpoint says from where on the journal is still needed.
 
-After a kill, a run on the same log and ledger gives recorded releases as the same bytes, and does the rest once.
+After a kill, a run on the same log and ledger gives recorded releases as the same bytes, and does
+the rest once.
 """
 
 from __future__ import annotations
@@ -63,7 +64,14 @@ from udp_stream.sources.journal import Journal, JournalFrame
 from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import NEVER, LogPlaces, SpanClock, SteadyClock
 from udp_stream.windows.positions import LatestPositions, Moment
-from udp_stream.windows.slots import FeedCheck, ReadResult, SourceCheckpoint, SourceReader, Span, Windows
+from udp_stream.windows.slots import (
+    FeedCheck,
+    ReadResult,
+    SourceCheckpoint,
+    SourceReader,
+    Span,
+    Windows,
+)
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, tabulate
 
 CHECKPOINT: Final = "checkpoint"
@@ -79,8 +87,8 @@ Smooth = Callable[[Sequence[Smoothed]], None]
 
 
 class Outputs(NamedTuple):
-    """Where a live run writes; `written` are the ids of releases and answers that readers have already, `estimated` the
-    cells and slots of their estimates.
+    """Where a live run writes; `written` are the ids of releases and answers that readers have
+    already, `estimated` the cells and slots of their estimates.
 
     Without `queries` no standing query is asked, and none is charged for.
     """
@@ -108,18 +116,27 @@ class _Runtime:
         answer: Write | None,
         trial: bool = False,
     ) -> None:
-        self._settings, self._ledger, self._report = settings, ledger, report
-        self._publish, self._smooth, self._reject, self._publish_answers = publish, smooth, reject, answer
+        self._settings = settings
+        self._ledger = ledger
+        self._report = report
+        self._publish = publish
+        self._smooth = smooth
+        self._reject = reject
+        self._publish_answers = answer
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial,
             before_charge=self._note_policy, derive_key=hash_plate, judges_unit=settings.judges_unit,
             add_remove=settings.add_remove,
         )  # fmt: skip
-        is_forecasting = settings.policy.forecasts or smooth is not None or settings.add_remove is not None
+        is_forecasting = (
+            settings.policy.forecasts or smooth is not None or settings.add_remove is not None
+        )
         self._context = with_forecaster(context) if is_forecasting else context
         self._queries: QuerySet | None = None
         if answer is not None and (asked := settings.standing_queries):
-            self._queries = QuerySet(asked, settings.zone, QueryContext(settings.position_periods, self._context))
+            self._queries = QuerySet(
+                asked, settings.zone, QueryContext(settings.position_periods, self._context)
+            )
         self._noted = False
         self._due: frozenset[str] | None = None
         self._written = frozenset[str]()
@@ -140,30 +157,47 @@ class _Runtime:
             self._answer(moment)
 
     def _release(self, slot: SlotPings) -> None:
-        """Charge, draw, record and mark the slot's HATs, publish them and their estimates; then they count as out."""
+        """Charge, draw, record and mark the slot's HATs, publish them and their estimates; then
+        they count as out."""
         counts, values = tabulate(slot)
         self._report(SlotCounted(slot.start_ms, counts.repeats))
-        withdrawn = {} if self._due is None else unpublished_withdrawals(self._ledger)  # before the mark is raised
+        withdrawn = (
+            {} if self._due is None else unpublished_withdrawals(self._ledger)
+        )  # before the mark is raised
 
         def publish(recorded: RecordedSlot) -> None:
-            releases = {name: PublishedRelease(payload) for name, payload in recorded.payloads.items()}
+            releases = {
+                name: PublishedRelease(payload) for name, payload in recorded.payloads.items()
+            }
             report_recorded(self._report, counts, recorded, list(releases.values()))
             new = [name for name in releases if self._is_due(name, name in recorded.made)]
             if self._due is None:  # a file that is written from its start has each behind its slot
                 withdrawn.update(withdrawals_of(self._ledger, list(releases)))
-            published = releases | {name: PublishedRelease(payload) for name, payload in withdrawn.items()}
-            self._publish([published[name] for name in (*new, *withdrawn) if name not in self._written])
+            published = releases | {
+                name: PublishedRelease(payload) for name, payload in withdrawn.items()
+            }
+            self._publish(
+                [published[name] for name in (*new, *withdrawn) if name not in self._written]
+            )
             self._report(slot_published(slot.start_ms, list(releases.values())))
             if self._smooth is not None:
                 estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
                 is_due = self._due is None or bool(new)
-                lacking = [one for one in estimates if (one.hat.cell, one.hat.slot_start) not in self._estimated]
+                lacking = [
+                    one
+                    for one in estimates
+                    if (one.hat.cell, one.hat.slot_start) not in self._estimated
+                ]
                 self._smooth(lacking if is_due else [])
                 self._report(slot_smoothed(counts, estimates))
 
-        release_closed = release_slot if self._context.add_remove is None else release_add_remove_slot
+        release_closed = (
+            release_slot if self._context.add_remove is None else release_add_remove_slot
+        )
         release_closed(counts, values, self._context, self._ledger, publish)
-        if self._context.add_remove is None:  # else how many plates there are, and what they have left, is theirs alone
+        if (
+            self._context.add_remove is None
+        ):  # else how many plates there are, and what they have left, is theirs alone
             self._released(counts)
         if withdrawn:
             self._ledger.published(list(withdrawn))
@@ -173,7 +207,9 @@ class _Runtime:
 
     def _answer(self, moment: Moment, every_s: int | None = None) -> None:
         """Answer the queries of a moment, or those asked `every_s` alone."""
-        found = None if self._queries is None else self._queries.record(moment, self._ledger, every_s)
+        found = (
+            None if self._queries is None else self._queries.record(moment, self._ledger, every_s)
+        )
         if found is None or self._publish_answers is None:
             return
         report_answers(self._report, moment.time_ms, found.answers)
@@ -183,8 +219,9 @@ class _Runtime:
         self._report(QueriesPublished(moment.time_ms, len(found.answers)))
 
     def _is_due(self, release_id: str, made: bool) -> bool:
-        """Whether readers may lack a record: all of them where a file is written from its start (`_due` is None); else
-        those that this run has `made`, or that an earlier one recorded and did not publish."""
+        """Whether readers may lack a record: all of them where a file is written from its start
+        (`_due` is None); else those that this run has `made`, or that an earlier one recorded and
+        did not publish."""
         return self._due is None or made or release_id in self._due
 
     def _note_policy(self) -> None:
@@ -212,23 +249,33 @@ class EmbeddedRuntime(_Runtime):
         answer: Write | None = None,
         slots: Sequence[Span] = (),
     ) -> None:
-        """Without `answer`, no standing query is asked or charged for. `others`: what `other_policies` tells of the
-        ledger. `trial`: the ledger is of this run only. `slots`: where whole plates are hidden, those that close at
-        the end, with or without pings; ConfigError if none is given there."""
-        self.summary = Summary(policy=settings.policy.fingerprint(), others=others or {}, trial=trial)
+        """Without `answer`, no standing query is asked or charged for. `others`: what
+        `other_policies` tells of the ledger. `trial`: the ledger is of this run only. `slots`:
+        where whole plates are hidden, those that close at the end, with or without pings;
+        ConfigError if none is given there."""
+        self.summary = Summary(
+            policy=settings.policy.fingerprint(), others=others or {}, trial=trial
+        )
         report = report_to(self.summary.observe, *observers)
         to = (publish, smooth, reject, answer)
         super().__init__(settings, ledger, entropy, hash_plate, software, report, *to, trial=trial)
         self._rules = settings.reading_rules(hash_plate, archived_s=archived_s(ledger.meta()))
         if self._rules.windows.in_processing_time and not slots:
-            raise ConfigError('privacy.neighbours: "add-remove" needs a span of time: `replay` with --from and --until')
-        self._windows = Windows(self._rules.windows, hash_plate, SpanClock(slots) if slots else None)
+            raise ConfigError(
+                'privacy.neighbours: "add-remove" needs a span of time: `replay` with --from and --until'
+            )
+        self._windows = Windows(
+            self._rules.windows, hash_plate, SpanClock(slots) if slots else None
+        )
         self._latest: dict[int, LatestPositions] = {}
         if self._queries is not None:
-            rules, archived_ms = self._rules.windows, self._rules.windows.archived_ms
+            rules = self._rules.windows
+            archived_ms = self._rules.windows.archived_ms
             of_all = self._queries.moments.age_ms, rules.grace_ms, hash_plate
             self._latest = {
-                every_s: LatestPositions(grid, *of_all, None if archived_ms == NEVER else grid.start_of(archived_ms))
+                every_s: LatestPositions(
+                    grid, *of_all, None if archived_ms == NEVER else grid.start_of(archived_ms)
+                )
                 for every_s, grid in self._queries.grids.items()
             }
 
@@ -239,13 +286,20 @@ class EmbeddedRuntime(_Runtime):
         return self.summary
 
     def push(self, messages: list[bytes], ping_format: PingFormat = JSON) -> None:
-        """Decode and place one frame of messages of this format, and release the slots that it closes."""
+        """Decode and place one frame of messages of this format, and release the slots that it
+        closes."""
         rules = replace(self._rules, decoder=replace(self._rules.decoder, format=ping_format))
         result, frame, unplaced = rules.read(messages, self._windows)
         self._pass_on(result)
         refused = [one.row for one in unplaced if one.reason != Reason.SLOT_FULL]
-        rows, watermark_ms = np.delete(np.arange(len(frame.pings)), refused), self._windows.watermark_ms
-        self._ask({every: latest.push(frame.pings, rows, watermark_ms) for every, latest in self._latest.items()})
+        rows = np.delete(np.arange(len(frame.pings)), refused)
+        watermark_ms = self._windows.watermark_ms
+        self._ask(
+            {
+                every: latest.push(frame.pings, rows, watermark_ms)
+                for every, latest in self._latest.items()
+            }
+        )
 
     def _released(self, counts: SlotCounts) -> None:
         self.summary.doubt = self.doubt()
@@ -265,7 +319,8 @@ class EmbeddedRuntime(_Runtime):
 
 
 class LiveRuntime(_Runtime):
-    """One journal through one ledger. `start` reads what the journal has; then `take` and `tick` go on."""
+    """One journal through one ledger. `start` reads what the journal has; then `take` and `tick` go
+    on."""
 
     def __init__(
         self,
@@ -283,12 +338,18 @@ class LiveRuntime(_Runtime):
         """`clock`: the time of arrival."""
         smooth = None if outputs.smoothed is None else smoothed_sink(outputs.smoothed)
         to = (release_sink(outputs.release), smooth, outputs.rejected, outputs.queries)
-        super().__init__(settings, ledger, entropy, hash_plate, software, report_to(*observers), *to)
+        super().__init__(
+            settings, ledger, entropy, hash_plate, software, report_to(*observers), *to
+        )
         self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
-        self._written, self._estimated = outputs.written, outputs.estimated
-        self._journal, self._check = journal, check
+        self._written = outputs.written
+        self._estimated = outputs.estimated
+        self._journal = journal
+        self._check = check
         hears = not settings.window_rules.in_processing_time
-        self._clock = SteadyClock(time.time, time.monotonic, hears=hears) if clock is None else clock
+        self._clock = (
+            SteadyClock(time.time, time.monotonic, hears=hears) if clock is None else clock
+        )
         self._idle_s = parse_duration(settings.kafka.idle_timeout)
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)
@@ -300,7 +361,8 @@ class LiveRuntime(_Runtime):
         self._is_ahead = False
 
     def start(self, resets_clock: bool = False) -> None:
-        """`resets_clock`: if the log's clock is ahead of ours, it goes back. What is recorded and charged stays."""
+        """`resets_clock`: if the log's clock is ahead of ours, it goes back. What is recorded and
+        charged stays."""
         for arrived in self._journal.frames(self.reader.next_offset):
             self._read(arrived)
         if (last_ms := self._journal.last_ms) is not None:
@@ -323,11 +385,18 @@ class LiveRuntime(_Runtime):
         self._report_waiting()
 
     def tick(self) -> None:
-        """Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings: slots close at night. Where
-        whole plates are hidden, whatever comes."""
-        is_silent = self.reader.is_in_processing_time or self._clock.monotonic_s - self._active_s >= self._idle_s
+        """Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings: slots
+        close at night. Where whole plates are hidden, whatever comes."""
+        is_silent = (
+            self.reader.is_in_processing_time
+            or self._clock.monotonic_s - self._active_s >= self._idle_s
+        )
         now_ms = self._tick_ms()  # before it is asked how long the clock has been so
-        if is_silent and self._clock.has_lasted(self._idle_s) and self.reader.tick_would_close(now_ms):
+        if (
+            is_silent
+            and self._clock.has_lasted(self._idle_s)
+            and self.reader.tick_would_close(now_ms)
+        ):
             self.close_what_is_over()
         self._keep_if_due()
         self._report_waiting()
@@ -340,14 +409,16 @@ class LiveRuntime(_Runtime):
         self._keep()
 
     def _write(self, messages: list[bytes], arrival_ms: int, resets: bool = False) -> ReadResult:
-        arrived, self._gap = self._journal.append(messages, arrival_ms, self._gap, resets), None
+        arrived = self._journal.append(messages, arrival_ms, self._gap, resets)
+        self._gap = None
         # Synced before it is read: no release may rest on pings that a crash can take away.
         self._journal.sync()
         return self._read(arrived)
 
     def _look_at_clock(self, resets: bool = False) -> bool:
         """Whether the log's clock is ahead of ours; it is said when it becomes so."""
-        was_ahead, ahead_s = self._is_ahead, self.reader.ahead_ms(self._clock.now_ms()) / 1000
+        was_ahead = self._is_ahead
+        ahead_s = self.reader.ahead_ms(self._clock.now_ms()) / 1000
         self._is_ahead = ahead_s > 0
         if self._is_ahead and not was_ahead:
             log_clock_ahead(ahead_s, resets)
@@ -362,12 +433,15 @@ class LiveRuntime(_Runtime):
     def _read(self, arrived: JournalFrame) -> ReadResult:
         if arrived.resets:
             # Slots that were open begin later than now: nothing is lost with them.
-            self.reader = SourceReader(self._rules, SourceCheckpoint(arrived.offset, rejected_through=arrived.offset))
+            self.reader = SourceReader(
+                self._rules, SourceCheckpoint(arrived.offset, rejected_through=arrived.offset)
+            )
         messages = arrived.messages or [b""]  # a tick takes one offset of the journal
         count = len(messages)
         if arrived.gap is not None:
             self.reader.not_read(arrived.gap)
-        offset, arrival_ms = np.arange(count) + arrived.offset, np.full(count, arrived.arrival_ms)
+        offset = np.arange(count) + arrived.offset
+        arrival_ms = np.full(count, arrived.arrival_ms)
         places = LogPlaces(offset, arrival_ms, np.full(count, not arrived.messages))
         result = self.reader.read(messages, places)
         if result.pings:
@@ -379,7 +453,11 @@ class LiveRuntime(_Runtime):
     def _report_waiting(self) -> None:
         unread = self._journal.next_offset - self.reader.next_offset
         clock_ms = self.reader.clock_ms
-        self._report(Backlog(len(self.reader.open_slots), self.reader.open_pings, unread, 1, clock_ms=clock_ms))
+        self._report(
+            Backlog(
+                len(self.reader.open_slots), self.reader.open_pings, unread, 1, clock_ms=clock_ms
+            )
+        )
 
     def _keep_if_due(self) -> None:
         if self._clock.monotonic_s - self._kept_s >= CHECKPOINT_S:
@@ -419,10 +497,13 @@ def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
 
 
 def disk_of(ledger: LedgerSection, journal: Path | None = None) -> Callable[[], DiskStatus]:
-    """Looks at the ledger's file, with what is not yet in its main part, the journal, and the disks of both. Where the
-    ledger is no file, at the disk of its key."""
+    """Looks at the ledger's file, with what is not yet in its main part, the journal, and the disks
+    of both. Where the ledger is no file, at the disk of its key."""
     file = Path(ledger_place(ledger.place)) if is_file(ledger.place) else None
-    folders = [file.parent if file else Path(ledger.key_file or ".").parent, *([journal] if journal else [])]
+    folders = [
+        file.parent if file else Path(ledger.key_file or ".").parent,
+        *([journal] if journal else []),
+    ]
 
     def measure() -> DiskStatus:
         parts = [file, Path(f"{file}-wal")] if file else []
@@ -442,7 +523,8 @@ def _bytes_of(files: Iterable[Path]) -> int:
 
 
 def release_sink(write: Write) -> ReleaseSink:
-    """Hands a slot's records on before they count; `write` has written them when it returns (`cli/outputs.py`)."""
+    """Hands a slot's records on before they count; `write` has written them when it returns
+    (`cli/outputs.py`)."""
     return lambda releases: write([release.payload for release in releases])
 
 
@@ -452,7 +534,8 @@ def smoothed_sink(write: Write) -> Smooth:
 
 
 def rejected_writer(write: Callable[[bytes], object]) -> Reject:
-    """Writes one refused message a line: reason, path, lag, the original bytes (base64 if not UTF-8)."""
+    """Writes one refused message a line: reason, path, lag, the original bytes (base64 if not
+    UTF-8)."""
     encoder = msgspec.json.Encoder()
 
     def reject(message: bytes, refusal: Refusal) -> None:
@@ -479,8 +562,8 @@ def log_clock_ahead(ahead_s: float, resets: bool = False) -> None:
 
 
 class RunLogger:
-    """A `RunLog` with a clock and a voice: an observer of a run. `log_due` is to be called about once a second. `doubt`
-    tells which releases are in doubt of their unit.
+    """A `RunLog` with a clock and a voice: an observer of a run. `log_due` is to be called about
+    once a second. `doubt` tells which releases are in doubt of their unit.
 
     >>> import sys
     >>> from datetime import UTC
@@ -503,5 +586,7 @@ class RunLogger:
 
     def log_due(self, *, at_the_end: bool = False) -> None:
         now_s = time.monotonic()
-        for line in self._log.lines(now_s, time.time() - now_s, self.doubt(), at_the_end=at_the_end):
+        for line in self._log.lines(
+            now_s, time.time() - now_s, self.doubt(), at_the_end=at_the_end
+        ):
             log_message(line.text, line.event, line.figures, WARNING if line.warns else INFO)

@@ -25,7 +25,8 @@ from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.positions import Moment
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate
 
-SLOT_START, SLOT_END = 1_641_009_600_000, 1_641_013_200_000
+SLOT_START = 1_641_009_600_000
+SLOT_END = 1_641_013_200_000
 """2022-01-01, from 04:00 to 05:00 UTC."""
 
 _CELLS = (609161983530369023, 609162003226820607)
@@ -38,7 +39,8 @@ def seeded_bits(seed: int | str) -> Bits:
 
 
 class SeededEntropy:
-    """Every release's bits follow from the seed and its id, whatever else is released beside it, in any process."""
+    """Every release's bits follow from the seed and its id, whatever else is released beside it, in
+    any process."""
 
     def __init__(self, seed: int | str) -> None:
         self._seed = seed
@@ -67,7 +69,8 @@ def two_hats() -> tuple[SlotCounts, SlotValues]:
 
 
 def a_context() -> ReleaseContext:
-    """A small deployment: cells of resolution 7, hours and days of UTC, mean and CDF of HATs of two plates or more."""
+    """A small deployment: cells of resolution 7, hours and days of UTC, mean and CDF of HATs of two
+    plates or more."""
     policy = Policy(
         resolution=7, slot_seconds=3600, timezone="UTC", grace_ms=60_000, max_speed=65 * QUANTA_PER_KMH, unit="kmh",
         reject_above_kmh=200, box=None, budget_nano=10 * NANO, period="1d", period_seconds=86_400, mean="baseline",
@@ -78,10 +81,13 @@ def a_context() -> ReleaseContext:
 
 
 def some_rules() -> AddRemoveRules:
-    """ "add-remove" over the two cells of `seven_pings`: hours, a ping every ten seconds, rho 1.54 a day."""
+    """ "add-remove" over the two cells of `seven_pings`: hours, a ping every ten seconds, rho 1.54
+    a day."""
     cells = np.array(sorted(_CELLS), np.uint64)
     sigma = sigma_of(1_539_278_763, slots=24, plates=False)
-    return AddRemoveRules(cells, 360, sigma, 12, plates=False, slot_hours=1.0, max_kmh=65.0, digest="5eed")
+    return AddRemoveRules(
+        cells, 360, sigma, 12, plates=False, slot_hours=1.0, max_kmh=65.0, digest="5eed"
+    )
 
 
 def released_slot() -> RecordedSlot:
@@ -98,9 +104,11 @@ def a_query() -> StandingQuery:
 
 
 def a_moment() -> Moment:
-    """Eight plates in a row to the east, a kilometre and a half apart, the first three in the square's reach."""
+    """Eight plates in a row to the east, a kilometre and a half apart, the first three in the
+    square's reach."""
     lon = np.array([0.0, 0.0, 0.0135, 0.027, 0.0405, 0.054, 0.0675, 0.081])
-    plates, at_ms = tuple(f"hash {i}".encode() for i in range(8)), 1_641_011_400_000
+    plates = tuple(f"hash {i}".encode() for i in range(8))
+    at_ms = 1_641_011_400_000
     return Moment(at_ms, plates, np.zeros(8), lon, np.full(8, at_ms - 60_000))
 
 

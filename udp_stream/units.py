@@ -1,8 +1,8 @@
 """Units: integer money, durations, and the lattice on which speeds live.
 
-Money is integers: budgets and charges are nano-epsilon, charges rounded up and allowances down. Speeds are integers
-too: multiples of `KMH_QUANTUM`, a power of two, so that sums are exact, do not depend on the order of addition, and
-can carry discrete noise.
+Money is integers: budgets and charges are nano-epsilon, charges rounded up and allowances down.
+Speeds are integers too: multiples of `KMH_QUANTUM`, a power of two, so that sums are exact, do not
+depend on the order of addition, and can carry discrete noise.
 """
 
 from __future__ import annotations
@@ -64,21 +64,26 @@ def plain(number: float | Decimal) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as `90s`, `2m`, `1h`, `1d` or `2w`, inf if too long for any; ValueError with the rule.
+    """Seconds of a duration such as `90s`, `2m`, `1h`, `1d` or `2w`, inf if too long for any;
+    ValueError with the rule.
 
     >>> parse_duration("1h"), parse_duration("1.5m")
     (3600.0, 90.0)
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"expected a number and s, m, h, d or w, such as 90s, 2m, 1.5h, 1d or 1w, got {text!r}")
+        raise ValueError(
+            f"expected a number and s, m, h, d or w, such as 90s, 2m, 1.5h, 1d or 1w, got {text!r}"
+        )
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def duration_name(seconds: int) -> str:
     """The one spelling of a duration in whole seconds that is used in records and in the ledger."""
     unit, size = next(
-        (unit, size) for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)) if seconds % size == 0
+        (unit, size)
+        for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+        if seconds % size == 0
     )
     return f"{seconds // size}{unit}"
 

@@ -7,8 +7,9 @@ RELEASE = "0.1.0"
 
 
 def version_of(tree: Path) -> str:
-    """Of a tree of sources, with the commit that is checked out, as 0.1.0+g48da53a3a95a; of an installed package as it
-    was built. A tree that is neither a checkout nor installed is of no commit that is known.
+    """Of a tree of sources, with the commit that is checked out, as 0.1.0+g48da53a3a95a; of an
+    installed package as it was built. A tree that is neither a checkout nor installed is of no
+    commit that is known.
     """
     if commit := _commit(tree):
         return f"{RELEASE}+g{commit[:12]}"
@@ -36,7 +37,9 @@ def _checked_out(git: Path) -> str:
     head = (git / "HEAD").read_text().strip()
     if head.startswith("ref:"):
         shared = git / "commondir"
-        head = _of_branch(git / shared.read_text().strip() if shared.exists() else git, head[4:].strip())
+        head = _of_branch(
+            git / shared.read_text().strip() if shared.exists() else git, head[4:].strip()
+        )
     return head if re.fullmatch("[0-9a-f]{40,64}", head) else ""
 
 

@@ -24,7 +24,9 @@ def partition_of(plate: str, partitions: int) -> int:
 
 def main(bootstrap: str, topic: str = "bus.pings.v1") -> None:
     """Send until the end of standard input; end when the broker has all of it, or has not taken something."""
-    producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=20)
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=20
+    )
     partitions = len(producer.partitions_for(topic))
     sent, not_taken = 0, []
     for line in sys.stdin.buffer:

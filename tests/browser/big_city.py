@@ -1,4 +1,5 @@
-"""A city of thousands of cells: records of a day's slots dealt out to them, and a timetable with a stop in each."""
+"""A city of thousands of cells: records of a day's slots dealt out to them, and a timetable with a
+stop in each."""
 
 import json
 import random
@@ -11,11 +12,17 @@ from udp_stream.windows.tables import cell_center
 
 def many_cells(day, file, number, slots):
     """Records of so many cells of H3 8 in these slots, after those of the day; gives the cells."""
-    middle = h3.latlng_to_cell(*reversed(day.estimates[next(iter(day.estimates))]["hat"]["center"]), 8)
+    middle = h3.latlng_to_cell(
+        *reversed(day.estimates[next(iter(day.estimates))]["hat"]["center"]), 8
+    )
     cells = sorted(h3.grid_disk(middle, 41))[:number]
     with file.open("wb") as out:
         for number, slot in enumerate(slots):
-            mine = [one for (start, _), one in [*day.estimates.items(), *day.releases.items()] if start == slot]
+            mine = [
+                one
+                for (start, _), one in [*day.estimates.items(), *day.releases.items()]
+                if start == slot
+            ]
             for i, cell in enumerate(cells):
                 of_cell = mine[(i * 7 + number) % (len(mine) // 2)]["hat"]["cell"]
                 for records in (day.estimates, day.releases):
@@ -27,9 +34,13 @@ def many_cells(day, file, number, slots):
 
 
 def many_lines(path, cells, number):
-    """A timetable of so many lines through these cells, each of 150 points, with a stop in each cell."""
+    """A timetable of so many lines through these cells, each of 150 points, with a stop in each
+    cell."""
     rng = random.Random(1)
-    stops = [(str(at), f"Crossing {at}", *reversed(cell_center(int(cell, 16)))) for at, cell in enumerate(cells)]
+    stops = [
+        (str(at), f"Crossing {at}", *reversed(cell_center(int(cell, 16))))
+        for at, cell in enumerate(cells)
+    ]
     shapes = []
     for line in range(number):
         lat, lon = rng.choice(stops)[2:]

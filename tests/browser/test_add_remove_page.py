@@ -1,4 +1,5 @@
-"""The page where whole plates are hidden: every cell of the domain, its traffic, and which promise holds."""
+"""The page where whole plates are hidden: every cell of the domain, its traffic, and which promise
+holds."""
 
 import csv
 import io
@@ -20,14 +21,27 @@ BOX = [[72.75, 21.1], [72.95, 21.1], [72.95, 21.3], [72.75, 21.3]]
 @pytest.fixture(scope="module", params=long_but(["traffic"], ["traffic", "plates"]))
 def hidden(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hidden")
-    (folder / "city.geojson").write_text(json.dumps({"type": "Polygon", "coordinates": [[*BOX, BOX[0]]]}))
+    (folder / "city.geojson").write_text(
+        json.dumps({"type": "Polygon", "coordinates": [[*BOX, BOX[0]]]})
+    )
     pings, zone = synthetic(folder)
     asked = (
         zone, "privacy.neighbours=add-remove", f"hat.domain={folder / 'city.geojson'}", "pings.interval=60s",
         f"release.plates={str(request.param == 'plates').lower()}",
     )  # fmt: skip
     flags = [part for flag in asked for part in ("--set", flag)]
-    day = Day(replayed(folder, pings, "--trial", "--from", "2024-01-08T07:00", "--until", "2024-01-08T10:00", *flags))
+    day = Day(
+        replayed(
+            folder,
+            pings,
+            "--trial",
+            "--from",
+            "2024-01-08T07:00",
+            "--until",
+            "2024-01-08T10:00",
+            *flags,
+        )
+    )
     with served(day.files) as address:
         yield request.param, day, address
 
@@ -42,7 +56,8 @@ def amount_in(estimate):
 def near(said, figures, digits):
     """Halves may be rounded either way."""
     return len(said) == len(figures) and all(
-        abs(float(one) - float(other)) <= 1.01 * 10**-digits for one, other in zip(said, figures, strict=True)
+        abs(float(one) - float(other)) <= 1.01 * 10**-digits
+        for one, other in zip(said, figures, strict=True)
     )
 
 
@@ -68,11 +83,18 @@ def test_every_cell_of_the_domain_has_its_traffic_in_table_panel_and_tooltip(hid
     cell = sorted(kinds["solid"] | kinds["striped"])[0]
     page.locator(f'path[data-cell="{cell}"]').hover()
     tip = page.locator(".leaflet-tooltip").inner_text()
-    assert near(re.findall(r"[\d.]+", tip.rpartition(";")[2]), amount_in(day.estimates[slot, cell]), digits)
+    assert near(
+        re.findall(r"[\d.]+", tip.rpartition(";")[2]), amount_in(day.estimates[slot, cell]), digits
+    )
     page.locator(f'tr[data-cell="{cell}"] td').first.click()
     page.wait_for_selector("#panel .figure")
     said, one = page.locator("#panel .sentences").inner_text(), day.estimates[slot, cell]
-    figures = [one["value_kmh"], *one["interval95_kmh"], *amount_in(one), one["guess"]["counts_kmh"]]
+    figures = [
+        one["value_kmh"],
+        *one["interval95_kmh"],
+        *amount_in(one),
+        one["guess"]["counts_kmh"],
+    ]
     assert near([said_.rstrip(".") for said_ in re.findall(r"[\d.]*\d", said)], figures, 0)
     assert page.wrong == []
 
@@ -120,7 +142,9 @@ def test_exports_have_sums_and_traffic_and_no_counts(hidden):
     which, day, address = hidden
     found = {}
     for kind in ("releases", "estimates"):
-        rows = csv.DictReader(io.StringIO(get(f"{address}/v1/{kind}?slot=latest&form=csv")[2].decode()))
+        rows = csv.DictReader(
+            io.StringIO(get(f"{address}/v1/{kind}?slot=latest&form=csv")[2].decode())
+        )
         features = json.loads(get(f"{address}/v1/{kind}?slot=latest&form=geojson")[2])["features"]
         found[kind] = list(rows)
         for row, feature in zip(found[kind], features, strict=True):
@@ -130,9 +154,17 @@ def test_exports_have_sums_and_traffic_and_no_counts(hidden):
     slot, second = day.slots[-1], {"traffic": "weight", "plates": "plates"}[which]
     for row in found["releases"]:
         noised = day.releases[slot, row["hat.cell"]]["noised"]
-        told = {name.partition(".")[2]: float(row[name]) for name in row if name.startswith("noised.") and row[name]}
+        told = {
+            name.partition(".")[2]: float(row[name])
+            for name in row
+            if name.startswith("noised.") and row[name]
+        }
         assert told == noised and second in noised
-        assert row["privacy.swap_epsilon"] and not any(row[name] for name in row if name.startswith("counts."))
+        assert row["privacy.swap_epsilon"] and not any(
+            row[name] for name in row if name.startswith("counts.")
+        )
     for row in found["estimates"]:
         value = next(iter(day.estimates[slot, row["hat.cell"]][which].values()))
-        assert float(row[{"traffic": "traffic.bus_hours", "plates": "plates.value"}[which]]) == value
+        assert (
+            float(row[{"traffic": "traffic.bus_hours", "plates": "plates.value"}[which]]) == value
+        )

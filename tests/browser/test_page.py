@@ -31,7 +31,10 @@ FOCUSED = "document.activeElement.closest('tr')?.dataset.cell"
 
 
 def cells_of(page, selector):
-    return [path.get_attribute("data-cell") for path in page.query_selector_all(f"#map path.cell{selector}")]
+    return [
+        path.get_attribute("data-cell")
+        for path in page.query_selector_all(f"#map path.cell{selector}")
+    ]
 
 
 def show(page, slot):
@@ -46,7 +49,10 @@ def address_of(page):
 
 
 def view_of(page):
-    return {path.get_attribute("data-cell"): path.bounding_box() for path in page.query_selector_all("#map path.cell")}
+    return {
+        path.get_attribute("data-cell"): path.bounding_box()
+        for path in page.query_selector_all("#map path.cell")
+    }
 
 
 def centre_of(box):
@@ -80,11 +86,20 @@ def test_no_other_host_is_asked(board, new_page):
 
 
 def test_a_proxy_may_have_it_under_a_path(board, day, new_page):
-    page = new_page(board, under="/city/buses", slot=fullest(day), cell=sorted(day.kinds(fullest(day))["solid"])[0])
+    page = new_page(
+        board,
+        under="/city/buses",
+        slot=fullest(day),
+        cell=sorted(day.kinds(fullest(day))["solid"])[0],
+    )
     page.locator("#live.is-open").wait_for()
     page.wait_for_selector("#day .bar >> nth=0")
     links = page.eval_on_selector_all("#downloads a", "links => links.map((link) => link.href)")
-    assert [url for url in page.asked + links if not url.startswith(f"{board}/city/buses/")] == [] == page.wrong
+    assert (
+        [url for url in page.asked + links if not url.startswith(f"{board}/city/buses/")]
+        == []
+        == page.wrong
+    )
 
 
 def test_marks_are_those_of_the_records(board, day, new_page):
@@ -97,14 +112,25 @@ def test_marks_are_those_of_the_records(board, day, new_page):
             assert sorted(cells_of(page, f".{kind}")) == sorted(kinds[kind]), (slot, kind)
             assert page.locator(f"#cells tbody .chip.{kind}").count() == len(kinds[kind])
             seen[kind] += len(kinds[kind])
-        news = {cell for (start, cell), one in day.estimates.items() if start == slot and one["news"] > 0.5}
+        news = {
+            cell
+            for (start, cell), one in day.estimates.items()
+            if start == slot and one["news"] > 0.5
+        }
         assert set(cells_of(page, ".news")) == news - kinds["dotted"]
         for cell in kinds["solid"] | kinds["striped"]:
             kmh = int(day.estimates[slot, cell]["value_kmh"] + 0.5)
             step = sum(kmh >= start for start in STEPS)
-            assert f"step-{step}" in page.locator(f'path[data-cell="{cell}"]').get_attribute("class")
+            assert f"step-{step}" in page.locator(f'path[data-cell="{cell}"]').get_attribute(
+                "class"
+            )
         told = re.findall(r"\d+", page.locator("#summary").inner_text())
-        counts = [sum(map(len, kinds.values())), len(kinds["solid"]), len(kinds["striped"]), len(kinds["dotted"])]
+        counts = [
+            sum(map(len, kinds.values())),
+            len(kinds["solid"]),
+            len(kinds["striped"]),
+            len(kinds["dotted"]),
+        ]
         assert [int(number) for number in told[:4]] == counts
     assert all(seen.values())
     assert page.wrong == []
@@ -129,12 +155,20 @@ def test_numbers_are_in_cells_that_are_wide_enough(board, day, new_page):
 
 
 def test_without_a_release_a_value_is_a_guess(copy, tmp_path, new_page):
-    """However narrow its interval is; and with a release it is one, too, where the interval is wide."""
+    """However narrow its interval is; and with a release it is one, too, where the interval is
+    wide."""
     slot = fullest(copy)
     measured = sorted(copy.kinds(slot)["solid"])
     edges = {10.0: "solid", 10.001: "striped", 20.0: "striped", 20.001: "dotted"}
-    changes = {cell: {"interval95_kmh": [8.3, 8.3 + width]} for cell, width in zip(measured, edges, strict=False)}
-    withheld = next(cell for (start, cell), one in copy.releases.items() if start == slot and one["mean"] is None)
+    changes = {
+        cell: {"interval95_kmh": [8.3, 8.3 + width]}
+        for cell, width in zip(measured, edges, strict=False)
+    }
+    withheld = next(
+        cell
+        for (start, cell), one in copy.releases.items()
+        if start == slot and one["mean"] is None
+    )
     changes[withheld] = {"interval95_kmh": [14.0, 16.0], "value_kmh": 15.0}
     with served(edited(copy, tmp_path, slot, changes)) as address:
         page = new_page(address)
@@ -179,7 +213,9 @@ def test_a_cells_day_has_a_bar_for_each_slot(board, day, new_page):
     slot = fullest(day)
     cell = sorted(day.kinds(slot)["solid"])[0]
     page = new_page(board, slot=slot, cell=cell)
-    mine = [start for start in day.slots if start[:10] == slot[:10] and (start, cell) in day.estimates]
+    mine = [
+        start for start in day.slots if start[:10] == slot[:10] and (start, cell) in day.estimates
+    ]
     page.wait_for_selector("#day .bar >> nth=0")
     assert page.locator("#day .bar").count() == len(mine)
     thin = [start for start in mine if cell in day.kinds(start)["dotted"]]
@@ -188,11 +224,15 @@ def test_a_cells_day_has_a_bar_for_each_slot(board, day, new_page):
 
 @pytest.mark.parametrize(
     ("error", "is_drawn"),
-    long_rows([(0.15, True), (0.151, False)], [(0.149, True), (0.15, True), (0.151, False), (0.4, False)]),
+    long_rows(
+        [(0.15, True), (0.151, False)], [(0.149, True), (0.15, True), (0.151, False), (0.4, False)]
+    ),
 )
 def test_a_cdf_is_drawn_where_it_errs_little(error, is_drawn, copy, tmp_path, new_page):
     slot = fullest(copy)
-    cell = next(cell for (start, cell), one in copy.estimates.items() if start == slot and one["cdf"])
+    cell = next(
+        cell for (start, cell), one in copy.estimates.items() if start == slot and one["cdf"]
+    )
     with served(edited(copy, tmp_path, slot, {cell: {"expected_sup_error": error}})) as address:
         page = new_page(address, cell=cell)
         assert page.locator("#cdf").count() == is_drawn
@@ -250,9 +290,13 @@ def test_a_column_sorts_the_table(board, day, new_page):
     for _ in range(3):
         button.click()
         direction = page.locator("#cells thead th").last.get_attribute("aria-sort")
-        cells = page.eval_on_selector_all("#cells tbody tr", "rows => rows.map((row) => row.dataset.cell)")
+        cells = page.eval_on_selector_all(
+            "#cells tbody tr", "rows => rows.map((row) => row.dataset.cell)"
+        )
         orders[direction] = [
-            day.releases[slot, one]["counts"]["plates"] for one in cells if (slot, one) in day.releases
+            day.releases[slot, one]["counts"]["plates"]
+            for one in cells
+            if (slot, one) in day.releases
         ]
     assert orders["ascending"] == sorted(orders["ascending"])
     assert orders["descending"] == sorted(orders["descending"], reverse=True)
@@ -271,18 +315,23 @@ def test_reasons_are_words(copy, tmp_path, new_page):
         page = new_page(address)
         for (_, cell), _status in zip(withheld, statuses, strict=False):
             page.locator(f'#cells tr[data-cell="{cell}"] button').click()
-            said.add(page.locator("#panel .sentences").inner_text().partition("Nothing was released")[2])
+            said.add(
+                page.locator("#panel .sentences").inner_text().partition("Nothing was released")[2]
+            )
             assert "withheld" not in page.locator("body").inner_text()
     assert len(said) == min(len(withheld), len(statuses))
     assert "" not in said
 
 
 def test_a_grey_cell_says_why(copy, tmp_path, new_page):
-    """One for each status, one whose range is too wide; in the tooltip and, counted, above the table."""
+    """One for each status, one whose range is too wide; in the tooltip and, counted, above the
+    table."""
     statuses = ("withheld_few_plates", "withheld_budget", "withheld_uninformative", "withheld_unplanned",
                 "withheld_partial", "withheld_unit")  # fmt: skip
     slot = fullest(copy)
-    wide, *cells = sorted(cell for kind in ("solid", "striped") for cell in copy.kinds(slot)[kind])[: 1 + len(statuses)]
+    wide, *cells = sorted(cell for kind in ("solid", "striped") for cell in copy.kinds(slot)[kind])[
+        : 1 + len(statuses)
+    ]
     for cell, status in zip(cells, statuses, strict=True):
         copy.releases[slot, cell] |= {"status": status, "mean": None, "cdf": None, "variance": None}
     said = {}
@@ -299,7 +348,9 @@ def test_a_grey_cell_says_why(copy, tmp_path, new_page):
     assert len(set(said.values())) == len(said) and "" not in said.values()
 
 
-@pytest.mark.parametrize(("scheme", "width"), long_rows([("dark", 390)], [("dark", 390), ("light", 1280)]))
+@pytest.mark.parametrize(
+    ("scheme", "width"), long_rows([("dark", 390)], [("dark", 390), ("light", 1280)])
+)
 def test_privacy_is_in_words(scheme, width, board, day, new_page):
     page = new_page(board, width=width, scheme=scheme)
     page.locator("#downloads a", has_text="privacy").click()
@@ -311,7 +362,9 @@ def test_privacy_is_in_words(scheme, width, board, day, new_page):
     assert share - 1e-9 <= int(percent[1] or 100) / 100 <= share + 0.01
     assert "null" not in said and "{" not in said and page.locator("#said li").count() > 0
     found = Axe().run(page).response["violations"]
-    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == [] == page.wrong
+    assert (
+        [one["id"] for one in found if one["impact"] in ("serious", "critical")] == [] == page.wrong
+    )
     page.locator("header a").click()
     page.wait_for_selector("body[data-slot]")
 
@@ -320,7 +373,9 @@ def test_records_are_text_never_markup(copy, tmp_path, new_page):
     slot = fullest(copy)
     hostile = "<img src=x onerror=alert(1)>"
     for key, release in copy.releases.items():
-        copy.releases[key] = release | {"privacy": release["privacy"] | {"caveats": [hostile], "period": hostile}}
+        copy.releases[key] = release | {
+            "privacy": release["privacy"] | {"caveats": [hostile], "period": hostile}
+        }
     with served(edited(copy, tmp_path, slot, {})) as address:
         page = new_page(address)
         assert hostile in page.locator("#banner").inner_text()
@@ -335,11 +390,18 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 def timetable(path, cells):
     """A stop in the middle of each of these cells; a route of the first half, and one of all."""
-    stops = [(str(at), f"Crossing {at}", *reversed(cell_center(int(cell, 16)))) for at, cell in enumerate(cells)]
+    stops = [
+        (str(at), f"Crossing {at}", *reversed(cell_center(int(cell, 16))))
+        for at, cell in enumerate(cells)
+    ]
     stops[0] = (stops[0][0], HOSTILE, *stops[0][2:])
     calls = [(trip, stop[0], at) for trip in ("out", "back") for at, stop in enumerate(stops)]
     calls += [("half", stop[0], at) for at, stop in enumerate(stops[: len(stops) // 2])]
-    trips = [("7", "daily", "out", 0, ""), ("7", "daily", "back", 1, ""), ("10", "daily", "half", 0, "")]
+    trips = [
+        ("7", "daily", "out", 0, ""),
+        ("7", "daily", "back", 1, ""),
+        ("10", "daily", "half", 0, ""),
+    ]
     return zipped(path, files_of(stops, [("7", "7", ""), ("10", "10N", "")], trips, calls))
 
 
@@ -360,11 +422,15 @@ def test_names_are_in_table_tooltip_and_panel_and_are_text(width, named, day, ne
     assert heading.inner_text() == HOSTILE and page.locator("img").count() == 0
     assert where.inner_text() == f"Busiest routes 7 and 10N · H3 cell {cells[0].rstrip('f')}"
     for at in (1, len(cells) - 1):
-        assert page.locator(f'tr[data-cell="{cells[at]}"] th button').inner_text() == f"Crossing {at}"
+        assert (
+            page.locator(f'tr[data-cell="{cells[at]}"] th button').inner_text() == f"Crossing {at}"
+        )
     shape = page.locator(f'path[data-cell="{cells[-1]}"]')
     shape.dispatch_event("mouseover")
     assert page.locator(".leaflet-tooltip").inner_text().startswith(f"Crossing {len(cells) - 1}: ")
-    wide = page.evaluate("[document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]")
+    wide = page.evaluate(
+        "[document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]"
+    )
     assert wide[0] <= wide[1] and page.wrong == []
     assert [url for url in page.asked if not url.startswith(address)] == []
 
@@ -377,7 +443,9 @@ def test_a_cell_is_found_by_its_name_its_route_or_its_id(named, day, new_page):
     assert rows.count() == len(cells) // 2 - 1
     assert f"{len(cells) // 2 - 1} of {len(cells)}" in page.get_by_role("status").inner_text()
     find.fill(cells[3][:9])
-    assert cells[3] in page.eval_on_selector_all("#cells tbody tr", "rows => rows.map((row) => row.dataset.cell)")
+    assert cells[3] in page.eval_on_selector_all(
+        "#cells tbody tr", "rows => rows.map((row) => row.dataset.cell)"
+    )
     find.fill("no such place")
     assert rows.count() == 0
     find.fill("crossing 2")
@@ -390,7 +458,9 @@ def test_a_cell_is_found_by_its_name_its_route_or_its_id(named, day, new_page):
         if page.evaluate(FOCUSED):
             break
         page.keyboard.press("Tab")
-    assert page.evaluate(FOCUSED) in {cell for at, cell in enumerate(cells) if str(at).startswith("2")}
+    assert page.evaluate(FOCUSED) in {
+        cell for at, cell in enumerate(cells) if str(at).startswith("2")
+    }
     find.fill("")
     assert rows.count() == len(cells) and page.wrong == []
 
@@ -415,7 +485,12 @@ def test_without_a_timetable_a_cell_is_named_by_its_id(board, day, new_page):
 
 def test_tiles_come_from_their_host_alone_and_the_page_says_so(day, new_page):
     host = "https://tiles.example.org"
-    words = {"tiles": f"{host}/{{z}}/{{x}}/{{y}}.png", "tiles_credit": HOSTILE, "title": HOSTILE, "note": HOSTILE}
+    words = {
+        "tiles": f"{host}/{{z}}/{{x}}/{{y}}.png",
+        "tiles_credit": HOSTILE,
+        "title": HOSTILE,
+        "note": HOSTILE,
+    }
     flags = [flag for name, said in words.items() for flag in ("--set", f"dashboard.{name}={said}")]
     with served(day.files, *flags) as address:
         page = new_page(address)
@@ -423,14 +498,25 @@ def test_tiles_come_from_their_host_alone_and_the_page_says_so(day, new_page):
         page.wait_for_timeout(500)
         others = [url for url in page.asked if not url.startswith(address)]
         assert others and all(url.startswith(f"{host}/") for url in others)
-        assert host in page.locator("#tiles").inner_text() and HOSTILE in page.locator("#tiles").inner_text()
-        assert page.locator("h1").inner_text() == page.locator("#note").inner_text() == page.title() == HOSTILE
+        assert (
+            host in page.locator("#tiles").inner_text()
+            and HOSTILE in page.locator("#tiles").inner_text()
+        )
+        assert (
+            page.locator("h1").inner_text()
+            == page.locator("#note").inner_text()
+            == page.title()
+            == HOSTILE
+        )
         assert page.locator("img:not(.leaflet-tile)").count() == 0 and page.wrong == []
 
 
 @pytest.mark.parametrize(
     ("ago", "said"),
-    long_rows([(2.5, "Live"), (3.5, "Recorded, until")], [(0.5, "Live"), (2.5, "Live"), (3.5, "Recorded, until")]),
+    long_rows(
+        [(2.5, "Live"), (3.5, "Recorded, until")],
+        [(0.5, "Live"), (2.5, "Live"), (3.5, "Recorded, until")],
+    ),
 )
 def test_a_page_is_live_while_its_newest_slot_is_new(ago, said, tmp_path, new_page):
     ends = datetime.now(UTC) - timedelta(hours=ago)
@@ -451,17 +537,27 @@ def test_nobody_is_told_to_give_a_command(copy, tmp_path, new_page):
     for key, one in copy.releases.items():
         copy.releases[key] = one | {"mean": None}
     with served(edited(copy, tmp_path, slot, {})) as address:
-        page = new_page(address, cell=sorted(cell for start, cell in copy.estimates if start == slot)[0])
-        assert "udp-stream" not in page.locator("body").inner_text() and page.locator("code").count() == 0
+        page = new_page(
+            address, cell=sorted(cell for start, cell in copy.estimates if start == slot)[0]
+        )
+        assert (
+            "udp-stream" not in page.locator("body").inner_text()
+            and page.locator("code").count() == 0
+        )
 
 
 def test_bars_have_a_legend(board, new_page):
     page = new_page(board)
     colour = "what => getComputedStyle(document.querySelector(what)).backgroundColor"  # at once: bars are drawn anew
     for name in ("all", "released"):
-        shown, said = (page.evaluate(colour, f"{of} .{name}") for of in ("#bars .bar:not(.now)", "#bars-legend"))
+        shown, said = (
+            page.evaluate(colour, f"{of} .{name}")
+            for of in ("#bars .bar:not(.now)", "#bars-legend")
+        )
         assert shown == said
-    assert re.fullmatch(r"cells with buses\s+with a release", page.locator("#bars-legend").inner_text())
+    assert re.fullmatch(
+        r"cells with buses\s+with a release", page.locator("#bars-legend").inner_text()
+    )
 
 
 def test_a_trial_is_said_to_be_one(board, copy, tmp_path, new_page):
@@ -475,7 +571,9 @@ def test_a_trial_is_said_to_be_one(board, copy, tmp_path, new_page):
         assert not new_page(address).locator("#banner").is_visible()
 
 
-def test_synthetic_buses_are_said_to_be_synthetic_from_the_first_moment_on_and_no_others_are(board, day, new_page):
+def test_synthetic_buses_are_said_to_be_synthetic_from_the_first_moment_on_and_no_others_are(
+    board, day, new_page
+):
     made_up = Dashboard(Slots(48, is_synthetic=True))
     with serving(made_up, "127.0.0.1:0") as address:
         made_up.announce(False)
@@ -496,8 +594,12 @@ def test_releases_alone_and_estimates_alone(copy, day, tmp_path, new_page):
             cell: round(one["mean"]["interval95_kmh"][1] - one["mean"]["interval95_kmh"][0], 3)
             for (slot, cell), one in day.releases.items() if slot == fullest(day) and one["mean"]
         }  # fmt: skip
-        assert set(cells_of(page, ".solid")) == {cell for cell, width in widths.items() if width <= 10}
-        assert set(cells_of(page, ".striped")) == {cell for cell, width in widths.items() if 10 < width <= 20}
+        assert set(cells_of(page, ".solid")) == {
+            cell for cell, width in widths.items() if width <= 10
+        }
+        assert set(cells_of(page, ".striped")) == {
+            cell for cell, width in widths.items() if 10 < width <= 20
+        }
     with served(day.files[1:]) as address:
         page = new_page(address)
         assert len(cells_of(page, ".dotted")) == len(cells_of(page, "")) > 0
@@ -506,7 +608,9 @@ def test_releases_alone_and_estimates_alone(copy, day, tmp_path, new_page):
 def test_downloads_are_the_slot(board, day, new_page):
     slot = fullest(day)
     page = new_page(board, slot=slot)
-    links = page.eval_on_selector_all("#downloads a[download]", "links => links.map((link) => link.href)")
+    links = page.eval_on_selector_all(
+        "#downloads a[download]", "links => links.map((link) => link.href)"
+    )
     assert len(links) == 6
     for link in links:
         status, _, body = get(link)
@@ -524,7 +628,9 @@ def test_the_page_outlives_its_server(day, tmp_path, new_page):
         page.locator("#live.is-open").wait_for()
     page.locator("#live:not(.is-open)").wait_for()
     assert len(cells_of(page, "")) == sum(map(len, day.kinds(before[-1]).values()))
-    write(file, day.lines(before[-1], last))  # the runtime, too, writes again what it is not sure of
+    write(
+        file, day.lines(before[-1], last)
+    )  # the runtime, too, writes again what it is not sure of
     with served([file], port=urlsplit(address).port):
         page.wait_for_selector(f'body[data-slot="{last}"]')
         page.locator("#live.is-open").wait_for()
@@ -574,8 +680,12 @@ def test_before_the_first_slot_it_waits(tmp_path, day, new_page):
 
 def test_a_phone_scrolls_one_way(board, day, new_page):
     slot = fullest(day)
-    page = new_page(board, width=390, height=844, slot=slot, cell=sorted(day.kinds(slot)["solid"])[0])
-    wide = page.evaluate("[document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]")
+    page = new_page(
+        board, width=390, height=844, slot=slot, cell=sorted(day.kinds(slot)["solid"])[0]
+    )
+    wide = page.evaluate(
+        "[document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]"
+    )
     assert wide[0] <= wide[1]
     boxes = [page.locator(name).bounding_box() for name in ("#map", "#legend", "#panel", "#cells")]
     for above, below in pairwise(boxes):
@@ -584,7 +694,9 @@ def test_a_phone_scrolls_one_way(board, day, new_page):
 
 def luminance(colour):
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    red, green, blue = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -608,9 +720,15 @@ def test_numbers_stand_out(scheme, board, new_page):
 def test_axe_finds_no_serious_fault(scheme, width, board, named, day, new_page):
     slot = fullest(day)
     for address in (board, named[0]) if width == 390 else named[:1]:
-        page = new_page(address, width=width, scheme=scheme, slot=slot, cell=sorted(day.kinds(slot)["solid"])[0])
+        page = new_page(
+            address, width=width, scheme=scheme, slot=slot, cell=sorted(day.kinds(slot)["solid"])[0]
+        )
         found = Axe().run(page).response["violations"]
-        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+        assert [
+            (one["id"], one["nodes"][0]["html"])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ] == []
 
 
 def changed_by(page, slot):
@@ -639,7 +757,9 @@ WATCHED = """() => {
 }"""
 
 
-@pytest.mark.parametrize(("number", "lines"), long_rows([(400, 20)], [(400, 20), (3000, 500), (5000, 0)]))
+@pytest.mark.parametrize(
+    ("number", "lines"), long_rows([(400, 20)], [(400, 20), (3000, 500), (5000, 0)])
+)
 def test_of_many_cells_what_differs_alone_is_drawn_anew(number, lines, day, tmp_path, new_page):
     """How long it takes: `make bench`."""
     cells = many_cells(day, tmp_path / "records.ndjson", number, day.slots[:2])
@@ -650,14 +770,20 @@ def test_of_many_cells_what_differs_alone_is_drawn_anew(number, lines, day, tmp_
         page.wait_for_selector(f"#cells tbody tr:nth-child({number})", state="attached")
         watched, before, after = changed_by(page, day.slots[0])
         assert len(before) == len(after) == number and watched["moved"] == watched["drawn"] == 0
-        assert sorted(watched["styled"]) == sorted(cell for cell in before if before[cell] != after[cell]) != []
+        assert (
+            sorted(watched["styled"])
+            == sorted(cell for cell in before if before[cell] != after[cell])
+            != []
+        )
         assert watched["rows"] == 100
         if lines:
             assert page.locator("path.network").get_attribute("d").count("M") >= 0.8 * lines
             assert page.locator("#cells tbody th button").first.inner_text().startswith("Crossing")
 
 
-@pytest.mark.skipif("UDP_STREAM_PICTURES" not in os.environ, reason="pictures are made with UDP_STREAM_PICTURES=1")
+@pytest.mark.skipif(
+    "UDP_STREAM_PICTURES" not in os.environ, reason="pictures are made with UDP_STREAM_PICTURES=1"
+)
 def test_the_readmes_picture(tmp_path, new_page):
     from PIL import Image
 
@@ -667,7 +793,9 @@ def test_the_readmes_picture(tmp_path, new_page):
     slot = made.slots[-4]
     known = [made.estimates[slot, cell] for cell in made.kinds(slot)["solid"]]
     drawn = [one for one in known if (one["expected_sup_error"] or 1) < 0.14]
-    cell = max(drawn, key=lambda one: one["interval95_kmh"][1] - one["interval95_kmh"][0])["hat"]["cell"]
+    cell = max(drawn, key=lambda one: one["interval95_kmh"][1] - one["interval95_kmh"][0])["hat"][
+        "cell"
+    ]
     (tmp_path / "timetable").mkdir()
     write_timetable(Fleet(seed=1), tmp_path / "timetable")  # as the demo does
     with served(made.files, "--gtfs", tmp_path / "timetable") as address:

@@ -1,4 +1,5 @@
-"""The page and time: another day by its date, the day by the hour, the typical week; in a real browser."""
+"""The page and time: another day by its date, the day by the hour, the typical week; in a real
+browser."""
 
 import json
 from urllib.parse import urlencode
@@ -36,7 +37,9 @@ def week(tmp_path_factory):
 
 
 def usual(address, **query):
-    return [json.loads(line) for line in get(f"{address}/v1/typical?{urlencode(query)}")[2].splitlines()]
+    return [
+        json.loads(line) for line in get(f"{address}/v1/typical?{urlencode(query)}")[2].splitlines()
+    ]
 
 
 def test_a_day_of_the_history_is_chosen_by_its_date(week, new_page):
@@ -60,7 +63,9 @@ def test_a_day_of_the_history_is_chosen_by_its_date(week, new_page):
     assert page.wrong == [] and [url for url in page.asked if not url.startswith(week)] == []
 
 
-def test_the_typical_map_has_cells_that_the_shown_slot_lacks_and_a_number_in_each_that_is_measured(week, new_page):
+def test_the_typical_map_has_cells_that_the_shown_slot_lacks_and_a_number_in_each_that_is_measured(
+    week, new_page
+):
     page = new_page(week)
     before = set(cells_of(page, ""))
     page.locator("#usual").click()
@@ -84,7 +89,9 @@ def test_a_day_without_records_says_so_and_the_newest_comes_back(week, new_page)
 
 
 @pytest.mark.parametrize("width", long_but([1280], [1280, 390]))
-def test_the_panel_has_the_typical_week_of_its_cell_and_the_map_that_of_the_city(week, new_page, width):
+def test_the_panel_has_the_typical_week_of_its_cell_and_the_map_that_of_the_city(
+    week, new_page, width
+):
     rows = usual(week, day="weekday")
     row = max((one for one in rows if one["hour"] == 8), key=lambda one: one["days"])
     page = new_page(week, width=width, slot="2024-01-09T08:00:00+05:30", cell=row["cell"])
@@ -106,7 +113,10 @@ def test_the_panel_has_the_typical_week_of_its_cell_and_the_map_that_of_the_city
         f'path[data-cell="{row["cell"]}"]'
     ).get_attribute("class")
     guesses = {one["cell"] for one in rows if one["hour"] == 8 and not one["days"]}
-    assert set(cells_of(page, ".unmeasured")) == guesses and set(cells_of(page, ".unmeasured.dotted")) == guesses
+    assert (
+        set(cells_of(page, ".unmeasured")) == guesses
+        and set(cells_of(page, ".unmeasured.dotted")) == guesses
+    )
     written = [row.locator("td").all_inner_texts() for row in page.locator("#cells tbody tr").all()]
     shown = page.locator("#cells thead th:visible").count() - 1
     assert all(len(texts) == shown for texts in written)
@@ -116,5 +126,9 @@ def test_the_panel_has_the_typical_week_of_its_cell_and_the_map_that_of_the_city
     assert page.locator(f'path[data-cell="{row["cell"]}"]').get_attribute("class") == now
     assert page.wrong == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    serious = [one["id"] for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+    serious = [
+        one["id"]
+        for one in Axe().run(page).response["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
     assert serious == []

@@ -1,4 +1,5 @@
-"""The long run: `python -m tests.chaos --kills 300`, as `make chaos` does. Status 1 if anything was violated."""
+"""The long run: `python -m tests.chaos --kills 300`, as `make chaos` does. Status 1 if anything was
+violated."""
 
 import argparse
 import gzip
@@ -10,7 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, IN_RHO, REPLICATED, SCARCE, SHARED, SHARED_CLIPS, ground
+from tests.chaos.city import (
+    AMPLE,
+    AUTOMATIC,
+    FORECASTS,
+    IN_RHO,
+    REPLICATED,
+    SCARCE,
+    SHARED,
+    SHARED_CLIPS,
+    ground,
+)
 from tests.chaos.run import play, synthetic_day
 
 PROFILES = {
@@ -31,7 +42,12 @@ def main() -> int:
         messages = synthetic_day(seed, asked.buses)
         if asked.feed and (rounds + rounds // len(profiles)) % 2:
             messages = gzip.decompress(asked.feed.read_bytes()).splitlines()
-            profile = replace(profile, name=f"{profile.name}, {asked.feed.name}", timezone=asked.zone, max_kmh=115.0)
+            profile = replace(
+                profile,
+                name=f"{profile.name}, {asked.feed.name}",
+                timezone=asked.zone,
+                max_kmh=115.0,
+            )
         folder = Path(mkdtemp(prefix="udp-stream-chaos-", dir=asked.folder))
         with ground(profile.replicas) as on:
             done = play(on, folder, messages, profile, seed=seed, seconds=asked.seconds)
@@ -45,14 +61,30 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=300, help="of serving workers, in all (default: 300)")
+    parser.add_argument(
+        "--kills", type=int, default=300, help="of serving workers, in all (default: 300)"
+    )
     parser.add_argument("--seconds", type=float, default=240, help="of a round (default: 240)")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="(default: a new one)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.SystemRandom().randrange(2**32),
+        help="(default: a new one)",
+    )
     parser.add_argument("--buses", type=int, default=60, help="of the made-up fleet (default: 60)")
-    parser.add_argument("--profile", action="append", choices=PROFILES, help="repeat for more (default: all in turn)")
-    parser.add_argument("--feed", type=Path, help="a recorded day (ndjson.gz) for every other round")
+    parser.add_argument(
+        "--profile",
+        action="append",
+        choices=PROFILES,
+        help="repeat for more (default: all in turn)",
+    )
+    parser.add_argument(
+        "--feed", type=Path, help="a recorded day (ndjson.gz) for every other round"
+    )
     parser.add_argument("--zone", default="America/Chicago", help="of the recorded day")
-    parser.add_argument("--folder", type=Path, help="where to keep configurations and logs (default: temporary)")
+    parser.add_argument(
+        "--folder", type=Path, help="where to keep configurations and logs (default: temporary)"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,5 @@
-"""The adversary: all faults, in an order that follows from a seed; kills are aimed at requests of the ledger."""
+"""The adversary: all faults, in an order that follows from a seed; kills are aimed at requests of
+the ledger."""
 
 import random
 import shutil
@@ -14,7 +15,10 @@ from tests.chaos.strangers import Strangers
 from tests.chaos.workers import Worker, Workers
 
 NEXT = rb"\r\n\$[0-9]+\r\n[^\r]+"
-NEEDLES = {"admit": rb"}:periods" + NEXT + rb"}:balance:", "record": rb"}:recorded" + NEXT + rb"}:unpublished"}
+NEEDLES = {
+    "admit": rb"}:periods" + NEXT + rb"}:balance:",
+    "record": rb"}:recorded" + NEXT + rb"}:unpublished",
+}
 """Neighbouring keys of a call of the ledger, as no other call names them."""
 
 CATCH_S = 4.0
@@ -51,7 +55,12 @@ class Adversary:
 
     def __post_init__(self) -> None:
         """What is rare happens in every round all the same."""
-        self._agenda = [self._change, self.stranger_on_a_ledger, self.stranger_with_a_key, self._change]
+        self._agenda = [
+            self._change,
+            self.stranger_on_a_ledger,
+            self.stranger_with_a_key,
+            self._change,
+        ]
 
     @property
     def kills(self) -> int:
@@ -82,7 +91,10 @@ class Adversary:
     def rest(self) -> None:
         """A moment of peace; mostly until something is achieved that can then be ruined."""
         time.sleep(self.dice.choice((0.1, 0.3, 1.0)) * self.dice.uniform(0.5, 1.5))
-        before, deadline = self.city.recorded(), time.monotonic() + self.dice.choice((0.0, PEACE_S, PEACE_S))
+        before, deadline = (
+            self.city.recorded(),
+            time.monotonic() + self.dice.choice((0.0, PEACE_S, PEACE_S)),
+        )
         while self.city.recorded() == before and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -151,11 +163,14 @@ class Adversary:
             self.dice.choice((caught.go_on, caught.lose))()
 
     def ambush_and_pause(self) -> None:
-        """SIGSTOP in a call of the ledger until another has its place; then the call and the worker go on."""
+        """SIGSTOP in a call of the ledger until another has its place; then the call and the worker
+        go on."""
         if caught := self._ambush():
             self.workers.pause(caught.victim)
             self.done["ambush: paused"] += 1
-            self._later(self._away_s(), lambda: (caught.go_on(), self.workers.resume(caught.victim)))
+            self._later(
+                self._away_s(), lambda: (caught.go_on(), self.workers.resume(caught.victim))
+            )
 
     def come_or_go(self) -> None:
         guests = self.city.places[self.regulars :]
@@ -178,13 +193,17 @@ class Adversary:
         self.done["broker cut"] += 1
 
     def delay(self) -> None:
-        link = self.dice.choice([*(place.link for place in self.city.places), self.city.ground.broker_link])
+        link = self.dice.choice(
+            [*(place.link for place in self.city.places), self.city.ground.broker_link]
+        )
         link.delay(self.dice.choice((0.02, 0.1, 0.3)))
         self._later(self.dice.uniform(1, 4), lambda: link.delay(0))
         self.done["delay"] += 1
 
     def stall(self) -> None:
-        link = self.dice.choice([*(place.link for place in self.city.places), self.city.ground.broker_link])
+        link = self.dice.choice(
+            [*(place.link for place in self.city.places), self.city.ground.broker_link]
+        )
         link.stall(self.dice.uniform(0.5, self.city.session_s + RETURN_S))
         self.done["stall"] += 1
 
@@ -260,14 +279,20 @@ class Adversary:
         return True
 
     def _set_back(self) -> None:
-        store, newest, refused = self.city.ground.store, self.city.folder / "ledger.newest", self.workers.refused
+        store, newest, refused = (
+            self.city.ground.store,
+            self.city.folder / "ledger.newest",
+            self.workers.refused,
+        )
         self.workers.older = True
         store.put_in_place(self._copy_folder, aside=newest)
         time.sleep(self.dice.uniform(1, 3))
         self.kill()  # who takes over looks at the ledger too
         time.sleep(self.dice.uniform(1, 3))
         with self.workers.stopped():
-            store.put_in_place(newest, aside=self.city.folder / f"ledger.older-{self.done['ledger set back']}")
+            store.put_in_place(
+                newest, aside=self.city.folder / f"ledger.older-{self.done['ledger set back']}"
+            )
             self.workers.older = False
         shutil.rmtree(newest)
         self._copied = None

@@ -1,4 +1,5 @@
-"""A worker with one part changed: faults that the checks must find, and two changes that make it easier to hit."""
+"""A worker with one part changed: faults that the checks must find, and two changes that make it
+easier to hit."""
 
 import asyncio
 import sys
@@ -29,7 +30,8 @@ SLOW_S = 0.3
 
 
 def small_parts(pause_s: float = 0.0) -> None:
-    """No fault: parts have few rows and are written one by one, so that many a kill falls between them."""
+    """No fault: parts have few rows and are written one by one, so that many a kill falls between
+    them."""
 
     async def write(self: Producer, messages: Iterable[OutgoingRecord]) -> None:
         for one in messages:
@@ -67,7 +69,8 @@ def commits_what_is_read() -> None:
 
 
 def acks_of_faust() -> None:
-    """Faust's own acks and commits, as it comes: one event a ping, acked when the agent is through with it."""
+    """Faust's own acks and commits, as it comes: one event a ping, acked when the agent is through
+    with it."""
 
     def acked(app: faust.App, topic: Topic) -> faust.TopicT:
         return app.topic(topic.name, schema=BatchSchema(), acks=topic.name.endswith("bus.pings.v1"))
@@ -86,7 +89,8 @@ def acks_of_faust() -> None:
 
 
 def keeps_what_waits() -> None:
-    """Batches that wait for their turn when a rebalance comes are processed after it; and parts are slow."""
+    """Batches that wait for their turn when a rebalance comes are processed after it; and parts are
+    slow."""
     slow_parts()
 
     def revoke(_: PartitionExecutors) -> None:

@@ -1,4 +1,5 @@
-"""What must hold after chaos, of the whole output: pure functions that give a sentence per violation."""
+"""What must hold after chaos, of the whole output: pure functions that give a sentence per
+violation."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,7 +9,16 @@ import msgspec
 
 from udp_stream.ledger.port import Entry
 from udp_stream.release.city import decode_city
-from udp_stream.release.record import CITY, CLIPS, Privacy, Release, clips_id, decode, kind_of, slot_of
+from udp_stream.release.record import (
+    CITY,
+    CLIPS,
+    Privacy,
+    Release,
+    clips_id,
+    decode,
+    kind_of,
+    slot_of,
+)
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -17,7 +27,8 @@ TOLD_MAX = 5
 
 @dataclass(frozen=True)
 class Expected:
-    """What the embedded runtime says of one HAT: its record, and each plate's charge (0: could not pay)."""
+    """What the embedded runtime says of one HAT: its record, and each plate's charge (0: could not
+    pay)."""
 
     record: Release
     charged: Mapping[bytes, int]
@@ -25,7 +36,8 @@ class Expected:
 
 @dataclass(frozen=True)
 class Stranger:
-    """What became of a worker that does not belong here. `status` is None if it did not end in its time."""
+    """What became of a worker that does not belong here. `status` is None if it did not end in its
+    time."""
 
     name: str
     status: int | None
@@ -37,7 +49,8 @@ class Stranger:
 
 @dataclass(frozen=True)
 class Collected:
-    """Everything there is to see once all is quiet. Output in the order of its topic: (release id, payload)."""
+    """Everything there is to see once all is quiet. Output in the order of its topic: (release id,
+    payload)."""
 
     fed: Counter[bytes]
     logged: Counter[bytes]
@@ -57,7 +70,8 @@ class Collected:
 
 
 def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = False) -> list[str]:
-    """`exact`: charges equal the embedded ones (not where epsilon is "auto"). `strictly_once`: a record per id."""
+    """`exact`: charges equal the embedded ones (not where epsilon is "auto"). `strictly_once`: a
+    record per id."""
     if unread := list(every_record_can_be_read(seen)):
         return list(_shortened("records", unread))
     found = {
@@ -77,7 +91,11 @@ def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = Fal
         "latest": latest_are_the_last(seen) if strictly_once else iter(()),
         "repeats": no_record_comes_twice(seen) if strictly_once else iter(()),
     }
-    return [sentence for kind, sentences in found.items() for sentence in _shortened(kind, list(sentences))]
+    return [
+        sentence
+        for kind, sentences in found.items()
+        for sentence in _shortened(kind, list(sentences))
+    ]
 
 
 def _shortened(kind: str, sentences: list[str]) -> Iterator[str]:
@@ -99,7 +117,9 @@ def log_holds_what_was_fed(seen: Collected) -> Iterator[str]:
 
 
 def every_record_can_be_read(seen: Collected) -> Iterator[str]:
-    recorded = [(entry.release_id, entry.payload) for entry in hats_of(seen) if entry.payload is not None]
+    recorded = [
+        (entry.release_id, entry.payload) for entry in hats_of(seen) if entry.payload is not None
+    ]
     for id_, payload in (*seen.released, *seen.latest, *recorded):
         try:
             decode(payload)
@@ -110,7 +130,10 @@ def every_record_can_be_read(seen: Collected) -> Iterator[str]:
 def every_hat_is_answered(seen: Collected) -> Iterator[str]:
     answered = {id_ for id_, _ in seen.released}
     yield from (f"{id_} is not answered" for id_ in sorted(seen.expected.keys() - answered))
-    yield from (f"{id_} is answered, and is not in the log" for id_ in sorted(answered - seen.expected.keys()))
+    yield from (
+        f"{id_} is answered, and is not in the log"
+        for id_ in sorted(answered - seen.expected.keys())
+    )
     for id_, payload in seen.released:
         if (other := decode(payload).release_id) != id_:
             yield f"{id_} holds a record of {other}"
@@ -136,7 +159,10 @@ def counts_agree(seen: Collected, exact: bool) -> Iterator[str]:
         if id_ not in seen.expected:
             continue
         ours, theirs = decode(payload), seen.expected[id_].record
-        told, wanted = (ours.counts.plates, ours.counts.samples), (theirs.counts.plates, theirs.counts.samples)
+        told, wanted = (
+            (ours.counts.plates, ours.counts.samples),
+            (theirs.counts.plates, theirs.counts.samples),
+        )
         if told != wanted:
             yield f"{id_}: expected (plates, samples) {wanted}, got {told}"
         if ours.status == "withheld_unplanned":
@@ -157,7 +183,8 @@ def charges_agree(seen: Collected) -> Iterator[str]:
 
 
 def estimates_follow_from_releases(seen: Collected, strictly_once: bool) -> Iterator[str]:
-    """What was said, by whichever planners, is what one says who reads all releases in the order of their slots."""
+    """What was said, by whichever planners, is what one says who reads all releases in the order of
+    their slots."""
     said, wanted = Counter(payload for _, payload in seen.smoothed), frozenset(seen.estimates)
     if missing := wanted - said.keys():
         yield f"{len(missing)} of {len(wanted)} smoothed estimates are not on the topic"
@@ -198,20 +225,29 @@ def _sums(seen: Collected) -> Iterator[str]:
 
 
 def shared_clips_are_remembered_once(seen: Collected) -> Iterator[str]:
-    """For each slot with a release that shares clips, and no other: nobody is charged, and all speeds are in it."""
+    """For each slot with a release that shares clips, and no other: nobody is charged, and all
+    speeds are in it."""
     yield from seen.clips_amiss
     held = {entry.release_id: entry for entry in seen.entries if kind_of(entry.release_id) == CLIPS}
     for id_, entry in held.items():
         if entry.plates or entry.payload is not None:
             yield f"{id_}: expected no charge and no payload, got {len(entry.plates)} plates and {entry.payload!r}"
-    slots = {slot_of(id_) for id_, payload in seen.released if decode(payload).privacy.holds_for == "slot"}
+    slots = {
+        slot_of(id_)
+        for id_, payload in seen.released
+        if decode(payload).privacy.holds_for == "slot"
+    }
     wanted = {clips_id(start, end - start) for start, end in slots}
     yield from (f"{id_} is not in the ledger" for id_ in sorted(wanted - held.keys()))
-    yield from (f"{id_} is in the ledger, and no release shares clips" for id_ in sorted(held.keys() - wanted))
+    yield from (
+        f"{id_} is in the ledger, and no release shares clips"
+        for id_ in sorted(held.keys() - wanted)
+    )
 
 
 def what_the_city_told_is_told_once(seen: Collected) -> Iterator[str]:
-    """Charged before the HATs of its slot, then recorded: of the plates that paid, and of no slot without HATs."""
+    """Charged before the HATs of its slot, then recorded: of the plates that paid, and of no slot
+    without HATs."""
     earliest: dict[tuple[int, int], int] = {}
     for at, entry in enumerate(seen.entries):
         if kind_of(entry.release_id) == "hat":
@@ -251,12 +287,15 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
         if kind_of(entry.release_id) == CITY and not entry.charged.any():
             continue  # too few could pay
         if entry.payload is None or not entry.published:
-            state = "charged and not recorded" if entry.payload is None else "not marked as published"
+            state = (
+                "charged and not recorded" if entry.payload is None else "not marked as published"
+            )
             yield f"{entry.release_id} is {state}"
 
 
 def strangers_are_refused(seen: Collected) -> Iterator[str]:
-    """Strangers end with status 5, or 4 if they could not ask; they serve, charge, make and change nothing."""
+    """Strangers end with status 5, or 4 if they could not ask; they serve, charge, make and change
+    nothing."""
     for one in seen.strangers:
         if one.status is None:
             yield f"{one.name} did not end"
@@ -282,4 +321,8 @@ def latest_are_the_last(seen: Collected) -> Iterator[str]:
 
 
 def no_plate_is_told(seen: Collected) -> Iterator[str]:
-    yield from (f"plate {plate} is named in what a worker printed" for plate in seen.plates if plate in seen.told)
+    yield from (
+        f"plate {plate} is named in what a worker printed"
+        for plate in seen.plates
+        if plate in seen.told
+    )

@@ -42,8 +42,8 @@ from udp_stream.settings import load
 FRAME = 4096
 BROKEN = Path(__file__).with_name("broken_worker.py")
 
-# Workers come to the broker by a listener of their own, whose advertised address is the proxy's; who feeds and who
-# collects does not. Of lines of one name the last one holds.
+# Workers come to the broker by a listener of their own, whose advertised address is the proxy's;
+# who feeds and who collects does not. Of lines of one name the last one holds.
 BEHIND_PROXY = """\
 listeners=PLAINTEXT://{{host}}:{{broker}},CONTROLLER://{{host}}:{{controller}},WORKERS://{{host}}:{hidden}
 advertised.listeners=PLAINTEXT://{{host}}:{{broker}},WORKERS://{{host}}:{proxied}
@@ -101,9 +101,13 @@ SCARCE = Profile("one shard, scarce budget", 1, 9.0)
 SHARED = Profile("three shards, scarce budget", 3, 9.0)
 AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
 FORECASTS = Profile("three shards, means around forecasts", 3, 9.0, exact=False, mean="auto")
-SHARED_CLIPS = replace(FORECASTS, name="three shards, clips shared in rho", budget=20.0, accounting="approximate")
+SHARED_CLIPS = replace(
+    FORECASTS, name="three shards, clips shared in rho", budget=20.0, accounting="approximate"
+)
 REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
-IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", accounting="approximate")
+IN_RHO = Profile(
+    "two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", accounting="approximate"
+)
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,11 @@ class City:
         return Workers(self._command, self.places, self.folder)
 
     def _command(self, place: Worker) -> list[object]:
-        flags = {"kafka.bootstrap": self.ground.proxied, **self.flags, "ledger.url": self.ledger_url(place.link)}
+        flags = {
+            "kafka.bootstrap": self.ground.proxied,
+            **self.flags,
+            "ledger.url": self.ledger_url(place.link),
+        }
         static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
         sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
         return [
@@ -170,7 +178,9 @@ class City:
         """Workers started from now on take silence for the end of a slot: for when the day was fed."""
         self.flags["kafka.idle_timeout"] = "1s"
 
-    def feed(self, seconds: float, messages: Sequence[bytes] | None = None, batch: int = 20) -> None:
+    def feed(
+        self, seconds: float, messages: Sequence[bytes] | None = None, batch: int = 20
+    ) -> None:
         messages = self.messages if messages is None else messages
         topic = topics_of(self.settings.kafka).pings.name
         rate = len(messages) / seconds if seconds else None
@@ -181,7 +191,14 @@ class City:
     def feed_apart(self, seconds: float) -> None:
         log = self.folder / "log.ndjson"
         log.write_bytes(b"".join(message + b"\n" for message in self.messages))
-        flags = ["--rate", str(len(self.messages) / seconds), "--batch", "20", "--alive", self.feed_alive]
+        flags = [
+            "--rate",
+            str(len(self.messages) / seconds),
+            "--batch",
+            "20",
+            "--alive",
+            self.feed_alive,
+        ]
         feed = [sys.executable, "-m", "udp_stream", "feed", log, "--config", self.config, *flags]
         with (self.folder / "feed.err").open("wb") as said:
             subprocess.run([str(word) for word in feed], stderr=said, cwd=self.folder, check=True)
@@ -189,21 +206,34 @@ class City:
     def expected(self) -> dict[str, Expected]:
         """What the embedded runtime says of the same log, under the same key."""
         out, settings = io.BytesIO(), self.settings
-        with ledger_and_keys(beside(settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
-            runtime = EmbeddedRuntime(settings, ledger, OsEntropy(), keys.hash_plate, "chaos", record_writer(out))
+        with ledger_and_keys(beside(settings.ledger, self.folder / "embedded.ledger")) as (
+            ledger,
+            keys,
+        ):
+            runtime = EmbeddedRuntime(
+                settings, ledger, OsEntropy(), keys.hash_plate, "chaos", record_writer(out)
+            )
             runtime.run(self._frames())
             charged = {
                 entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True))
                 for entry in ledger.entries()
             }
         records = [decode(line) for line in out.getvalue().splitlines()]
-        return {record.release_id: Expected(record, charged[record.release_id]) for record in records}
+        return {
+            record.release_id: Expected(record, charged[record.release_id]) for record in records
+        }
 
     def _frames(self) -> Iterator[list[bytes]]:
-        return (list(self.messages[first : first + FRAME]) for first in range(0, len(self.messages), FRAME))
+        return (
+            list(self.messages[first : first + FRAME])
+            for first in range(0, len(self.messages), FRAME)
+        )
 
     def done(self) -> set[str]:
-        with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):  # to be judged by the checks
+        with ledger_and_keys(self.settings.ledger, accept_older=True) as (
+            ledger,
+            _,
+        ):  # to be judged by the checks
             return {entry.release_id for entry in ledger.entries() if entry.published}
 
     def estimated(self) -> bool:
@@ -211,16 +241,22 @@ class City:
         topics, kafka = topics_of(self.settings.kafka), self.settings.kafka
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):
             wanted = len(self._estimates(ledger))
-        return len({id_ for id_, _ in map(_with_id, asyncio.run(records_of(kafka, topics.smoothed)))}) >= wanted
+        return (
+            len({id_ for id_, _ in map(_with_id, asyncio.run(records_of(kafka, topics.smoothed)))})
+            >= wanted
+        )
 
     def _estimates(self, ledger: Ledger) -> tuple[bytes, ...]:
-        """What follows from the ledger, whoever planned what, slot after slot; nothing without forecasts."""
+        """What follows from the ledger, whoever planned what, slot after slot; nothing without
+        forecasts."""
         settings = self.settings
         if not settings.policy.forecasts:
             return ()
         given = ReleaseContext(settings.policy, settings.calendar, OsEntropy(), SOFTWARE)
         context, slots = with_forecaster(given), sorted(LedgerHistory(ledger).slots_since(0))
-        return tuple(encode_smoothed(one) for slot in slots for one in context.smoothed(slot, ledger))
+        return tuple(
+            encode_smoothed(one) for slot in slots for one in context.smoothed(slot, ledger)
+        )
 
     def recorded(self) -> bytes | None:
         try:
@@ -234,16 +270,26 @@ class City:
 
     @cached_property
     def _redis(self) -> Redis:
-        return Redis.from_url(self.settings.ledger.url, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
+        return Redis.from_url(
+            self.settings.ledger.url, socket_timeout=0.5, retry=Retry(NoBackoff(), 0)
+        )
 
-    def collect(self, expected: dict[str, Expected], strangers: Iterable[Stranger] = ()) -> Collected:
+    def collect(
+        self, expected: dict[str, Expected], strangers: Iterable[Stranger] = ()
+    ) -> Collected:
         topics, kafka = topics_of(self.settings.kafka), self.settings.kafka
-        strangers, said = tuple(strangers), [place.said.read_text(errors="replace") for place in self.places]
+        strangers, said = (
+            tuple(strangers),
+            [place.said.read_text(errors="replace") for place in self.places],
+        )
         logged = Counter[bytes]()
         for record in asyncio.run(records_of(kafka, topics.pings)):
             if not is_tick(record.headers):
                 logged.update(_pings_in(record.value))
-        with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, keys):  # to be judged by the checks
+        with ledger_and_keys(self.settings.ledger, accept_older=True) as (
+            ledger,
+            keys,
+        ):  # to be judged by the checks
             entries, wanted = tuple(ledger.entries()), self._estimates(ledger)
             balances = balances_of(ledger, entries, expected.values())
             misfits, waiting = tuple(ledger.verify()), tuple(id_ for id_, _ in ledger.unpublished())
@@ -309,7 +355,9 @@ def build(
     config.write_text(text)
     links = [on.store.link() for _ in range(places)]
     names = [f"worker-{number}" for number in range(places)]
-    workers = [Worker(name, link, folder / f"{name}.err") for name, link in zip(names, links, strict=True)]
+    workers = [
+        Worker(name, link, folder / f"{name}.err") for name, link in zip(names, links, strict=True)
+    ]
     for worker in workers:
         worker.said.touch()
     city = City(on, folder, messages, profile, config, workers, session_s, fault)

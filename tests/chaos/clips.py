@@ -1,4 +1,5 @@
-"""Whether shared clips are those of all speeds of a slot: the log is read once more, over the ledger of chaos."""
+"""Whether shared clips are those of all speeds of a slot: the log is read once more, over the
+ledger of chaos."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from udp_stream.settings import Settings
 
 @dataclass
 class DrawnAgain:
-    """A ledger for one who is to draw again: what was asked before is asked again, and nothing is kept."""
+    """A ledger for one who is to draw again: what was asked before is asked again, and nothing is
+    kept."""
 
     ledger: Ledger
     amiss: list[str] = field(default_factory=list)
@@ -55,11 +57,19 @@ class DrawnAgain:
 
 
 def clips_amiss(
-    settings: Settings, ledger: Ledger, hash_plate: Callable[[str], bytes], frames: Iterable[list[bytes]]
+    settings: Settings,
+    ledger: Ledger,
+    hash_plate: Callable[[str], bytes],
+    frames: Iterable[list[bytes]],
 ) -> tuple[str, ...]:
     if not settings.policy.has_joint_clips:
         return ()
     again = DrawnAgain(ledger)
-    EmbeddedRuntime(settings, again, OsEntropy(), hash_plate, "again", lambda releases: None).run(frames)
+    EmbeddedRuntime(settings, again, OsEntropy(), hash_plate, "again", lambda releases: None).run(
+        frames
+    )
     clips = {id_ for id_ in again.known if kind_of(id_) == CLIPS}
-    return (*again.amiss, *(f"{id_} is remembered of no slot of the log" for id_ in sorted(clips - again.asked)))
+    return (
+        *again.amiss,
+        *(f"{id_} is remembered of no slot of the log" for id_ in sorted(clips - again.asked)),
+    )

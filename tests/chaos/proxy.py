@@ -1,4 +1,5 @@
-"""A TCP proxy with faults: connections are cut, delayed, stalled, or held at a request of one's choice."""
+"""A TCP proxy with faults: connections are cut, delayed, stalled, or held at a request of one's
+choice."""
 
 import asyncio
 import re
@@ -12,7 +13,8 @@ CHUNK = 2**16
 
 
 class Trap:
-    """Holds the first request that matches `needle`, before it goes on (`answered` False), or its answer (True)."""
+    """Holds the first request that matches `needle`, before it goes on (`answered` False), or its
+    answer (True)."""
 
     def __init__(self, needle: bytes, answered: bool) -> None:
         self.needle = needle
@@ -51,7 +53,9 @@ class _Connection:
     link: "Link"
     writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
 
-    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bool) -> None:
+    async def pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bool
+    ) -> None:
         loop = asyncio.get_running_loop()
         with suppress(OSError):
             while data := await reader.read(CHUNK):
@@ -95,7 +99,8 @@ class Link:
         self.connections.add(connection)
         try:
             await asyncio.gather(
-                connection.pump(reader, their_writer, False), connection.pump(their_reader, writer, True)
+                connection.pump(reader, their_writer, False),
+                connection.pump(their_reader, writer, True),
             )
         finally:
             connection.cut()
@@ -142,7 +147,8 @@ class Proxy:
         self.loop.call_soon_threadsafe(what)
 
     def link(self, upstream: int, port: int = 0, tls=None) -> Link:
-        """A new link to a port of this machine, on `port` or a free one. `tls`: with a certificate of `trustme`."""
+        """A new link to a port of this machine, on `port` or a free one. `tls`: with a certificate
+        of `trustme`."""
         link = Link(self, upstream)
         context = None
         if tls is not None:

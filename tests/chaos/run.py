@@ -1,4 +1,5 @@
-"""One round of chaos: a day is fed, and closed, while the adversary strikes; then quiet; then the checks."""
+"""One round of chaos: a day is fed, and closed, while the adversary strikes; then quiet; then the
+checks."""
 
 import random
 import sys
@@ -23,7 +24,8 @@ TAIL = 0.2
 MOST = 0.8
 LONGER = 3
 LONGER_S = 300.0
-"""Faults go on until most HATs are recorded, for at most so much longer, or until so many seconds have passed."""
+"""Faults go on until most HATs are recorded, for at most so much longer, or until so many seconds
+have passed."""
 BREATH_S = 10.0
 """Then each fault waits so long at most until something has been recorded since the last one."""
 
@@ -55,11 +57,21 @@ class Round:
         return "\n".join(lines)
 
 
-def synthetic_day(seed: int, buses: int = 60, ping_seconds: float = 30, hours: float = 18) -> list[bytes]:
-    """A day of a fleet with its faults, without pings hours late or far ahead: a file and a topic differ on those."""
+def synthetic_day(
+    seed: int, buses: int = 60, ping_seconds: float = 30, hours: float = 18
+) -> list[bytes]:
+    """A day of a fleet with its faults, without pings hours late or far ahead: a file and a topic
+    differ on those."""
     faults = Imperfections(late=0.0, far_future=0.0)
     start = datetime(2024, 1, 8, 5, 0, tzinfo=IST)
-    fleet = Fleet(seed=seed, buses=buses, start=start, hours=hours, ping_seconds=ping_seconds, imperfections=faults)
+    fleet = Fleet(
+        seed=seed,
+        buses=buses,
+        start=start,
+        hours=hours,
+        ping_seconds=ping_seconds,
+        imperfections=faults,
+    )
     return [message for batch in fleet.messages() for message in batch]
 
 
@@ -67,7 +79,8 @@ def play(
     on: Ground, folder: Path, messages: Sequence[bytes], profile: Profile, *, seed: int, seconds: float,
     regulars: int = 3, guests: int = 1, database: int = 0, kills: int = 0,
 ) -> Round:  # fmt: skip
-    """One round with at least so many kills; the seed chooses what is done and when, as far as the machine lets it."""
+    """One round with at least so many kills; the seed chooses what is done and when, as far as the
+    machine lets it."""
     city = build(on, folder, messages, profile, places=regulars + guests, database=database)
     expected = city.expected()
     with city.workers() as workers, Strangers(city) as strangers:
@@ -75,7 +88,9 @@ def play(
         for place in city.places[:regulars]:
             workers.want(place, True)
         feeding = _in_thread(lambda: city.feed_apart(seconds * (1 - TAIL)))
-        while feeding.is_alive() and not city.feed_alive.exists():  # a feed that finds no broker ends at once
+        while (
+            feeding.is_alive() and not city.feed_alive.exists()
+        ):  # a feed that finds no broker ends at once
             time.sleep(0.1)
         began = time.monotonic()
         while feeding.is_alive() or time.monotonic() < began + seconds * (1 - TAIL):

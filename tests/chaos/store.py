@@ -1,4 +1,5 @@
-"""The Redis of the ledger: an older copy may take its place, its replica may take over; all links lead to it."""
+"""The Redis of the ledger: an older copy may take its place, its replica may take over; all links
+lead to it."""
 
 import shutil
 import time
@@ -44,7 +45,8 @@ class Store:
         self.master.restart()
 
     def fail_over(self) -> None:
-        """The master dies, its replica takes over, and the dead one comes back as the replica of that."""
+        """The master dies, its replica takes over, and the dead one comes back as the replica of
+        that."""
         dead, heir = self.master, self.replica
         assert heir is not None
         self._wait_until_in_step()
@@ -79,7 +81,9 @@ def store(proxy: Proxy, replicas: int = 0) -> Iterator[Store]:
         made = Store(proxy, start_redis(folder, True, MASTER))
         try:
             if replicas:
-                made.replica = start_redis(other, True, REPLICA.format(host=HOST, port=made.master.port))
+                made.replica = start_redis(
+                    other, True, REPLICA.format(host=HOST, port=made.master.port)
+                )
                 made._wait_until_in_step()
             yield made
         finally:

@@ -1,4 +1,5 @@
-"""Workers with a ledger or key of their own, by the real command line: each is to be refused, and to end."""
+"""Workers with a ledger or key of their own, by the real command line: each is to be refused, and
+to end."""
 
 import secrets
 import subprocess
@@ -63,7 +64,9 @@ class Strangers:
     def on_another_ledger(self) -> None:
         """As an operator has it who names a file where the others have their Redis."""
         folder = self._folder()
-        self._start("another ledger", folder, f"sqlite:{folder}/own.ledger", "--set", "ledger.replicas=0")
+        self._start(
+            "another ledger", folder, f"sqlite:{folder}/own.ledger", "--set", "ledger.replicas=0"
+        )
 
     def with_another_key(self, made_before: bool) -> None:
         """On the deployment's own ledger, from a machine that has another key, or none."""
@@ -72,7 +75,9 @@ class Strangers:
             (folder / "plates.key").write_text(secrets.token_hex(32))
             (folder / "plates.key").chmod(0o600)
         self._link = self._link or self.city.ground.store.link()
-        self._start("another key" if made_before else "no key", folder, self.city.ledger_url(self._link))
+        self._start(
+            "another key" if made_before else "no key", folder, self.city.ledger_url(self._link)
+        )
 
     def _folder(self) -> Path:
         folder = self.city.folder / f"stranger-{len(self._came)}"
@@ -82,9 +87,17 @@ class Strangers:
     def _start(self, kind: str, folder: Path, ledger: str, *more: str) -> None:
         key = folder / "plates.key"
         before = key.read_bytes() if key.exists() else None
-        sets = ["--set", f"kafka.bootstrap={self.city.ground.proxied}", "--set", f"ledger.key_file={key}", *more]
+        sets = [
+            "--set",
+            f"kafka.bootstrap={self.city.ground.proxied}",
+            "--set",
+            f"ledger.key_file={key}",
+            *more,
+        ]
         program = (
-            SOUND if self.fault is None else (str(BROKEN), self.fault, str(self.city.session_s), str(self.city.stuck_s))
+            SOUND
+            if self.fault is None
+            else (str(BROKEN), self.fault, str(self.city.session_s), str(self.city.stuck_s))
         )
         sets += ["--set", f"ledger.url={ledger}"]
         command = [sys.executable, *program, "worker", "--config", str(self.city.config), *sets]

@@ -145,14 +145,22 @@ class Workers:
             status = process.wait(END_S)
         except subprocess.TimeoutExpired:
             return f"{place.name} did not end within {END_S:g} s of SIGTERM"
-        return None if status == 0 else f"{place.name} ended with status {status} after SIGTERM:\n{place.told[-1500:]}"
+        return (
+            None
+            if status == 0
+            else f"{place.name} ended with status {status} after SIGTERM:\n{place.told[-1500:]}"
+        )
 
     def _supervise(self) -> None:
         while not self._over.wait(0.1):
             with self._lock:
                 self._note_endings()
                 for place in self.places:
-                    if place.wanted and place.process is None and time.monotonic() - place.ended_s > RESTART_S:
+                    if (
+                        place.wanted
+                        and place.process is None
+                        and time.monotonic() - place.ended_s > RESTART_S
+                    ):
                         self._start(place)
 
     def _note_endings(self) -> None:
@@ -164,15 +172,20 @@ class Workers:
                 place.process, place.ended_s, place.paused = None, time.monotonic(), False
 
     def _note_refusal(self, place: Worker) -> None:
-        """A refusal is right while the ledger is an older one (`older`), in words that say so; else it is trouble."""
+        """A refusal is right while the ledger is an older one (`older`), in words that say so; else
+        it is trouble."""
         if self.older and LOOKS_BACK.search(place.told):
             self.refused += 1
         else:
-            self.troubles.append(f"{place.name} refused a ledger that is as it should be:\n{place.told[-1500:]}")
+            self.troubles.append(
+                f"{place.name} refused a ledger that is as it should be:\n{place.told[-1500:]}"
+            )
 
     def _start(self, place: Worker) -> None:
         place.told_at = place.said.stat().st_size
-        place.process = forked_to_log("tests.chaos.broken_worker", self.command(place), place.said, self.folder)
+        place.process = forked_to_log(
+            "tests.chaos.broken_worker", self.command(place), place.said, self.folder
+        )
         self.starts += 1
 
 
@@ -181,6 +194,10 @@ def _ending(place: Worker) -> str:
     status = place.process.returncode
     if status == -signal.SIGKILL:
         return "killed"
-    sentences = [json.loads(line)["message"] for line in place.told.splitlines() if line.startswith('{"time": ')]
+    sentences = [
+        json.loads(line)["message"]
+        for line in place.told.splitlines()
+        if line.startswith('{"time": ')
+    ]
     last = sentences[-1] if sentences and status else ""
     return f"status {status}: {re.sub('[0-9]+', 'N', last)[:160]}" if last else f"status {status}"

@@ -1,4 +1,5 @@
-"""The road of "add-remove" over a store that dies at each call, or has a rival before each: memory, SQLite, Redis."""
+"""The road of "add-remove" over a store that dies at each call, or has a rival before each: memory,
+SQLite, Redis."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -48,7 +49,10 @@ def context_of(*flags: str, seed: int = 1) -> ReleaseContext:
 def empty(start: int = START) -> Tables:
     counts, values = slot(start=start)
     nothing = SlotPings(
-        counts.start_ms, counts.end_ms, (), *(values.speed[:0].astype(t) for t in ("u4", "u4", "u8", "i4"))
+        counts.start_ms,
+        counts.end_ms,
+        (),
+        *(values.speed[:0].astype(t) for t in ("u4", "u4", "u8", "i4")),
     )
     return tabulate(nothing)
 
@@ -61,7 +65,8 @@ def run(
     log: list[str] | None = None,
     answered: bool = False,
 ) -> dict[str, bytes]:
-    """Drive the road over a ledger that may die at its n-th call; what was published, also of one that died."""
+    """Drive the road over a ledger that may die at its n-th call; what was published, also of one
+    that died."""
     dying, published = DyingLedger(ledger, dies_at, answered=answered), dict[str, bytes]()
     dying.calls = [] if log is None else log
 
@@ -97,8 +102,8 @@ def watched(contents: Callable[[], Tables]) -> Iterator[Counter[bytes]]:
 
 
 def dies_at_every_call(new_ledger: Opening, flags: tuple[str, ...] = ()) -> None:
-    """Whatever call a process dies at, the next one, which has other pings, another forecast and other bits, loses and
-    repeats nothing, and gives away no more than was charged."""
+    """Whatever call a process dies at, the next one, which has other pings, another forecast and
+    other bits, loses and repeats nothing, and gives away no more than was charged."""
     for dies_at, answered in product(range(len(_calls())), (False, True)):
         opened, seen, told, current = new_ledger(), dict[str, bytes](), set[bytes](), list[Tables]()
         with watched(lambda current=current: current[0]) as gave:
@@ -126,10 +131,15 @@ def dies_at_every_call_with_plates(new_ledger: Opening) -> None:
 
 
 def rival_at_every_call(new_ledger: Opening) -> None:
-    """Whatever call a rival gets in before, with other bits, pings and forecast: both publish the same."""
+    """Whatever call a rival gets in before, with other bits, pings and forecast: both publish the
+    same."""
     for call in range(len(_calls()) - 1):  # publishing is none of the ledger's
         opened, won, told, current = new_ledger(), dict[str, bytes](), set[bytes](), [_slots()[0]]
-        with opened() as theirs, opened() as ledger, watched(lambda current=current: current[0]) as gave:
+        with (
+            opened() as theirs,
+            opened() as ledger,
+            watched(lambda current=current: current[0]) as gave,
+        ):
 
             def rival(theirs: Ledger = theirs, won=won, told=told, current=current) -> None:
                 current[0] = _slots()[1]
@@ -146,13 +156,17 @@ def rival_at_every_call(new_ledger: Opening) -> None:
 
 def _whole_plates(*flags: str, pings: int = 400) -> Callable[[Ledger, int], object]:
     def road(ledger: Ledger, start: int) -> object:
-        return run(ledger, context_of(*flags), slot(start=start, pings=pings) if pings else empty(start))
+        return run(
+            ledger, context_of(*flags), slot(start=start, pings=pings) if pings else empty(start)
+        )
 
     return road
 
 
 def _counts(*flags: str) -> Callable[[Ledger, int], object]:
-    return lambda ledger, start: release_slot(*slot(start=start), a_context(*flags), ledger, lambda _: None)
+    return lambda ledger, start: release_slot(
+        *slot(start=start), a_context(*flags), ledger, lambda _: None
+    )
 
 
 def _answers(ledger: Ledger, _: int) -> object:
@@ -174,7 +188,8 @@ AT_ONE_TIME = [
 
 
 def rival_of_another_period_at_every_call(new_ledger: Opening) -> None:
-    """Whatever call a run of an overlapping period gets in before, with another slot: one of them at most releases."""
+    """Whatever call a run of an overlapping period gets in before, with another slot: one of them
+    at most releases."""
     for number, (ours, theirs) in enumerate(AT_ONE_TIME):
         for call in range(40):
             opened, came = new_ledger(), list[bool]()
@@ -205,12 +220,15 @@ def _learn_another_day(context: ReleaseContext) -> None:
 
 def sums_of(ledger: Ledger) -> set[bytes]:
     return {
-        one.payload for one in ledger.entries() if one.payload is not None and kind_of(one.release_id) == NOISED_SUMS
+        one.payload
+        for one in ledger.entries()
+        if one.payload is not None and kind_of(one.release_id) == NOISED_SUMS
     }
 
 
 def require_whole(ledger: Ledger, published: dict[str, bytes], gave: Counter[bytes]) -> None:
-    """One payload per cell, all published; one charge of each plate, which pays for every draw that there was."""
+    """One payload per cell, all published; one charge of each plate, which pays for every draw that
+    there was."""
     assert len(published) == CELLS
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     (charged,) = [one for one in ledger.entries() if kind_of(one.release_id) == NOISED_SUMS]
@@ -235,7 +253,8 @@ def _calls() -> list[str]:
 
 @cache
 def _slots() -> list[Tables]:
-    """The same slot as three processes have it: pings that came late or not at all change who was where."""
+    """The same slot as three processes have it: pings that came late or not at all change who was
+    where."""
     return [slot(seed, plates, pings=3000) for seed, plates in ((0, 12), (1, 14), (0, 12))]
 
 

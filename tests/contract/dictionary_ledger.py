@@ -1,4 +1,5 @@
-"""The smallest ledger that keeps the promises of `port.py`: the model of stores and of explorations."""
+"""The smallest ledger that keeps the promises of `port.py`: the model of stores and of
+explorations."""
 
 import threading
 from bisect import insort
@@ -49,7 +50,8 @@ class DictionaryLedger:
         self._periods: list[str] = []
         self._recorded: list[str] = []
         self._dropped = np.zeros(2, np.int64)
-        # The address tells apart the ledgers that live at the same time, and none outlives its process.
+        # The address tells apart the ledgers that live at the same time, and none outlives its
+        # process.
         self._meta = {"ledger_id": f"memory-{id(self):x}"}
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
@@ -89,7 +91,12 @@ class DictionaryLedger:
         ]
 
     def _decide(
-        self, period: str, budget: int, plates: Sequence[bytes], packed: NDArray[np.void], fresh: Sequence[Admission]
+        self,
+        period: str,
+        budget: int,
+        plates: Sequence[bytes],
+        packed: NDArray[np.void],
+        fresh: Sequence[Admission],
     ) -> None:
         balance = self._balances(period, plates)
         before, elsewhere = balance.charges.copy(), self._elsewhere(period, plates)
@@ -104,9 +111,13 @@ class DictionaryLedger:
     def _elsewhere(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
         bounds = names_around(period)
         windows = windows_around(period, between(self._periods, *bounds) if bounds else ())
-        return most_elsewhere(windows, lambda other: self._balances(other, plates).charged, len(plates))
+        return most_elsewhere(
+            windows, lambda other: self._balances(other, plates).charged, len(plates)
+        )
 
-    def _settle(self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]) -> None:
+    def _settle(
+        self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]
+    ) -> None:
         if touched.size and not between(self._periods, period, period):
             insort(self._periods, period)
         sums, charges = balance.charged.tolist(), balance.charges.tolist()
@@ -116,9 +127,12 @@ class DictionaryLedger:
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         with self._lock:
             if any(release_id not in self._admissions for release_id, _ in releases):
-                raise PrivacyRefused("expected an admission before each record, got a release id without one")
+                raise PrivacyRefused(
+                    "expected an admission before each record, got a release id without one"
+                )
             require_open(
-                (name for name, _ in releases if self._admissions[name].payload is None), archived_s(self._meta)
+                (name for name, _ in releases if self._admissions[name].payload is None),
+                archived_s(self._meta),
             )
             return [self._record(release_id, payload) for release_id, payload in releases]
 
@@ -139,13 +153,21 @@ class DictionaryLedger:
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
         with self._lock:
             found = [(release_id, self._admissions[release_id]) for release_id in self._recorded]
-            waiting = [(name, one.payload) for name, one in found if one.payload is not None and not one.published]
+            waiting = [
+                (name, one.payload)
+                for name, one in found
+                if one.payload is not None and not one.published
+            ]
         # Outside of the lock: a caller may call `published` while it iterates.
         yield from waiting
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
         with self._lock:
-            return {period: amount for (period, owner), amount in sorted(self._sums.items()) if owner == plate}
+            return {
+                period: amount
+                for (period, owner), amount in sorted(self._sums.items())
+                if owner == plate
+            }
 
     def entries(self) -> Iterator[Entry]:
         with self._lock:
@@ -153,7 +175,16 @@ class DictionaryLedger:
         for release_id, one in remembered:
             plates, charged = tuple(one.decision.names()), one.decision.charged.copy()
             terms = one.decision.terms
-            yield Entry(release_id, one.period, one.budget, plates, charged, one.payload, one.published, terms)
+            yield Entry(
+                release_id,
+                one.period,
+                one.budget,
+                plates,
+                charged,
+                one.payload,
+                one.published,
+                terms,
+            )
 
     def newest(self) -> Iterator[str]:
         with self._lock:
@@ -198,7 +229,9 @@ class DictionaryLedger:
     def progress(self) -> Progress:
         with self._lock:
             ids = list(self._admissions)
-            admitted, recorded = (self._dropped + np.array([len(ids), len(self._recorded)])).tolist()
+            admitted, recorded = (
+                self._dropped + np.array([len(ids), len(self._recorded)])
+            ).tolist()
             return Progress(admitted, recorded, ids[0] if ids else None, ids[-1] if ids else None)
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:

@@ -1,4 +1,5 @@
-"""A child that writes to a ledger until it is killed: `[what, id, answer]` in JSON after each call, repeats too."""
+"""A child that writes to a ledger until it is killed: `[what, id, answer]` in JSON after each call,
+repeats too."""
 
 import itertools
 import json
@@ -20,12 +21,16 @@ def admission(release_id: str, seed: str) -> Admission:
     members = choose.sample(range(len(PLATES)), choose.randint(0, len(PLATES)))
     charges = [choose.randint(1, 9) for _ in members]
     least = choose.randint(0, 2)
-    return Admission(release_id, np.array(members, np.int64), np.array(charges, np.int64), least, seed.encode())
+    return Admission(
+        release_id, np.array(members, np.int64), np.array(charges, np.int64), least, seed.encode()
+    )
 
 
 def everybody(release_id: str) -> Admission:
     """Asks what is remembered for all plates, once the id is known."""
-    return Admission(release_id, np.arange(len(PLATES)), np.ones(len(PLATES), np.int64), 0, b"later")
+    return Admission(
+        release_id, np.arange(len(PLATES)), np.ones(len(PLATES), np.int64), 0, b"later"
+    )
 
 
 def answers(ledger: SqliteLedger, run: str, step: int) -> Iterator[tuple[str, str, object]]:
@@ -33,7 +38,9 @@ def answers(ledger: SqliteLedger, run: str, step: int) -> Iterator[tuple[str, st
     ids = [f"{run}/{step}/{i}" for i in range(choose.randint(1, 3))]
     ledger.admit(PERIOD, BUDGET, PLATES, [admission(name, f"{name}/{step}") for name in ids])
     ids.append(choose.choice(ids) if step == 0 else f"{run}/{choose.randrange(step)}/0")
-    for name, verdict in zip(ids, ledger.admit(PERIOD, BUDGET, PLATES, list(map(everybody, ids))), strict=True):
+    for name, verdict in zip(
+        ids, ledger.admit(PERIOD, BUDGET, PLATES, list(map(everybody, ids))), strict=True
+    ):
         yield "verdict", name, [verdict.charged.tolist(), verdict.terms.decode()]
     payloads = ledger.record([(name, f"{name} recorded at {step}".encode()) for name in ids])
     for name, payload in zip(ids, payloads, strict=True):

@@ -24,7 +24,11 @@ EPSILONS = {
     "automatic": ("release.mean_epsilon=auto", "release.cdf=tree", "release.cdf_epsilon=auto"),
     "scarce": ("budget.epsilon=0.75",),
     "around": ("release.mean=forecast-clip", "release.cdf_epsilon=0"),
-    "in rho": ("release.mean=forecast-clip", "release.cdf_epsilon=0", "budget.accounting=approximate"),
+    "in rho": (
+        "release.mean=forecast-clip",
+        "release.cdf_epsilon=0",
+        "budget.accounting=approximate",
+    ),
     "apart in rho": ("release.mean=levy", "release.cdf_epsilon=0", "budget.accounting=approximate"),
     "city": (*_CITY, "budget.epsilon=80"),
     "dearer city": (*_CITY, "budget.epsilon=90"),
@@ -40,8 +44,11 @@ Opening = Callable[[], LedgerFactory]
 """A new ledger each time, as a function that opens it again and again."""
 
 
-def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collection[str] = ()) -> None:
-    """Whatever call a process dies at, the next one loses and repeats nothing. With `calls`, at those alone."""
+def dies_at_every_call(
+    new_ledger: Opening, kind: str = "fixed", calls: Collection[str] = ()
+) -> None:
+    """Whatever call a process dies at, the next one loses and repeats nothing. With `calls`, at
+    those alone."""
     points = [n for n, name in enumerate(_calls(kind)) if not calls or name in calls]
     for dies_at, answered in product(points, (False, True)):
         opened, seen, told = new_ledger(), dict[str, bytes](), set[bytes]()
@@ -70,7 +77,8 @@ def dies_at_every_call_in_rho(new_ledger: Opening) -> None:
 
 
 def dies_at_every_call_of_a_city(new_ledger: Opening) -> None:
-    """The same where the city is asked first: its answer is drawn once, and charged once to each plate."""
+    """The same where the city is asked first: its answer is drawn once, and charged once to each
+    plate."""
     for kind in ("city", "city in rho"):
         dies_at_every_call(new_ledger, kind)
 
@@ -81,25 +89,37 @@ def dies_as_it_charges_or_tells(new_ledger: Opening) -> None:
 
 
 def rival_at_every_call(new_ledger: Opening) -> None:
-    """Whatever call a rival gets in before, with other bits and another policy's epsilons: both publish the same."""
+    """Whatever call a rival gets in before, with other bits and another policy's epsilons: both
+    publish the same."""
     for kind, rivals in [("fixed", "automatic"), ("automatic", "fixed"), ("scarce", "scarce")]:
         _rival_at_every_call(new_ledger, kind, rivals)
 
 
 def rival_at_every_call_around_forecasts(new_ledger: Opening) -> None:
-    """A rival with other bits, and one that clips around nothing: whoever is first, its plan is both's."""
+    """A rival with other bits, and one that clips around nothing: whoever is first, its plan is
+    both's."""
     for kind, rivals in [("around", "around"), ("around", "fixed"), ("fixed", "around")]:
         _rival_at_every_call(new_ledger, kind, rivals)
 
 
 def rival_at_every_call_in_rho(new_ledger: Opening) -> None:
-    for kind, rivals in [("in rho", "in rho"), ("in rho", "apart in rho"), ("apart in rho", "in rho")]:
+    for kind, rivals in [
+        ("in rho", "in rho"),
+        ("in rho", "apart in rho"),
+        ("apart in rho", "in rho"),
+    ]:
         _rival_at_every_call(new_ledger, kind, rivals)
 
 
 def rival_at_every_call_of_a_city(new_ledger: Opening) -> None:
-    """A rival that asks the same city with other bits, one that asks none, and one whose sums cost more."""
-    for kind, rivals in [("city", "city"), ("city", "around"), ("around", "city"), ("city", "dearer city")]:
+    """A rival that asks the same city with other bits, one that asks none, and one whose sums cost
+    more."""
+    for kind, rivals in [
+        ("city", "city"),
+        ("city", "around"),
+        ("around", "city"),
+        ("city", "dearer city"),
+    ]:
         _rival_at_every_call(new_ledger, kind, rivals)
 
 
@@ -141,7 +161,8 @@ def _slot():
 
 
 def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
-    """One payload per HAT and answer, all published; each plate charged once, as the record says, within budget."""
+    """One payload per HAT and answer, all published; each plate charged once, as the record says,
+    within budget."""
     assert len(published) == 3
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     for entry in ledger.entries():
@@ -149,17 +170,23 @@ def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
             continue
         record = decode(published[entry.release_id])
         assert entry.payload == published[entry.release_id]
-        paid = Counter({p: c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if c})
+        paid = Counter(
+            {p: c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if c}
+        )
         assert len(paid) == record.counts.admitted_plates
         assert max(paid.values(), default=0) == _nano_of(record)
     shares = any(decode(payload).privacy.holds_for == "slot" for payload in published.values())
-    assert [entry.plates for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS] == [()] * shares
+    assert [entry.plates for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS] == [
+        ()
+    ] * shares
     for city in _answers(ledger):
         assert city.payload is not None and city.published
         assert sorted(city.plates) == sorted(_slot()[0].plates) and city.charged.min() > 0
     assert len(_answers(ledger)) <= 1
     (period,) = {entry.period for entry in ledger.entries()}
-    for plate, charged in zip(_slot()[0].plates, ledger.balances(period, _slot()[0].plates).charged, strict=True):
+    for plate, charged in zip(
+        _slot()[0].plates, ledger.balances(period, _slot()[0].plates).charged, strict=True
+    ):
         assert charged == sum(_paid(ledger, plate))
 
 
@@ -174,7 +201,9 @@ def _nano_of(record: Release) -> int:
 
 def _paid(ledger: Ledger, plate: bytes) -> Iterator[int]:
     for entry in ledger.entries():
-        yield from (c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if p == plate)
+        yield from (
+            c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if p == plate
+        )
 
 
 CHECKS = [

@@ -13,7 +13,9 @@ from tests.contract.test_pipeline import Forgetful, LastWins, Unkept, in_memory,
 
 @pytest.mark.parametrize("store", [in_memory, in_sqlite])
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_road_of_presence_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path: Path) -> None:
+def test_the_road_of_presence_over_a_store_that_fails(
+    check: Callable[[Opening], None], store, tmp_path: Path
+) -> None:
     check(store(tmp_path))
 
 
@@ -24,6 +26,8 @@ def test_the_road_of_presence_over_a_store_that_fails(check: Callable[[Opening],
         (rival_at_every_call, LastWins),
     ],
 )  # fmt: skip
-def test_a_store_that_breaks_a_promise_to_presence_is_found(check: Callable[[Opening], None], broken) -> None:
+def test_a_store_that_breaks_a_promise_to_presence_is_found(
+    check: Callable[[Opening], None], broken
+) -> None:
     with pytest.raises(AssertionError):
         check(lambda: lambda held=broken(): nullcontext(held))  # noqa: B008 - one ledger, opened again and again

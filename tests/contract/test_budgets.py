@@ -1,4 +1,5 @@
-"""No sequence of charges ends above a budget: adaptive or adversarial, from many writers, in memory and in SQLite."""
+"""No sequence of charges ends above a budget: adaptive or adversarial, from many writers, in memory
+and in SQLite."""
 
 import tempfile
 from contextlib import nullcontext
@@ -56,7 +57,9 @@ class Crowded(InSqlite):
         pytest.param(Crowded, 4, 8, marks=pytest.mark.soak),
     ],
 )
-def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(machine, examples, steps):
+def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(
+    machine, examples, steps
+):
     bounds = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     run_state_machine_as_test(machine, settings=bounds)
 
@@ -93,10 +96,19 @@ class HalvesOthers(DictionaryLedger):
         return np.asarray(super()._elsewhere(period, plates)) // 2
 
 
-@pytest.mark.parametrize("broken", [ClosesAfterRefusal, OneTooMany, ForgetsWindows, LooksBackOnly, HalvesOthers])
+@pytest.mark.parametrize(
+    "broken", [ClosesAfterRefusal, OneTooMany, ForgetsWindows, LooksBackOnly, HalvesOthers]
+)
 def test_the_adversary_finds_a_broken_ledger(broken):
-    # Without crowds, whose outcome depends on the threads, and without a search for the shortest example.
+    # Without crowds, whose outcome depends on the threads, and without a search for the shortest
+    # example.
     machine = type("Broken", (InMemory,), {"kind": broken, "crowd": None})
-    asked = settings(max_examples=200, stateful_step_count=20, deadline=None, database=None, phases=[Phase.generate])
+    asked = settings(
+        max_examples=200,
+        stateful_step_count=20,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+    )
     with pytest.raises((AssertionError, ExceptionGroup)):
         run_state_machine_as_test(machine, settings=asked)

@@ -1,4 +1,5 @@
-"""Every ledger keeps every promise, the checks can tell when one does not, and SQLite keeps them through a kill."""
+"""Every ledger keeps every promise, the checks can tell when one does not, and SQLite keeps them
+through a kill."""
 
 import json
 import os
@@ -55,20 +56,31 @@ def in_sqlite(folder: Path) -> LedgerFactory:
 IN_ALL = [*product(ALL_LEDGER_CHECKS, (in_dictionaries, in_memory, in_sqlite))]
 LONG = [
     (check, in_sqlite)
-    for check in (checks.check_large_slots, checks.check_rolling_crowd, checks.check_concurrent_writers)
+    for check in (
+        checks.check_large_slots,
+        checks.check_rolling_crowd,
+        checks.check_concurrent_writers,
+    )
 ]
 
 
 @pytest.mark.parametrize(
-    ("check", "store"), long_rows([one for one in IN_ALL if one not in LONG], IN_ALL), ids=lambda one: one.__name__
+    ("check", "store"),
+    long_rows([one for one in IN_ALL if one not in LONG], IN_ALL),
+    ids=lambda one: one.__name__,
 )
-def test_store_keeps_promise(check: Check, store: Callable[[Path], LedgerFactory], tmp_path: Path) -> None:
+def test_store_keeps_promise(
+    check: Check, store: Callable[[Path], LedgerFactory], tmp_path: Path
+) -> None:
     check(store(tmp_path))
 
 
-@pytest.mark.parametrize("left_out", [checks.check_large_slots, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "left_out", [checks.check_large_slots, pytest.param(None, marks=pytest.mark.long)]
+)
 def test_all_checks_run_on_one_ledger(left_out: Check | None, tmp_path: Path) -> None:
-    """Large slots make every later check slow; `test_store_keeps_promise` has them on a ledger of their own."""
+    """Large slots make every later check slow; `test_store_keeps_promise` has them on a ledger of
+    their own."""
     for check in reversed(ALL_LEDGER_CHECKS):
         if check is not left_out:
             check(in_sqlite(tmp_path))
@@ -77,7 +89,9 @@ def test_all_checks_run_on_one_ledger(left_out: Check | None, tmp_path: Path) ->
 
 
 def test_every_check_is_in_the_list() -> None:
-    assert {name for name in vars(checks) if name.startswith("check_")} == {c.__name__ for c in ALL_LEDGER_CHECKS}
+    assert {name for name in vars(checks) if name.startswith("check_")} == {
+        c.__name__ for c in ALL_LEDGER_CHECKS
+    }
 
 
 class LastRecordWins(DictionaryLedger):
@@ -101,8 +115,12 @@ class RefundsOnRepeat(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         for one in admissions:
             if known := self._admissions.pop(one.release_id, None):
-                for plate, amount in zip(known.decision.names(), known.decision.charged.tolist(), strict=True):
-                    self._sums[known.period, plate] = self._sums.get((known.period, plate), 0) - amount
+                for plate, amount in zip(
+                    known.decision.names(), known.decision.charged.tolist(), strict=True
+                ):
+                    self._sums[known.period, plate] = (
+                        self._sums.get((known.period, plate), 0) - amount
+                    )
         return super().admit(period, budget, plates, admissions)
 
 
@@ -110,7 +128,9 @@ class ChargesTwiceOnRepeat(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         for one in admissions:
             if known := self._admissions.get(one.release_id):
-                for plate, amount in zip(known.decision.names(), known.decision.charged.tolist(), strict=True):
+                for plate, amount in zip(
+                    known.decision.names(), known.decision.charged.tolist(), strict=True
+                ):
                     if amount and plate in {plates[i] for i in one.members}:
                         self._sums[period, plate] = self._sums.get((period, plate), 0) + amount
                         self._charges[period, plate] = self._charges.get((period, plate), 0) + 1
@@ -121,16 +141,25 @@ class AdmitsNewMembersOnRepeat(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         for one in admissions:
             if known := self._admissions.get(one.release_id):
-                asked = dict(zip([plates[i] for i in one.members], one.charges.tolist(), strict=True))
-                charged = asked | dict(zip(known.decision.names(), known.decision.charged.tolist(), strict=True))
-                known.decision = Decision(b"".join(charged), np.array(list(charged.values())), known.decision.terms)
+                asked = dict(
+                    zip([plates[i] for i in one.members], one.charges.tolist(), strict=True)
+                )
+                charged = asked | dict(
+                    zip(known.decision.names(), known.decision.charged.tolist(), strict=True)
+                )
+                known.decision = Decision(
+                    b"".join(charged), np.array(list(charged.values())), known.decision.terms
+                )
         return super().admit(period, budget, plates, admissions)
 
 
 class LastTermsWin(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         verdicts = super().admit(period, budget, plates, admissions)
-        return [Verdict(one.charged, asked.terms) for one, asked in zip(verdicts, admissions, strict=True)]
+        return [
+            Verdict(one.charged, asked.terms)
+            for one, asked in zip(verdicts, admissions, strict=True)
+        ]
 
 
 class ChecksThenCharges(DictionaryLedger):
@@ -159,12 +188,16 @@ class KeepsSingleFloats(DictionaryLedger):
 
 class ForgetsMinAdmitted(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
-        return super().admit(period, budget, plates, [replace(one, min_admitted=0) for one in admissions])
+        return super().admit(
+            period, budget, plates, [replace(one, min_admitted=0) for one in admissions]
+        )
 
 
 class IgnoresAllowances(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):
-        return super().admit(period, budget, plates, [replace(one, allowances=None) for one in admissions])
+        return super().admit(
+            period, budget, plates, [replace(one, allowances=None) for one in admissions]
+        )
 
 
 class ForgetsWithheld(DictionaryLedger):
@@ -199,7 +232,9 @@ class NewestByPages(DictionaryLedger):
 
 class NewestOfCharged(DictionaryLedger):
     def newest(self):  # type: ignore[no-untyped-def]
-        yield from (name for name in super().newest() if self._admissions[name].decision.charged.any())
+        yield from (
+            name for name in super().newest() if self._admissions[name].decision.charged.any()
+        )
 
 
 class ForgetsWindows(DictionaryLedger):
@@ -225,7 +260,10 @@ class SumsAllNear(DictionaryLedger):
 
     def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
         windows = windows_around(period, self._periods)
-        return sum((self._balances(other, plates).charged for other in windows.others), np.zeros(len(plates), int))
+        return sum(
+            (self._balances(other, plates).charged for other in windows.others),
+            np.zeros(len(plates), int),
+        )
 
 
 class ForgetsClosedTimes(DictionaryLedger):
@@ -317,10 +355,18 @@ def test_answers_survive_kills(tmp_path: Path) -> None:
     choose = random.Random(20)
     told: dict[tuple[str, str, str], object] = {}
     for run in range(20):
-        path = tmp_path / f"ledger-{run // 5}"  # a new file now and then, so that some kills hit its making
-        for what, name, answer in _run_and_kill(path, f"{run}", lines=choose.choice((0, 0, 1, 2, 5, 20, 60, 150))):
-            assert told.setdefault((f"{path}", what, name), answer) == answer, f"{what} of {name} changed"
-        _expect_remembered(path, {key[1:]: answer for key, answer in told.items() if key[0] == f"{path}"})
+        path = (
+            tmp_path / f"ledger-{run // 5}"
+        )  # a new file now and then, so that some kills hit its making
+        for what, name, answer in _run_and_kill(
+            path, f"{run}", lines=choose.choice((0, 0, 1, 2, 5, 20, 60, 150))
+        ):
+            assert told.setdefault((f"{path}", what, name), answer) == answer, (
+                f"{what} of {name} changed"
+            )
+        _expect_remembered(
+            path, {key[1:]: answer for key, answer in told.items() if key[0] == f"{path}"}
+        )
     assert len(told) > 100
 
 
@@ -343,7 +389,9 @@ def _expect_remembered(path: Path, told: dict[tuple[str, str], object]) -> None:
         unpublished = dict(ledger.unpublished())
         for (what, name), answer in told.items():
             if what == "verdict":
-                (verdict,) = ledger.admit(writer.PERIOD, writer.BUDGET, writer.PLATES, [writer.everybody(name)])
+                (verdict,) = ledger.admit(
+                    writer.PERIOD, writer.BUDGET, writer.PLATES, [writer.everybody(name)]
+                )
                 assert [verdict.charged.tolist(), verdict.terms.decode()] == answer
             elif what == "payload":
                 assert ledger.record([(name, b"another")]) == [str(answer).encode()]
@@ -353,7 +401,9 @@ def _expect_remembered(path: Path, told: dict[tuple[str, str], object]) -> None:
 
 
 IDS, LETTERS, PERIODS = st.sampled_from("uvwxyz"), b"abcd", st.sampled_from(["mon", "tue"])
-ASKED = st.tuples(IDS, st.dictionaries(st.sampled_from(LETTERS), st.integers(1, 12)), st.integers(0, 3))
+ASKED = st.tuples(
+    IDS, st.dictionaries(st.sampled_from(LETTERS), st.integers(1, 12)), st.integers(0, 3)
+)
 
 
 class SqliteMatchesModel(RuleBasedStateMachine):
@@ -368,9 +418,13 @@ class SqliteMatchesModel(RuleBasedStateMachine):
         self.waiting: list[str] = []
 
     def charged(self, period: str, plate: int) -> int:
-        return sum(charged.get(plate, 0) for when, charged, _ in self.admitted.values() if when == period)
+        return sum(
+            charged.get(plate, 0) for when, charged, _ in self.admitted.values() if when == period
+        )
 
-    def model(self, period: str, budget: int, name: str, asked: dict[int, int], least: int) -> tuple[list[int], bytes]:
+    def model(
+        self, period: str, budget: int, name: str, asked: dict[int, int], least: int
+    ) -> tuple[list[int], bytes]:
         if name not in self.admitted:
             fitting = {p: n for p, n in asked.items() if self.charged(period, p) + n <= budget}
             terms = f"{name} {least} {len(asked)}".encode()
@@ -382,7 +436,13 @@ class SqliteMatchesModel(RuleBasedStateMachine):
     def admit(self, period: str, budget: int, asked: list[tuple[str, dict[int, int], int]]) -> None:
         plates = [bytes([letter]) for letter in LETTERS]
         admissions = [
-            ask(name, list(who.values()), [LETTERS.index(p) for p in who], least, f"{name} {least} {len(who)}".encode())
+            ask(
+                name,
+                list(who.values()),
+                [LETTERS.index(p) for p in who],
+                least,
+                f"{name} {least} {len(who)}".encode(),
+            )
             for name, who, least in asked
         ]
         verdicts = self.ledger.admit(period, budget, plates, admissions)
@@ -418,7 +478,9 @@ class SqliteMatchesModel(RuleBasedStateMachine):
         for period in ("mon", "tue"):
             expected = [self.charged(period, letter) for letter in LETTERS]
             assert self.ledger.balances(period, plates).charged.tolist() == expected
-        assert list(self.ledger.unpublished()) == [(name, self.payloads[name]) for name in self.waiting]
+        assert list(self.ledger.unpublished()) == [
+            (name, self.payloads[name]) for name in self.waiting
+        ]
         assert [entry.release_id for entry in self.ledger.entries()] == list(self.admitted)
         assert list(self.ledger.newest()) == list(reversed(self.admitted))
         assert self.ledger.verify() == []
@@ -456,7 +518,10 @@ def test_ledgers_opened_at_once_are_one(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert len(set(pool.map(ledger_id, range(16)))) == 1
-    with open_sqlite_ledger(tmp_path / "other") as other, open_sqlite_ledger(tmp_path / "ledger") as ledger:
+    with (
+        open_sqlite_ledger(tmp_path / "other") as other,
+        open_sqlite_ledger(tmp_path / "ledger") as ledger,
+    ):
         assert other.meta()["ledger_id"] != ledger.meta()["ledger_id"]
 
 
@@ -469,7 +534,9 @@ def test_the_ledger_known_beside_the_key_is_the_only_one_that_opens(tmp_path: Pa
             adopt(ledger, id_file, path)
         assert id_file.read_text() == f"{first}\n"
     open_sqlite_ledger(other).close()
-    with pytest.raises(PrivacyRefused, match=f"expected the ledger {first} at {other}, got none or another one"):
+    with pytest.raises(
+        PrivacyRefused, match=f"expected the ledger {first} at {other}, got none or another one"
+    ):
         open_sqlite_ledger(other, id_file=id_file)
     path.unlink()
     with pytest.raises(PrivacyRefused, match=f"expected the ledger {first} at {path}, got none"):
@@ -478,7 +545,10 @@ def test_the_ledger_known_beside_the_key_is_the_only_one_that_opens(tmp_path: Pa
     id_file.write_text("")
     with pytest.raises(PrivacyRefused, match="empty file"):
         open_sqlite_ledger(path, id_file=id_file)
-    with open_sqlite_ledger(other) as ledger, pytest.raises(DependencyUnavailable, match="cannot be written"):
+    with (
+        open_sqlite_ledger(other) as ledger,
+        pytest.raises(DependencyUnavailable, match="cannot be written"),
+    ):
         adopt(ledger, tmp_path / "nowhere" / "id", other)
 
 
@@ -486,7 +556,10 @@ def test_ledger_is_bound_to_one_plate_key(tmp_path: Path) -> None:
     for _ in range(2):
         with open_sqlite_ledger(tmp_path / "ledger") as ledger:
             ledger.bind("key one")
-    with open_sqlite_ledger(tmp_path / "ledger") as ledger, pytest.raises(PrivacyRefused, match="restore the key"):
+    with (
+        open_sqlite_ledger(tmp_path / "ledger") as ledger,
+        pytest.raises(PrivacyRefused, match="restore the key"),
+    ):
         ledger.bind("key two")
 
 
@@ -504,7 +577,12 @@ def _newer(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "rule"),
     [
-        (lambda path: path.write_bytes(b"not a database, but long enough to be taken for one" * 20), "another kind"),
+        (
+            lambda path: path.write_bytes(
+                b"not a database, but long enough to be taken for one" * 20
+            ),
+            "another kind",
+        ),
         (_foreign, "another kind"),
         (_newer, "schema 1"),
         (lambda path: path.touch(), "empty file"),
@@ -512,7 +590,9 @@ def _newer(path: Path) -> None:
     ],
     ids=["text", "foreign", "newer", "truncated", "orphaned log"],
 )
-def test_what_is_no_ledger_of_ours_is_refused(spoil: Callable[[Path], None], rule: str, tmp_path: Path) -> None:
+def test_what_is_no_ledger_of_ours_is_refused(
+    spoil: Callable[[Path], None], rule: str, tmp_path: Path
+) -> None:
     spoil(tmp_path / "ledger")
     with pytest.raises(PrivacyRefused, match=rule):
         open_sqlite_ledger(tmp_path / "ledger")
@@ -528,7 +608,10 @@ def test_missing_directory_and_unusable_file_are_unavailable(tmp_path: Path) -> 
 
 def test_locked_ledger_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
-    with open_sqlite_ledger(tmp_path / "ledger") as ledger, closing(sqlite3.connect(tmp_path / "ledger")) as other:
+    with (
+        open_sqlite_ledger(tmp_path / "ledger") as ledger,
+        closing(sqlite3.connect(tmp_path / "ledger")) as other,
+    ):
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DependencyUnavailable, match="locked"):
             ledger.admit("p", 1, [b"x"], [ask("hat", [1])])
@@ -539,10 +622,19 @@ def test_locked_ledger_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("tampering", "sentence"),
     [
-        ("UPDATE balances SET spent = 1", "plate 78 in p: expected 3 charged in 1 entries, got 1 in 1"),
+        (
+            "UPDATE balances SET spent = 1",
+            "plate 78 in p: expected 3 charged in 1 entries, got 1 in 1",
+        ),
         ("DELETE FROM balances", "plate 78 in p: expected 3 charged in 1 entries, got 0 in 0"),
-        ("DROP TRIGGER admissions_stand; UPDATE admissions SET budget = 2", "hat: charging 3 puts plate 78 over"),
-        ("INSERT INTO releases (release_id, payload) VALUES ('drawn', x'00')", "drawn: released, but never admitted"),
+        (
+            "DROP TRIGGER admissions_stand; UPDATE admissions SET budget = 2",
+            "hat: charging 3 puts plate 78 over",
+        ),
+        (
+            "INSERT INTO releases (release_id, payload) VALUES ('drawn', x'00')",
+            "drawn: released, but never admitted",
+        ),
         ("DROP TRIGGER admissions_stay; DELETE FROM admissions", "got 3 in 1"),
     ],
 )
@@ -566,7 +658,10 @@ def test_file_itself_refuses_to_forget(change: str, tmp_path: Path) -> None:
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
         ledger.admit("p", 4, [b"x"], [ask("hat", [3])])
         ledger.record([("hat", b"payload")])
-    with closing(sqlite3.connect(tmp_path / "ledger")) as connection, pytest.raises(sqlite3.IntegrityError):
+    with (
+        closing(sqlite3.connect(tmp_path / "ledger")) as connection,
+        pytest.raises(sqlite3.IntegrityError),
+    ):
         connection.execute(change)
 
 
@@ -581,7 +676,8 @@ def test_verdicts_belong_to_the_caller(tmp_path: Path) -> None:
 
 
 def test_every_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill cannot show it, so the settings are held: each connection begins as those of builds that sync less."""
+    """A kill cannot show it, so the settings are held: each connection begins as those of builds
+    that sync less."""
     connect = sqlite3.connect
 
     def lax(*where: object, **how: object) -> sqlite3.Connection:
@@ -600,7 +696,11 @@ def test_every_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_new_ledger_has_its_name_on_disk_only_once_it_is_whole(tmp_path, monkeypatch):
     synced: list[list[str]] = []
-    monkeypatch.setattr(atomic, "sync_directory", lambda folder: synced.append([one.name for one in folder.iterdir()]))
+    monkeypatch.setattr(
+        atomic,
+        "sync_directory",
+        lambda folder: synced.append([one.name for one in folder.iterdir()]),
+    )
     open_sqlite_ledger(tmp_path / "ledger").close()
     (names,) = synced
     assert "ledger" in names

@@ -1,4 +1,5 @@
-"""The road loses nothing and repeats nothing over any store; and the checks can tell when one forgets."""
+"""The road loses nothing and repeats nothing over any store; and the checks can tell when one
+forgets."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -41,13 +42,17 @@ def in_sqlite(folder: Path) -> Opening:
 
 @pytest.mark.parametrize("store", [in_memory, in_sqlite])
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path: Path) -> None:
+def test_the_road_over_a_store_that_fails(
+    check: Callable[[Opening], None], store, tmp_path: Path
+) -> None:
     check(store(tmp_path))
 
 
 @pytest.mark.parametrize("store", [in_memory, pytest.param(in_sqlite, marks=pytest.mark.long)])
 @pytest.mark.parametrize("check", MORE_CHECKS)
-def test_the_road_around_forecasts_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path) -> None:
+def test_the_road_around_forecasts_over_a_store_that_fails(
+    check: Callable[[Opening], None], store, tmp_path
+) -> None:
     check(store(tmp_path))
 
 
@@ -74,7 +79,8 @@ class Unkept(DictionaryLedger):
 
 
 class KeepsNoClips(DictionaryLedger):
-    """Breaks promise 1 where nobody is charged: what is remembered of the clips that plates share is not kept."""
+    """Breaks promise 1 where nobody is charged: what is remembered of the clips that plates share
+    is not kept."""
 
     def admit(self, period, budget, plates, admissions):
         verdicts = super().admit(period, budget, plates, admissions)
@@ -85,7 +91,8 @@ class KeepsNoClips(DictionaryLedger):
 
 
 class ForgetsCities(DictionaryLedger):
-    """Breaks promise 1 for a city's answer alone: a repeat is charged again while they are not recorded."""
+    """Breaks promise 1 for a city's answer alone: a repeat is charged again while they are not
+    recorded."""
 
     def admit(self, period, budget, plates, admissions):
         for one in admissions:
@@ -96,11 +103,15 @@ class ForgetsCities(DictionaryLedger):
 
 
 class DrawsCitiesAgain(DictionaryLedger):
-    """Breaks promise 3 for a city's answer alone: their record is not found, and the last one is kept."""
+    """Breaks promise 3 for a city's answer alone: their record is not found, and the last one is
+    kept."""
 
     def recorded(self, release_ids):
         found = super().recorded(release_ids)
-        return [None if kind_of(name) == CITY else one for name, one in zip(release_ids, found, strict=True)]
+        return [
+            None if kind_of(name) == CITY else one
+            for name, one in zip(release_ids, found, strict=True)
+        ]
 
     def record(self, releases):
         for name, payload in releases:

@@ -1,4 +1,5 @@
-"""Standing queries lose nothing and repeat nothing over any store; and the checks can tell when one forgets."""
+"""Standing queries lose nothing and repeat nothing over any store; and the checks can tell when one
+forgets."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +24,9 @@ SLOW = dies_at_every_call, rival_at_every_call
         for marks in [pytest.mark.long if store is in_sqlite and check.values[0] in SLOW else ()]
     ],
 )
-def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path: Path) -> None:
+def test_the_road_of_a_query_over_a_store_that_fails(
+    check: Callable[[Opening], None], store, tmp_path: Path
+) -> None:
     check(store(tmp_path))
 
 
@@ -38,7 +41,8 @@ def test_a_threshold_over_a_store_that_dies_at_every_call(store, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("check", "broken"), [(rival_at_every_call, LastWins), (dies_at_every_call, Unkept), (rival_at_every_call, Unkept)]
+    ("check", "broken"),
+    [(rival_at_every_call, LastWins), (dies_at_every_call, Unkept), (rival_at_every_call, Unkept)],
 )
 def test_a_store_that_breaks_a_promise_is_found(check: Callable[[Opening], None], broken) -> None:
     with pytest.raises((AssertionError, PrivacyRefused)):

@@ -1,4 +1,5 @@
-"""What seeded runs put out and what their ledgers remember; `python -m tests.golden` writes the files anew."""
+"""What seeded runs put out and what their ledgers remember; `python -m tests.golden` writes the
+files anew."""
 
 import io
 import json
@@ -24,13 +25,27 @@ OUTPUTS = Path(__file__).with_name("outputs.json")
 QUERIES = Path(__file__).with_name("queries.json")
 WHOLE = Path(__file__).with_name("whole.json")
 SEED = "golden"
-BASE = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.accounting=pure", "budget.epsilon=8.0")
+BASE = (
+    "hat.slot=15m",
+    "hat.resolution=7",
+    "release.min_plates=4",
+    "budget.accounting=pure",
+    "budget.epsilon=8.0",
+)
 ON_KAFKA = "as on Kafka"
 IN_RHO = "as on Kafka, in rho"
 CLEAN = ON_KAFKA, IN_RHO
 """Of a fleet without late pings: a file and a topic, whose clocks differ, do not agree on those."""
 
-MECHANISMS = ("auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal")
+MECHANISMS = (
+    "auto",
+    "baseline",
+    "array-averaging",
+    "levy",
+    "fixed-quantile",
+    "eps-quantile",
+    "optimal",
+)
 
 CONFIGURATIONS: dict[str, tuple[str, ...]] = {
     **{
@@ -90,7 +105,8 @@ def fields(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def by_field(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """For each field its value, where all records that have it agree, or a digest of values and places."""
+    """For each field its value, where all records that have it agree, or a digest of values and
+    places."""
     columns = defaultdict[str, list[tuple[int, Any]]](list)
     for i, record in enumerate(records):
         for path, value in fields(record):
@@ -99,7 +115,11 @@ def by_field(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
     for path, column in sorted(columns.items()):
         digest = blake2b(json.dumps(column).encode(), digest_size=8).hexdigest()
         alike = all(value == column[0][1] for _, value in column)
-        told[path] = f"{len(column)} x {json.dumps(column[0][1])}" if alike else f"{len(column)} values, {digest}"
+        told[path] = (
+            f"{len(column)} x {json.dumps(column[0][1])}"
+            if alike
+            else f"{len(column)} values, {digest}"
+        )
     return told
 
 
@@ -108,7 +128,9 @@ def remembered(ledger: Ledger) -> list[tuple[Entry, bytes]]:
     found = []
     for entry in sorted(ledger.entries(), key=lambda one: one.release_id):
         members = np.arange(len(entry.plates), dtype=np.int64)
-        again = Admission(entry.release_id, members, np.ones_like(members), min_admitted=0, terms=b"")
+        again = Admission(
+            entry.release_id, members, np.ones_like(members), min_admitted=0, terms=b""
+        )
         (verdict,) = ledger.admit(entry.period, entry.budget, entry.plates, [again])
         assert np.array_equal(verdict.charged, entry.charged)
         found.append((entry, verdict.terms))
@@ -133,7 +155,11 @@ def ledger_fields(entries: list[tuple[Entry, bytes]]) -> dict[str, Any]:
     kinds = defaultdict[str, list[dict[str, Any]]](list)
     for entry, terms in entries:
         kinds[kind_of(entry.release_id)].append(shown_entry(entry, terms))
-    return {f"{kind}.{path}": told for kind, shown in sorted(kinds.items()) for path, told in by_field(shown).items()}
+    return {
+        f"{kind}.{path}": told
+        for kind, shown in sorted(kinds.items())
+        for path, told in by_field(shown).items()
+    }
 
 
 def balances(entries: list[tuple[Entry, bytes]]) -> dict[str, dict[str, int]]:
@@ -163,7 +189,9 @@ def whole(runs: dict[str, Run], answers: dict[str, Run]) -> dict[str, Any]:
     records = []
     for name, status in SHOWN:
         record = middle(runs[name].payloads, status)
-        entry = next(pair for pair in runs[name].entries if pair[0].release_id == record["release_id"])
+        entry = next(
+            pair for pair in runs[name].entries if pair[0].release_id == record["release_id"]
+        )
         records.append({"run": name, "record": record, "entry": shown_entry(*entry)})
     results: dict[str, Any] = {}
     for result in map(json.loads, answers["rho"].payloads):
@@ -176,7 +204,8 @@ def whole(runs: dict[str, Run], answers: dict[str, Run]) -> dict[str, Any]:
 
 
 def write_key(folder: Path) -> str:
-    """One key for all runs, as the order of plates follows from their hashes; gives the setting that names it."""
+    """One key for all runs, as the order of plates follows from their hashes; gives the setting
+    that names it."""
     key_file = folder / "plates.key"
     key_file.write_text("5e" * 32)
     key_file.chmod(0o600)
@@ -238,7 +267,10 @@ def of_queries(folder: Path, name: str, url: str = "") -> Run:
     path.write_text(asked(name))
     flags = CONFIGURATIONS.get(name, ("release.mean_epsilon=0.4",))
     settings, results = load(path, (*BASE, *flags, write_key(folder)), {}), list[bytes]()
-    with ledger_and_keys(replace(settings.ledger, url=url or str(folder / "ledger"))) as (ledger, keys):
+    with ledger_and_keys(replace(settings.ledger, url=url or str(folder / "ledger"))) as (
+        ledger,
+        keys,
+    ):
         runtime = EmbeddedRuntime(
             settings,
             ledger,
@@ -267,7 +299,10 @@ def told_results(run: Run) -> dict[str, Any]:
 def write(path: Path, found: object) -> None:
     """One field a line; a list of numbers is on one."""
     text = json.dumps(found, indent=1)
-    path.write_text(re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda list_: f"[{' '.join(list_[1].split())}]", text) + "\n")
+    path.write_text(
+        re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda list_: f"[{' '.join(list_[1].split())}]", text)
+        + "\n"
+    )
 
 
 def known(path: Path = OUTPUTS) -> dict[str, Any]:

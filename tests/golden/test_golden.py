@@ -1,4 +1,5 @@
-"""What is released and remembered is what it was: no change of rooms, names or seams may change an output."""
+"""What is released and remembered is what it was: no change of rooms, names or seams may change an
+output."""
 
 import json
 from collections import Counter
@@ -25,7 +26,13 @@ from tests.golden.outputs import (
 )  # fmt: skip
 
 SHORT = {
-    *("auto, best-fit", "levy, wrap-around", "optimal, best-fit", "all statistics", "automatic epsilons that run out"),
+    *(
+        "auto, best-fit",
+        "levy, wrap-around",
+        "optimal, best-fit",
+        "all statistics",
+        "automatic epsilons that run out",
+    ),
     *("suppression", "around forecasts", "counts left out", "as on Kafka, in rho"),
 }
 
@@ -56,12 +63,17 @@ def test_whole_records_results_and_ledgers_are_what_they_were(run_of: Callable[.
 
 
 def test_every_status_that_a_run_can_have_is_among_them() -> None:
-    """`withheld_unplanned` takes a damaged log (`test_flow.py`), `withheld_partial` a live one (`test_live_run.py`),
-    `withheld_unit` one that changes its unit (`test_unit_in_doubt.py`)."""
+    """`withheld_unplanned` takes a damaged log (`test_flow.py`), `withheld_partial` a live one
+    (`test_live_run.py`), `withheld_unit` one that changes its unit (`test_unit_in_doubt.py`)."""
     statuses: Counter[str] = Counter()
     for one in known().values():
         statuses.update(one["statuses"])
-    assert statuses.keys() == {"released", "withheld_budget", "withheld_few_plates", "withheld_uninformative"}
+    assert statuses.keys() == {
+        "released",
+        "withheld_budget",
+        "withheld_few_plates",
+        "withheld_uninformative",
+    }
     assert min(statuses.values()) >= 2
 
 

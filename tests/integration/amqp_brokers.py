@@ -1,4 +1,5 @@
-"""Brokers of AMQP 0-9-1 that tests run on: Apache Qpid Broker-J as a child process, RabbitMQ as a container."""
+"""Brokers of AMQP 0-9-1 that tests run on: Apache Qpid Broker-J as a child process, RabbitMQ as a
+container."""
 
 import json
 import socket
@@ -27,7 +28,8 @@ AMQP_OPTIONS = (
 
 @dataclass(frozen=True)
 class AmqpBroker:
-    """A broker on 127.0.0.1 that lets USER in; `unacknowledged`: the messages of a queue, those on their way too."""
+    """A broker on 127.0.0.1 that lets USER in; `unacknowledged`: the messages of a queue, those on
+    their way too."""
 
     port: int
     unacknowledged: Callable[[str], int]
@@ -35,7 +37,9 @@ class AmqpBroker:
 
 def connected(port: int) -> BlockingConnection:
     try:
-        return BlockingConnection(ConnectionParameters("127.0.0.1", port, credentials=PlainCredentials(USER, PASSWORD)))
+        return BlockingConnection(
+            ConnectionParameters("127.0.0.1", port, credentials=PlainCredentials(USER, PASSWORD))
+        )
     except AMQPError as error:
         raise OSError(str(error)) from error
 
@@ -49,7 +53,8 @@ def declared_count(port: int, queue: str) -> int:
 
 
 def listed_count(container: Any, queue: str) -> int:
-    """RabbitMQ tells a client of the messages that are on no way; of the others only its own tool knows."""
+    """RabbitMQ tells a client of the messages that are on no way; of the others only its own tool
+    knows."""
     status, told = container.exec_run(["rabbitmqctl", "--quiet", "list_queues", "messages", "name"])
     assert status == 0, told
     rows = [line.split("\t", 1) for line in told.decode().splitlines()]
@@ -57,11 +62,13 @@ def listed_count(container: Any, queue: str) -> int:
     return count
 
 
-# A real broker of AMQP 0-9-1 for tests: Apache Qpid Broker-J, from jars alone, with its messages in memory.
+# A real broker of AMQP 0-9-1 for tests: Apache Qpid Broker-J, from jars alone, with its messages in
+# memory.
 #
-# It is ready when it greets with the name that we made up for it, so another broker on its port is never mistaken for
-# it, and then lets its user in: it greets before its virtual host is open. The jar `qpid-broker` is taken without all
-# that it asks for: one of those jars is on no public registry, and not used.
+# It is ready when it greets with the name that we made up for it, so another broker on its port is
+# never mistaken for it, and then lets its user in: it greets before its virtual host is open. The
+# jar `qpid-broker` is taken without all that it asks for: one of those jars is on no public
+# registry, and not used.
 
 
 @dataclass
@@ -95,7 +102,9 @@ def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
 
 
 def configuration(name: str, port: int) -> dict[str, object]:
-    aliases = [{"name": kind, "type": kind} for kind in ("nameAlias", "defaultAlias", "hostnameAlias")]
+    aliases = [
+        {"name": kind, "type": kind} for kind in ("nameAlias", "defaultAlias", "hostnameAlias")
+    ]
     users = [{"name": USER, "type": "managed", "password": PASSWORD}]
     return {
         "name": name,

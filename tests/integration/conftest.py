@@ -1,12 +1,15 @@
-"""A real broker and a real Redis for every test in this folder, in the first of these ways that there is:
+"""A real broker and a real Redis for every test in this folder, in the first of these ways that
+there is:
 
-1. KAFKA_BOOTSTRAP, REDIS_URL: what is running already; tests take topics and keys of names that nobody else has.
-2. Containers, where a Docker engine answers and has the image or can pull it: UDP_STREAM_KAFKA_IMAGE,
-   UDP_STREAM_REDIS_IMAGE and UDP_STREAM_RABBITMQ_IMAGE name others than the public ones.
+1. KAFKA_BOOTSTRAP, REDIS_URL: what is running already; tests take topics and keys of names that
+   nobody else has.
+2. Containers, where a Docker engine answers and has the image or can pull it:
+   UDP_STREAM_KAFKA_IMAGE, UDP_STREAM_REDIS_IMAGE and UDP_STREAM_RABBITMQ_IMAGE name others than the
+   public ones.
 3. Child processes. Where RabbitMQ would be a container, Apache Qpid Broker-J is one.
 
-UDP_STREAM_SERVICES=containers or =processes forces one way. Where none is to be had the tests fail and say what to
-install: a test that is skipped proves nothing.
+UDP_STREAM_SERVICES=containers or =processes forces one way. Where none is to be had the tests fail
+and say what to install: a test that is skipped proves nothing.
 """
 
 import gc
@@ -24,7 +27,15 @@ import pytest
 
 from lab.process import free_ports
 from lab.services import RunningKafka, RunningRedis, command, kafka, metadata_at, redis
-from tests.integration.amqp_brokers import PASSWORD, USER, AmqpBroker, amqp, connected, declared_count, listed_count
+from tests.integration.amqp_brokers import (
+    PASSWORD,
+    USER,
+    AmqpBroker,
+    amqp,
+    connected,
+    declared_count,
+    listed_count,
+)
 from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
 
@@ -35,7 +46,8 @@ SHARED = {"kafka_bootstrap", "redis_url", "amqp_broker"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what talks to the shared services; leave out what only an engine runs, unless containers are demanded."""
+    """Mark what talks to the shared services; leave out what only an engine runs, unless containers
+    are demanded."""
     for item in items:
         if SHARED & set(getattr(item, "fixturenames", ())):
             item.add_marker("shared_services")
@@ -53,7 +65,8 @@ KAFKA_ENVIRONMENT = {
     "KAFKA_LOG_CLEANER_DEDUPE_BUFFER_SIZE": "2097152",  # 128 MB otherwise, for which that heap has no room at times
     "KAFKA_NODE_ID": "1",
     "KAFKA_PROCESS_ROLES": "broker,controller",
-    # The broker asks itself about transactions, and cannot by the address that it has outside of its container.
+    # The broker asks itself about transactions, and cannot by the address that it has outside of
+    # its container.
     "KAFKA_LISTENERS": "INSIDE://0.0.0.0:19092,PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093",
     "KAFKA_INTER_BROKER_LISTENER_NAME": "INSIDE",
     "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
@@ -94,7 +107,8 @@ def amqp_broker() -> Iterator[AmqpBroker]:
 
 @pytest.fixture
 def kafka_server() -> Iterator[RunningKafka]:
-    """A broker of this test's own, always a child process: to pause, kill and restart. It costs some seconds."""
+    """A broker of this test's own, always a child process: to pause, kill and restart. It costs
+    some seconds."""
     with kafka() as running:
         yield running
 
@@ -146,7 +160,8 @@ def some_amqp() -> Iterator[AmqpBroker]:
 
 
 def in_containers(image: str) -> bool:
-    """Whether to take a container of this image; DependencyUnavailable if that is demanded and cannot be."""
+    """Whether to take a container of this image; DependencyUnavailable if that is demanded and
+    cannot be."""
     way = os.environ.get("UDP_STREAM_SERVICES", "")
     if way not in ("", "containers", "processes"):
         raise UsageError(f"UDP_STREAM_SERVICES: expected containers or processes, got {way}")
@@ -157,7 +172,11 @@ def in_containers(image: str) -> bool:
         problem = "no Docker engine answers, or testcontainers is not installed"
     else:
         with closing(engine):
-            problem = "" if has_image(engine, image) else f"the image {image} is neither here nor to be pulled"
+            problem = (
+                ""
+                if has_image(engine, image)
+                else f"the image {image} is neither here nor to be pulled"
+            )
     if problem and way == "containers":
         raise DependencyUnavailable(f"UDP_STREAM_SERVICES=containers: {problem}")
     return not problem
@@ -167,7 +186,9 @@ def docker_engine() -> Any:
     # One image less to have: each fixture removes its own container.
     os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # docker leaves a socket open when nobody answers
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # docker leaves a socket open when nobody answers
         try:
             import docker
             import testcontainers.core.container  # noqa: F401 (is it there?)
@@ -194,7 +215,9 @@ def has_image(engine: Any, image: str) -> bool:
 
     with suppress(DockerException):
         return bool(engine.images.get(image))
-    thread = threading.Thread(target=pull, daemon=True)  # a pull cannot be cancelled: it may outlive our patience
+    thread = threading.Thread(
+        target=pull, daemon=True
+    )  # a pull cannot be cancelled: it may outlive our patience
     thread.start()
     thread.join(PULL_SECONDS)
     return bool(pulled)
@@ -207,7 +230,9 @@ def kafka_container(image: str) -> Iterator[str]:
     (port,) = free_ports(1)
     container = DockerContainer(image).with_bind_ports(9092, port).with_envs(**KAFKA_ENVIRONMENT)
     host = container.get_docker_client().host()
-    with container.with_env("KAFKA_ADVERTISED_LISTENERS", f"INSIDE://localhost:19092,PLAINTEXT://{host}:{port}"):
+    with container.with_env(
+        "KAFKA_ADVERTISED_LISTENERS", f"INSIDE://localhost:19092,PLAINTEXT://{host}:{port}"
+    ):
         wait_for_container(container, partial(metadata_at, host, port))
         yield f"{host}:{port}"
 
@@ -246,4 +271,6 @@ def wait_for_container(container: Any, answers: Callable[[], object]) -> None:
         time.sleep(0.05)
         inside.reload()
     log = inside.logs(tail=40).decode(errors="replace")
-    raise DependencyUnavailable(f"{container.image} did not answer in {CONTAINER_SECONDS} s, or ended; its log:\n{log}")
+    raise DependencyUnavailable(
+        f"{container.image} did not answer in {CONTAINER_SECONDS} s, or ended; its log:\n{log}"
+    )

@@ -1,4 +1,5 @@
-"""A deployment of a test's own on the shared broker: workers as processes, and the embedded runtime beside them."""
+"""A deployment of a test's own on the shared broker: workers as processes, and the embedded runtime
+beside them."""
 
 import asyncio
 import io
@@ -29,7 +30,8 @@ from udp_stream.testing import SeededEntropy
 SEED = "7"
 SECONDS_MAX = 40
 WORK_S_MAX = 40.0
-"""What workers that wait for each other may take of a processor until all is published: a fifth is usual."""
+"""What workers that wait for each other may take of a processor until all is published: a fifth is
+usual."""
 
 CONFIG = """\
 [hat]
@@ -101,7 +103,8 @@ class City:
             sender.send(self.messages if messages is None else messages)
 
     def set_idle(self, timeout):
-        """For workers started from now on. Ticks tell the time of today: behind one, a log of 2024 is late."""
+        """For workers started from now on. Ticks tell the time of today: behind one, a log of 2024
+        is late."""
         text = re.sub('idle_timeout = ".*"', f'idle_timeout = "{timeout}"', self.config.read_text())
         self.config.write_text(text)
 
@@ -153,13 +156,21 @@ class City:
         with self._ids_of(topic) as (seen, more):
             _until(lambda: ids - seen, more, workers)
         with self.ledger() as (ledger, _):
-            _until(lambda: ids & {id_ for id_, _ in ledger.unpublished()}, partial(time.sleep, 0.1), workers)
+            _until(
+                lambda: ids & {id_ for id_, _ in ledger.unpublished()},
+                partial(time.sleep, 0.1),
+                workers,
+            )
 
     @contextmanager
     def _ids_of(self, topic):
         seen, options = set(), client_options(self.settings.kafka)
-        with closing(KafkaConsumer(**options, isolation_level="read_committed", enable_auto_commit=False)) as consumer:
-            consumer.assign([TopicPartition(topic.name, number) for number in range(topic.partitions)])
+        with closing(
+            KafkaConsumer(**options, isolation_level="read_committed", enable_auto_commit=False)
+        ) as consumer:
+            consumer.assign(
+                [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            )
             consumer.seek_to_beginning()
 
             def more():
@@ -184,13 +195,21 @@ def processor_s(process):
 
 def charges(ledger):
     assert ledger.verify() == []
-    return {one.release_id: sorted(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
+    return {
+        one.release_id: sorted(zip(one.plates, one.charged.tolist(), strict=True))
+        for one in ledger.entries()
+    }
 
 
 def found_city(folder, bootstrap, messages, queries="", **settings):
-    """A city with its topics made. `settings` are of CONFIG; `queries` is what the configuration asks behind them."""
+    """A city with its topics made. `settings` are of CONFIG; `queries` is what the configuration
+    asks behind them."""
     config = folder / "city.toml"
-    given = {"name": f"t{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger"} | DEFAULTS | settings
+    given = (
+        {"name": f"t{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger"}
+        | DEFAULTS
+        | settings
+    )
     config.write_text(CONFIG.format(folder=folder, bootstrap=bootstrap, **given) + queries)
     made = City(folder, messages, config)
     assert len(create_topics(made.settings.kafka)) == 8
@@ -201,7 +220,8 @@ SERVING = "worker of group"
 
 
 def log_of(said):
-    """The lines of a worker's log, as (level, message); a worker whose log no terminal reads writes JSON."""
+    """The lines of a worker's log, as (level, message); a worker whose log no terminal reads writes
+    JSON."""
     return [(entry["level"], entry["message"]) for entry in map(json.loads, said.splitlines())]
 
 
@@ -214,7 +234,8 @@ def _until_it_serves(process, said, before):
 
 @contextmanager
 def worker(city, instance="one", stop="", seed=SEED, wrong_s=0, resets=""):
-    """A worker process, ended by SIGTERM with status 0 unless killed. `stop`: where it stops itself."""
+    """A worker process, ended by SIGTERM with status 0 unless killed. `stop`: where it stops
+    itself."""
     said = city.folder / f"{instance}.err"
     served = said.read_text().count(SERVING) if said.exists() else 0
     given = [city.config, seed, instance, stop, city.disorder_ms, wrong_s, resets]

@@ -1,4 +1,5 @@
-"""`udp-stream worker` with seconds of drain: main(DRAIN_S, HANGS, *WORDS). With HANGS it never closes its shards."""
+"""`udp-stream worker` with seconds of drain: main(DRAIN_S, HANGS, *WORDS). With HANGS it never
+closes its shards."""
 
 import asyncio
 

@@ -1,4 +1,5 @@
-"""Brokers of MQTT as child processes: Debian's mosquitto, else amqtt, which does not send again what is not acked."""
+"""Brokers of MQTT as child processes: Debian's mosquitto, else amqtt, which does not send again
+what is not acked."""
 
 import json
 import os
@@ -18,7 +19,9 @@ from lab.process import HOST, Program, RunningService, launch, on_free_ports, te
 
 USER, PASSWORD = "reader", "a secret"
 SECONDS = 10
-MOSQUITTO = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+MOSQUITTO = shutil.which(
+    "mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
+)
 
 _CONFIGURATION = """\
 user root
@@ -59,7 +62,8 @@ def connected(port: int) -> Client:
 
 @contextmanager
 def mqtt(*more: str) -> Iterator[RunningMqtt]:
-    """A broker while the block runs, in a temporary folder; `more` are lines of mosquitto's configuration."""
+    """A broker while the block runs, in a temporary folder; `more` are lines of mosquitto's
+    configuration."""
     with temporary_folder("mqtt") as place:
         running = on_free_ports(1, lambda ports: _start(place, ports[0], True, more))
         try:
@@ -84,14 +88,20 @@ def _start(folder: Path, port: int, disposable: bool, more: tuple[str, ...]) -> 
 def _amqtt(folder: Path, port: int) -> tuple[str, ...]:
     plugins = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
     listeners = {"default": {"type": "tcp", "bind": f"{HOST}:{port}"}}
-    (folder / "broker.json").write_text(json.dumps({"listeners": listeners, "plugins": plugins}))  # JSON is YAML
+    (folder / "broker.json").write_text(
+        json.dumps({"listeners": listeners, "plugins": plugins})
+    )  # JSON is YAML
     return (sys.executable, "-m", "amqtt.scripts.broker_script", "-c", "broker.json")
 
 
 def password_file(folder: Path) -> str:
-    tool = shutil.which("mosquitto_passwd", path=os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin")
+    tool = shutil.which(
+        "mosquitto_passwd", path=os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin"
+    )
     assert tool is not None
-    subprocess.run([tool, "-b", "-c", str(folder / "users"), USER, PASSWORD], check=True, timeout=SECONDS)
+    subprocess.run(
+        [tool, "-b", "-c", str(folder / "users"), USER, PASSWORD], check=True, timeout=SECONDS
+    )
     return str(folder / "users")
 
 

@@ -31,13 +31,22 @@ BEFORE, AFTER = False, True
 UNDERPAID = "underpaid"
 
 POINTS = {
-    "recorded": [(TransactionalPublisher, "publish", BEFORE), (AtLeastOncePublisher, "publish", BEFORE)],
+    "recorded": [
+        (TransactionalPublisher, "publish", BEFORE),
+        (AtLeastOncePublisher, "publish", BEFORE),
+    ],
     "written": [(AIOKafkaProducer, "send_offsets_to_transaction", BEFORE)],
     "written plainly": [(Producer, "write", AFTER)],
     "with offsets": [(AIOKafkaProducer, "commit_transaction", BEFORE)],
     "committed": [(AIOKafkaProducer, "commit_transaction", AFTER)],
-    "estimates made": [(TransactionalPublisher, "publish", BEFORE), (AtLeastOncePublisher, "publish", BEFORE)],
-    "estimates published": [(TransactionalPublisher, "publish", AFTER), (AtLeastOncePublisher, "publish", AFTER)],
+    "estimates made": [
+        (TransactionalPublisher, "publish", BEFORE),
+        (AtLeastOncePublisher, "publish", BEFORE),
+    ],
+    "estimates published": [
+        (TransactionalPublisher, "publish", AFTER),
+        (AtLeastOncePublisher, "publish", AFTER),
+    ],
     "answers recorded": [(TransactionalPublisher, "publish", BEFORE)],
     "answers published": [(TransactionalPublisher, "publish", AFTER)],
     "round charged": [(SqliteLedger, "admit", AFTER)],
@@ -92,7 +101,11 @@ def stop_at(number, point, nth):
 
     for owner, name, after in POINTS[point]:
         stopped = stopping if inspect.iscoroutinefunction(getattr(owner, name)) else stopping_a_call
-        setattr(owner, name, stopped(getattr(owner, name), reached, after, COUNTED.get(point, of_releases)))
+        setattr(
+            owner,
+            name,
+            stopped(getattr(owner, name), reached, after, COUNTED.get(point, of_releases)),
+        )
 
 
 def stopping_a_call(call, reached, after, counted):
@@ -150,7 +163,9 @@ def main(config, seed, instance, stop="", disorder_ms="60000", wrong_s="0", rese
     worker.SESSION_S = SESSION_S
     AIOKafkaProducer.__init__ = slow_to_learn(AIOKafkaProducer.__init__)
     rules = Settings.window_rules.fget
-    Settings.window_rules = property(lambda settings: replace(rules(settings), disorder_ms=int(disorder_ms)))
+    Settings.window_rules = property(
+        lambda settings: replace(rules(settings), disorder_ms=int(disorder_ms))
+    )
     if stop == UNDERPAID:
         ShapeQuestion.ask = underpaid(ShapeQuestion.ask)
     elif stop:
@@ -159,7 +174,13 @@ def main(config, seed, instance, stop="", disorder_ms="60000", wrong_s="0", rese
     try:
         settings, entropy = load(Path(config), (), {}), SeededEntropy(seed)
         run_worker(
-            Deployment(settings, entropy, "udp-stream test", instance=instance, resets_clock=resets == "--reset-clock")
+            Deployment(
+                settings,
+                entropy,
+                "udp-stream test",
+                instance=instance,
+                resets_clock=resets == "--reset-clock",
+            )
         )
     except UdpStreamError as error:
         print(error, file=sys.stderr)

@@ -1,4 +1,5 @@
-"""What a year brings to workers on a real Kafka and Redis: raised partitions, lost pings, Redis away, old pings."""
+"""What a year brings to workers on a real Kafka and Redis: raised partitions, lost pings, Redis
+away, old pings."""
 
 import json
 import signal
@@ -42,7 +43,9 @@ def late_in_status(city):
     return json.loads(done.stdout)["late"]
 
 
-def test_raised_partitions_are_said_by_who_runs_refused_by_who_starts_and_have_a_way_out(city, redis_server):
+def test_raised_partitions_are_said_by_who_runs_refused_by_who_starts_and_have_a_way_out(
+    city, redis_server
+):
     here = city(fleet_log(clean=True), ledger=redis_server.url)
     pings, parts, group = here.topics.pings.name, here.topics.parts.name, here.settings.kafka.group
     here.feed()
@@ -52,16 +55,31 @@ def test_raised_partitions_are_said_by_who_runs_refused_by_who_starts_and_have_a
         with admin(here.settings.kafka) as client:
             client.create_partitions({pings: 6})
         until(
-            lambda: [level for level, text in said(here) if f"{pings}: 6 partitions, expected 4" in text] == ["error"]
+            lambda: (
+                [
+                    level
+                    for level, text in said(here)
+                    if f"{pings}: 6 partitions, expected 4" in text
+                ]
+                == ["error"]
+            )
         )
         refused = started(here, instance="two")
         assert ended(refused) == ConfigError.exit_status and one.poll() is None
         assert "way out" in (here.folder / "two.err").read_text()
         # Neither with the number raised in the configuration.
-        assert ended(started(here, "--set", "kafka.partitions=6", instance="three")) == ConfigError.exit_status
+        assert (
+            ended(started(here, "--set", "kafka.partitions=6", instance="three"))
+            == ConfigError.exit_status
+        )
     (port,) = free_ports(1)
     held = started(here, "--hold", "--metrics", f"127.0.0.1:{port}", instance="four")
-    until(lambda: (here.folder / "four.err").exists() and "Held until it is" in (here.folder / "four.err").read_text())
+    until(
+        lambda: (
+            (here.folder / "four.err").exists()
+            and "Held until it is" in (here.folder / "four.err").read_text()
+        )
+    )
     assert health(port, "/healthz") == (200, "ok\n") and health(port, "/readyz")[0] == 503
     held.send_signal(signal.SIGTERM)
     assert ended(held) == ConfigError.exit_status
@@ -90,7 +108,9 @@ def test_workers_go_on_with_partitions_that_were_raised_and_lose_nothing(topic, 
     here.feed()
     with agree(here) as (stack, expected):
         # The first to come leads the group: it alone looks for new partitions, here each second.
-        here.config.write_text(config.replace("transactions", "client.metadata_max_age_ms = 1000\ntransactions"))
+        here.config.write_text(
+            config.replace("transactions", "client.metadata_max_age_ms = 1000\ntransactions")
+        )
         one = stack.enter_context(worker(here, "one"))
         until(lambda: members_of(here).keys() == {"one"})
         here.config.write_text(config)
@@ -98,14 +118,25 @@ def test_workers_go_on_with_partitions_that_were_raised_and_lose_nothing(topic, 
         until(lambda: members_of(here).keys() == {"one", "two"})
         with admin(here.settings.kafka) as client:
             client.create_partitions({name: before + 1})
-        until(lambda: before in {at for m in members_of(here).values() for of, at in m.partitions if of in name})
+        until(
+            lambda: (
+                before
+                in {at for m in members_of(here).values() for of, at in m.partitions if of in name}
+            )
+        )
         here.wait_for(expected, one, two)
         # New partitions of pings have ticks: without they would hold up all slots from now on.
-        until(lambda: all(one.end and not one.behind for one in partitions_of(here) if topic == "pings"))
+        until(
+            lambda: all(
+                one.end and not one.behind for one in partitions_of(here) if topic == "pings"
+            )
+        )
         assert one.poll() is None and two.poll() is None
 
 
-def test_pings_that_were_deleted_before_they_were_read_have_a_status_of_their_own(city, redis_server):
+def test_pings_that_were_deleted_before_they_were_read_have_a_status_of_their_own(
+    city, redis_server
+):
     here = city(fleet_log(clean=True), ledger=redis_server.url)
     here.feed()
     with worker(here, "one") as one:
@@ -113,12 +144,16 @@ def test_pings_that_were_deleted_before_they_were_read_have_a_status_of_their_ow
         here.wait_for(expected, one)
     here.feed(here.messages[-50:])
     with admin(here.settings.kafka) as client:
-        client.delete_records({TopicPartition(here.topics.pings.name, number): -1 for number in range(4)})
+        client.delete_records(
+            {TopicPartition(here.topics.pings.name, number): -1 for number in range(4)}
+        )
     assert ended(started(here)) == DataLoss.exit_status
 
 
 @pytest.mark.parametrize("dies", [True, False], ids=["killed", "full"])
-def test_a_redis_that_is_away_or_full_is_waited_for_and_old_pings_are_said(dies, city, redis_server):
+def test_a_redis_that_is_away_or_full_is_waited_for_and_old_pings_are_said(
+    dies, city, redis_server
+):
     gone = "the ledger does not answer" if dies else "maxmemory"
     here = city(fleet_log(clean=True), ledger=redis_server.url)
     here.feed()

@@ -1,4 +1,5 @@
-"""A worker under "add-remove" on a real broker: slots close by the wall, with and without pings, whoever dies."""
+"""A worker under "add-remove" on a real broker: slots close by the wall, with and without pings,
+whoever dies."""
 
 import signal
 import threading
@@ -34,7 +35,12 @@ def pings(second):
         lat, lon = h3.cell_to_latlng(CELLS[(number + second // 20) % 10])
         where = {"type": "Point", "coordinates": [lon, lat]}
         yield msgspec.json.encode(
-            {"license_plate": f"bus {number}", "observationDateTime": now, "location": where, "speed": 20 + number}
+            {
+                "license_plate": f"bus {number}",
+                "observationDateTime": now,
+                "location": where,
+                "speed": 20 + number,
+            }
         )
 
 
@@ -47,7 +53,9 @@ def test_a_worker_is_refused_on_a_day_of_counts_that_charged_nobody(city, tmp_pa
     here.config.write_text(HEAD.format(domain=tmp_path / "cells") + text[text.index("[ledger]") :])
     hour_ms = round(time.time()) // 3600 * 3_600_000
     with here.ledger() as (ledger, _):
-        release_slot(*slot(start=hour_ms), a_context("release.min_plates=1000"), ledger, lambda _: None)
+        release_slot(
+            *slot(start=hour_ms), a_context("release.min_plates=1000"), ledger, lambda _: None
+        )
         before = [entry.release_id for entry in ledger.entries()]
     with worker(here, "one") as one:
         assert one.wait(200) == 5
@@ -65,7 +73,9 @@ def test_a_worker_is_refused_on_a_day_of_counts_that_charged_nobody(city, tmp_pa
         pytest.param("with offsets", marks=pytest.mark.soak),
     ],
 )
-def test_a_slot_whose_worker_dies_is_released_once_and_the_next_one_without_a_ping(city, tmp_path, point):
+def test_a_slot_whose_worker_dies_is_released_once_and_the_next_one_without_a_ping(
+    city, tmp_path, point
+):
     here, ended = city([], shards=1, partitions=2), threading.Event()
     (tmp_path / "cells").write_text("\n".join(CELLS))
     text = here.config.read_text()
@@ -97,6 +107,8 @@ def test_a_slot_whose_worker_dies_is_released_once_and_the_next_one_without_a_pi
     with here.ledger() as (ledger, _):
         assert ledger.verify() == [] and list(ledger.unpublished()) == []
         charged = {
-            e.release_id: int((e.charged > 0).sum()) for e in ledger.entries() if kind_of(e.release_id) == NOISED_SUMS
+            e.release_id: int((e.charged > 0).sum())
+            for e in ledger.entries()
+            if kind_of(e.release_id) == NOISED_SUMS
         }
     assert len(charged) == len(slots) and charged[min(charged)] == 20 and charged[max(charged)] == 0

@@ -1,4 +1,5 @@
-"""A queue on a real broker of AMQP 0-9-1, and a connection that is cut: nothing lost, nothing twice."""
+"""A queue on a real broker of AMQP 0-9-1, and a connection that is cut: nothing lost, nothing
+twice."""
 
 import json
 import random
@@ -61,7 +62,12 @@ def queue(amqp_broker, request):
 def ping(number, plate=None):
     time_ = f"2024-01-08T10:{number // 60 % 60:02}:{number % 60:02}+05:30"
     place = {"type": "Point", "coordinates": [72.5, 21.25]}
-    fields = {"license_plate": plate or f"BUS{number}", "observationDateTime": time_, "location": place, "speed": 47.25}
+    fields = {
+        "license_plate": plate or f"BUS{number}",
+        "observationDateTime": time_,
+        "location": place,
+        "speed": 47.25,
+    }
     return json.dumps(fields | {"vehicle_label": "P61"}).encode()
 
 
@@ -73,8 +79,13 @@ def password(tmp_path):
 
 
 def source(where, password, said=None, port=None, scheme="amqp", prefetch=10, ca_file=""):
-    live = LiveSection(queue=where.name, username=USER, password_file=password, timeout="5s", ca_file=ca_file)
-    name, log_message = f"{scheme}://127.0.0.1:{port or where.port}/", ([] if said is None else said).append
+    live = LiveSection(
+        queue=where.name, username=USER, password_file=password, timeout="5s", ca_file=ca_file
+    )
+    name, log_message = (
+        f"{scheme}://127.0.0.1:{port or where.port}/",
+        ([] if said is None else said).append,
+    )
     return QueueSource(name, Settings(live=live), log_message, prefetch=prefetch)
 
 
@@ -97,14 +108,25 @@ def reading(live):
 
 
 def test_messages_come_in_order_as_single_pings_and_never_more_than_the_prefetch(queue, password):
-    queue.publish(b"[" + ping(0) + b", " + ping(1) + b"]", ping(2), json.dumps(ping(3).decode()).encode(), b"?", b"[]")
+    queue.publish(
+        b"[" + ping(0) + b", " + ping(1) + b"]",
+        ping(2),
+        json.dumps(ping(3).decode()).encode(),
+        b"?",
+        b"[]",
+    )
     queue.publish(*(ping(number) for number in range(4, 40)))
     with reading(source(queue, password)) as handover:
         first = taken(handover, 10)
         time.sleep(0.3)
         assert handover.take(0) == [] and queue.waiting() == 41
         assert plates(first[:4]) == ["BUS0", "BUS1", "BUS2", "BUS3"] and first[4] == b"?"
-        assert sorted(json.loads(first[0])) == ["license_plate", "location", "observationDateTime", "speed"]
+        assert sorted(json.loads(first[0])) == [
+            "license_plate",
+            "location",
+            "observationDateTime",
+            "speed",
+        ]
         handover.kept()
         rest = []
         while len(rest) < 31:
@@ -238,7 +260,9 @@ def test_a_queue_through_run_gives_the_hats_and_counts_of_the_plain_form(amqp_br
     pings, flags = recorded(fleet_log(buses=20, hours=0.5, clean=True)), ("--set", "hat.slot=15m")
     for name in ("file", "queue"):
         (tmp_path / name).mkdir()
-    plain = way_in.recording(tmp_path / "file", "plain.ndjson", FORMS["plain.ndjson"](pings), *flags)
+    plain = way_in.recording(
+        tmp_path / "file", "plain.ndjson", FORMS["plain.ndjson"](pings), *flags
+    )
     found = way_in.queued(tmp_path / "queue", pings, amqp_broker.port, *flags)
     assert found == plain and len(plain) > 20
 
@@ -246,8 +270,12 @@ def test_a_queue_through_run_gives_the_hats_and_counts_of_the_plain_form(amqp_br
 __all__ = ["password", "queue"]
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
-def test_of_mutated_messages_each_ping_is_handed_on_or_refused_for_its_reason(count, queue, password):
+@pytest.mark.parametrize(
+    "count", [1_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+)
+def test_of_mutated_messages_each_ping_is_handed_on_or_refused_for_its_reason(
+    count, queue, password
+):
     messages = [piece for piece in pieces(random.Random(4711), range(count)) if piece]
     expected = facts(messages)
     queue.publish(*messages, b"LAST")

@@ -1,4 +1,5 @@
-"""What a worker says while a real broker is away, and that nothing is lost: the broker is killed, and started again."""
+"""What a worker says while a real broker is away, and that nothing is lost: the broker is killed,
+and started again."""
 
 import asyncio
 import signal
@@ -61,12 +62,16 @@ def test_what_was_committed_is_known_or_waited_for_while_a_broker_starts(kafka_s
             started = asyncio.get_running_loop().run_in_executor(None, kafka_server.restart)
             answers = 0
             while not started.done() or answers < 100:
-                assert await offsets.committed([TP(*here)]) == {TP(*here): CommittedOffset(1, "last")}
+                assert await offsets.committed([TP(*here)]) == {
+                    TP(*here): CommittedOffset(1, "last")
+                }
                 answers += started.done()
 
     async def run():
         servers = kafka_server.bootstrap
-        async with AIOKafkaConsumer(bootstrap_servers=servers, group_id="g", enable_auto_commit=False) as consumer:
+        async with AIOKafkaConsumer(
+            bootstrap_servers=servers, group_id="g", enable_auto_commit=False
+        ) as consumer:
             consumer.assign([here])
             for _ in range(1000):  # to be read again at each start, which takes a moment
                 await consumer.commit({here: OffsetAndMetadata(0, "n" * 4000)})
@@ -80,7 +85,10 @@ def test_what_was_committed_is_known_or_waited_for_while_a_broker_starts(kafka_s
 def test_a_feed_says_that_the_broker_went_and_that_it_is_back(tmp_path, kafka_server):
     here = found_city(tmp_path, kafka_server.bootstrap, [])
     process = forked_to_log(
-        "tests.forked", ["feed", "--config", here.config, "--fleet", "20"], tmp_path / "log", tmp_path
+        "tests.forked",
+        ["feed", "--config", here.config, "--fleet", "20"],
+        tmp_path / "log",
+        tmp_path,
     )
     said = lambda text: (tmp_path / "log").read_text().count(text)  # noqa: E731
     try:
@@ -97,7 +105,10 @@ def test_a_feed_says_that_the_broker_went_and_that_it_is_back(tmp_path, kafka_se
 
 @pytest.mark.long
 def test_a_worker_is_ready_while_the_broker_answers(tmp_path, kafka_server):
-    here, (port,) = found_city(tmp_path, kafka_server.bootstrap, fleet_log(clean=True)), free_ports(1)
+    here, (port,) = (
+        found_city(tmp_path, kafka_server.bootstrap, fleet_log(clean=True)),
+        free_ports(1),
+    )
     words = ["worker", "--config", here.config, "--metrics", f"127.0.0.1:{port}"]
     process = forked_to_log("tests.forked", words, tmp_path / "log", tmp_path)
     try:

@@ -1,4 +1,5 @@
-"""Chaos over real services, and faults that its checks must find. `make chaos` does the same at length."""
+"""Chaos over real services, and faults that its checks must find. `make chaos` does the same at
+length."""
 
 import asyncio
 import random
@@ -67,7 +68,16 @@ def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, se
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     day = synthetic_day(seed, buses, hours=hours)
-    done = play(on, tmp_path, day, profile, seed=seed, seconds=seconds, database=next(DATABASES), kills=kills)
+    done = play(
+        on,
+        tmp_path,
+        day,
+        profile,
+        seed=seed,
+        seconds=seconds,
+        database=next(DATABASES),
+        kills=kills,
+    )
     print(done.told())
     assert done.violations == []
     assert done.kills >= kills and done.before_quiet > done.hats / 4  # else it proves little
@@ -80,17 +90,25 @@ def scene(on, tmp_path):
     with ExitStack() as stack:
 
         def make(fault, places=2, profile=ONE_SHARD, log=None):
-            kept = on.store if not profile.replicas else stack.enter_context(store(on.proxy, profile.replicas))
+            kept = (
+                on.store
+                if not profile.replicas
+                else stack.enter_context(store(on.proxy, profile.replicas))
+            )
             city = build(replace(on, store=kept), tmp_path, log or fleet_log(clean=True), profile, places=places,
                          session_s=3, fault=fault, database=next(DATABASES))  # fmt: skip
-            workers, strangers = stack.enter_context(city.workers()), stack.enter_context(Strangers(city, fault))
+            workers, strangers = (
+                stack.enter_context(city.workers()),
+                stack.enter_context(Strangers(city, fault)),
+            )
             return city, workers, Adversary(city, workers, strangers, random.Random(0), places)
 
         yield make
 
 
 def seen_in_the_end(city, workers, expected, strangers=()):
-    """The violations, once all is done, or nothing more happens: a sound worker gets the time of a busy machine."""
+    """The violations, once all is done, or nothing more happens: a sound worker gets the time of a
+    busy machine."""
     settled_s = SECONDS_MAX if city.fault in SOUND else SETTLED_S
     done, since = city.done(), time.monotonic()
     while not expected.keys() <= done and time.monotonic() < since + settled_s:
@@ -161,7 +179,9 @@ def test_a_worker_that_dies_of_its_charge_charges_once(scene):
     assert any(one.startswith("ledger") for one in found), found
 
 
-@pytest.mark.parametrize("fault", [NONE_PLANTED, planted("commits_what_is_read"), planted("acks_of_faust")])
+@pytest.mark.parametrize(
+    "fault", [NONE_PLANTED, planted("commits_what_is_read"), planted("acks_of_faust")]
+)
 def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
     city, workers, _ = scene(fault, places=1)
     (place,), half = city.places, len(city.messages) // 2
@@ -178,10 +198,14 @@ def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param("slow_parts", marks=pytest.mark.long), pytest.param("keeps_what_waits", marks=pytest.mark.soak)],
+    [
+        pytest.param("slow_parts", marks=pytest.mark.long),
+        pytest.param("keeps_what_waits", marks=pytest.mark.soak),
+    ],
 )
 def test_a_rebalance_while_batches_wait_loses_nothing(scene, fault):
-    """A guest comes and goes while each batch that closes a slot is slow. Busy machines find it too seldom: a soak."""
+    """A guest comes and goes while each batch that closes a slot is slow. Busy machines find it too
+    seldom: a soak."""
     city, workers, _ = scene(fault, profile=AMPLE, log=synthetic_day(0, 25, hours=3))
     host, guest = city.places
     workers.want(host, True)

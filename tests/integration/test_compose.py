@@ -42,8 +42,18 @@ class Deployment:
         }
 
     def run(self, *words, seconds):
-        command = ["docker", "compose", "--project-name", self.name, "--project-directory", ROOT, *words]
-        return subprocess.run(command, env=self.environment, capture_output=True, timeout=seconds, check=False)
+        command = [
+            "docker",
+            "compose",
+            "--project-name",
+            self.name,
+            "--project-directory",
+            ROOT,
+            *words,
+        ]
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, timeout=seconds, check=False
+        )
 
     def compose(self, *words, seconds=60):
         done = self.run(*words, seconds=seconds)
@@ -52,7 +62,10 @@ class Deployment:
 
     def logs(self):
         services = ("worker", "dashboard", "feed", "topics", "redis", "kafka")
-        told = [self.run("logs", "--timestamps", "--tail", "40", one, seconds=60).stdout for one in services]
+        told = [
+            self.run("logs", "--timestamps", "--tail", "40", one, seconds=60).stdout
+            for one in services
+        ]
         return "\n".join(text.decode(errors="replace")[-6000:] for text in told)
 
     def program(self, *words):
@@ -66,7 +79,10 @@ class Deployment:
         deadline = time.monotonic() + RELEASE_SECONDS
         while True:
             found = self.releases()
-            if len({one["hat"]["slot_start"] for one in found if one["status"] == "released"}) >= slots:
+            if (
+                len({one["hat"]["slot_start"] for one in found if one["status"] == "released"})
+                >= slots
+            ):
                 return found
             assert time.monotonic() < deadline, f"{len(found)} records; {self.logs()}"
             time.sleep(1)
@@ -86,14 +102,21 @@ def deployment(folder):
 def test_up_waits_until_all_serve_and_workers_share_one_ledger_and_one_key(tmp_path):
     with deployment(tmp_path) as deployed:
         deployed.compose("up", "--wait", "--scale", "worker=2", seconds=UP_SECONDS)
-        states = [json.loads(line) for line in deployed.compose("ps", "--format", "json").splitlines()]
+        states = [
+            json.loads(line) for line in deployed.compose("ps", "--format", "json").splitlines()
+        ]
         assert sorted(state["Service"] for state in states) == [
             "dashboard", "feed", "kafka", "redis", "worker", "worker",
         ]  # fmt: skip
         assert {state["Health"] for state in states} == {"healthy"}
-        assert deployed.program("stat", "--format", "%a %U", "/var/lib/udp-stream/plates.key") == b"600 udp-stream\n"
+        assert (
+            deployed.program("stat", "--format", "%a %U", "/var/lib/udp-stream/plates.key")
+            == b"600 udp-stream\n"
+        )
         found = deployed.wait_for_releases(2)
-        shown = json.load(urlopen(f"http://127.0.0.1:{deployed.dashboard_port}/v1/slots", timeout=10))["slots"]
+        shown = json.load(
+            urlopen(f"http://127.0.0.1:{deployed.dashboard_port}/v1/slots", timeout=10)
+        )["slots"]
         assert {one["hat"]["slot_start"] for one in found} <= {slot["slot_start"] for slot in shown}
         assert len({one["release_id"] for one in found}) == len({json.dumps(one) for one in found})
         assert all(one["mean"]["epsilon"] == 0.5 for one in found if one["status"] == "released")

@@ -1,4 +1,5 @@
-"""The dashboard beside a worker on Kafka: what is committed is shown as it comes, and after a restart."""
+"""The dashboard beside a worker on Kafka: what is committed is shown as it comes, and after a
+restart."""
 
 import json
 import threading

@@ -27,7 +27,17 @@ password_file = "{password}"
 
 @pytest.mark.long
 def test_the_demo_on_kafka_shows_what_subscribers_get(tmp_path):
-    command = [sys.executable, "-m", "udp_stream", "demo", "--kafka", "--slots", "2", "--buses", "60"]
+    command = [
+        sys.executable,
+        "-m",
+        "udp_stream",
+        "demo",
+        "--kafka",
+        "--slots",
+        "2",
+        "--buses",
+        "60",
+    ]
     out, config = tmp_path / "releases.ndjson", tmp_path / "city.toml"
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "password").chmod(0o600)
@@ -43,4 +53,8 @@ def test_the_demo_on_kafka_shows_what_subscribers_get(tmp_path):
     assert len({record["release_id"] for record in records}) == len(records) > 10
     assert any(record["status"] == "released" for record in records)
     assert "km/h" in done.stdout and "refused: time_in_future" in done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"city.toml", "password", "releases.ndjson"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "city.toml",
+        "password",
+        "releases.ndjson",
+    }

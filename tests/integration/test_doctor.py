@@ -1,4 +1,5 @@
-"""`doctor` on a deployment that is well, and on each way in which it is not; it leaves nothing behind."""
+"""`doctor` on a deployment that is well, and on each way in which it is not; it leaves nothing
+behind."""
 
 from uuid import uuid4
 
@@ -49,7 +50,11 @@ def test_all_is_well_before_the_ledger_is_made_and_after(deployment):
     assert status == 0 and "bound to the key" in said, said
     (deployment.parent / "city.ledger").rename(deployment.parent / "kept")
     status, said = doctor(deployment, "--set", f"ledger.url={url}")
-    assert status == 5 and "is not mounted" in said and not (deployment.parent / "city.ledger").exists()
+    assert (
+        status == 5
+        and "is not mounted" in said
+        and not (deployment.parent / "city.ledger").exists()
+    )
     (deployment.parent / "kept").rename(deployment.parent / "city.ledger")
     (deployment.parent / "plates.key").unlink()
     status, said = doctor(deployment, "--set", f"ledger.url={url}")
@@ -70,7 +75,9 @@ def test_all_is_well_before_the_ledger_is_made_and_after(deployment):
 def test_what_is_wrong_is_said_and_the_other_checks_still_run(deployment, flag, status, sentence):
     got, said = doctor(deployment, "--set", flag)
     assert got == status and sentence in said, said
-    assert said.count("\nFAIL") + said.count("\nok ") >= (2 if "bootstrap" in flag else 3)  # of no broker one line
+    assert said.count("\nFAIL") + said.count("\nok ") >= (
+        2 if "bootstrap" in flag else 3
+    )  # of no broker one line
 
 
 def test_latest_messages_that_are_refused_fail(deployment):
@@ -82,7 +89,9 @@ def test_latest_messages_that_are_refused_fail(deployment):
     with Feed(settings.kafka, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
         feed.send([b"\0\0\0\0\x07" + b"no JSON"] * 160)
     got, said = doctor(deployment, *flag)
-    assert got == 2 and "FAIL  pings of the topic: 160 of 160 pings of its latest refused" in said, said
+    assert (
+        got == 2 and "FAIL  pings of the topic: 160 of 160 pings of its latest refused" in said
+    ), said
     assert "not_json" in said
 
 
@@ -93,7 +102,9 @@ def test_plates_that_come_by_several_partitions_fail_where_speeds_are_derived(de
     settings = load(deployment, (), {})
     log = fleet_log(clean=True)[6000:6100]
     with Feed(settings.kafka, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
-        feed.send([b"[" + b",".join(log[at : at + 10]) + b"]" for at in range(0, 100, 10)])  # dealt out in turn
+        feed.send(
+            [b"[" + b",".join(log[at : at + 10]) + b"]" for at in range(0, 100, 10)]
+        )  # dealt out in turn
     got, said = doctor(deployment, *moving)
     assert got == 3 and "come by several partitions" in said, said
     assert doctor(deployment)[0] == 0, "speeds of the feed are what they are wherever they come"

@@ -18,7 +18,9 @@ EXAMPLES = ROOT / "examples"
 
 
 def schema(name):
-    return jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / f"{name}.schema.json").read_text("utf-8")))
+    return jsonschema.Draft202012Validator(
+        json.loads((ROOT / "docs" / f"{name}.schema.json").read_text("utf-8"))
+    )
 
 
 def python(_folder, name):
@@ -46,12 +48,22 @@ def test_pings_go_in_and_releases_come_out(city, tmp_path, language):
     here = city(messages)
     bootstrap, topics = here.settings.kafka.bootstrap, here.topics
     send = [*language(tmp_path, "producer"), bootstrap, topics.pings.name]
-    sent = subprocess.run(send, input=b"\n".join(messages) + b"\n", capture_output=True, timeout=100)
-    assert (sent.returncode, sent.stderr.splitlines()[-1]) == (0, b"%d pings sent" % len(messages)), sent.stderr
+    sent = subprocess.run(
+        send, input=b"\n".join(messages) + b"\n", capture_output=True, timeout=100
+    )
+    assert (sent.returncode, sent.stderr.splitlines()[-1]) == (
+        0,
+        b"%d pings sent" % len(messages),
+    ), sent.stderr
     records = here.read(topics.pings)
     of_plate = {(json.loads(record.value)["license_plate"], record.partition) for record in records}
     assert len(records) == len(messages) and {record.key for record in records} == {None}
-    assert len(of_plate) == len({plate for plate, _ in of_plate}) > len({partition for _, partition in of_plate}) > 1
+    assert (
+        len(of_plate)
+        == len({plate for plate, _ in of_plate})
+        > len({partition for _, partition in of_plate})
+        > 1
+    )
 
     here.set_idle("1s")
     with worker(here) as running:
@@ -68,7 +80,10 @@ def test_pings_go_in_and_releases_come_out(city, tmp_path, language):
     for name, status, *mean in lines:
         ours = everything[name]
         assert status == ours["status"]
-        expected_mean = ours["mean"] and [ours["mean"]["value_kmh"], *ours["mean"]["interval95_kmh"]]
+        expected_mean = ours["mean"] and [
+            ours["mean"]["value_kmh"],
+            *ours["mean"]["interval95_kmh"],
+        ]
         assert [float(one) for one in mean] == (expected_mean or [])
 
 

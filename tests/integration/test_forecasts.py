@@ -1,4 +1,5 @@
-"""Means around forecasts on a real broker: plans follow from releases, and every worker comes to the same ones."""
+"""Means around forecasts on a real broker: plans follow from releases, and every worker comes to
+the same ones."""
 
 import random
 import signal
@@ -12,7 +13,13 @@ from tests.runtime.harness import fleet_log
 from udp_stream.release import record as release
 from udp_stream.release.record import CITY, kind_of
 
-FORECASTS = {"mean": "forecast-clip", "epsilon": "1.0", "cdf": "0", "budget": "9.0", "partitions": 8}
+FORECASTS = {
+    "mean": "forecast-clip",
+    "epsilon": "1.0",
+    "cdf": "0",
+    "budget": "9.0",
+    "partitions": 8,
+}
 
 
 IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
@@ -20,7 +27,11 @@ IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
 
 @pytest.mark.parametrize(
     ("shards", "workers", "settings"),
-    [(3, 2, {}), pytest.param(4, 4, {}, marks=pytest.mark.long), pytest.param(2, 2, IN_RHO, marks=pytest.mark.long)],
+    [
+        (3, 2, {}),
+        pytest.param(4, 4, {}, marks=pytest.mark.long),
+        pytest.param(2, 2, IN_RHO, marks=pytest.mark.long),
+    ],
 )
 def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, settings):
     here = city(fleet_log(clean=True), shards=shards, **FORECASTS | settings)
@@ -58,28 +69,45 @@ def require_forecasts(payloads):
 
 @pytest.fixture
 def asking(city):
-    here = city(fleet_log(buses=200, hours=0.5, clean=True), shards=2, **FORECASTS | IN_RHO | {"budget": "40.0"})
+    here = city(
+        fleet_log(buses=200, hours=0.5, clean=True),
+        shards=2,
+        **FORECASTS | IN_RHO | {"budget": "40.0"},
+    )
     text = here.config.read_text()
-    for old, new in {'cdf = "tree"\ncdf_epsilon = 0\n': 'cdf = "auto"\n', "resolution = 7": "resolution = 8"}.items():
+    for old, new in {
+        'cdf = "tree"\ncdf_epsilon = 0\n': 'cdf = "auto"\n',
+        "resolution = 7": "resolution = 8",
+    }.items():
         text = text.replace(old, new)
     here.config.write_text(text)
     here.feed()
     return here
 
 
-@pytest.mark.parametrize("point", ["city charged", pytest.param("city recorded", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "point", ["city charged", pytest.param("city recorded", marks=pytest.mark.long)]
+)
 def test_killed_once_the_city_has_paid_it_plans_what_an_undisturbed_run_plans(asking, point):
     with agree(asking) as (stack, expected):
-        prices = {one.mean.epsilon for one in map(release.decode, expected.values()) if one.mean is not None}
+        prices = {
+            one.mean.epsilon
+            for one in map(release.decode, expected.values())
+            if one.mean is not None
+        }
         assert len(prices) > 1, "some HATs are offered at a part of the price"
         with worker(asking, stop=f"SIGKILL@{point}@1") as process:
             assert process.wait(60) == -signal.SIGKILL
         with asking.ledger() as (ledger, _):
-            assert {kind_of(entry.release_id) for entry in ledger.entries() if entry.payload} <= {CITY}
+            assert {kind_of(entry.release_id) for entry in ledger.entries() if entry.payload} <= {
+                CITY
+            }
         asking.wait_for(expected, stack.enter_context(worker(asking)))
 
 
-def test_a_worker_that_charges_too_little_for_the_city_s_answer_ends_with_status_5_and_draws_nothing(asking):
+def test_a_worker_that_charges_too_little_for_the_city_s_answer_ends_with_status_5_and_draws_nothing(
+    asking,
+):
     with worker(asking, stop=UNDERPAID) as process:
         assert process.wait(60) == 5
     assert asking.releases() == {}

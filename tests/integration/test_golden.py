@@ -35,7 +35,10 @@ def test_answers_on_a_redis_ledger(redis_server, tmp_path, name):
 
 @pytest.mark.parametrize(
     ("name", "accounting", "shards"),
-    long_rows([(IN_RHO, "approximate", 3)], [(ON_KAFKA, "pure", 1), (ON_KAFKA, "pure", 3), (IN_RHO, "approximate", 3)]),
+    long_rows(
+        [(IN_RHO, "approximate", 3)],
+        [(ON_KAFKA, "pure", 1), (ON_KAFKA, "pure", 3), (IN_RHO, "approximate", 3)],
+    ),
 )
 def test_on_kafka(city, name, accounting, shards):
     here = city(fleet_log(clean=True), shards=shards, accounting=accounting)
@@ -44,7 +47,9 @@ def test_on_kafka(city, name, accounting, shards):
     expected = sum(known()[name]["statuses"].values())
     with worker(here, seed=SEED) as process:
         here.wait_for_number(here.topics.release, expected, process)
-    records = sorted(here.releases().values(), key=lambda one: (decode(one).hat.slot_start, decode(one).hat.cell))
+    records = sorted(
+        here.releases().values(), key=lambda one: (decode(one).hat.slot_start, decode(one).hat.cell)
+    )
     with here.ledger() as (ledger, _):
         assert told(Run(records, remembered(ledger))) == known()[name]
 
@@ -56,7 +61,9 @@ def test_answers_on_kafka(city, shards):
     here.feed()
     expected = known(QUERIES)[ON_KAFKA]
     with worker(here, seed=SEED) as process:
-        here.wait_for_number(here.topics.release, sum(known()[ON_KAFKA]["statuses"].values()), process)
+        here.wait_for_number(
+            here.topics.release, sum(known()[ON_KAFKA]["statuses"].values()), process
+        )
         here.wait_for_number(here.topics.queries, sum(expected["results"].values()), process)
     with here.ledger() as (ledger, _):
         assert told_results(Run(list(here.answers().values()), remembered(ledger))) == expected

@@ -1,5 +1,5 @@
-"""`worker --hold` stays until it is stopped, whatever the cause and the moment: a supervisor that restarts whatever
-ends would start it again and again."""
+"""`worker --hold` stays until it is stopped, whatever the cause and the moment: a supervisor that
+restarts whatever ends would start it again and again."""
 
 import asyncio
 import signal
@@ -20,7 +20,15 @@ DRAIN_S = 1.0
 
 
 def held(folder, config, port, hangs="", *words):
-    flags = ["--hold", "--config", config, "--metrics", f"127.0.0.1:{port}", "--alive", folder / "alive"]
+    flags = [
+        "--hold",
+        "--config",
+        config,
+        "--metrics",
+        f"127.0.0.1:{port}",
+        "--alive",
+        folder / "alive",
+    ]
     given = [DRAIN_S, hangs, "worker", *flags, *words]
     return forked_to_log("tests.integration.held_worker", given, folder / "log", folder)
 

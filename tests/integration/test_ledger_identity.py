@@ -1,4 +1,5 @@
-"""A deployment has one ledger and one key, on the real broker: who comes with another one is refused with status 5."""
+"""A deployment has one ledger and one key, on the real broker: who comes with another one is
+refused with status 5."""
 
 import re
 import shutil
@@ -32,7 +33,9 @@ def starting(city, name, *flags, really=False):
     arguments = [str(one) for one in ("worker", "--config", city.config, *flags)]
     if really:
         with said.open("wb") as err:
-            process = subprocess.Popen([sys.executable, "-m", "udp_stream", *arguments], stderr=err, cwd=folder)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "udp_stream", *arguments], stderr=err, cwd=folder
+            )
     else:
         process = forked_to_log("tests.forked", arguments, said, folder)
     process.said = said
@@ -91,7 +94,9 @@ def test_a_worker_takes_no_ledger_that_nobody_has_named(city):
 
 def test_of_two_ledgers_that_start_at_the_same_moment_one_is_taken_for_ever(city):
     made = city(fleet_log(clean=True)[:2000])
-    flags = {name: ledger_flags(made.folder, f"{name}.ledger", f"{name}.key") for name in ("one", "two")}
+    flags = {
+        name: ledger_flags(made.folder, f"{name}.ledger", f"{name}.key") for name in ("one", "two")
+    }
     with starting(made, "one", *flags["one"]) as one, starting(made, "two", *flags["two"]) as two:
         deadline = time.monotonic() + PATIENCE_S
         while one.poll() is None and two.poll() is None:
@@ -99,7 +104,9 @@ def test_of_two_ledgers_that_start_at_the_same_moment_one_is_taken_for_ever(city
             time.sleep(0.05)
         refused, other, name = (one, two, "two") if one.poll() is not None else (two, one, "one")
         status, said = ends(refused)
-        assert status == 5 and "works on the ledger" in said and "two ledgers are two budgets" in said
+        assert (
+            status == 5 and "works on the ledger" in said and "two ledgers are two budgets" in said
+        )
         serves(other)
     with starting(made, "later", *flags["one" if name == "two" else "two"]) as later:
         assert ends(later)[0] == 5
@@ -116,11 +123,20 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
     with made.ledger() as (ledger, _):
         binding = LedgerIdentity.of(ledger.meta())
         entries = len(list(ledger.entries()))
-    assert all(dict(one.headers)[HEADER] == binding.header[1] for one in made.read(made.topics.parts))
+    assert all(
+        dict(one.headers)[HEADER] == binding.header[1] for one in made.read(made.topics.parts)
+    )
     other = ledger_flags(made.folder, "other", "other.key")
-    assert doctor(made)[0] == 0 and f"its workers work on this ledger, {binding.ledger_id}" in doctor(made)[1]
+    assert (
+        doctor(made)[0] == 0
+        and f"its workers work on this ledger, {binding.ledger_id}" in doctor(made)[1]
+    )
     status, said = doctor(made, *other)
-    assert status == 5 and f"work on the ledger {binding.ledger_id}, and this configuration has one that is not" in said
+    assert (
+        status == 5
+        and f"work on the ledger {binding.ledger_id}, and this configuration has one that is not"
+        in said
+    )
     for _ in range(2):  # once with the claim, and once without
         with starting(made, "other-ledger", *other) as process:
             status, said = ends(process)
@@ -143,12 +159,18 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
 def test_a_machine_that_is_new_to_a_deployment_takes_its_ledger_and_no_other(city, redis_server):
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
     with made.ledger() as (ledger, _):
-        ledger.admit("2024-01-01", 10, [b"plate"], [Admission("hat", np.array([0]), np.array([1]), 1, b"")])
+        ledger.admit(
+            "2024-01-01", 10, [b"plate"], [Admission("hat", np.array([0]), np.array([1]), 1, b"")]
+        )
     shutil.copy(made.folder / "plates.key", made.folder / "late.key")
     late = ("--set", f"ledger.key_file={made.folder}/late.key")
     with starting(made, "too-early", *late) as process:
         status, said = ends(process)
-    assert status == 5 and "ledger accept-older" in said and not (made.folder / "late.key.ledger-id").exists()
+    assert (
+        status == 5
+        and "ledger accept-older" in said
+        and not (made.folder / "late.key.ledger-id").exists()
+    )
     with starting(made, "one") as process:
         serves(process)
     with starting(made, "late", *late) as process:
@@ -171,11 +193,16 @@ def test_no_key_is_made_where_redis_has_a_ledger(city, redis_server, known):
     assert "plates.key" in said and not key.exists()
     with starting(made, "two", "--set", "ledger.key_file=elsewhere.key") as process:
         status, said = ends(process)
-    assert status == 5 and f"{made.folder}/two/elsewhere.key: the key of the ledger's plates is not there" in said
+    assert (
+        status == 5
+        and f"{made.folder}/two/elsewhere.key: the key of the ledger's plates is not there" in said
+    )
     assert [path.name for path in (made.folder / "two").iterdir()] == ["said"]
 
 
-def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_back(city, redis_server, monkeypatch):
+def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_back(
+    city, redis_server, monkeypatch
+):
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
     from udp_stream.errors import PrivacyRefused
     from udp_stream.ledgers import opening
@@ -183,16 +210,25 @@ def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_bac
     with made.ledger():
         pass
     there = load(made.config, (f"ledger.key_file={made.folder}/late.key",), {}).ledger
-    monkeypatch.setattr(opening, "_is_there", lambda _url: False)  # it looked before the other one made it
+    monkeypatch.setattr(
+        opening, "_is_there", lambda _url: False
+    )  # it looked before the other one made it
     with (
-        pytest.raises(PrivacyRefused, match=r"late\.key: the key of the ledger's plates is not there"),
+        pytest.raises(
+            PrivacyRefused, match=r"late\.key: the key of the ledger's plates is not there"
+        ),
         ledger_and_keys(there),
     ):
         pass
-    assert not (made.folder / "late.key").exists() and not (made.folder / "late.key.ledger-id").exists()
+    assert (
+        not (made.folder / "late.key").exists()
+        and not (made.folder / "late.key.ledger-id").exists()
+    )
 
 
-def test_workers_of_one_machine_that_start_at_once_on_an_empty_redis_share_its_key(city, redis_server, monkeypatch):
+def test_workers_of_one_machine_that_start_at_once_on_an_empty_redis_share_its_key(
+    city, redis_server, monkeypatch
+):
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
     from udp_stream.ledgers import opening
 
@@ -219,14 +255,22 @@ def test_a_redis_that_is_set_back_while_workers_run_stops_them(city, redis_serve
         serves(process)
         made.feed(messages[:half])
         deadline, before, since = time.monotonic() + PATIENCE_S, {}, time.monotonic()
-        while len(before) < 10 or time.monotonic() - since < 3:  # a slot that is under way may be published yet
+        while (
+            len(before) < 10 or time.monotonic() - since < 3
+        ):  # a slot that is under way may be published yet
             assert process.poll() is None and time.monotonic() < deadline, process.said.read_text()
             time.sleep(0.1)
             if len(now := made.releases()) > len(before):
                 before, since = dict(now), time.monotonic()
-        keys = [key for key in client.scan_iter("{udp}:*") if not key.startswith((b"{udp}:meta", b"{udp}:beat"))]
+        keys = [
+            key
+            for key in client.scan_iter("{udp}:*")
+            if not key.startswith((b"{udp}:meta", b"{udp}:beat"))
+        ]
         client.delete(*keys)
         made.feed(messages[half:])
         status, said = ends(process)
-    assert status == 5 and ("went back in time" in said or "are gone" in said or "expected an admission" in said), said
+    assert status == 5 and (
+        "went back in time" in said or "are gone" in said or "expected an admission" in said
+    ), said
     assert made.releases() == before

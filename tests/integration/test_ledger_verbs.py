@@ -1,4 +1,5 @@
-"""Withdrawals and archived times on a real broker: workers publish marks, and take old pings for late."""
+"""Withdrawals and archived times on a real broker: workers publish marks, and take old pings for
+late."""
 
 from streams.processors import ERROR
 from tests.integration.deployment import worker
@@ -55,7 +56,9 @@ def test_pings_of_archived_times_are_late(city):
         here.wait_for({id_ for id_ in expected if slot_of(id_) == third}, one)
     found = here.releases()
     assert {slot_of(id_) for id_ in found} & {first, second} == set() and third in slots_of(found)
-    reasons = {dict(record.headers)[f"{ERROR}.reason"] for record in here.read(here.topics.rejected)}
+    reasons = {
+        dict(record.headers)[f"{ERROR}.reason"] for record in here.read(here.topics.rejected)
+    }
     assert b"late" in reasons
     with here.ledger() as (ledger, _):
         assert ledger.verify() == []

@@ -1,4 +1,5 @@
-"""`feed` of live sources into a real Kafka: at once, nothing lost, nothing twice that counts, and an orderly end."""
+"""`feed` of live sources into a real Kafka: at once, nothing lost, nothing twice that counts, and
+an orderly end."""
 
 import json
 import os
@@ -38,7 +39,9 @@ class Feeding:
     def wait_for(self, done):
         deadline = time.monotonic() + SECONDS_MAX
         while not done():
-            assert time.monotonic() < deadline and self.process.poll() is None, self.said.read_text()
+            assert time.monotonic() < deadline and self.process.poll() is None, (
+                self.said.read_text()
+            )
             time.sleep(0.05)
 
     def end(self, number=signal.SIGTERM):
@@ -65,9 +68,16 @@ def clean(said, *secrets):
 
 
 def accepted(city, records):
-    pings, refusals = PingDecoder(city.settings.ping_rules, JSON).decode([record.value for record in records])
+    pings, refusals = PingDecoder(city.settings.ping_rules, JSON).decode(
+        [record.value for record in records]
+    )
     assert not refusals
-    return sorted({(pings.plates[plate], time_ms) for plate, time_ms in zip(pings.plate, pings.time_ms, strict=True)})
+    return sorted(
+        {
+            (pings.plates[plate], time_ms)
+            for plate, time_ms in zip(pings.plate, pings.time_ms, strict=True)
+        }
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 100])
@@ -85,7 +95,9 @@ def test_what_a_program_prints_is_in_kafka_within_a_second(city, batch):
         os.close(writes)
         assert running.process.wait(SECONDS_MAX) == 0
     records = sorted(running.records(), key=lambda record: record.timestamp)
-    late = [record.timestamp / 1000 - at for record, at in zip(records[1:3], written[1:], strict=True)]
+    late = [
+        record.timestamp / 1000 - at for record, at in zip(records[1:3], written[1:], strict=True)
+    ]
     assert max(late) < 1, late
     assert len(accepted(here, records)) == 4
     assert "4 messages sent" in clean(running.said.read_text())
@@ -107,16 +119,35 @@ def test_sigterm_sends_what_was_read_from_a_pipe_and_ends_with_0(city):
 def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
     (tmp_path / "token").touch(mode=0o600)
     (tmp_path / "token").write_text("a-token")
-    polls = [snapshot(*(vehicle(f"BUS{bus}", time_s=START_S + at) for bus in range(5))) for at in range(4)]
+    polls = [
+        snapshot(*(vehicle(f"BUS{bus}", time_s=START_S + at) for bus in range(5)))
+        for at in range(4)
+    ]
     good = [ok(poll, GTFS) for poll in polls]
-    script = [good[0], server.cut(polls[1], 40, GTFS), status(500), good[1], good[0], good[2], good[3]]
+    script = [
+        good[0],
+        server.cut(polls[1], 40, GTFS),
+        status(500),
+        good[1],
+        good[0],
+        good[2],
+        good[3],
+    ]
     here = city([])
     with serving(*script) as running_server:
         url = f"{running_server.url}/v.pb?key=secret"
-        settings = {"speed.unit": "mps", "live.timeout": "1s", "live.token_file": tmp_path / "token"}
+        settings = {
+            "speed.unit": "mps",
+            "live.timeout": "1s",
+            "live.token_file": tmp_path / "token",
+        }
         flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         with feeding(here, url, "--set", "live.every=1s", *flags) as running:
-            running.wait_for(lambda: len(running_server.script) == 1 and len(running_server.requests) > len(script))
+            running.wait_for(
+                lambda: (
+                    len(running_server.script) == 1 and len(running_server.requests) > len(script)
+                )
+            )
             ended, said = running.end()
     records = running.records()
     assert ended == 0 and len(records) == len(accepted(here, records)) == 20
@@ -124,16 +155,22 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
     assert "answers 500" in clean(said, "a-token", "secret") and "works again" in said
 
 
-def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_killed(city, amqp_broker, tmp_path):
+def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_killed(
+    city, amqp_broker, tmp_path
+):
     queue, here, total = Queue(amqp_broker, "surat"), city([]), 600
     (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text(PASSWORD)
     with Proxy() as proxy:
         link = proxy.link(amqp_broker.port)
         settings = {"queue": queue.name, "username": USER, "password_file": tmp_path / "password"}
-        flags = [word for key, value in settings.items() for word in ("--set", f"live.{key}={value}")]
+        flags = [
+            word for key, value in settings.items() for word in ("--set", f"live.{key}={value}")
+        ]
         for part in range(3):
-            queue.publish(*(ping(number) for number in range(part * total // 3, (part + 1) * total // 3)))
+            queue.publish(
+                *(ping(number) for number in range(part * total // 3, (part + 1) * total // 3))
+            )
             with feeding(here, f"amqp://127.0.0.1:{link.port}/", *flags) as running:
                 running.wait_for(lambda most=(2 - part) * total // 3 + 150: queue.waiting() < most)
                 link.cut()
@@ -144,19 +181,25 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
                 ended, _ = running.end()
     records = running.records()
     counted = accepted(here, records)
-    assert ended == 0 and {plate for plate, _ in counted} == {f"BUS{number}" for number in range(total)}
+    assert ended == 0 and {plate for plate, _ in counted} == {
+        f"BUS{number}" for number in range(total)
+    }
     assert len(counted) == total <= len(records)
     queue.channel.queue_delete(queue.name)
     queue.connection.close()
 
 
 @pytest.mark.soak
-def test_nothing_is_acknowledged_that_kafka_does_not_take(city, amqp_broker, tmp_path, kafka_server):
+def test_nothing_is_acknowledged_that_kafka_does_not_take(
+    city, amqp_broker, tmp_path, kafka_server
+):
     from streams.topics import create_topics
     from udp_stream.settings import load
 
     queue, here = Queue(amqp_broker, "away"), city([])
-    here.config.write_text(here.config.read_text().replace(here.settings.kafka.bootstrap, kafka_server.bootstrap))
+    here.config.write_text(
+        here.config.read_text().replace(here.settings.kafka.bootstrap, kafka_server.bootstrap)
+    )
     create_topics(load(here.config, (), {}).kafka)
     (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text(PASSWORD)
@@ -174,6 +217,8 @@ def test_nothing_is_acknowledged_that_kafka_does_not_take(city, amqp_broker, tmp
     with feeding(here, f"amqp://127.0.0.1:{amqp_broker.port}/", *flags) as running:
         running.wait_for(lambda: queue.waiting() == 0)
         assert running.end()[0] == 0
-    assert {json.loads(one.value)["license_plate"] for one in running.records()} == set(plates(LINES))
+    assert {json.loads(one.value)["license_plate"] for one in running.records()} == set(
+        plates(LINES)
+    )
     queue.channel.queue_delete(queue.name)
     queue.connection.close()

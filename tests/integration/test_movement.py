@@ -1,4 +1,5 @@
-"""A feed without speeds on Kafka: with one partition and with four, and where workers die, what one machine says."""
+"""A feed without speeds on Kafka: with one partition and with four, and where workers die, what one
+machine says."""
 
 import signal
 
@@ -12,7 +13,9 @@ MOVING = '[speed]\nfrom = "movement"\n'
 
 
 @pytest.mark.parametrize("partitions", long_but([4], [1, 4]))
-def test_the_same_bytes_with_any_number_of_partitions_and_after_kills(tmp_path, kafka_bootstrap, partitions):
+def test_the_same_bytes_with_any_number_of_partitions_and_after_kills(
+    tmp_path, kafka_bootstrap, partitions
+):
     messages = list(without_speeds(fleet_log(clean=True)))
     here = found_city(tmp_path, kafka_bootstrap, messages, MOVING, partitions=partitions, shards=2)
     here.feed()

@@ -24,7 +24,9 @@ from udp_stream.sources.live import Handover
 from udp_stream.sources.opening import live_source
 
 SECONDS_MAX = 30
-needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto, of Debian's packages")
+needs_mosquitto = pytest.mark.skipif(
+    MOSQUITTO is None, reason="needs mosquitto, of Debian's packages"
+)
 """What amqtt does not do: it never sends again what was not acknowledged."""
 
 
@@ -46,7 +48,12 @@ def topic(request):
 def ping(number):
     time_ = f"2024-01-08T10:{number // 60 % 60:02}:{number % 60:02}+05:30"
     place = {"type": "Point", "coordinates": [72.5, 21.25]}
-    fields = {"license_plate": f"BUS{number}", "observationDateTime": time_, "location": place, "speed": 47.25}
+    fields = {
+        "license_plate": f"BUS{number}",
+        "observationDateTime": time_,
+        "location": place,
+        "speed": 47.25,
+    }
     return json.dumps(fields | {"vehicle_label": "P61"}).encode()
 
 
@@ -97,27 +104,44 @@ def reading(live, said=None):
 
 def test_messages_come_in_order_as_single_pings_far_more_than_a_broker_sends_at_once(broker, topic):
     with reading(source(broker.port, topic)) as handover:
-        broker.publish(f"{topic}/1", b"[" + ping(0) + b", " + ping(1) + b"]", b"junk", *pings(2, 300))
+        broker.publish(
+            f"{topic}/1", b"[" + ping(0) + b", " + ping(1) + b"]", b"junk", *pings(2, 300)
+        )
         found = []
         while len(found) < 301:
             found += taken(handover, 1)
             handover.kept()
-        assert found[2] == b"junk" and plates(found[:2] + found[3:]) == [f"BUS{number}" for number in range(300)]
-        assert sorted(json.loads(found[0])) == ["license_plate", "location", "observationDateTime", "speed"]
+        assert found[2] == b"junk" and plates(found[:2] + found[3:]) == [
+            f"BUS{number}" for number in range(300)
+        ]
+        assert sorted(json.loads(found[0])) == [
+            "license_plate",
+            "location",
+            "observationDateTime",
+            "speed",
+        ]
 
 
 def test_messages_may_be_of_gtfs_realtime(broker, topic):
     live = source(broker.port, topic, format="gtfs-rt")
     with reading(live) as handover:
-        broker.publish(f"{topic}/1", *[snapshot(vehicle(number=f"BUS{at}", speed=5.0)) for at in range(3)], ping(7))
+        broker.publish(
+            f"{topic}/1",
+            *[snapshot(vehicle(number=f"BUS{at}", speed=5.0)) for at in range(3)],
+            ping(7),
+        )
         found = taken(handover, 4)
         handover.kept()
-    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200, unit="mps"), live.format).decode(found)
+    pings, refusals = PingDecoder(
+        PingRules(max_kmh=65, reject_above_kmh=200, unit="mps"), live.format
+    ).decode(found)
     assert pings.plates == ("BUS0", "BUS1", "BUS2") and set(pings.speed.tolist()) == {18 * 4096}
     assert [one.reason.value for one in refusals] == ["not_gtfs_realtime"]
     with pytest.raises(ConfigError, match=r"speed\.unit"):
         live_source(
-            f"mqtt://127.0.0.1:{broker.port}", load(None, ["live.format=gtfs-rt", 'live.topics=["a"]'], {}), print
+            f"mqtt://127.0.0.1:{broker.port}",
+            load(None, ["live.format=gtfs-rt", 'live.topics=["a"]'], {}),
+            print,
         )
 
 
@@ -140,7 +164,10 @@ def test_what_was_not_kept_comes_again_and_what_comes_while_nobody_reads_comes_l
 
 
 def test_another_session_has_messages_of_its_own(broker, topic):
-    with reading(source(broker.port, topic)) as one, reading(source(broker.port, topic, seed="two")) as two:
+    with (
+        reading(source(broker.port, topic)) as one,
+        reading(source(broker.port, topic, seed="two")) as two,
+    ):
         broker.publish(f"{topic}/1", *pings(3))
         assert plates(taken(one, 3)) == plates(taken(two, 3)) == ["BUS0", "BUS1", "BUS2"]
         one.kept()
@@ -230,7 +257,9 @@ def test_a_wrong_password_ends_the_source_at_once_and_is_not_shown(tmp_path, top
     with mqtt("per_listener_settings false", f"password_file {password_file(tmp_path)}") as own:
         for options in ({}, {"username": USER, "password_file": str(tmp_path / "wrong")}):
             (own.program.folder / "broker.conf").write_text(
-                (own.program.folder / "broker.conf").read_text().replace("anonymous true", "anonymous false")
+                (own.program.folder / "broker.conf")
+                .read_text()
+                .replace("anonymous true", "anonymous false")
             )
             own.restart()
             with pytest.raises(DependencyUnavailable, match="username and password") as refused:
@@ -244,7 +273,9 @@ def test_a_wrong_password_ends_the_source_at_once_and_is_not_shown(tmp_path, top
 
 
 # paho leaves the socket of a handshake that failed to the garbage collector.
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <ssl:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <ssl:pytest.PytestUnraisableExceptionWarning"
+)
 @needs_mosquitto
 def test_a_certificate_is_checked_and_an_authority_of_ones_own_can_be_named(tmp_path, topic):
     authority = trustme.CA()
@@ -275,7 +306,9 @@ def test_a_topic_hands_on_the_same_of_others_whatever_one_plate_sends(broker, to
     for name, is_crowded in (("alone", False), ("crowded", True)):
         with reading(source(broker.port, f"{topic}/{name}", seed=name)) as handover:
             client, messages = connected(broker.port), list[bytes]()
-            sending = [client.publish(f"{topic}/{name}/1", one, 1) for one in one_plate.feed(is_crowded)]
+            sending = [
+                client.publish(f"{topic}/{name}/1", one, 1) for one in one_plate.feed(is_crowded)
+            ]
             while not one_plate.has_ended(messages):
                 messages += taken(handover, 1)
                 handover.kept()
@@ -292,7 +325,9 @@ FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
 
 @needs_mosquitto
 @pytest.mark.parametrize("kills", long_but([1], [0, 1, 2]))
-def test_a_run_of_topics_gives_the_hats_and_counts_of_a_file_however_often_it_is_killed(tmp_path, kills):
+def test_a_run_of_topics_gives_the_hats_and_counts_of_a_file_however_often_it_is_killed(
+    tmp_path, kills
+):
     pings = recorded(fleet_log(buses=20, hours=0.5, clean=True))
     for name in ("file", "topics"):
         (tmp_path / name).mkdir()

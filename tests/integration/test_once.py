@@ -1,4 +1,5 @@
-"""Releases reach readers of what is committed strictly once, whole slots at a time, wherever a worker dies or stops."""
+"""Releases reach readers of what is committed strictly once, whole slots at a time, wherever a
+worker dies or stops."""
 
 import asyncio
 import signal
@@ -19,7 +20,10 @@ from udp_stream.settings.sections import KafkaSection
 
 def seen(city):
     topics = (city.topics.release, city.topics.latest)
-    return [Counter(release.decode(one.value).release_id for one in city.read(topic)) for topic in topics]
+    return [
+        Counter(release.decode(one.value).release_id for one in city.read(topic))
+        for topic in topics
+    ]
 
 
 def slots_of(payloads):
@@ -31,7 +35,8 @@ def slots_of(payloads):
 
 @pytest.mark.parametrize("transactions", ["true", pytest.param("false", marks=pytest.mark.long)])
 def test_killed_at_each_point_of_a_publication(city, transactions):
-    """Without transactions some bytes are there twice, which shows that the points are where they should be."""
+    """Without transactions some bytes are there twice, which shows that the points are where they
+    should be."""
     here = city(fleet_log(clean=True), transactions=transactions)
     here.feed()
     points = {"true": ["written", "with offsets", "committed"], "false": ["written plainly"]}
@@ -50,7 +55,12 @@ def test_killed_at_each_point_of_a_publication(city, transactions):
 
 
 def is_stopped(process):
-    return subprocess.run(["ps", "-o", "stat=", str(process.pid)], capture_output=True, text=True).stdout[:1] == "T"
+    return (
+        subprocess.run(
+            ["ps", "-o", "stat=", str(process.pid)], capture_output=True, text=True
+        ).stdout[:1]
+        == "T"
+    )
 
 
 def until(holds):
@@ -60,7 +70,9 @@ def until(holds):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("point", ["recorded", pytest.param("with offsets", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "point", ["recorded", pytest.param("with offsets", marks=pytest.mark.long)]
+)
 def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, point):
     here = city(fleet_log(clean=True))
     here.feed()
@@ -71,13 +83,17 @@ def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, p
             here.wait_for(expected, other)
             paused.send_signal(signal.SIGCONT)
             time.sleep(1)
-            assert paused.poll() is None and other.poll() is None, (here.folder / "paused.err").read_text()
+            assert paused.poll() is None and other.poll() is None, (
+                here.folder / "paused.err"
+            ).read_text()
         time.sleep(1)  # alone again
         assert paused.poll() is None, (here.folder / "paused.err").read_text()
     assert [max(counts.values()) for counts in seen(here)] == [1, 1]
 
 
-@pytest.mark.parametrize("call", ["send_batch", "send_offsets_to_transaction", "commit_transaction"])
+@pytest.mark.parametrize(
+    "call", ["send_batch", "send_offsets_to_transaction", "commit_transaction"]
+)
 def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
     here = city([])
     shard = TP(here.topics.parts.name, 0)
@@ -93,7 +109,9 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
             return await original(*given, **named)
 
         setattr(once._producer, call, hooked)
-        publishing = asyncio.ensure_future(once.publish([message] * 100, {shard: CommittedOffset(7, "")}))
+        publishing = asyncio.ensure_future(
+            once.publish([message] * 100, {shard: CommittedOffset(7, "")})
+        )
         await reached.wait()
         await once.close()
         with pytest.raises(Fenced, match="dropped"):

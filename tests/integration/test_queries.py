@@ -1,4 +1,5 @@
-"""Standing queries on a real broker: the embedded runtime's answers and charges, wherever a worker dies."""
+"""Standing queries on a real broker: the embedded runtime's answers and charges, wherever a worker
+dies."""
 
 import signal
 import subprocess
@@ -39,7 +40,8 @@ def answer_alike(here):
 
 
 def with_pings_elsewhere(log):
-    """Every fifth ping is followed by another one of the same plate and time, some kilometres to the west or east."""
+    """Every fifth ping is followed by another one of the same plate and time, some kilometres to
+    the west or east."""
     for number, message in enumerate(log):
         yield message
         if number % 5 == 0:
@@ -57,8 +59,15 @@ def with_pings_elsewhere(log):
     ],
     ids=["alone", "even", "ramp"],
 )
-def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, queries, partitions, shards, workers):
-    here = city(list(with_pings_elsewhere(fleet_log(clean=True))), queries, partitions=partitions, shards=shards)
+def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(
+    city, queries, partitions, shards, workers
+):
+    here = city(
+        list(with_pings_elsewhere(fleet_log(clean=True))),
+        queries,
+        partitions=partitions,
+        shards=shards,
+    )
     here.feed()
     with answer_alike(here) as (stack, expected):
         running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(workers)]
@@ -77,9 +86,12 @@ LEDGER = "round charged@9", "round recorded@7", "answer recorded@2", "answers re
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("queries", "shards", "points"), [(QUERIES, 2, LEDGER[1:2]), (QUERIES, 1, LEDGER), (RAMP, 2, LEDGER[:1])]
+    ("queries", "shards", "points"),
+    [(QUERIES, 2, LEDGER[1:2]), (QUERIES, 1, LEDGER), (RAMP, 2, LEDGER[:1])],
 )
-def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(city, queries, shards, points):
+def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(
+    city, queries, shards, points
+):
     here = city(fleet_log(clean=True), queries, shards=shards)
     here.feed()
     with answer_alike(here) as (stack, expected):
@@ -89,14 +101,18 @@ def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_th
             with here.ledger() as (ledger, _):
                 assert ledger.verify() == [], stop
         with here.ledger() as (ledger, _):
-            assert any(kind_of(id_) == "query" for id_, _ in ledger.unpublished())  # the last one died before that
+            assert any(
+                kind_of(id_) == "query" for id_, _ in ledger.unpublished()
+            )  # the last one died before that
         last = stack.enter_context(worker(here))
         here.wait_for(expected, last)
         here.wait_for_answers(last)
 
 
 @pytest.mark.long
-def test_a_worker_that_was_replaced_while_it_answered_charges_and_publishes_nothing(city, redis_server):
+def test_a_worker_that_was_replaced_while_it_answered_charges_and_publishes_nothing(
+    city, redis_server
+):
     here = city(fleet_log(clean=True), QUERIES, shards=2, ledger=redis_server.url)
     here.feed()
     with answer_alike(here) as (stack, expected):
@@ -107,13 +123,18 @@ def test_a_worker_that_was_replaced_while_it_answered_charges_and_publishes_noth
             here.wait_for(expected, other)
             paused.send_signal(signal.SIGCONT)
             time.sleep(1)
-            assert paused.poll() is None and other.poll() is None, (here.folder / "paused.err").read_text()
+            assert paused.poll() is None and other.poll() is None, (
+                here.folder / "paused.err"
+            ).read_text()
 
 
 @pytest.mark.long
 def test_a_worker_with_other_queries_is_refused_before_it_joins_and_the_others_go_on(city):
     here = city(fleet_log(clean=True), QUERIES, shards=2)
-    others = {"none": here.config.read_text().removesuffix(QUERIES), "often": here.config.read_text()}
+    others = {
+        "none": here.config.read_text().removesuffix(QUERIES),
+        "often": here.config.read_text(),
+    }
     others["often"] = others["often"].replace('every = "15m"', 'every = "5m"')
     here.feed()
     with answer_alike(here) as (stack, expected):

@@ -37,9 +37,15 @@ def verb(name, ledger, *more, folder, flags):
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(redis_server, tmp_path, monkeypatch, answered):
+def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(
+    redis_server, tmp_path, monkeypatch, answered
+):
     monkeypatch.setattr(redis_ledger, "BATCH_DROPPED", 20)
-    flags, url, file = (*SETS, f"ledger.key_file={tmp_path / 'plates.key'}"), redis_server.url, tmp_path / "archive"
+    flags, url, file = (
+        (*SETS, f"ledger.key_file={tmp_path / 'plates.key'}"),
+        redis_server.url,
+        tmp_path / "archive",
+    )
     before = published(url, flags)
     with Redis.from_url(url) as client:
         keys, size = client.dbsize(), client.memory_usage("{udp}:meta", samples=0)
@@ -55,7 +61,9 @@ def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(redis_server
                 pass
     assert script >= 8 and done.entries > 40
     # The verbs: what is in both is what was published.
-    ours = verb("archive", url, "--before", "2024-01-10", "--out", file, folder=tmp_path, flags=flags)
+    ours = verb(
+        "archive", url, "--before", "2024-01-10", "--out", file, folder=tmp_path, flags=flags
+    )
     assert b"archive: " in ours
     found = [verb("releases", one, folder=tmp_path, flags=flags) for one in (file, url)]
     assert found[0] and found[1] and b"".join(found) == before
@@ -67,8 +75,13 @@ def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(redis_server
     # What is in the archive is withdrawn in the ledger, and once.
     wrong = decode(found[0].splitlines()[0]).release_id
     for said in (b"1 HAT withdrawn", b"0 HATs withdrawn, 1 before"):
-        assert said in verb("withdraw", url, wrong, "--reason", "wrong", folder=tmp_path, flags=flags)
-    assert verb("releases", url, folder=tmp_path, flags=flags).count(f"withdrawn:{wrong}".encode()) == 1
+        assert said in verb(
+            "withdraw", url, wrong, "--reason", "wrong", folder=tmp_path, flags=flags
+        )
+    assert (
+        verb("releases", url, folder=tmp_path, flags=flags).count(f"withdrawn:{wrong}".encode())
+        == 1
+    )
     again = published(url, flags)
     assert again == found[1]
     with ledger_at(url, flags) as (ledger, _), pytest.raises(PrivacyRefused, match="archived"):
@@ -80,7 +93,10 @@ def test_a_worker_that_is_fenced_or_not_charges_nothing_of_that_time(redis_serve
     flags = (*SETS, f"ledger.key_file={tmp_path / 'plates.key'}")
     published(redis_server.url, flags)
     old, new = (f"8742d98b6ffffff-{BEFORE_S + hours * 3600}-3600" for hours in (-1, 0))
-    with ledger_at(redis_server.url, flags) as (ledger, _), ledger_at(redis_server.url, flags) as (other, _):
+    with (
+        ledger_at(redis_server.url, flags) as (ledger, _),
+        ledger_at(redis_server.url, flags) as (other, _),
+    ):
         worker = other.fenced(Fence("3", other.take_epoch("3")))
         worker.admit("a", 10, [b"plate"], [ask(f"8742d98b7ffffff-{BEFORE_S - 3600}-3600", [1])])
         archive(ledger, BEFORE_S, tmp_path / "archive")

@@ -1,4 +1,5 @@
-"""The ledger in a real Redis Cluster of three nodes: all of it in one hash slot, which may die, come back and move."""
+"""The ledger in a real Redis Cluster of three nodes: all of it in one hash slot, which may die,
+come back and move."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -64,7 +65,8 @@ def _join(nodes: list[RunningRedis]) -> None:
     for number, node in enumerate(nodes):
         own = range(number * share, min((number + 1) * share, SLOTS))
         command(node.port, "CLUSTER", "ADDSLOTS", *map(str, own))
-        # Set before they meet: nodes with equal epochs would have to settle first which of them counts.
+        # Set before they meet: nodes with equal epochs would have to settle first which of them
+        # counts.
         command(node.port, "CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
     for node in nodes[1:]:
         command(nodes[0].port, "CLUSTER", "MEET", HOST, str(node.port))
@@ -73,7 +75,11 @@ def _join(nodes: list[RunningRedis]) -> None:
 
 def _agrees(port: int, nodes: int) -> bool:
     told = command(port, "CLUSTER", "INFO").split()
-    return {b"cluster_state:ok", b"cluster_known_nodes:%d" % nodes, b"cluster_slots_ok:%d" % SLOTS} <= set(told)
+    return {
+        b"cluster_state:ok",
+        b"cluster_known_nodes:%d" % nodes,
+        b"cluster_slots_ok:%d" % SLOTS,
+    } <= set(told)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +97,11 @@ def clients(cluster: RunningCluster) -> Iterator[list[Any]]:
 def prefix_at(number: int) -> str:
     """A prefix of one's own whose hash slot that node holds: each has its third of the slots."""
     share = -(-SLOTS // NODES)
-    return next(name for name in (f"{{udp-{uuid4()}}}" for _ in count()) if key_slot(name.encode()) // share == number)
+    return next(
+        name
+        for name in (f"{{udp-{uuid4()}}}" for _ in count())
+        if key_slot(name.encode()) // share == number
+    )
 
 
 LONG = {check_large_slots}
@@ -100,10 +110,15 @@ LONG = {check_large_slots}
 
 @pytest.mark.parametrize(
     "check",
-    [pytest.param(check, marks=[pytest.mark.soak] if check in LONG else []) for check in ALL_LEDGER_CHECKS],
+    [
+        pytest.param(check, marks=[pytest.mark.soak] if check in LONG else [])
+        for check in ALL_LEDGER_CHECKS
+    ],
     ids=lambda check: check.__name__,
 )
-def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: RunningCluster) -> None:
+def test_store_keeps_promise(
+    check: Callable[[LedgerFactory], None], cluster: RunningCluster
+) -> None:
     check(partial(open_redis_ledger, cluster.url, prefix=f"{{udp-{uuid4()}}}"))
 
 
@@ -122,7 +137,9 @@ def test_fencing_and_binding_hold_in_a_cluster(cluster: RunningCluster) -> None:
 def test_one_volatile_master_is_refused(cluster: RunningCluster, clients: list[Any]) -> None:
     clients[1].config_set("appendfsync", "everysec")
     try:
-        with pytest.raises(PrivacyRefused, match=f":{cluster.nodes[1].port} has appendfsync everysec"):
+        with pytest.raises(
+            PrivacyRefused, match=f":{cluster.nodes[1].port} has appendfsync everysec"
+        ):
             open_redis_ledger(cluster.url, prefix=prefix_at(0))
     finally:
         clients[1].config_set("appendfsync", "always")
@@ -149,7 +166,9 @@ def replica_of(number: int, cluster: RunningCluster, folder: Path) -> Iterator[R
                 command(port, "CLUSTER", "FORGET", name.decode())
 
 
-def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_refused(cluster, clients, tmp_path):
+def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_refused(
+    cluster, clients, tmp_path
+):
     sentence = rf":{cluster.nodes[1].port} has 1 replica, and ledger\.replicas is 0"
     with replica_of(1, cluster, tmp_path) as replica:
         for number in range(NODES):
@@ -158,7 +177,12 @@ def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_ref
             assert str(raised.value).count(" has ") == 1
         with pytest.raises(PrivacyRefused, match=sentence):
             inspect_redis(cluster.url)
-        _wait(lambda: {len(nodes) for _, _, *nodes in clients[1].execute_command("CLUSTER", "SLOTS")} == {1, 2})
+        _wait(
+            lambda: (
+                {len(nodes) for _, _, *nodes in clients[1].execute_command("CLUSTER", "SLOTS")}
+                == {1, 2}
+            )
+        )
         replica.pause()
         clients[1].execute_command("CLIENT KILL", "TYPE", "replica")
         try:
@@ -200,7 +224,9 @@ class Writer:
     def wait_for(self, more: int) -> None:
         goal = len(self.told) + more
         with self._counted:
-            assert self._counted.wait_for(lambda: self._failures or len(self.told) >= goal, WAIT_SECONDS)
+            assert self._counted.wait_for(
+                lambda: self._failures or len(self.told) >= goal, WAIT_SECONDS
+            )
         assert self._failures == []
 
     def stop(self) -> None:
@@ -232,7 +258,9 @@ def test_what_was_answered_survives_kills_of_its_node(cluster: RunningCluster) -
         expect_told(ledger, writer.told)
 
 
-def test_the_ledger_follows_its_slot_to_another_node(cluster: RunningCluster, clients: list[Any]) -> None:
+def test_the_ledger_follows_its_slot_to_another_node(
+    cluster: RunningCluster, clients: list[Any]
+) -> None:
     prefix = prefix_at(0)
     with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
         writer = Writer(ledger)
@@ -251,7 +279,9 @@ def _move(slot: int, nodes: tuple[RunningRedis, ...], clients: list[Any]) -> Non
     clients[1].execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source)
     clients[0].execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target)
     while keys := clients[0].execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
-        clients[0].execute_command("MIGRATE", "127.0.0.1", nodes[1].port, "", 0, 5000, "KEYS", *keys)
+        clients[0].execute_command(
+            "MIGRATE", "127.0.0.1", nodes[1].port, "", 0, 5000, "KEYS", *keys
+        )
     for client in (clients[1], clients[0], clients[2]):
         client.execute_command("CLUSTER SETSLOT", slot, "NODE", target)
 

@@ -1,4 +1,5 @@
-"""The ledger in Redis keeps every promise on a real server, through kills, wipes, zombies and forgotten scripts."""
+"""The ledger in Redis keeps every promise on a real server, through kills, wipes, zombies and
+forgotten scripts."""
 
 import random
 import re
@@ -60,13 +61,17 @@ def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], redi
 
 
 @pytest.mark.parametrize("check", add_remove.CHECKS)
-def test_the_road_of_presence_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
+def test_the_road_of_presence_over_a_store_that_fails(
+    check: Callable[[Opening], None], redis_url: str
+) -> None:
     check(lambda: opener(redis_url))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("check", MORE_CHECKS)
-def test_the_road_around_forecasts_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
+def test_the_road_around_forecasts_over_a_store_that_fails(
+    check: Callable[[Opening], None], redis_url: str
+) -> None:
     check(lambda: opener(redis_url))
 
 
@@ -76,11 +81,17 @@ LONG_OF_QUERIES = queries.dies_at_every_call, queries.rival_at_every_call
 @pytest.mark.parametrize(
     "check",
     [
-        pytest.param(*one.values, id=one.id, marks=[pytest.mark.long] if one.values[0] in LONG_OF_QUERIES else [])
+        pytest.param(
+            *one.values,
+            id=one.id,
+            marks=[pytest.mark.long] if one.values[0] in LONG_OF_QUERIES else [],
+        )
         for one in queries.CHECKS
     ],
 )
-def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
+def test_the_road_of_a_query_over_a_store_that_fails(
+    check: Callable[[Opening], None], redis_url: str
+) -> None:
     check(lambda: opener(redis_url))
 
 
@@ -102,7 +113,9 @@ def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("hats", [redis_ledger.BATCH_HATS, 1, 2])
-def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_those_of_the_ledger_in_memory(
+    redis_url: str, hats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", hats)  # the last: several scripts to a call
     choose = random.Random(11)
     plates = [bytes([letter]) * 16 for letter in b"abcdef"]
@@ -120,13 +133,17 @@ def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, mo
             one = asked[0] if asked else ask("hat-0", [])
             if asked and choose.random() < 0.5:
                 payload = choose.randbytes(choose.randint(0, 3))
-                assert ledger.record([(one.release_id, payload)]) == model.record([(one.release_id, payload)])
+                assert ledger.record([(one.release_id, payload)]) == model.record(
+                    [(one.release_id, payload)]
+                )
             if choose.random() < 0.3:
                 for each in (ledger, model):
                     each.published([one.release_id, "nobody"])
         assert list(ledger.unpublished()) == list(model.unpublished())
         assert [_entry(one) for one in ledger.entries()] == [_entry(one) for one in model.entries()]
-        assert [*map(ledger.charged_by_period, plates)] == [model.charged_by_period(plate) for plate in plates]
+        assert [*map(ledger.charged_by_period, plates)] == [
+            model.charged_by_period(plate) for plate in plates
+        ]
         assert ledger.verify() == []
 
 
@@ -135,18 +152,36 @@ def _plain(verdicts: list[Any]) -> list[Any]:
 
 
 def _entry(one: Any) -> Any:
-    return (one.release_id, one.period, one.budget, one.plates, one.charged.tolist(), one.payload, one.published)
+    return (
+        one.release_id,
+        one.period,
+        one.budget,
+        one.plates,
+        one.charged.tolist(),
+        one.payload,
+        one.published,
+    )
 
 
 BROKEN: list[tuple[str, str, str, Check]] = [
-    ("record", "redis.call('SETNX', KEYS[3 + 2 * i]", "redis.call('SETNX', 'x' .. i", checks.check_first_record_stands),
+    (
+        "record",
+        "redis.call('SETNX', KEYS[3 + 2 * i]",
+        "redis.call('SETNX', 'x' .. i",
+        checks.check_first_record_stands,
+    ),
     (
         "record",
         "local payload = redis.call('GET', KEYS[3 + 2 * i])",
         "redis.call('DEL', KEYS[3 + 2 * i]) local payload",  # the last writer wins
         checks.check_concurrent_writers,
     ),
-    ("record", "redis.call('EXISTS', KEYS[2 + 2 * i]) == 0", "false", checks.check_record_needs_admission),
+    (
+        "record",
+        "redis.call('EXISTS', KEYS[2 + 2 * i]) == 0",
+        "false",
+        checks.check_record_needs_admission,
+    ),
     (
         "record",
         "redis.call('ZADD', KEYS[3], redis.call('INCR', KEYS[2]), ARGV[2 + 2 * i])",
@@ -165,24 +200,54 @@ BROKEN: list[tuple[str, str, str, Check]] = [
         checks.check_balances_equal_entries,
     ),
     ("admit", "asked[i] <= limit - sums[at[i]]", "true", checks.check_never_over_budget),
-    ("admit", "asked[i] <= limit - sums[at[i]]", "asked[i] <= limit", checks.check_never_over_budget),
-    ("admit", "asked[i] <= limit - sums[at[i]]", "asked[i] < limit - sums[at[i]]", checks.check_never_over_budget),
+    (
+        "admit",
+        "asked[i] <= limit - sums[at[i]]",
+        "asked[i] <= limit",
+        checks.check_never_over_budget,
+    ),
+    (
+        "admit",
+        "asked[i] <= limit - sums[at[i]]",
+        "asked[i] < limit - sums[at[i]]",
+        checks.check_never_over_budget,
+    ),
     ("admit", "if #names > 0 then return end", "names = {}", checks.check_never_over_budget),
-    ("admit", "if count - out < least then", "if false then", checks.check_min_admitted_charges_nobody),
+    (
+        "admit",
+        "if count - out < least then",
+        "if false then",
+        checks.check_min_admitted_charges_nobody,
+    ),
     ("admit", "redis.call('RPUSH', KEYS[2], ...)", "", checks.check_balances_equal_entries),
     ("admit", "times[place] + now[place]", "times[place]", checks.check_balances_equal_entries),
     ("admit", "now[place] + 1", "now[place]", checks.check_balances_equal_entries),
     ("admit", "sums[place] + asked[i]", "asked[i]", checks.check_never_over_budget),
     # Of all HATs at once:
     ("admit", "sums[at] + asked[at]", "asked[at]", checks.check_balances_equal_entries),
-    ("admit", "sums[at] + asked[at], hats_of[at]", "sums[at] + asked[at], 1", checks.check_admit_charges_once),
+    (
+        "admit",
+        "sums[at] + asked[at], hats_of[at]",
+        "sums[at] + asked[at], 1",
+        checks.check_admit_charges_once,
+    ),
     ("admit", "asked[at] <= limit - sums[at]", "true", checks.check_never_over_budget),
-    ("admit", "asked[at] <= limit - sums[at]", "asked[at] <= limit", checks.check_never_over_budget),
+    (
+        "admit",
+        "asked[at] <= limit - sums[at]",
+        "asked[at] <= limit",
+        checks.check_never_over_budget,
+    ),
     ("admit", "tonumber(ARGV[10]) or budget", "budget", checks.check_allowances),
     ("admit", "if known > 0 then", "if false then", checks.check_balances_equal_entries),
     ("admit", "seen[release_id] or ", "", checks.check_repeat_is_remembered),
     ("admit", "count < tonumber(least)", "false", checks.check_min_admitted_charges_nobody),
-    ("admit", "by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)", "", checks.check_table),
+    (
+        "admit",
+        "by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)",
+        "",
+        checks.check_table,
+    ),
     ("admit", "sums[at] = sums[at] + elsewhere[at]", "", checks.check_rolling_table),
     ("admit", "sums[place] - (elsewhere[place] or 0)", "sums[place]", checks.check_rolling_windows),
     ("admit", "= names[place]", "= names[#names + 1 - place]", checks.check_table),
@@ -204,8 +269,12 @@ BROKEN: list[tuple[str, str, str, Check]] = [
 @pytest.mark.parametrize(("script", "part", "change", "check"), BROKEN)
 def test_checks_catch_a_broken_script(script, part, change, check, redis_url, monkeypatch):
     _change_script(monkeypatch, script, part, change)
-    with pytest.raises((CheckFailed, ValueError)):  # a missing entry is a ValueError in `check_survives_reopen`
-        for _ in range(10 if check is checks.check_rolling_crowd else 1):  # its writers race; a fault shows in most
+    with pytest.raises(
+        (CheckFailed, ValueError)
+    ):  # a missing entry is a ValueError in `check_survives_reopen`
+        for _ in range(
+            10 if check is checks.check_rolling_crowd else 1
+        ):  # its writers race; a fault shows in most
             check(opener(redis_url))
 
 
@@ -224,7 +293,8 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
 
 
 def test_what_was_answered_survives_kills_of_the_server(redis_server, monkeypatch):
-    """Six kills while four writers go on. Each call takes two scripts, so that some kills lie between them."""
+    """Six kills while four writers go on. Each call takes two scripts, so that some kills lie
+    between them."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 2)
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
     told: dict[tuple[str, str], Any] = {}
@@ -256,7 +326,9 @@ def test_what_was_answered_survives_kills_of_the_server(redis_server, monkeypatc
         for _ in range(6):
             goal = len(told) + choose.randint(1, 120)
             with counted:
-                assert counted.wait_for(lambda goal=goal: failures or len(told) >= goal, WAIT_SECONDS)
+                assert counted.wait_for(
+                    lambda goal=goal: failures or len(told) >= goal, WAIT_SECONDS
+                )
             redis_server.kill()
             redis_server.restart()
     finally:
@@ -276,7 +348,9 @@ def _write_step(ledger: RedisLedger, writer: int, step: int) -> dict[tuple[str, 
     asked = []
     for name in (f"{writer}/{step}/0", f"{writer}/{step}/1", shared):
         members = choose.sample(range(8), choose.randint(1, 8))
-        asked.append(ask(name, [choose.randint(1, 9) for _ in members], members, 2, f"{writer}".encode()))
+        asked.append(
+            ask(name, [choose.randint(1, 9) for _ in members], members, 2, f"{writer}".encode())
+        )
     ledger.admit("kills", 4000, KILL_PLATES, asked)
     names = [one.release_id for one in asked]
     everybody = [ask(name, [1] * 8) for name in names]
@@ -331,7 +405,9 @@ def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
         assert ledger.verify() == []
 
 
-def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_takes_so_many_hats_and_members_and_no_more(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 3)
     monkeypatch.setattr(redis_ledger, "BATCH_MEMBERS", 6)
     scripts, admit = [], RedisLedger._admit
@@ -349,7 +425,9 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
     assert scripts == [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0]]
 
 
-def test_spans_that_others_charge_meanwhile_are_looked_at(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_that_others_charge_meanwhile_are_looked_at(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened, first, look = opener(redis_url), checks.hour("3h", 0), redis_ledger.windows_of
     with opened() as ledger, opened() as rival:
 
@@ -371,9 +449,13 @@ def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str)
         ledger.admit(spans[0], 10, [b"x"], [ask("first", [8])])
         client.delete(f"{prefix}:balance:{spans[0]}")
         for span in spans:
-            with pytest.raises(PrivacyRefused, match=f"the balances of {re.escape(spans[0])} are gone"):
+            with pytest.raises(
+                PrivacyRefused, match=f"the balances of {re.escape(spans[0])} are gone"
+            ):
                 ledger.admit(span, 10, [b"x"], [ask(f"again {span}", [8])])
-        assert [entry.release_id for entry in ledger.entries()] == ["first"] and len(ledger.verify()) == 1
+        assert [entry.release_id for entry in ledger.entries()] == ["first"] and len(
+            ledger.verify()
+        ) == 1
 
 
 def test_a_script_records_so_many_payloads_and_bytes_and_no_more(redis_url, monkeypatch):
@@ -391,13 +473,17 @@ def test_a_script_records_so_many_payloads_and_bytes_and_no_more(redis_url, monk
     with opener(redis_url)() as ledger:
         ledger.admit("p", 10, [], [ask(name, []) for name, _ in slot])
         assert ledger.record([]) == []
-        assert ledger.record([*slot, ("hat-3", b"again")]) == [payload for _, payload in [*slot, slot[3]]]
+        assert ledger.record([*slot, ("hat-3", b"again")]) == [
+            payload for _, payload in [*slot, slot[3]]
+        ]
         assert list(ledger.unpublished()) == slot
     assert scripts == [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0, 5]]
 
 
 @pytest.mark.parametrize("kept", range(1, 4))
-def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(kept, redis_url, monkeypatch):
+def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(
+    kept, redis_url, monkeypatch
+):
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
     names, opened, record = [f"hat-{i}" for i in range(7)], opener(redis_url), RedisLedger._record
     left = iter([True] * kept)
@@ -414,7 +500,9 @@ def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that
             patch.setattr(RedisLedger, "_record", dying)
             paused.record([(name, b"first") for name in names])
         first = [b"first"] * 2 * kept + [b"second"] * (7 - 2 * kept)
-        assert ledger.recorded(names) == [payload if payload == b"first" else None for payload in first]
+        assert ledger.recorded(names) == [
+            payload if payload == b"first" else None for payload in first
+        ]
         successor = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
         with pytest.raises(Fenced):  # a paused one that returns
             paused.record([(name, b"late") for name in names])
@@ -437,7 +525,9 @@ def test_a_worker_that_was_replaced_is_fenced(redis_url: str) -> None:
         assert ledger.recorded(["before"]) == [None]
         assert ledger.balances("p", [b"x"]).charged.tolist() == [4]
         # What stands may be read by anybody.
-        assert _plain(paused.admit("p", 10, [b"x"], [ask("before", [9]), ask("kept", [9])])) == before
+        assert (
+            _plain(paused.admit("p", 10, [b"x"], [ask("before", [9]), ask("kept", [9])])) == before
+        )
         assert paused.record([("kept", b"again")]) == [b"kept"]
         assert successor.admit("p", 10, [b"x"], [ask("after", [3])])[0].admitted.all()
         assert successor.record([("before", b"new")]) == [b"new"]
@@ -474,7 +564,10 @@ def test_a_ledger_that_forgot_our_epoch_has_lost_writes(redis_url: str) -> None:
 
 def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: Path) -> None:
     id_file = tmp_path / "plate.key.ledger-id"
-    with open_redis_ledger(redis_server.url, id_file=id_file) as ledger, client_of(redis_server.url) as client:
+    with (
+        open_redis_ledger(redis_server.url, id_file=id_file) as ledger,
+        client_of(redis_server.url) as client,
+    ):
         adopt(ledger, id_file, "here")
         ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
         client.flushall()
@@ -502,7 +595,11 @@ def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(redis_server: Runn
         scripts = [ledger._admit("p", 10, column([b"x"]), [ask(f"hat-{i}", [3])]) for i in range(4)]
         scripts[1] = ("FLUSHALL",)
         replies = ledger._session.exchange(*scripts)
-        assert [reply[0] for reply in replies if isinstance(reply, list)] == [b"ok", b"gone", b"gone"]
+        assert [reply[0] for reply in replies if isinstance(reply, list)] == [
+            b"ok",
+            b"gone",
+            b"gone",
+        ]
         with pytest.raises(PrivacyRefused, match="It was wiped"):
             ledger.record([("hat-0", b"")] * (redis_ledger.BATCH_RELEASES + 1))
         assert client.keys() == []
@@ -521,7 +618,10 @@ def test_the_ledger_known_beside_the_key_is_found_again(redis_url: str, tmp_path
     (tmp_path / "id").write_text("")
     with pytest.raises(PrivacyRefused, match="empty file"):
         opened()
-    with opener(redis_url)() as ledger, pytest.raises(DependencyUnavailable, match="cannot be written"):
+    with (
+        opener(redis_url)() as ledger,
+        pytest.raises(DependencyUnavailable, match="cannot be written"),
+    ):
         adopt(ledger, tmp_path / "nowhere" / "id", "here")
 
 
@@ -563,14 +663,31 @@ def test_another_plate_key_is_refused(redis_url: str) -> None:
             lambda client, p: client.hset(f"{p}:balance:p", "x", bytes(16)),
             "expected 3 charged in 1 entries, got 0 in 0",
         ),
-        (lambda client, p: client.delete(f"{p}:balance:p"), "expected 3 charged in 1 entries, got 0 in 0"),
-        (lambda client, p: client.srem(f"{p}:periods", "p"), "expected 3 charged in 1 entries, got 0 in 0"),
-        (lambda client, p: client.delete(f"{p}:admission:hat"), "hat: admitted, but its admission is gone"),
-        (lambda client, p: client.delete(f"{p}:order"), "expected 0 charged in 0 entries, got 3 in 1"),
-        (lambda client, p: client.set(f"{p}:release:drawn", ""), "drawn: released, but never admitted"),
+        (
+            lambda client, p: client.delete(f"{p}:balance:p"),
+            "expected 3 charged in 1 entries, got 0 in 0",
+        ),
+        (
+            lambda client, p: client.srem(f"{p}:periods", "p"),
+            "expected 3 charged in 1 entries, got 0 in 0",
+        ),
+        (
+            lambda client, p: client.delete(f"{p}:admission:hat"),
+            "hat: admitted, but its admission is gone",
+        ),
+        (
+            lambda client, p: client.delete(f"{p}:order"),
+            "expected 0 charged in 0 entries, got 3 in 1",
+        ),
+        (
+            lambda client, p: client.set(f"{p}:release:drawn", ""),
+            "drawn: released, but never admitted",
+        ),
     ],
 )
-def test_verify_names_what_does_not_add_up(tamper: Callable[[Any, str], object], sentence: str, redis_url: str) -> None:
+def test_verify_names_what_does_not_add_up(
+    tamper: Callable[[Any, str], object], sentence: str, redis_url: str
+) -> None:
     opened = opener(redis_url)
     with opened() as ledger, client_of(redis_url) as client:
         ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
@@ -630,7 +747,9 @@ def test_verify_holds_while_others_write(redis_url: str) -> None:
 def test_a_server_that_forgets_is_refused(setting, value, redis_server, capsys):
     with client_of(redis_server.url) as client:
         client.config_set(setting, value)
-        with pytest.raises(PrivacyRefused, match=rf"{setting} {value} where [\s\S]*ledger.allow_volatile") as raised:
+        with pytest.raises(
+            PrivacyRefused, match=rf"{setting} {value} where [\s\S]*ledger.allow_volatile"
+        ) as raised:
             open_redis_ledger(redis_server.url)
         assert str(raised.value).count(" where ") == 1
         assert client.keys() == []
@@ -641,14 +760,20 @@ def test_a_server_that_forgets_is_refused(setting, value, redis_server, capsys):
         client.config_set(setting, dict(DURABLE_SETTINGS)[setting])
         with open_redis_ledger(redis_server.url) as ledger:  # durable by now, and marked for ever
             (caveat,) = caveats(ledger.meta())
-    assert re.fullmatch(r"charges may have been lost since \d{4}-\d\d-\d\d \(ledger\.allow_volatile\)", caveat)
+    assert re.fullmatch(
+        r"charges may have been lost since \d{4}-\d\d-\d\d \(ledger\.allow_volatile\)", caveat
+    )
 
 
 def test_a_server_that_hides_its_settings_is_refused(redis_server: RunningRedis) -> None:
     with client_of(redis_server.url) as client:
-        client.execute_command("ACL", "SETUSER", "worker", "on", ">hush", "~*", "&*", "+@all", "-config")
+        client.execute_command(
+            "ACL", "SETUSER", "worker", "on", ">hush", "~*", "&*", "+@all", "-config"
+        )
     url = redis_server.url.replace("redis://", "redis://worker:hush@")
-    with pytest.raises(PrivacyRefused, match=r"does not report its settings[\s\S]*ledger.allow_volatile"):
+    with pytest.raises(
+        PrivacyRefused, match=r"does not report its settings[\s\S]*ledger.allow_volatile"
+    ):
         open_redis_ledger(url)
     with open_redis_ledger(url, allow_volatile=True) as ledger:
         assert ledger.admit("p", 10, [b"x"], [ask("hat", [3])])[0].admitted.all()
@@ -664,7 +789,9 @@ def test_a_prefix_without_one_hash_tag_is_refused(prefix: str) -> None:
 
 
 @contextmanager
-def replicas_of(master: RunningRedis, folder: Path, number: int = 1) -> Iterator[list[RunningRedis]]:
+def replicas_of(
+    master: RunningRedis, folder: Path, number: int = 1
+) -> Iterator[list[RunningRedis]]:
     with client_of(master.url) as client:
         client.config_set("repl-diskless-sync-delay", 0)
     with ExitStack() as stack:
@@ -680,12 +807,22 @@ def replicas_of(master: RunningRedis, folder: Path, number: int = 1) -> Iterator
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        (1, r"has 1 replica, and ledger\.replicas is 0\. It may take over without the last charges"),
-        (2, r"has 2 replicas, and ledger\.replicas is 0\. One of them may take over without the last charges"),
+        (
+            1,
+            r"has 1 replica, and ledger\.replicas is 0\. It may take over without the last charges",
+        ),
+        (
+            2,
+            r"has 2 replicas, and ledger\.replicas is 0\. One of them may take over without the last charges",
+        ),
     ],
 )
 def test_a_server_whose_replica_could_take_over_without_the_last_charges_is_refused(
-    number: int, sentence: str, redis_server: RunningRedis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    number: int,
+    sentence: str,
+    redis_server: RunningRedis,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     flags = [f"ledger.key_file={tmp_path}/key", f"ledger.url={redis_server.url}"]
     with replicas_of(redis_server, tmp_path, number):
@@ -693,12 +830,18 @@ def test_a_server_whose_replica_could_take_over_without_the_last_charges_is_refu
             open_redis_ledger(redis_server.url)
         said = str(raised.value)
         assert "set ledger.replicas = 1, and min-replicas-to-write 1 in Redis" in said
-        assert "ledger.allow_volatile" in said and f":{redis_server.port} has" in said and " where " not in said
+        assert (
+            "ledger.allow_volatile" in said
+            and f":{redis_server.port} has" in said
+            and " where " not in said
+        )
         with client_of(redis_server.url) as client:
             assert client.keys() == []
         with pytest.raises(PrivacyRefused, match=sentence):
             inspect_ledger(load(None, flags, {}).ledger)
-        assert inspect_ledger(load(None, [*flags, "ledger.replicas=1"], {}).ledger).startswith("a durable Redis at ")
+        assert inspect_ledger(load(None, [*flags, "ledger.replicas=1"], {}).ledger).startswith(
+            "a durable Redis at "
+        )
         with open_redis_ledger(redis_server.url, replicas=1) as ledger:
             ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
         with open_redis_ledger(redis_server.url, allow_volatile=True) as ledger:
@@ -711,17 +854,22 @@ def test_a_server_whose_replica_could_take_over_without_the_last_charges_is_refu
 def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
     waits: bool, redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replica is cut off, its master dies, it is promoted. Without waiting, this test sees answers lost."""
+    """The replica is cut off, its master dies, it is promoted. Without waiting, this test sees
+    answers lost."""
     monkeypatch.setattr(Connection, "__init__", _impatient(Connection.__init__))
     told: dict[str, tuple[list[int], bytes]] = {}
     with replicas_of(redis_server, tmp_path) as (replica,):
-        with open_redis_ledger(redis_server.url, replicas=int(waits), allow_volatile=not waits) as ledger:
+        with open_redis_ledger(
+            redis_server.url, replicas=int(waits), allow_volatile=not waits
+        ) as ledger:
             ledger_id = ledger.ledger_id
             for step in range(40):
                 if step == 20:  # until then a busy machine may let it wait
                     monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
                     replica.pause()
-                    with client_of(redis_server.url) as client:  # what is sent to it would still reach it
+                    with client_of(
+                        redis_server.url
+                    ) as client:  # what is sent to it would still reach it
                         client.execute_command("CLIENT KILL", "TYPE", "replica")
                 name, admission = f"hat-{step}", ask(f"hat-{step}", [1 + step])
                 try:
@@ -739,7 +887,10 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
             assert ledger.ledger_id == ledger_id or not waits
             verdicts = ledger.admit("p", 10**6, [b"x"], [ask(name, [999_000]) for name in told])
             payloads = ledger.recorded(list(told))
-            kept = [(one.charged.tolist(), payload) for one, payload in zip(verdicts, payloads, strict=True)]
+            kept = [
+                (one.charged.tolist(), payload)
+                for one, payload in zip(verdicts, payloads, strict=True)
+            ]
             assert ledger.verify() == []
     lost = sum(one != answered for one, answered in zip(kept, told.values(), strict=True))
     assert lost == 0 if waits else lost > 0
@@ -755,7 +906,9 @@ def test_nothing_is_answered_before_a_replica_has_it(redis_server, tmp_path, mon
             monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
             replica.pause()
             for _ in range(2):  # a repeat too waits until its answer is safe
-                with pytest.raises(DependencyUnavailable, match=r"expected ledger\.replicas = 1 to"):
+                with pytest.raises(
+                    DependencyUnavailable, match=r"expected ledger\.replicas = 1 to"
+                ):
                     ledger.admit("p", 10, [b"x"], [ask("after", [3])])
             replica.resume()
             monkeypatch.setattr(Connection.exchange, "__defaults__", (redis_connection.PAUSES_S,))
@@ -764,14 +917,23 @@ def test_nothing_is_answered_before_a_replica_has_it(redis_server, tmp_path, mon
             open_redis_ledger(replica.url, prefix="{other}")
 
 
-def test_looking_at_a_redis_without_a_ledger_makes_none(redis_server: RunningRedis, tmp_path: Path) -> None:
+def test_looking_at_a_redis_without_a_ledger_makes_none(
+    redis_server: RunningRedis, tmp_path: Path
+) -> None:
     (key := tmp_path / "key").write_text("5e" * 32 + "\n")
     key.chmod(0o600)
     right, empty = (
-        load(None, (f"ledger.key_file={key}", f"ledger.url={redis_server.url.removesuffix('/0')}/{at}"), {}).ledger
+        load(
+            None,
+            (f"ledger.key_file={key}", f"ledger.url={redis_server.url.removesuffix('/0')}/{at}"),
+            {},
+        ).ledger
         for at in (0, 3)
     )
-    with pytest.raises(UsageError, match="/3: no ledger there"), ledger_and_keys(empty, must_exist=True):
+    with (
+        pytest.raises(UsageError, match="/3: no ledger there"),
+        ledger_and_keys(empty, must_exist=True),
+    ):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
     with ledger_and_keys(right) as (ledger, _):
@@ -796,9 +958,12 @@ def _wait_for_replicas(url: str, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("writers", "examples", "steps"), [(8, 3, 10), pytest.param(100, 10, 20, marks=pytest.mark.soak)]
+    ("writers", "examples", "steps"),
+    [(8, 3, 10), pytest.param(100, 10, 20, marks=pytest.mark.soak)],
 )
-def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(redis_url, writers, examples, steps):
+def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(
+    redis_url, writers, examples, steps
+):
     class InRedis(Adversary):
         def __init__(self):
             super().__init__()
@@ -808,7 +973,10 @@ def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(re
             return self.open()
 
     asked = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(InRedis, settings=asked)
 

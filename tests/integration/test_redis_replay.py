@@ -50,7 +50,8 @@ class Killed(BaseException):
 
 
 def dying_at(script: int, answered: bool) -> Callable[..., Any]:
-    """An `exchange` that dies at so many scripts: before Redis has the last, or before its answer is heard."""
+    """An `exchange` that dies at so many scripts: before Redis has the last, or before its answer
+    is heard."""
     exchange, left = Session.exchange, [script]
 
     def dying(self: Session, *commands: Any) -> Any:
@@ -96,30 +97,45 @@ def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
     assert all(entry.published for entry in entries)
 
 
-def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwise(redis_server, tmp_path):
+def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwise(
+    redis_server, tmp_path
+):
     with Redis.from_url(redis_server.url) as client:
         client.config_set("appendfsync", "everysec")
     log = tmp_path / "pings.ndjson"
     log.write_bytes(b"\n".join(fleet_log(hours=0.8)))
     command = [sys.executable, "-m", "udp_stream", "replay", str(log), "--ledger", redis_server.url]
-    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, env=dict(os.environ))
+    refused = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, timeout=60, env=dict(os.environ)
+    )
     assert (refused.returncode, refused.stdout) == (5, b"") and b"appendfsync" in refused.stderr
     allowed = subprocess.run(
-        [*command, "--set", "ledger.allow_volatile=true"], cwd=tmp_path, capture_output=True, timeout=60
+        [*command, "--set", "ledger.allow_volatile=true"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
     )
-    assert allowed.returncode == 0 and records(allowed.stdout) and b"does not hold" in allowed.stderr
+    assert (
+        allowed.returncode == 0 and records(allowed.stdout) and b"does not hold" in allowed.stderr
+    )
     for line in allowed.stdout.splitlines():
         (caveat,) = decode(line).privacy.caveats
         assert caveat.startswith("charges may have been lost")
     with Redis.from_url(redis_server.url) as client:
         client.config_set("appendfsync", "always")
     export = [*command[:3], "ledger", "export", "--ledger", redis_server.url]
-    stated = json.loads(subprocess.run(export, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout)
+    stated = json.loads(
+        subprocess.run(export, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout
+    )
     assert stated["privacy"]["privacy_loss"]["caveats"] == [caveat]
 
 
-def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, tmp_path, monkeypatch):
-    monkeypatch.setattr(Connection, "__init__", partialmethod(Connection.__init__, replicas_timeout_ms=100))
+def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(
+    redis_server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        Connection, "__init__", partialmethod(Connection.__init__, replicas_timeout_ms=100)
+    )
     monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
     flags, messages = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), fleet_log(hours=0.8)
     before, after = io.BytesIO(), io.BytesIO()
@@ -129,7 +145,9 @@ def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, t
             for frame in frames_of(messages, 500):
                 if runtime.summary.slots == 2:
                     replica.pause()
-                    with Redis.from_url(redis_server.url) as client:  # what is sent to it would still reach it
+                    with Redis.from_url(
+                        redis_server.url
+                    ) as client:  # what is sent to it would still reach it
                         client.execute_command("CLIENT KILL", "TYPE", "replica")
                     break
                 runtime.push(frame)

@@ -1,4 +1,5 @@
-"""A Redis that speaks TLS itself, as Debian's and the public image do; the one from packages alone does not."""
+"""A Redis that speaks TLS itself, as Debian's and the public image do; the one from packages alone
+does not."""
 
 import os
 
@@ -28,7 +29,11 @@ def secured(tmp_path_factory):
         (inside / name).write_bytes((made.folder / name).read_bytes())
         (inside / name).chmod(0o644)
     (port,) = free_ports(1)
-    container = DockerContainer(image).with_bind_ports(6380, port).with_volume_mapping(str(inside), "/tls", "ro")
+    container = (
+        DockerContainer(image)
+        .with_bind_ports(6380, port)
+        .with_volume_mapping(str(inside), "/tls", "ro")
+    )
     files = "--tls-cert-file /tls/server.crt --tls-key-file /tls/server.key --tls-ca-cert-file /tls/ca.crt"
     container.with_command(f"{DURABLE} --port 0 --tls-port 6380 {files} --requirepass {ADMIN}")
     with container:
@@ -37,7 +42,11 @@ def secured(tmp_path_factory):
 
 
 def administrator(port, made):
-    files = {"ssl_ca_certs": made.ca_crt, "ssl_certfile": made.client_crt, "ssl_keyfile": made.client_key}
+    files = {
+        "ssl_ca_certs": made.ca_crt,
+        "ssl_certfile": made.client_crt,
+        "ssl_keyfile": made.client_key,
+    }
     return Redis(host="127.0.0.1", port=port, password=ADMIN, protocol=2, ssl=True, **files)
 
 
@@ -53,11 +62,15 @@ def greeted(port, made):
 def test_redis_with_tls_of_its_own_keeps_the_promises_for_a_user_of_the_page(secured):
     port, made = secured
     with administrator(port, made) as client:
-        client.execute_command("ACL", "SETUSER", USER, *(rule.replace("PASSWORD", PASSWORD) for rule in rights()))
+        client.execute_command(
+            "ACL", "SETUSER", USER, *(rule.replace("PASSWORD", PASSWORD) for rule in rights())
+        )
     keys = {"ssl_ca_certs": "ca.crt", "ssl_certfile": "client.crt", "ssl_keyfile": "client.key"}
     keys |= {"username": USER, "password_file": "password"}
     url = f"rediss://127.0.0.1:{port}/0"
-    asked = LedgerSection(url=url, key_file=str(made.folder / "plates.key"), client=named(made, keys))
+    asked = LedgerSection(
+        url=url, key_file=str(made.folder / "plates.key"), client=named(made, keys)
+    )
     with ledger_and_keys(asked) as (ledger, _):
         assert ledger.admit("tls", 10, [b"x"], [ask("tls/hat", [3])])[0].admitted.all()
         ledger.record([("tls/hat", b"payload")])
@@ -69,12 +82,18 @@ def test_redis_with_tls_of_its_own_keeps_the_promises_for_a_user_of_the_page(sec
         (f"redis://127.0.0.1:{port}/0", {"ssl_ca_certs": "", "ssl_certfile": "", "ssl_keyfile": ""},
          "Does it speak TLS on this port, and want rediss://?"),
     ):  # fmt: skip
-        asked = LedgerSection(url=place, key_file=str(made.folder / "plates.key"), client=named(made, keys | wrong))
+        asked = LedgerSection(
+            url=place, key_file=str(made.folder / "plates.key"), client=named(made, keys | wrong)
+        )
         with pytest.raises(DependencyUnavailable) as raised, ledger_and_keys(asked):
             pass
-        assert sentence in str(raised.value) and PASSWORD not in str(raised.value), str(raised.value)
+        assert sentence in str(raised.value) and PASSWORD not in str(raised.value), str(
+            raised.value
+        )
 
 
 def named(made, keys):
     files = "password_file", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"
-    return {name: str(made.folder / key) if name in files else key for name, key in keys.items() if key}
+    return {
+        name: str(made.folder / key) if name in files else key for name, key in keys.items() if key
+    }

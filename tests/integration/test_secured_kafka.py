@@ -1,4 +1,5 @@
-"""Kafka by TLS and passwords: a whole stream through every client of ours, and what is said when one is refused."""
+"""Kafka by TLS and passwords: a whole stream through every client of ours, and what is said when
+one is refused."""
 
 import asyncio
 import subprocess
@@ -34,8 +35,13 @@ def secured():
 def section(secured, listener, **keys):
     running, made = secured
     prefix = keys.pop("prefix", "")
-    keys = {key: str(made.folder / value) if key.endswith("file") else value for key, value in keys.items()}
-    return KafkaSection(bootstrap=running.addresses.get(listener, running.bootstrap), prefix=prefix, client=keys)
+    keys = {
+        key: str(made.folder / value) if key.endswith("file") else value
+        for key, value in keys.items()
+    }
+    return KafkaSection(
+        bootstrap=running.addresses.get(listener, running.bootstrap), prefix=prefix, client=keys
+    )
 
 
 SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": USER, "sasl_plain_password_file": "password",
@@ -49,16 +55,22 @@ def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
     here.feed()
     with agree(here) as (stack, expected):
         here.wait_for(expected, stack.enter_context(worker(here)))
-    assert {release.payload for release in read_releases(here.settings.kafka)} == set(expected.values())
+    assert {release.payload for release in read_releases(here.settings.kafka)} == set(
+        expected.values()
+    )
     for verb in (["doctor"], ["topics", "create"], ["releases"]):
         done = run_verb([*verb, "--config", here.config], cwd=tmp_path)
         said = (done.stdout + done.stderr).decode()
         assert done.returncode == 0 and "FAIL" not in said and PASSWORD not in said, said
     for log in tmp_path.glob("*.err"):
-        assert PASSWORD not in log.read_text() and {level for level, _ in log_of(log.read_text())} == {"info"}
+        assert PASSWORD not in log.read_text() and {
+            level for level, _ in log_of(log.read_text())
+        } == {"info"}
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", pytest.param("SCRAM-SHA-256", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "mechanism", ["PLAIN", pytest.param("SCRAM-SHA-256", marks=pytest.mark.soak)]
+)
 def test_each_library_logs_in_by_each_mechanism(secured, tmp_path, mechanism):
     here = secured_city(secured, tmp_path, mechanism)
     here.feed(here.messages[:50])
@@ -69,10 +81,18 @@ def test_each_library_logs_in_by_each_mechanism(secured, tmp_path, mechanism):
 
 def secured_city(secured, folder, mechanism):
     config, running = folder / "city.toml", secured[0]
-    given = {"name": f"s{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger", "folder": folder}
+    given = {
+        "name": f"s{uuid4().hex[:8]}",
+        "ledger": f"sqlite:{folder}/stream.ledger",
+        "folder": folder,
+    }
     text = CONFIG.format(**{**DEFAULTS, **given, "bootstrap": running.addresses["SASLTLS"]})
     client = section(secured, "SASLTLS", **SASL, sasl_mechanism=mechanism).client
-    config.write_text(text + "[kafka.client]\n" + "".join(f'{name} = "{value}"\n' for name, value in client.items()))
+    config.write_text(
+        text
+        + "[kafka.client]\n"
+        + "".join(f'{name} = "{value}"\n' for name, value in client.items())
+    )
     made = City(folder, fleet_log(clean=True), config)
     assert len(create_topics(made.settings.kafka)) == 8
     return made
@@ -87,14 +107,23 @@ async def produce_once(here):
     async with Producer(kafka) as producer:
         await producer.write([OutgoingRecord(here.topics.rejected.name, b"plain")])
     once = await TransactionalPublisher.begin(kafka, shard)
-    await once.publish([OutgoingRecord(here.topics.rejected.name, b"once")], {shard: CommittedOffset(1, "")})
+    await once.publish(
+        [OutgoingRecord(here.topics.rejected.name, b"once")], {shard: CommittedOffset(1, "")}
+    )
     await once.close()
     found = await asyncio.to_thread(read_topic, kafka, here.topics.rejected)
     assert {record.value for record in found} == {b"plain", b"once"}
 
 
 def test_a_certificate_of_ours_is_shown_to_a_broker_that_asks_for_one(secured):
-    kafka = section(secured, "MUTUAL", **TLS, ssl_certfile="client.crt", ssl_keyfile="client.key", prefix="mutual.")
+    kafka = section(
+        secured,
+        "MUTUAL",
+        **TLS,
+        ssl_certfile="client.crt",
+        ssl_keyfile="client.key",
+        prefix="mutual.",
+    )
     assert len(create_topics(kafka)) == 8
     with Feed(kafka, topics_of(kafka).pings.name, 1, Pace()) as feed:
         feed.send([b"no ping"])
@@ -120,7 +149,8 @@ REFUSALS = {
 
 
 def asked(kafka):
-    """What kafka-python's clients say, all of which ask the administrator's first, and what aiokafka's."""
+    """What kafka-python's clients say, all of which ask the administrator's first, and what
+    aiokafka's."""
 
     async def producer():
         async with Producer(kafka):
@@ -165,10 +195,20 @@ def _until(holds):
 def test_what_other_users_can_see_of_a_process_holds_no_secret(secured, tmp_path):
     here = secured_city(secured, tmp_path, "SCRAM-SHA-256")
     here.feed([b"no ping"])
-    command = [sys.executable, "-m", "udp_stream", "releases", "--follow", "--config", str(here.config)]
+    command = [
+        sys.executable,
+        "-m",
+        "udp_stream",
+        "releases",
+        "--follow",
+        "--config",
+        str(here.config),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
         _until(lambda: _is_connected(secured[0].addresses["SASLTLS"]))
-        seen = b"".join(Path(f"/proc/{following.pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+        seen = b"".join(
+            Path(f"/proc/{following.pid}/{name}").read_bytes() for name in ("cmdline", "environ")
+        )
         following.terminate()
         _, said = following.communicate(timeout=20)
     assert b"--follow" in seen and PASSWORD.encode() not in seen + said

@@ -1,4 +1,5 @@
-"""A Redis that asks for a user, a password and TLS: the least rights that a ledger needs, and what refusals say."""
+"""A Redis that asks for a user, a password and TLS: the least rights that a ledger needs, and what
+refusals say."""
 
 import time
 from contextlib import ExitStack, contextmanager
@@ -54,7 +55,9 @@ def user(running, *more):
 
 
 @pytest.mark.parametrize(
-    "check", [one for one in ALL_LEDGER_CHECKS if one not in IN_CROWDS], ids=lambda check: check.__name__
+    "check",
+    [one for one in ALL_LEDGER_CHECKS if one not in IN_CROWDS],
+    ids=lambda check: check.__name__,
 )
 def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):
     running, _ = guarded
@@ -69,7 +72,8 @@ def empty(running):
 
 
 def life(running, access):
-    """All that verbs do with a ledger: a HAT's road, a rolling period's, epochs, marks, looking into it, archiving."""
+    """All that verbs do with a ledger: a HAT's road, a rolling period's, epochs, marks, looking
+    into it, archiving."""
     opened = partial(open_redis_ledger, running.url, client=access)
     with opened() as ledger:
         ledger.bind("cafe")
@@ -113,18 +117,28 @@ def test_each_right_of_the_page_is_needed_and_its_lack_is_a_sentence(guarded, mo
                 pytest.fail(f"{right} is not needed")
         said = str(raised)
         assert raised.exit_status in (4, 5) and PASSWORD not in said, (right, said)
-        assert "docs/deployments.md" in said or "does not report" in said or "expected" in said, (right, said)
+        assert "docs/deployments.md" in said or "does not report" in said or "expected" in said, (
+            right,
+            said,
+        )
 
 
 def test_keys_outside_of_the_ledger_are_out_of_reach(guarded):
     running, _ = guarded
-    with user(running) as access, pytest.raises(DependencyUnavailable, match="does not let this user do"):
+    with (
+        user(running) as access,
+        pytest.raises(DependencyUnavailable, match="does not let this user do"),
+    ):
         open_redis_ledger(running.url, prefix="{other}", client=access)
 
 
 def section(running, made, **keys):
     url = keys.pop("url", running.url)
-    files = {name: str(made.folder / value) for name, value in keys.items() if name.startswith("ssl") or "file" in name}
+    files = {
+        name: str(made.folder / value)
+        for name, value in keys.items()
+        if name.startswith("ssl") or "file" in name
+    }
     return LedgerSection(url=url, key_file=str(made.folder / "plates.key"), client=keys | files)
 
 
@@ -144,7 +158,10 @@ REFUSALS = {
     "no password": ({"password_file": ""}, "it wants a password: ledger.client.password_file"),
     "wrong password": ({"password_file": "wrong"}, "does not accept the user and password"),
     "nobody known": ({"username": "stranger"}, "does not accept the user and password"),
-    "wrong authority": ({"scheme": "rediss", "ssl_ca_certs": "other.crt"}, "a certificate that is not trusted"),
+    "wrong authority": (
+        {"scheme": "rediss", "ssl_ca_certs": "other.crt"},
+        "a certificate that is not trusted",
+    ),
     "the system's authorities": ({"scheme": "rediss"}, "a certificate that is not trusted"),
     "another host": (
         {"scheme": "rediss", "ssl_ca_certs": "ca.crt", "at": "elsewhere"},
@@ -154,7 +171,10 @@ REFUSALS = {
         {"scheme": "rediss", "ssl_ca_certs": "ca.crt", "at": "mutual"},
         "want ledger.client.ssl_certfile?",
     ),
-    "TLS to plaintext": ({"scheme": "rediss", "ssl_ca_certs": "ca.crt", "at": "plain"}, "does not speak TLS with us"),
+    "TLS to plaintext": (
+        {"scheme": "rediss", "ssl_ca_certs": "ca.crt", "at": "plain"},
+        "does not speak TLS with us",
+    ),
     "plaintext to TLS": ({"at": "server"}, "Does it speak TLS on this port, and want rediss://?"),
 }
 
@@ -173,8 +193,13 @@ def test_a_refusal_says_what_to_mend_in_bounded_time_and_without_a_secret(guarde
         port = running.port
         if at != "plain":
             certificate = "elsewhere" if at == "elsewhere" else "server"
-            port = stack.enter_context(tls_in_front_of(port, made, certificate, client=at == "mutual"))
-        asked, began = section(running, made, url=f"{scheme}://127.0.0.1:{port}/0", **keys), time.monotonic()
+            port = stack.enter_context(
+                tls_in_front_of(port, made, certificate, client=at == "mutual")
+            )
+        asked, began = (
+            section(running, made, url=f"{scheme}://127.0.0.1:{port}/0", **keys),
+            time.monotonic(),
+        )
         with pytest.raises(DependencyUnavailable) as raised, ledger_and_keys(asked):
             pass
     said = str(raised.value)
@@ -185,8 +210,13 @@ def test_a_refusal_says_what_to_mend_in_bounded_time_and_without_a_secret(guarde
 def test_a_password_file_that_others_can_read_is_refused_before_the_server_is_asked(tmp_path):
     secret_file(tmp_path / "password", b"hush\n")
     (tmp_path / "password").chmod(0o644)
-    asked = LedgerSection(url="redis://127.0.0.1:1", client={"password_file": str(tmp_path / "password")})
-    with pytest.raises(ConfigError, match=r"ledger\.client\.password_file: .*only its owner"), ledger_and_keys(asked):
+    asked = LedgerSection(
+        url="redis://127.0.0.1:1", client={"password_file": str(tmp_path / "password")}
+    )
+    with (
+        pytest.raises(ConfigError, match=r"ledger\.client\.password_file: .*only its owner"),
+        ledger_and_keys(asked),
+    ):
         pass
 
 

@@ -1,4 +1,5 @@
-"""The broker and the Redis of our tests are real, keep their data, and are gone when whoever started them is."""
+"""The broker and the Redis of our tests are real, keep their data, and are gone when whoever
+started them is."""
 
 import os
 import re
@@ -37,7 +38,9 @@ except cli.Drained:
 def create_topic(bootstrap: str, topic: str) -> None:
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
         configs = {"message.timestamp.type": "LogAppendTime"}
-        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
+        admin.create_topics(
+            {topic: {"num_partitions": 1, "replication_factor": 1, "configs": configs}}
+        )
 
 
 def produce(bootstrap: str, topic: str, *values: bytes, timestamp_ms: int | None = None) -> None:
@@ -47,20 +50,26 @@ def produce(bootstrap: str, topic: str, *values: bytes, timestamp_ms: int | None
 
 
 def consume(bootstrap: str, topic: str, number: int) -> list:
-    with closing(KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=WAIT_SECONDS * 1000)) as consumer:
+    with closing(
+        KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=WAIT_SECONDS * 1000)
+    ) as consumer:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
         return list(islice(consumer, number))
 
 
-def test_records_come_back_with_the_time_at_which_the_broker_appended_them(kafka_bootstrap: str) -> None:
+def test_records_come_back_with_the_time_at_which_the_broker_appended_them(
+    kafka_bootstrap: str,
+) -> None:
     topic = f"services-{uuid4()}"
     create_topic(kafka_bootstrap, topic)
     produce(kafka_bootstrap, topic, b"one", b"two", timestamp_ms=1)
     records = consume(kafka_bootstrap, topic, 2)
     assert [record.value for record in records] == [b"one", b"two"]
-    assert all(record.timestamp_type == LOG_APPEND_TIME and record.timestamp > 1 for record in records)
+    assert all(
+        record.timestamp_type == LOG_APPEND_TIME and record.timestamp > 1 for record in records
+    )
 
 
 @contextmanager
@@ -72,7 +81,9 @@ def client(url: str) -> Iterator[Redis]:
 @contextmanager
 def command() -> Iterator[tuple[subprocess.Popen[str], dict[str, str], list[int]]]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-W", "error", "-c", COMMAND], **pipes, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", COMMAND], **pipes, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             printed = dict(process.stdout.readline().strip().split("=") for _ in range(2))
@@ -116,7 +127,9 @@ def test_the_command_tells_where_both_are_and_leaves_nobody_behind_on_sigterm() 
 
 
 @pytest.mark.long
-def test_the_data_of_both_outlives_a_crash_by_packages_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_of_both_outlives_a_crash_by_packages_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # no java, no redis-server
     with kafka_and_redis() as both:
@@ -130,6 +143,9 @@ def test_the_data_of_both_outlives_a_crash_by_packages_alone(tmp_path: Path, mon
             running.kill()
             running.restart()  # at the same address
         produce(both.kafka.bootstrap, "kept", b"after")
-        assert [record.value for record in consume(both.kafka.bootstrap, "kept", 2)] == [b"before", b"after"]
+        assert [record.value for record in consume(both.kafka.bootstrap, "kept", 2)] == [
+            b"before",
+            b"after",
+        ]
         with client(both.redis.url) as asked:
             assert asked.get("kept") == "value"

@@ -59,7 +59,11 @@ def test_status_follows_workers_through_their_lives(city, redis_server):
     assert code == 4 and found["workers"] == [] and found["settings_agree"] is None
     with worker(here, "one") as one:
         code, found = until(here, lambda found: reading(found) == {"one": 5})
-        assert code == 0 and found["troubles"] == [] and found["settings_agree_with_this_configuration"] is True
+        assert (
+            code == 0
+            and found["troubles"] == []
+            and found["settings_agree_with_this_configuration"] is True
+        )
         expected, _ = here.embedded()
         here.wait_for(expected, one)
         _, found = until(here, lambda found: found["last_slot"])
@@ -91,43 +95,66 @@ def test_a_worker_names_its_ledger_and_the_keys_in_which_other_settings_differ(c
         here.wait_for(expected, running)
     (_, named), (_, begun), *said = log_of((here.folder / "one.err").read_text())
     assert named == f"ledger {where}, new" and begun.startswith("worker of group")
-    assert all(level == "info" for level, _ in said) and any("HATs, " in text and "pings, " in text for _, text in said)
+    assert all(level == "info" for level, _ in said) and any(
+        "HATs, " in text and "pings, " in text for _, text in said
+    )
 
     here.config.write_text(here.config.read_text().replace("min_plates = 4", "min_plates = 5"))
     with worker(here, "two"):
         pass
     (_, named), warned, *_ = log_of((here.folder / "two.err").read_text())
-    assert re.match(rf"ledger {re.escape(where)}, made \S+Z: {len(expected)} HATs, the first of the", named)
+    assert re.match(
+        rf"ledger {re.escape(where)}, made \S+Z: {len(expected)} HATs, the first of the", named
+    )
     assert warned == (
         "warning",
         "the ledger holds HATs made under other settings (release.min_plates 4 -> 5): these HATs keep their records",
     )
     with here.ledger() as (ledger, _):
         noted = {name for name in ledger.meta() if name.startswith("policy:")}
-        assert noted == {f"policy:{policy.fingerprint()}" for policy in (before, here.settings.policy)}
-        assert set(charges(ledger)) == set(expected) and written(before)["release.min_plates"] == "4"
+        assert noted == {
+            f"policy:{policy.fingerprint()}" for policy in (before, here.settings.policy)
+        }
+        assert (
+            set(charges(ledger)) == set(expected) and written(before)["release.min_plates"] == "4"
+        )
 
 
 def test_a_worker_shows_what_it_has_read_and_released(city):
     messages, (port,) = told_apart(buses=40, hours=1.5), free_ports(1)
     here = city(messages)
     expected, _ = here.embedded()
-    here.feed([*messages, *[b"?"] * 30])  # before a tick tells the time of today: behind it the log is late
+    here.feed(
+        [*messages, *[b"?"] * 30]
+    )  # before a tick tells the time of today: behind it the log is late
     words = ["worker", "--config", here.config, "--metrics", f"127.0.0.1:{port}"]
     process = forked_to_log("tests.forked", words, here.folder / "one.err", here.folder)
     try:
         here.wait_for(expected, process)
-        found = series_once(port, lambda found: found.by("hats_total", "status").total() == len(expected), process)
-        idle = series_once(port, lambda found: not found["open_slots"] and not found["unread_messages"], process)
+        found = series_once(
+            port, lambda found: found.by("hats_total", "status").total() == len(expected), process
+        )
+        idle = series_once(
+            port, lambda found: not found["open_slots"] and not found["unread_messages"], process
+        )
         process.terminate()
         assert process.wait(15) == 0
     finally:
         process.kill()
         process.wait()
     records = list(here.releases().values())
-    assert found.by("hats_total", "status") == Counter(json.loads(record)["status"] for record in records)
-    assert found["pings_total"] == len(messages) and found.by("pings_refused_total", "reason") == {"not_json": 30}
-    assert found["release_seconds_count"] == len({json.loads(record)["hat"]["slot_start"] for record in records})
-    assert idle["partitions"] == 5 and idle["open_pings"] == idle["closing_seconds"] == 0 <= idle["stuck_seconds"] < 60
+    assert found.by("hats_total", "status") == Counter(
+        json.loads(record)["status"] for record in records
+    )
+    assert found["pings_total"] == len(messages) and found.by("pings_refused_total", "reason") == {
+        "not_json": 30
+    }
+    assert found["release_seconds_count"] == len(
+        {json.loads(record)["hat"]["slot_start"] for record in records}
+    )
+    assert (
+        idle["partitions"] == 5
+        and idle["open_pings"] == idle["closing_seconds"] == 0 <= idle["stuck_seconds"] < 60
+    )
     assert found.labels()["policy"] == {json.loads(records[0])["policy"]}
     assert found.secrets(messages, records) == idle.secrets(messages, records) == set()

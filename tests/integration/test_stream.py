@@ -1,4 +1,5 @@
-"""The deployment on a real broker says exactly what the embedded runtime says, whoever is killed meanwhile."""
+"""The deployment on a real broker says exactly what the embedded runtime says, whoever is killed
+meanwhile."""
 
 import random
 import signal
@@ -24,7 +25,14 @@ from udp_stream.release import record as release
 from udp_stream.settings import load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
-AUTO = {"mean": "array-averaging", "shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}
+AUTO = {
+    "mean": "array-averaging",
+    "shards": 3,
+    "epsilon": '"auto"',
+    "cdf": "0.05",
+    "budget": "0.5",
+    "period": "1h",
+}
 """Plates run out of it within the hour."""
 
 
@@ -43,11 +51,19 @@ def statuses(payloads):
 
 
 def test_workers_on_a_redis_ledger_suppress_over_three_shards(city, redis_server):
-    here = city(fleet_log(clean=True), shards=3, budget="3.0", ledger=redis_server.url, suppression="chop-user")
+    here = city(
+        fleet_log(clean=True),
+        shards=3,
+        budget="3.0",
+        ledger=redis_server.url,
+        suppression="chop-user",
+    )
     here.feed()
     with agree(here) as (stack, expected):
         assert all(statuses(expected)[kind] > 20 for kind in ("released", "withheld_budget"))
-        here.wait_for(expected, *(stack.enter_context(worker(here, f"worker{i}")) for i in range(2)))
+        here.wait_for(
+            expected, *(stack.enter_context(worker(here, f"worker{i}")) for i in range(2))
+        )
 
 
 def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
@@ -63,7 +79,8 @@ def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
 
 
 @pytest.mark.parametrize(
-    ("bound", "status", "sentence"), [(True, 3, "none that this version"), (False, 5, "does not name its ledger")]
+    ("bound", "status", "sentence"),
+    [(True, 3, "none that this version"), (False, 5, "does not name its ledger")],
 )
 def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sentence):
     from kafka import KafkaProducer
@@ -89,7 +106,10 @@ def test_pings_that_are_deleted_before_a_running_worker_reads_them_end_it(city):
         one.send_signal(signal.SIGSTOP)
         time.sleep(1.5)  # what it had asked the broker for is answered by then: with nothing
         here.feed()
-        pings = [TopicPartition(here.topics.pings.name, number) for number in range(here.topics.pings.partitions)]
+        pings = [
+            TopicPartition(here.topics.pings.name, number)
+            for number in range(here.topics.pings.partitions)
+        ]
         with admin(here.settings.kafka) as client:
             client.delete_records(dict.fromkeys(pings, 20))
         one.send_signal(signal.SIGCONT)
@@ -126,7 +146,9 @@ def test_a_worker_is_refused_at_a_time_of_whole_plates_where_it_would_charge_nob
     here.config.write_text(here.config.read_text().replace("min_plates = 4", "min_plates = 1000"))
     here.feed()
     with here.ledger() as (ledger, _):
-        add_remove.run(ledger, add_remove.context_of(), add_remove.empty(1_704_706_200_000))  # that day, without a ping
+        add_remove.run(
+            ledger, add_remove.context_of(), add_remove.empty(1_704_706_200_000)
+        )  # that day, without a ping
         before = [entry.release_id for entry in ledger.entries()]
     done = run_verb(["worker", "--config", here.config], cwd=here.folder)
     assert done.returncode == 5, done.stderr
@@ -139,7 +161,9 @@ def test_a_worker_is_refused_at_a_time_of_whole_plates_where_it_would_charge_nob
 
 def faulty_log():
     faults = replace(Imperfections(), far_future=0.0, repeated=0.0)
-    fleet = Fleet(seed=2, buses=40, start=datetime(2024, 1, 8, 9, tzinfo=IST), hours=1, imperfections=faults)
+    fleet = Fleet(
+        seed=2, buses=40, start=datetime(2024, 1, 8, 9, tzinfo=IST), hours=1, imperfections=faults
+    )
     return [message for batch in fleet.messages() for message in batch]
 
 
@@ -153,12 +177,18 @@ def test_a_faulty_log_in_batches_over_two_shards_too(city):
     ids = [dict(record.headers)[f"{ERROR}.id"] for record in refused]
     assert len(ids) == len(set(ids))
     assert any(record.value in here.messages for record in refused)
-    assert {record.key for record in here.read(here.topics.pings)} == {None}  # an unkeyed hash of a plate is the plate
-    assert {release.decode(payload).status == "released" for payload in expected.values()} == {True, False}
+    assert {record.key for record in here.read(here.topics.pings)} == {
+        None
+    }  # an unkeyed hash of a plate is the plate
+    assert {release.decode(payload).status == "released" for payload in expected.values()} == {
+        True,
+        False,
+    }
 
 
 def test_killed_again_and_again_nothing_is_lost_and_nothing_is_said_twice(city):
-    """`agree` asserts it at its end: the embedded runtime's bytes and charges, and nothing unpublished."""
+    """`agree` asserts it at its end: the embedded runtime's bytes and charges, and nothing
+    unpublished."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice, here = random.Random(seed), city(fleet_log(clean=True), **AUTO)

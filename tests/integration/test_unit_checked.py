@@ -1,4 +1,5 @@
-"""A worker whose topic is in another unit than the one set ends before it charges, until a person has looked."""
+"""A worker whose topic is in another unit than the one set ends before it charges, until a person
+has looked."""
 
 from datetime import datetime
 
@@ -10,7 +11,10 @@ from udp_stream.trial.fleet import IST, Fleet, Imperfections
 def test_a_worker_reads_another_unit_than_the_one_set_and_ends_before_it_charges(city):
     start = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
     fleet = Fleet(seed=3, buses=20, start=start, hours=0.5, imperfections=Imperfections.none())
-    here = city([message for batch in fleet.messages() for message in batch], queries='[speed]\nunit = "mps"\n')
+    here = city(
+        [message for batch in fleet.messages() for message in batch],
+        queries='[speed]\nunit = "mps"\n',
+    )
     here.feed()
     ended = run_verb(["worker", "--config", here.config, "--instance", "one"], cwd=here.folder)
     assert ended.returncode == 3

@@ -13,9 +13,14 @@ MARK = b"the last one"
 
 
 def pings_of_now(number=20):
-    at, point = datetime.now(UTC).isoformat(timespec="milliseconds"), {"type": "Point", "coordinates": [72.83, 21.17]}
+    at, point = (
+        datetime.now(UTC).isoformat(timespec="milliseconds"),
+        {"type": "Point", "coordinates": [72.83, 21.17]},
+    )
     ping = {"observationDateTime": at, "speed": 20, "location": point}
-    return [msgspec.json.encode({"license_plate": f"GJ05ZZ{one:04}"} | ping) for one in range(number)]
+    return [
+        msgspec.json.encode({"license_plate": f"GJ05ZZ{one:04}"} | ping) for one in range(number)
+    ]
 
 
 def read_all(here, marks, process):
@@ -29,7 +34,9 @@ def read_all(here, marks, process):
 
 
 def ticks(here):
-    return [one for one in here.read(here.topics.pings) if any(name == TICK for name, _ in one.headers)]
+    return [
+        one for one in here.read(here.topics.pings) if any(name == TICK for name, _ in one.headers)
+    ]
 
 
 def wait_for(what, process):
@@ -39,7 +46,9 @@ def wait_for(what, process):
         time.sleep(0.1)
 
 
-def test_a_worker_a_day_ahead_tells_no_log_so_and_one_that_is_a_day_behind_sets_it_back_if_asked(city):
+def test_a_worker_a_day_ahead_tells_no_log_so_and_one_that_is_a_day_behind_sets_it_back_if_asked(
+    city,
+):
     here = city([], partitions=1)
     here.disorder_ms = 0
     here.set_idle("1s")
@@ -54,7 +63,10 @@ def test_a_worker_a_day_ahead_tells_no_log_so_and_one_that_is_a_day_behind_sets_
     with worker(here, "behind", wrong_s=-DAY) as behind:
         here.feed([*pings_of_now(), MARK])
         assert read_all(here, 2, behind) == []
-        wait_for(lambda: "start once with --reset-clock" in (here.folder / "behind.err").read_text(), behind)
+        wait_for(
+            lambda: "start once with --reset-clock" in (here.folder / "behind.err").read_text(),
+            behind,
+        )
     with worker(here, "asked", wrong_s=-DAY, resets="--reset-clock") as asked:
         here.feed([*pings_of_now(), MARK])
         assert read_all(here, 3, asked) == []

@@ -1,4 +1,5 @@
-"""Experiments on queries: rows follow from the seed, baselines save nothing, findings follow from the rows."""
+"""Experiments on queries: rows follow from the seed, baselines save nothing, findings follow from
+the rows."""
 
 import dataclasses
 
@@ -19,7 +20,9 @@ def a_feed(plates=30, seed=1):
     """Plates that move about for five hours, a position every five minutes."""
     rng = np.random.default_rng(seed)
     times = np.arange(0, 5 * 3_600_000, 300_000)
-    where = rng.integers(-60_000, 60_000, (plates, 1, 2)) + rng.integers(-4000, 4000, (plates, times.size, 2))
+    where = rng.integers(-60_000, 60_000, (plates, 1, 2)) + rng.integers(
+        -4000, 4000, (plates, times.size, 2)
+    )
     plate = np.repeat(np.arange(plates), times.size)
     return Trajectories("town", plate, np.tile(times, plates), where.reshape(-1, 2))
 
@@ -44,7 +47,14 @@ LONG = "multi-query", "savings-knn"
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.soak if name in LONG else () if name == "threshold" else pytest.mark.long)
+        pytest.param(
+            name,
+            marks=pytest.mark.soak
+            if name in LONG
+            else ()
+            if name == "threshold"
+            else pytest.mark.long,
+        )
         for name in ON_POSITIONS
     ],
 )
@@ -54,12 +64,16 @@ def test_rows_follow_from_the_seed(name):
     assert first == again != other and len(first) >= 2
 
 
-@pytest.mark.parametrize("name", long_but(["threshold"], ["savings-range", "savings-kde", "savings-knn", "threshold"]))
+@pytest.mark.parametrize(
+    "name", long_but(["threshold"], ["savings-range", "savings-kde", "savings-knn", "threshold"])
+)
 def test_a_baseline_saves_nothing_and_elimination_something(name):
     rows = [row for row in rows_of(name, setup_of(repetitions=2), 2) if not row.beside]
     assert all(row.saved_mean == 0 for row in rows if row.split == "BM")
     assert max(row.saved_mean for row in rows) > (0.2 if name != "threshold" else 0.02)
-    assert all(row.error_25 <= row.error_75 and 0 <= row.saved_25 <= row.saved_75 <= 1 for row in rows)
+    assert all(
+        row.error_25 <= row.error_75 and 0 <= row.saved_25 <= row.saved_75 <= 1 for row in rows
+    )
 
 
 def test_counts_and_densities_are_also_asked_of_drawn_points_without_any_feed(monkeypatch):
@@ -87,7 +101,9 @@ def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones
     monkeypatch.setattr("lab.queries.QUERIES_THEIRS", 3)
     setup, many = setup_of(repetitions=1), ON_POSITIONS["multi-query"]
     rows = rows_of("multi-query", setup, None)
-    errors = {(r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows if not r.beside}
+    errors = {
+        (r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows if not r.beside
+    }
     for pair in (row for row in rows if row.beside == "-pairs"):
         base, _, how = pair.second.partition(", ")
         of_both = (errors[pair.parameter, pair.rho, how, method] for method in (base, pair.first))
@@ -103,7 +119,9 @@ def test_positions_are_the_latest_that_are_fresh():
         plates, where = feed.at(moment)
         for plate, place in zip(plates, where, strict=True):
             own = np.flatnonzero((feed.plate == plate) & (feed.time_ms < moment))
-            assert feed.time_ms[own[-1]] >= moment - 900_000 and (feed.where[own[-1]] == place).all()
+            assert (
+                feed.time_ms[own[-1]] >= moment - 900_000 and (feed.where[own[-1]] == place).all()
+            )
         assert plates.size == (30 if moment < 30_000_000 else 0)
     with pytest.raises(UsageError, match="which at least 10 plates"):
         dataclasses.replace(feed, plate=feed.plate * 0).moments(3, np.random.default_rng(1))
@@ -111,16 +129,26 @@ def test_positions_are_the_latest_that_are_fresh():
 
 def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(monkeypatch):
     """60,000 images and 9,740 taxis, here of fewer; images of a user in place of drawn clusters."""
-    for name, size in (("POINTS_THEIRS", 90), ("CROWDS", (80,)), ("MULTI_FULL", 1), ("QUERIES", (7,)), ("POINTS", 20)):
+    for name, size in (
+        ("POINTS_THEIRS", 90),
+        ("CROWDS", (80,)),
+        ("MULTI_FULL", 1),
+        ("QUERIES", (7,)),
+        ("POINTS", 20),
+    ):
         monkeypatch.setattr(f"lab.queries.{name}", size)
     monkeypatch.setattr("lab.queries.DIMENSIONS", 16)
     full = dataclasses.replace(setup_of(repetitions=3), data=(), full=True)
     knn = [row for row in rows_of("savings-knn", full, None) if not row.beside]
-    assert {row.repetitions for row in knn} == {1} and {row.data for row in knn} == {"clusters in 784 dimensions"}
+    assert {row.repetitions for row in knn} == {1} and {row.data for row in knn} == {
+        "clusters in 784 dimensions"
+    }
     asked = {(row.parameter, row.split) for row in knn if row.privatisation == "point"}
     assert asked == {(k, "BM") for k in (1.0, 5.0, 20.0)} | {(5.0, "c4")}
     multi = [row for row in rows_of("multi-query", full, None) if not row.beside]
     assert {(row.data, row.repetitions) for row in multi} == {("drawn, 80 points", 1)}
     pixels = np.random.default_rng(3).integers(0, 256, (40, 16)).astype(np.uint8)
-    own = dataclasses.replace(setup_of(repetitions=1), data=(), images=Images("digits", pixels[:30], pixels[30:]))
+    own = dataclasses.replace(
+        setup_of(repetitions=1), data=(), images=Images("digits", pixels[:30], pixels[30:])
+    )
     assert {row.data for row in rows_of("savings-knn", own, 2)} == {"digits"}

@@ -20,7 +20,9 @@ CRASH DATE,CRASH TIME,BOROUGH,ZIP CODE,LATITUDE,LONGITUDE,LOCATION,COLLISION_ID
 
 
 def taxi(number, minutes, lat=39.92):
-    rows = (f"{number},2008-02-02 15:{minute:02}:08,116.{51000 + minute},{lat}" for minute in minutes)
+    rows = (
+        f"{number},2008-02-02 15:{minute:02}:08,116.{51000 + minute},{lat}" for minute in minutes
+    )
     return "\n".join(rows) + "\n"
 
 
@@ -38,7 +40,11 @@ def test_a_folder_of_taxis_is_where_each_was_when(tmp_path):
     (tmp_path / "2.txt").write_text(taxi(2, [37], lat=39.93) + "2,2008-02-02 16:00:00,0.0,0.0\n")
     (tmp_path / "3.txt").write_text("")
     found = read(tmp_path)
-    assert found.plate.tolist() == [0, 0, 0, 1] and np.diff(found.time_ms).tolist() == [600_000, 600_000, -1_140_000]
+    assert found.plate.tolist() == [0, 0, 0, 1] and np.diff(found.time_ms).tolist() == [
+        600_000,
+        600_000,
+        -1_140_000,
+    ]
     north = (found.where[3, 1] - found.where[0, 1]) / 16
     assert north == pytest.approx(1110, abs=5)  # a hundredth of a degree, in metres
     plates, _ = found.at(int(found.time_ms.max()) + 1)
@@ -58,7 +64,10 @@ def test_images_are_searched_and_each_seventh_is_asked_about(tmp_path):
     pixels = np.random.default_rng(2).integers(0, 256, (70, 28, 28))
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels)))
     found = read(tmp_path / "train-images-idx3-ubyte.gz")
-    assert isinstance(found, Images) and (found.searched.shape, found.asked.shape) == ((60, 784), (10, 784))
+    assert isinstance(found, Images) and (found.searched.shape, found.asked.shape) == (
+        (60, 784),
+        (10, 784),
+    )
     assert (found.asked[0] == pixels[6].ravel()).all()
 
 

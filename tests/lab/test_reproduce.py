@@ -43,15 +43,25 @@ def test_a_feeds_hats_hold_every_accepted_ping_once(log):
     pings, _ = PingDecoder(settings.ping_rules, JSON).decode(fleet_log(hours=0.6))
     distinct = {(int(p), int(t)) for p, t in zip(pings.plate, pings.time_ms, strict=True)}
     assert (feed.name, feed.recorded, feed.total) == ("fleet", True, len(distinct))
-    assert sum(hat.samples.size for hat in feed.hats) == sum(hat.counts.total for hat in feed.hats) == feed.total
+    assert (
+        sum(hat.samples.size for hat in feed.hats)
+        == sum(hat.counts.total for hat in feed.hats)
+        == feed.total
+    )
     assert all(0 <= hat.samples.min() <= hat.samples.max() <= 65 * 4096 for hat in feed.hats)
     starts, _ = settings.calendar.slots.place(pings.time_ms)
     cells = cells_of(pings.lat, pings.lon, 7)
     assert len(feed.hats) == len(set(zip(starts.tolist(), cells.tolist(), strict=True)))
     assert feed.busiest_slot is not None and feed.busiest_slot.count.sum() <= feed.total
-    assert feed.whole is not None and feed.whole.hats == len(feed.hats) and feed.whole.count.sum() == feed.total
+    assert (
+        feed.whole is not None
+        and feed.whole.hats == len(feed.hats)
+        and feed.whole.count.sum() == feed.total
+    )
     of_hats = np.split(feed.whole.count, feed.whole.hat_rows[1:-1])
-    assert all((one == hat.counts.by_plate).all() for one, hat in zip(of_hats, feed.hats, strict=True))
+    assert all(
+        (one == hat.counts.by_plate).all() for one, hat in zip(of_hats, feed.hats, strict=True)
+    )
     assert np.unique(feed.whole.plate).size == np.unique(pings.plate).size
     # the same truth as by hand, but for repeats, of which there are few
     assert feed.constant == pytest.approx(pings.speed.mean(), rel=0.02)
@@ -60,12 +70,20 @@ def test_a_feeds_hats_hold_every_accepted_ping_once(log):
 @pytest.mark.long
 def test_reproduce_writes_figures_tables_and_findings_for_a_feed(run, log, tmp_path):
     feed = f"{log},speed.max_kmh=80"
-    status, said, err = run("reproduce", "worst-case", "--data", feed, "--repetitions", 5, "--out", "figures")
+    status, said, err = run(
+        "reproduce", "worst-case", "--data", feed, "--repetitions", 5, "--out", "figures"
+    )
     assert status == 0, err
     written = {path.name for path in (tmp_path / "figures").iterdir()}
-    names = {f"worst-case-{data}.{kind}" for data in ("ITMS-like", "fleet") for kind in ("png", "svg")}
+    names = {
+        f"worst-case-{data}.{kind}" for data in ("ITMS-like", "fleet") for kind in ("png", "svg")
+    }
     assert written == names | {"worst-case.csv", "worst-case-of-m.csv", "worst-case.txt"}
-    assert "statements agree" in said and "guess U/2 has 40 km/h" in said and "guess U/2 has 32.5 km/h" in said
+    assert (
+        "statements agree" in said
+        and "guess U/2 has 40 km/h" in said
+        and "guess U/2 has 32.5 km/h" in said
+    )
     assert "not private" in err
 
 
@@ -74,7 +92,11 @@ def test_reproduce_writes_figures_tables_and_findings_for_a_feed(run, log, tmp_p
     [
         (["reproduce", "mean-itsm"], 2, "expected one of mean-itms"),
         (["reproduce", "worst-case", "--data", "none.ndjson"], 2, "none.ndjson cannot be read"),
-        (["reproduce", "worst-case", "--data", "fleet.ndjson,speed.max=80"], 3, "did you mean speed.max_kmh?"),
+        (
+            ["reproduce", "worst-case", "--data", "fleet.ndjson,speed.max=80"],
+            3,
+            "did you mean speed.max_kmh?",
+        ),
         (["reproduce", "worst-case", "--out", "fleet.ndjson"], 2, "expected a folder"),
     ],
 )

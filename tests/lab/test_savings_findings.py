@@ -1,4 +1,5 @@
-"""Findings of the experiments on queries: a difference counts where chance does not make it; noise drawn ahead."""
+"""Findings of the experiments on queries: a difference counts where chance does not make it; noise
+drawn ahead."""
 
 import numpy as np
 import pytest
@@ -10,8 +11,14 @@ from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
 
-def pair(first_error, second_error, first="distance", second="point", rho=1e-4, split="BM", spread=0.01):
-    errors = {"first_error": first_error, "second_error": second_error, "less_by": second_error - first_error}
+def pair(
+    first_error, second_error, first="distance", second="point", rho=1e-4, split="BM", spread=0.01
+):
+    errors = {
+        "first_error": first_error,
+        "second_error": second_error,
+        "less_by": second_error - first_error,
+    }
     return Row("-pairs", rho=rho, split=split, first=first, second=second, spread=spread, **errors)
 
 
@@ -61,4 +68,7 @@ def test_several_scales_and_large_calls_are_drawn_by_themselves(t, size):
     noise = PreparedNoise(1000)
     found = noise("zcdp", seeded_bits(1), t, np.ones_like(t), 2)
     assert found.shape == (size, 2) and not noise._ready
-    assert noise("zcdp", seeded_bits(1), np.full(3, 5), np.ones(3, np.int64), 2).shape == (3, 2) and noise._ready
+    assert (
+        noise("zcdp", seeded_bits(1), np.full(3, 5), np.ones(3, np.int64), 2).shape == (3, 2)
+        and noise._ready
+    )

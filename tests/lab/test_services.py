@@ -1,4 +1,5 @@
-"""Children are guarded, stopped in bounded time and waited for; answers of anything are read without a crash."""
+"""Children are guarded, stopped in bounded time and waited for; answers of anything are read
+without a crash."""
 
 import os
 import select
@@ -66,7 +67,9 @@ def test_nobody_but_its_owner_may_read_what_a_service_keeps() -> None:
         with processes.temporary_folder("kafka") as folder:
             kept = Program("Test", ("sh", "-c", keeps), folder, lambda _: says_ready(folder))
             with running(kept):
-                assert [path.stat().st_mode & 0o077 for path in (folder / "data", folder / "log")] == [0, 0]
+                assert [
+                    path.stat().st_mode & 0o077 for path in (folder / "data", folder / "log")
+                ] == [0, 0]
                 assert folder.stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(before)
@@ -92,7 +95,9 @@ def test_a_service_that_never_answers_is_given_up_and_not_left_running(tmp_path:
 
 
 def test_a_lost_port_is_tried_anew_elsewhere_and_not_for_ever(tmp_path: Path) -> None:
-    taken = Program("Test", ("sh", "-c", "echo bind: Address already in use; exit 1"), tmp_path, lambda _: False)
+    taken = Program(
+        "Test", ("sh", "-c", "echo bind: Address already in use; exit 1"), tmp_path, lambda _: False
+    )
     tried: list[int] = []
 
     def start(ports: list[int]) -> RunningService:
@@ -120,7 +125,9 @@ def test_no_child_and_no_folder_outlives_a_killed_parent(tmp_path: Path) -> None
     folder = tmp_path / "own"
     folder.mkdir()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], text=True, **pipes) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(folder)], text=True, **pipes
+    ) as parent:
         child, guard = map(int, parent.stdout.readline().split())
         parent.kill()
         assert ends(child)

@@ -1,4 +1,5 @@
-"""Jars come whole or not at all, Java is found wherever it is, and what is missing is named with how to install it."""
+"""Jars come whole or not at all, Java is found wherever it is, and what is missing is named with
+how to install it."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -47,7 +48,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("before", [None, b"half"])
-def test_a_jar_that_is_missing_or_broken_is_fetched_into_mavens_cache(repository: Path, before: bytes | None) -> None:
+def test_a_jar_that_is_missing_or_broken_is_fetched_into_mavens_cache(
+    repository: Path, before: bytes | None
+) -> None:
     place = repository / "org/example/thing/1.0/thing-1.0.jar"
     if before is not None:
         place.parent.mkdir(parents=True)
@@ -57,13 +60,17 @@ def test_a_jar_that_is_missing_or_broken_is_fetched_into_mavens_cache(repository
     assert [path for path in repository.iterdir() if path.name != "org"] == []
 
 
-def test_a_jar_that_is_there_is_not_asked_for(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jar_that_is_there_is_not_asked_for(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jars.class_path()
     monkeypatch.setattr(jars, "_maven", lambda: pytest.fail("asked"))
     assert jars.class_path()
 
 
-@pytest.mark.parametrize(("content", "said"), [(b"wrong", "expected SHA-256"), (b"", "cannot be fetched")])
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"wrong", "expected SHA-256"), (b"", "cannot be fetched")]
+)
 def test_a_jar_that_is_not_what_the_list_says_stays_out(
     repository: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str
 ) -> None:

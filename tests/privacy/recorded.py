@@ -1,7 +1,9 @@
-"""Record a morning under "add-remove", then play it without a plate, with noise such that the noised sums are equal.
+"""Record a morning under "add-remove", then play it without a plate, with noise such that the
+noised sums are equal.
 
-Everything public follows from noised sums and settings. So all that leaves is then equal, byte for byte, whatever the
-plate sent; the exact sums differ by the plate's own vectors alone; and their squares over 2 sigma^2 cost at most rho.
+Everything public follows from noised sums and settings. So all that leaves is then equal, byte for
+byte, whatever the plate sent; the exact sums differ by the plate's own vectors alone; and their
+squares over 2 sigma^2 cost at most rho.
 """
 
 import random
@@ -37,8 +39,11 @@ MINUTE = 60_000
 START = 1_704_672_000_000  # 2024-01-08 00:00 UTC
 CENTRE = h3.latlng_to_cell(21.19, 72.83, 7)
 MINUTES = 93
-SLOTS = [(START + number * 15 * MINUTE, START + (number + 1) * 15 * MINUTE) for number in range(1, 6)]
-"""A run begins in the first slot, which has no record; the last one is closed two minutes behind its end."""
+SLOTS = [
+    (START + number * 15 * MINUTE, START + (number + 1) * 15 * MINUTE) for number in range(1, 6)
+]
+"""A run begins in the first slot, which has no record; the last one is closed two minutes behind
+its end."""
 
 
 @cache
@@ -60,7 +65,8 @@ class Piece(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A message, and the minute in which it comes. Shared ones are arrays, also of a single piece that is left."""
+    """A message, and the minute in which it comes. Shared ones are arrays, also of a single piece
+    that is left."""
 
     minute: int
     pieces: tuple[Piece, ...]
@@ -78,7 +84,12 @@ class Sent(NamedTuple):
 def ping(plate: str, at_ms: float, where: tuple[float, float], speed: object) -> bytes:
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(at_ms))
     place = {"type": "Point", "coordinates": list(where)}
-    said = {"license_plate": plate, "observationDateTime": time.isoformat(), "location": place, "speed": speed}
+    said = {
+        "license_plate": plate,
+        "observationDateTime": time.isoformat(),
+        "location": place,
+        "speed": speed,
+    }
     return msgspec.json.encode(said)
 
 
@@ -96,14 +107,24 @@ Own = Iterator[tuple[int, bytes]]
 """Minute and text of what a plate sends."""
 
 
-def drives(dice: random.Random, plate: str, every_s: float = 20.0, speeds: Callable[[], object] | None = None) -> Own:
+def drives(
+    dice: random.Random,
+    plate: str,
+    every_s: float = 20.0,
+    speeds: Callable[[], object] | None = None,
+) -> Own:
     cell = dice.choice(CELLS[2:])
     for minute in range(MINUTES):
         if dice.random() < 0.3:
             cell = dice.choice(CELLS[2:])
         for second in np.arange(dice.uniform(0, 5), 60, every_s).tolist():
             speed = dice.uniform(3, 60) if speeds is None else speeds()
-            yield minute, ping(plate, START + minute * MINUTE + 1000 * second - 30_000, spot(dice, cell), speed)
+            yield (
+                minute,
+                ping(
+                    plate, START + minute * MINUTE + 1000 * second - 30_000, spot(dice, cell), speed
+                ),
+            )
 
 
 def rare(dice: random.Random, plate: str) -> Own:
@@ -122,7 +143,12 @@ def floods(dice: random.Random, plate: str) -> Own:
     yield from drives(dice, plate)
     minute = dice.randrange(20, 80)
     for number in range(2500):
-        yield minute, ping(plate, START + minute * MINUTE - 37 * number, spot(dice, dice.choice(CELLS[2:])), 60)
+        yield (
+            minute,
+            ping(
+                plate, START + minute * MINUTE - 37 * number, spot(dice, dice.choice(CELLS[2:])), 60
+            ),
+        )
 
 
 def late(dice: random.Random, plate: str) -> Own:
@@ -134,12 +160,22 @@ def ahead(dice: random.Random, plate: str) -> Own:
     """Its clock is ahead by seconds to decades, or 1,024 weeks behind."""
     for minute in range(MINUTES):
         for off in (0, 30, dice.choice([29, 31, 60, 100, 900, 86_400, 10**9]), -7168 * 86_400):
-            yield minute, ping(plate, START + minute * MINUTE + 30_000 + 1000 * off, spot(dice, CELLS[3]), 60)
+            yield (
+                minute,
+                ping(
+                    plate, START + minute * MINUTE + 30_000 + 1000 * off, spot(dice, CELLS[3]), 60
+                ),
+            )
 
 
 def broken(dice: random.Random, plate: str) -> Own:
     for minute, text in drives(dice, plate):
-        whole = text, b"[%s,%s]" % (text, text), b'{"results": [%s, {}]}' % text, msgspec.json.encode(text.decode())
+        whole = (
+            text,
+            b"[%s,%s]" % (text, text),
+            b'{"results": [%s, {}]}' % text,
+            msgspec.json.encode(text.decode()),
+        )
         wrong = (
             (b"speed", b"v"),
             (b"Point", b"Line"),
@@ -153,15 +189,22 @@ def broken(dice: random.Random, plate: str) -> Own:
 
 def outside(dice: random.Random, plate: str) -> Own:
     for minute, text in drives(dice, plate):
-        yield minute, dice.choice([text, text.replace(b"21.", b"22."), text.replace(b"72.", b"272.")])
+        yield (
+            minute,
+            dice.choice([text, text.replace(b"21.", b"22."), text.replace(b"72.", b"272.")]),
+        )
 
 
 def repeats(dice: random.Random, plate: str) -> Own:
-    """The same moment several times, also elsewhere and at other speeds; and under its name with spaces."""
+    """The same moment several times, also elsewhere and at other speeds; and under its name with
+    spaces."""
     for minute, text in drives(dice, plate):
         yield minute, text
         said = msgspec.json.decode(text)
-        said |= {"speed": dice.choice([0, 65]), "location": {"coordinates": list(spot(dice, dice.choice(CELLS[2:])))}}
+        said |= {
+            "speed": dice.choice([0, 65]),
+            "location": {"coordinates": list(spot(dice, dice.choice(CELLS[2:])))},
+        }
         said["license_plate"] = dice.choice([plate, f" {plate} ", f"\u200b{plate}"])
         yield min(minute + dice.randrange(2), MINUTES - 1), msgspec.json.encode(said)
 
@@ -182,12 +225,16 @@ USUAL = 6
 
 def plates_of(seed: int) -> list[str]:
     """Their names begin with their kind."""
-    return [*(f"{kind}-{seed}" for kind in KINDS), *(f"usual-{seed}-{number}" for number in range(USUAL))]
+    return [
+        *(f"{kind}-{seed}" for kind in KINDS),
+        *(f"usual-{seed}-{number}" for number in range(USUAL)),
+    ]
 
 
 @cache
 def city(seed: int) -> tuple[Sent, ...]:
-    """By minute, in an order and in messages that are drawn once. A third of what is JSON shares a message."""
+    """By minute, in an order and in messages that are drawn once. A third of what is JSON shares a
+    message."""
     dice, found = random.Random(f"city {seed}"), list[Sent]()
     by_minute = defaultdict[int, list[Piece]](list)
     for plate in plates_of(seed):
@@ -210,7 +257,8 @@ def city(seed: int) -> tuple[Sent, ...]:
 
 
 def _is_element(text: bytes) -> bool:
-    """Unreadable pieces make a whole message unreadable: where several share it, that is assumed to be alike."""
+    """Unreadable pieces make a whole message unreadable: where several share it, that is assumed to
+    be alike."""
     try:
         return isinstance(msgspec.json.decode(text), dict | int)
     except msgspec.DecodeError:
@@ -248,7 +296,9 @@ class Drawn(NamedTuple):
 
     def own(self, plate: bytes) -> np.ndarray[Any, Any]:
         found = np.zeros_like(self.exact)
-        for number, cell, residual, weight in zip(*(column.tolist() for column in self.vectors), strict=True):
+        for number, cell, residual, weight in zip(
+            *(column.tolist() for column in self.vectors), strict=True
+        ):
             if self.plates[number] == plate:
                 found[:, cell] += residual, weight
         return found
@@ -279,15 +329,24 @@ class Tape:
             self.plates = counts.plates
             return charge(name, asked, counts, *rest)
 
-        def noised(vectors: Entries, cells: int, query: PlateQuery, bits: NamedBits) -> np.ndarray[Any, Any]:
-            with patch.object(mechanism, "discrete_gaussian", lambda _, sigmas: np.zeros(len(sigmas), np.int64)):
+        def noised(
+            vectors: Entries, cells: int, query: PlateQuery, bits: NamedBits
+        ) -> np.ndarray[Any, Any]:
+            with patch.object(
+                mechanism, "discrete_gaussian", lambda _, sigmas: np.zeros(len(sigmas), np.int64)
+            ):
                 exact = mechanism.noised(vectors, cells, query, bits)
             self.drawn[bits.name] = Drawn(exact, vectors, self.plates, query.sigma)
-            noise = honest(seeded_bits(f"{self.seed} {bits.name}"), np.full(exact.size, query.sigma))
+            noise = honest(
+                seeded_bits(f"{self.seed} {bits.name}"), np.full(exact.size, query.sigma)
+            )
             self.noised[bits.name] = self.given.get(bits.name, exact + noise.reshape(exact.shape))
             return self.noised[bits.name]
 
-        with patch.multiple(road, _charge=watched, noised=noised), patch.object(Tape, "running", self):
+        with (
+            patch.multiple(road, _charge=watched, noised=noised),
+            patch.object(Tape, "running", self),
+        ):
             yield
 
 
@@ -300,8 +359,8 @@ class Died(Exception):
 
 @dataclass
 class Fate:
-    """When processes die: at minutes, before or behind messages and tick; and at effects, by their number in their
-    process: before, or behind them. Neither follows from pings."""
+    """When processes die: at minutes, before or behind messages and tick; and at effects, by their
+    number in their process: before, or behind them. Neither follows from pings."""
 
     minutes: list[tuple[int, int]] = field(default_factory=list)
     effects: list[tuple[int, bool]] = field(default_factory=list)
@@ -311,8 +370,13 @@ class Fate:
     @classmethod
     def of(cls, seed: object, most: int = 6) -> "Fate":
         dice = random.Random(f"fate {seed}")
-        minutes = sorted((dice.randrange(MINUTES), dice.randrange(3)) for _ in range(dice.randint(1, most)))
-        return cls(minutes, [(dice.randrange(14), dice.random() < 0.5) for _ in range(dice.randint(1, most))])
+        minutes = sorted(
+            (dice.randrange(MINUTES), dice.randrange(3)) for _ in range(dice.randint(1, most))
+        )
+        return cls(
+            minutes,
+            [(dice.randrange(14), dice.random() < 0.5) for _ in range(dice.randint(1, most))],
+        )
 
     def begin(self) -> None:
         self.number = 0
@@ -360,9 +424,11 @@ class Told:
     effects: list[str] = field(default_factory=list)
 
 
-def live(folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate: Fate | None = None) -> Told:
-    """By the minute, through the journal. What the source sent in a minute comes whole, or not at all, as the journal
-    has it; processes die, and the next one goes on."""
+def live(
+    folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate: Fate | None = None
+) -> Told:
+    """By the minute, through the journal. What the source sent in a minute comes whole, or not at
+    all, as the journal has it; processes die, and the next one goes on."""
     told, fate, at, part, is_done = Told(), fate or Fate(), 0, 0, False
     by_minute = defaultdict[int, list[bytes]](list)
     for one in sent:
@@ -406,8 +472,11 @@ def live(folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate
     return told
 
 
-def replayed(folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate: Fate | None = None) -> Told:
-    """A recording, in frames that follow from what is in it; after a death from its beginning, as a file is."""
+def replayed(
+    folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate: Fate | None = None
+) -> Told:
+    """A recording, in frames that follow from what is in it; after a death from its beginning, as a
+    file is."""
     messages, fate = [one.message for one in sent], fate or Fate()
     frames = [messages[at : at + 500] for at in range(0, len(messages), 500)]
 
@@ -423,7 +492,9 @@ def replayed(folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, 
                     to = release_sink(partial(write, "release", told.releases))
                     more = smoothed_sink(partial(write, "smoothed", told.estimates))
                     ledger: Any = WatchedLedger(opened, fate)
-                    EmbeddedRuntime(settings, ledger, tape, hash_of, "test", to, smooth=more, slots=SLOTS).run(frames)
+                    EmbeddedRuntime(
+                        settings, ledger, tape, hash_of, "test", to, smooth=more, slots=SLOTS
+                    ).run(frames)
                     _finish(told, settings, opened, fate)
                     return told
             except Died:
@@ -452,7 +523,12 @@ class Recorded:
 
     @classmethod
     def of(
-        cls, drive: Callable[..., Told], folder: Any, settings: Settings, sent: Sequence[Sent], *rest: Any
+        cls,
+        drive: Callable[..., Told],
+        folder: Any,
+        settings: Settings,
+        sent: Sequence[Sent],
+        *rest: Any,
     ) -> "Recorded":
         folder.mkdir(parents=True)
         tape = Tape()
@@ -462,8 +538,8 @@ class Recorded:
     def plays(
         self, drive: Callable[..., Told], folder: Any, sent: Sequence[Sent], plate: str, *rest: Any
     ) -> tuple[float, bool]:
-        """Leak, unless what is played without this plate is the same. The share of rho that its squares cost in the
-        period where they cost most; and whether it moved anything."""
+        """Leak, unless what is played without this plate is the same. The share of rho that its
+        squares cost in the period where they cost most; and whether it moved anything."""
         folder.mkdir(parents=True)
         tape = Tape(self.tape.noised)
         told = drive(folder, self.settings, sent, tape, *rest)
@@ -479,8 +555,13 @@ class Recorded:
             off = drawn.exact - played.exact
             start_s, _ = slot_of(name)
             period = self.settings.calendar.slot_in_period(1000 * start_s).period
-            spent[period] += Fraction(int((off.astype(object) ** 2).sum()) * NANO, 2 * drawn.sigma**2)
-            require(np.array_equal(off, drawn.own(hash_of(plate))), f"parts of others follow from {plate}")
+            spent[period] += Fraction(
+                int((off.astype(object) ** 2).sum()) * NANO, 2 * drawn.sigma**2
+            )
+            require(
+                np.array_equal(off, drawn.own(hash_of(plate))),
+                f"parts of others follow from {plate}",
+            )
             moved |= bool(off.any())
         share = max(spent.values()) / self.settings.policy.budget_nano
         require(share <= 1, f"{plate} costs {float(share)} of rho")

@@ -1,6 +1,8 @@
-"""Noised sums that hide a whole plate: brute force on tiny cities, random vectors, and what thousands of slots tell.
+"""Noised sums that hide a whole plate: brute force on tiny cities, random vectors, and what
+thousands of slots tell.
 
-Earlier outputs reach a later slot by its forecasts alone. So "all paths" are all sequences of forecasts.
+Earlier outputs reach a later slot by its forecasts alone. So "all paths" are all sequences of
+forecasts.
 """
 
 import math
@@ -18,7 +20,15 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.rules import AMOUNT_LIMIT
 from udp_stream.mechanisms import add_remove
-from udp_stream.mechanisms.add_remove import Entries, PlateQuery, PlateRows, allowances, entries, noised, shortened
+from udp_stream.mechanisms.add_remove import (
+    Entries,
+    PlateQuery,
+    PlateRows,
+    allowances,
+    entries,
+    noised,
+    shortened,
+)
 from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -38,8 +48,8 @@ VISITS = (
 
 @dataclass(frozen=True)
 class Slot:
-    """By name of plate its cells with both entries, what it was charged, and whether it was asked for less than it
-    costs; and the noised sums."""
+    """By name of plate its cells with both entries, what it was charged, and whether it was asked
+    for less than it costs; and the noised sums."""
 
     vectors: dict
     charged: dict
@@ -84,7 +94,9 @@ def rho_nano(vector, sigma=SIGMA):
 
 @MODES
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_no_history_of_a_plate_costs_more_than_its_charges_nor_these_more_than_its_budget_on_any_path(budget, plates):
+def test_no_history_of_a_plate_costs_more_than_its_charges_nor_these_more_than_its_budget_on_any_path(
+    budget, plates
+):
     city = {str(number): history for number, history in enumerate(product(VISITS, repeat=SLOTS))}
     most, kept_whole, were_cut = Fraction(), 0, 0
     for path in PATHS:
@@ -114,7 +126,10 @@ def test_neighbours_differ_by_the_vector_of_the_plate_alone_on_every_path(seed, 
             others = {name: history for name, history in city.items() if name != plate}
             for one, two in zip(first, play(others, path, 2 * NANO, plates), strict=True):
                 for name in others:  # entries, hence factors, and charges of other plates
-                    assert one.vectors[name] == two.vectors[name] and one.charged[name] == two.charged[name]
+                    assert (
+                        one.vectors[name] == two.vectors[name]
+                        and one.charged[name] == two.charged[name]
+                    )
                 own = np.zeros((2, 2), np.int64)
                 for cell, both in one.vectors[plate].items():
                     own[:, cell] = both
@@ -125,7 +140,9 @@ def test_neighbours_differ_by_the_vector_of_the_plate_alone_on_every_path(seed, 
 
 
 @MODES
-def test_two_plates_in_place_of_each_other_differ_by_at_most_four_budgets_and_some_by_more_than_three(plates):
+def test_two_plates_in_place_of_each_other_differ_by_at_most_four_budgets_and_some_by_more_than_three(
+    plates,
+):
     city = {str(number): history for number, history in enumerate(product(VISITS, repeat=SLOTS))}
     apart = Fraction()
     for path in PATHS:
@@ -158,7 +175,9 @@ def test_entries_are_the_weighted_distance_from_the_forecast_and_the_weight_at_a
         full = rng.choice([1, 2, 7, 30, 115, 3600, 86_400, 2**32])
         pings = rng.choice([1, 2, 3, full, full // 2 + 1, rng.randint(1, 2 * full), 2**28])
         speed = rng.choice([0, pings * 1000 * KMH, rng.randint(0, pings * 1000 * KMH)])
-        rows.append((plate, full, pings, speed, rng.choice([0, 1000 * KMH, rng.randint(0, 70 * KMH)])))
+        rows.append(
+            (plate, full, pings, speed, rng.choice([0, 1000 * KMH, rng.randint(0, 70 * KMH)]))
+        )
     for plates in (False, True):
         for plate, full, pings, speed, forecast in rows:
             query = PlateQuery(np.array([forecast]), full, SIGMA, plates)
@@ -166,7 +185,9 @@ def test_entries_are_the_weighted_distance_from_the_forecast_and_the_weight_at_a
             share = min(Fraction(pings, full), Fraction(1, 2)) * 5
             off = min(max(Fraction(speed, pings) - forecast, -60 * KMH), 60 * KMH)
             assert abs(int(made.residual[0]) - share * off) < share + 1
-            assert made.weight[0] == 5 * KMH if plates else int(made.weight[0]) == 5 * KMH * share // 1
+            assert (
+                made.weight[0] == 5 * KMH if plates else int(made.weight[0]) == 5 * KMH * share // 1
+            )
             assert abs(made.residual[0]) <= 150 * KMH and 0 <= made.weight[0] <= 12.5 * KMH
 
 
@@ -187,7 +208,15 @@ def random_charges(rng, costs):
     near = np.maximum(costs + rng.integers(-1, 2, costs.size), 0)
     some = (costs * rng.random(costs.size) * parts).astype(np.int64)
     choices = np.stack(
-        [np.zeros_like(costs), np.ones_like(costs), near, some, some, costs, np.full_like(costs, AMOUNT_LIMIT - 1)]
+        [
+            np.zeros_like(costs),
+            np.ones_like(costs),
+            near,
+            some,
+            some,
+            costs,
+            np.full_like(costs, AMOUNT_LIMIT - 1),
+        ]
     )
     return choices[rng.integers(0, len(choices), costs.size), np.arange(costs.size)]
 
@@ -209,7 +238,10 @@ def test_what_is_left_of_random_vectors_costs_at_most_the_charge_and_nearly_that
     for number in range(rounds):
         rng, many = np.random.default_rng(number), 20_000
         sigma = int([1, 40 * KMH, SCALE_MAX, rng.integers(1, SCALE_MAX)][number % 4])
-        query, vectors = PlateQuery(np.zeros(6, np.int64), FULL, sigma, plates), random_vectors(rng, many)
+        query, vectors = (
+            PlateQuery(np.zeros(6, np.int64), FULL, sigma, plates),
+            random_vectors(rng, many),
+        )
         costs = vectors.charges(many, query)
         for has, cost in zip(sums_of_squares(vectors, many), costs.tolist(), strict=True):
             assert cost == min(math.ceil(Fraction(has * NANO, 2 * sigma * sigma)), AMOUNT_LIMIT - 1)
@@ -229,15 +261,21 @@ def test_what_is_left_of_random_vectors_costs_at_most_the_charge_and_nearly_that
             room = np.floor(charged * 2.0 * sigma**2 / NANO)
             factor = np.sqrt(np.minimum(1, room / np.maximum(sums_of_squares(vectors, many), 1)))
             for after, before in zip(kept[2:], vectors[2:], strict=True):
-                assert (np.abs(after) >= np.abs(before) * factor[vectors.plate] * (1 - 1e-8) - 1.001).all()
+                assert (
+                    np.abs(after) >= np.abs(before) * factor[vectors.plate] * (1 - 1e-8) - 1.001
+                ).all()
     assert exact > rounds * 100
 
 
 def test_numbers_of_plates_are_kept_before_residuals():
     query = PlateQuery(np.zeros(2, np.int64), FULL, SIGMA, plates=True)
-    vectors = Entries(*np.array([[0, 0, 1, 1], [0, 1, 0, 1], [90 * KMH, -9 * KMH, KMH, KMH], [5 * KMH] * 4]))
+    vectors = Entries(
+        *np.array([[0, 0, 1, 1], [0, 1, 0, 1], [90 * KMH, -9 * KMH, KMH, KMH], [5 * KMH] * 4])
+    )
     of_counts = 2 * 25 * KMH**2 * NANO / (2 * SIGMA**2)
-    kept = shortened(vectors, np.array([math.ceil(of_counts * 1.5), math.floor(of_counts / 4)]), query)
+    kept = shortened(
+        vectors, np.array([math.ceil(of_counts * 1.5), math.floor(of_counts / 4)]), query
+    )
     assert kept.weight.tolist()[:2] == [5 * KMH] * 2 and 0 < kept.residual[0] < 90 * KMH
     assert kept.weight[2] == pytest.approx(2.5 * KMH, rel=0.001)
     assert np.abs(kept.residual[2:]).max() <= 200  # what rounding the counts left over
@@ -248,7 +286,9 @@ def test_a_plate_may_spend_a_share_of_what_is_left_rounded_down():
     left = [0, 1, 2, 7, NANO, AMOUNT_LIMIT - 1, *(rng.randrange(AMOUNT_LIMIT) for _ in range(500))]
     for slots, active in product((1, 2, 3, 7, 24, 8760), (1, 2, 12, 84)):
         share = min(Fraction(1), Fraction(3, 2) / min(slots, active))
-        assert allowances(np.array(left), slots, active).tolist() == [math.floor(one * share) for one in left]
+        assert allowances(np.array(left), slots, active).tolist() == [
+            math.floor(one * share) for one in left
+        ]
     assert allowances(np.array([-5]), 3, 12).tolist() == [0]  # a ledger that was set back
     with pytest.raises(ValueError, match="slot"):
         allowances(np.array([5]), 0, 12)
@@ -285,14 +325,22 @@ def test_a_vector_that_costs_more_than_its_charge_never_leaves(monkeypatch):
 
 @MODES
 @pytest.mark.parametrize("sigma", [401, 104_401, SCALE_MAX])
-def test_the_noise_that_is_drawn_is_that_which_plates_pay_for_in_exact_arithmetic(sigma, plates, monkeypatch):
-    """No distribution test tells a scale that is half a percent off; the squares over what is handed to the sampler
-    do: one quantum less would cost a plate more than its charge."""
+def test_the_noise_that_is_drawn_is_that_which_plates_pay_for_in_exact_arithmetic(
+    sigma, plates, monkeypatch
+):
+    """No distribution test tells a scale that is half a percent off; the squares over what is
+    handed to the sampler do: one quantum less would cost a plate more than its charge."""
     drawn, dice = [], np.random.default_rng(sigma)
     sampler = add_remove.discrete_gaussian
-    monkeypatch.setattr(add_remove, "discrete_gaussian", lambda bits, t: drawn.extend(t.tolist()) or sampler(bits, t))
+    monkeypatch.setattr(
+        add_remove,
+        "discrete_gaussian",
+        lambda bits, t: drawn.extend(t.tolist()) or sampler(bits, t),
+    )
     query = PlateQuery(np.full(3, 18 * KMH), FULL, sigma, plates)
-    vectors = entries(PlateRows(*np.array([(0, cell, 9, 9 * 60 * KMH) for cell in range(3)]).T), query)
+    vectors = entries(
+        PlateRows(*np.array([(0, cell, 9, 9 * 60 * KMH) for cell in range(3)]).T), query
+    )
     (whole,) = vectors.charges(1, query).tolist()
     for charge in (whole, *dice.integers(0, whole, 20).tolist()):
         kept = shortened(vectors, np.array([charge]), query)
@@ -310,17 +358,26 @@ def test_noise_of_every_entry_has_the_stated_scale_and_30_percent_off_is_noticed
     cells = 6000
     query = PlateQuery(np.full(cells, 18 * KMH), FULL, sigma, plates)
     rows = PlateRows(
-        *np.array([(number, cell, 5, 5 * 65 * KMH) for number in range(20) for cell in range(cells // 2)]).T
+        *np.array(
+            [(number, cell, 5, 5 * 65 * KMH) for number in range(20) for cell in range(cells // 2)]
+        ).T
     )
     vectors = entries(rows, query)
     off = noised(vectors, cells, query, seeded_bits(sigma))
     for number, values in enumerate((vectors.residual, vectors.weight)):
         off[number] -= np.bincount(vectors.cell, values, cells).astype(np.int64)
-    parts = off[0], off[1], off[:, : cells // 2].ravel(), off[:, cells // 2 :].ravel()  # with plates, without
+    parts = (
+        off[0],
+        off[1],
+        off[:, : cells // 2].ravel(),
+        off[:, cells // 2 :].ravel(),
+    )  # with plates, without
     for part in parts:
         assert stats.kstest(part / sigma, "norm").pvalue > 1e-6
         assert (
-            stats.kstest(part / (0.7 * sigma), "norm").pvalue < 1e-6 > stats.kstest(part / (1.3 * sigma), "norm").pvalue
+            stats.kstest(part / (0.7 * sigma), "norm").pvalue
+            < 1e-6
+            > stats.kstest(part / (1.3 * sigma), "norm").pvalue
         )
     assert (
         abs(np.corrcoef(off)[0, 1])
@@ -337,8 +394,15 @@ DAY = (0, 0, 20, 60), (0, 1, 8, 50), (1, 0, 9, 12), (1, 2, 30, 25), (2, 1, 3, 7)
 
 
 def slots(present, plates, seed, charge_share=1.0, noise_share=1.0):
-    """Noised sums of each run, one row each, and what the audited plate was charged in nano-rho: half of its cost."""
-    rows = np.array([(plate, cell, pings, pings * kmh * KMH) for plate, cell, pings, kmh in DAY if present or plate])
+    """Noised sums of each run, one row each, and what the audited plate was charged in nano-rho:
+    half of its cost."""
+    rows = np.array(
+        [
+            (plate, cell, pings, pings * kmh * KMH)
+            for plate, cell, pings, kmh in DAY
+            if present or plate
+        ]
+    )
     step = np.arange(RUNS)[:, None, None] * np.array([3, CELLS, 0, 0])
     sigma = 50 * KMH
     query = PlateQuery(np.full(CELLS * RUNS, 18 * KMH), 30, sigma, plates)
@@ -346,18 +410,26 @@ def slots(present, plates, seed, charge_share=1.0, noise_share=1.0):
     charged = vectors.charges(3 * RUNS, query)
     charged[::3] //= 2
     kept = shortened(vectors, np.round(charged * charge_share).astype(np.int64), query)
-    out = noised(kept, CELLS * RUNS, query._replace(sigma=round(sigma * noise_share)), seeded_bits(seed))
-    return out.reshape(2, RUNS, CELLS).transpose(1, 0, 2).reshape(RUNS, -1).astype(float), int(charged[0])
+    out = noised(
+        kept, CELLS * RUNS, query._replace(sigma=round(sigma * noise_share)), seeded_bits(seed)
+    )
+    return out.reshape(2, RUNS, CELLS).transpose(1, 0, 2).reshape(RUNS, -1).astype(float), int(
+        charged[0]
+    )
 
 
 def epsilon_seen(first, second, delta):
-    """The largest epsilon that runs prove at 99.9 %: half of them find the line, the others count threshold events."""
+    """The largest epsilon that runs prove at 99.9 %: half of them find the line, the others count
+    threshold events."""
     half = RUNS // 2
     line = first[:half].mean(axis=0) - second[:half].mean(axis=0)
     first, second = first[half:] @ line, second[half:] @ line
     sure, worst = 0.001 / 80, 0.0
     for threshold in np.quantile(np.concatenate((first, second)), np.linspace(0.02, 0.98, 20)):
-        for more, less in ((first > threshold, second > threshold), (second <= threshold, first <= threshold)):
+        for more, less in (
+            (first > threshold, second > threshold),
+            (second <= threshold, first <= threshold),
+        ):
             low = stats.beta.ppf(sure, more.sum(), (~more).sum() + 1)
             high = stats.beta.ppf(1 - sure, less.sum() + 1, (~less).sum())
             worst = max(worst, math.log(max(low - delta, 1e-300) / high))
@@ -366,15 +438,25 @@ def epsilon_seen(first, second, delta):
 
 @MODES
 def test_slots_with_and_without_a_plate_tell_no_more_than_it_was_charged_and_nearly_that(plates):
-    (present, charged), (away, _) = (slots(is_there, plates, f"{is_there}") for is_there in (True, False))
+    (present, charged), (away, _) = (
+        slots(is_there, plates, f"{is_there}") for is_there in (True, False)
+    )
     assert 0.6 < charged / NANO < 2.5
     assert 0.5 * charged / NANO < rho_seen(present, away) <= charged / NANO
     for delta in (1e-6, 0.01, 0.1):
-        assert 0.25 * epsilon_of(charged, delta) < epsilon_seen(present, away, delta) <= epsilon_of(charged, delta)
+        assert (
+            0.25 * epsilon_of(charged, delta)
+            < epsilon_seen(present, away, delta)
+            <= epsilon_of(charged, delta)
+        )
 
 
 @MODES
-@pytest.mark.parametrize("fault", [{"charge_share": 2.0}, {"noise_share": 0.7}], ids=["k q for k^2 q", "narrow noise"])
+@pytest.mark.parametrize(
+    "fault", [{"charge_share": 2.0}, {"noise_share": 0.7}], ids=["k q for k^2 q", "narrow noise"]
+)
 def test_the_same_audit_finds_a_charge_of_half_and_noise_that_is_too_small(plates, fault):
-    (present, charged), (away, _) = (slots(is_there, plates, f"{is_there}", **fault) for is_there in (True, False))
+    (present, charged), (away, _) = (
+        slots(is_there, plates, f"{is_there}", **fault) for is_there in (True, False)
+    )
     assert rho_seen(present, away) > charged / NANO

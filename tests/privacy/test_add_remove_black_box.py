@@ -1,8 +1,10 @@
-"""Days with and without the busiest plate, thousands of times: how three statistics of noised sums tell them apart.
+"""Days with and without the busiest plate, thousands of times: how three statistics of noised sums
+tell them apart.
 
-Each run has plates and cells of its own in one large domain, and forecasts that follow from its own earlier sums. The
-ratio of likelihoods knows all but the noise: what the others sent, and what the plate would have sent and paid. Bounds
-below epsilon are proven at 99.9 % by counts on both sides of thresholds that other runs have found.
+Each run has plates and cells of its own in one large domain, and forecasts that follow from its own
+earlier sums. The ratio of likelihoods knows all but the noise: what the others sent, and what the
+plate would have sent and paid. Bounds below epsilon are proven at 99.9 % by counts on both sides of
+thresholds that other runs have found.
 """
 
 import math
@@ -20,7 +22,14 @@ from tests.privacy.recorded import CENTRE, Tape, city, replayed, settings_of
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.mechanisms import add_remove as mechanism
-from udp_stream.mechanisms.add_remove import PlateQuery, PlateRows, allowances, entries, noised, shortened
+from udp_stream.mechanisms.add_remove import (
+    PlateQuery,
+    PlateRows,
+    allowances,
+    entries,
+    noised,
+    shortened,
+)
 from udp_stream.planning.add_remove import sigma_of
 from udp_stream.release import add_remove as road
 from udp_stream.release.record import decode
@@ -39,7 +48,8 @@ DELTA = 1e-6
 
 
 def rows_of_a_day():
-    """By slot: plate, cell, pings and km/h. The busiest is in two cells all the time, very slow and very fast."""
+    """By slot: plate, cell, pings and km/h. The busiest is in two cells all the time, very slow and
+    very fast."""
     dice = np.random.default_rng(5)
     for slot in range(SLOTS):
         yield [(0, 0, 45, 2), (0, 1, 45, 64 if slot % 2 else 1)] + [
@@ -53,7 +63,8 @@ DAY = list(rows_of_a_day())
 
 
 class Seen(NamedTuple):
-    """Of each run: the logarithm of the ratio of likelihoods; all traffic; how slow the busiest one's cell was."""
+    """Of each run: the logarithm of the ratio of likelihoods; all traffic; how slow the busiest
+    one's cell was."""
 
     ratio: np.ndarray
     traffic: np.ndarray
@@ -94,7 +105,9 @@ def days(is_there, budget, plates, noise_share=1.0):
     for slot in range(SLOTS):
         query = PlateQuery(np.rint(forecast).astype(np.int64), FULL, sigma, plates)
         drawn = query._replace(sigma=round(sigma * noise_share))
-        out = noised(real.vectors(slot, query), RUNS * CELLS, drawn, seeded_bits(f"{is_there} {slot}")).astype(float)
+        out = noised(
+            real.vectors(slot, query), RUNS * CELLS, drawn, seeded_bits(f"{is_there} {slot}")
+        ).astype(float)
         base, own = sums(others.vectors(slot, query)), sums(plate.vectors(slot, query))
         each = ((out - base - own / 2) * own / drawn.sigma**2).sum(axis=0)
         ratio += each.reshape(RUNS, CELLS).sum(axis=1)
@@ -141,7 +154,9 @@ MODES = [False, pytest.param(True, marks=pytest.mark.long)]
 
 @pytest.mark.parametrize("plates", MODES)
 @pytest.mark.parametrize("epsilon", [pytest.param(10, marks=pytest.mark.long), 1])
-def test_days_with_and_without_the_busiest_plate_stay_within_the_promise_and_come_near_its_rho(epsilon, plates):
+def test_days_with_and_without_the_busiest_plate_stay_within_the_promise_and_come_near_its_rho(
+    epsilon, plates
+):
     budget, there, away = both(epsilon, plates)
     assert min(there.ratio.mean(), -away.ratio.mean()) > 0.85 * budget / NANO
     assert rho_proven(there.ratio, away.ratio) <= budget / NANO
@@ -149,8 +164,13 @@ def test_days_with_and_without_the_busiest_plate_stay_within_the_promise_and_com
         assert epsilon_proven(first, second, DELTA) < epsilon
         for delta in (0.01, 0.05, 0.1):
             assert epsilon_proven(first, second, delta) <= epsilon_of(budget, delta)
-    assert epsilon == 1 or max(epsilon_proven(*pair, DELTA) for pair in zip(there[1:], away[1:], strict=True)) > 0.5
-    assert epsilon == 1 or epsilon_proven(there.ratio, away.ratio, 0.05) > epsilon_of(budget, 0.05) / 2
+    assert (
+        epsilon == 1
+        or max(epsilon_proven(*pair, DELTA) for pair in zip(there[1:], away[1:], strict=True)) > 0.5
+    )
+    assert (
+        epsilon == 1 or epsilon_proven(there.ratio, away.ratio, 0.05) > epsilon_of(budget, 0.05) / 2
+    )
 
 
 @pytest.mark.parametrize("plates", MODES)
@@ -159,11 +179,14 @@ def test_half_of_the_noise_is_found(epsilon, plates):
     budget, there, away = both(epsilon, plates, noise_share=0.5)
     assert rho_proven(there.ratio, away.ratio) > budget / NANO
     for delta in (0.01, 0.05, 0.1):
-        assert epsilon == 1 or epsilon_proven(there.ratio, away.ratio, delta) > epsilon_of(budget, delta)
+        assert epsilon == 1 or epsilon_proven(there.ratio, away.ratio, delta) > epsilon_of(
+            budget, delta
+        )
 
 
 def test_records_of_a_whole_run_have_the_stated_noise_also_where_nobody_is(tmp_path, monkeypatch):
-    """By a recording, with the machine's entropy: records less the sums of the same run without noise."""
+    """By a recording, with the machine's entropy: records less the sums of the same run without
+    noise."""
     rings, exact, tape = 9, {}, Tape()
     (tmp_path / "cells").write_text("\n".join(sorted(h3.grid_disk(CENTRE, rings))))
     settings, sent = settings_of(str(tmp_path / "cells")), city(0)
@@ -171,7 +194,9 @@ def test_records_of_a_whole_run_have_the_stated_noise_also_where_nobody_is(tmp_p
 
     def watched(vectors, cells, query, bits):
         with monkeypatch.context() as patched:
-            patched.setattr(mechanism, "discrete_gaussian", lambda _, sigmas: np.zeros(len(sigmas), np.int64))
+            patched.setattr(
+                mechanism, "discrete_gaussian", lambda _, sigmas: np.zeros(len(sigmas), np.int64)
+            )
             exact[len(exact)] = honest(vectors, cells, query, seeded_bits(0))
         return honest(vectors, cells, query, bits)
 
@@ -179,10 +204,14 @@ def test_records_of_a_whole_run_have_the_stated_noise_also_where_nobody_is(tmp_p
     monkeypatch.setattr(tape, "runs", nullcontext)
     monkeypatch.setattr(tape, "streams", OsEntropy().streams)
     records = [decode(one) for one in replayed(tmp_path, settings, sent, tape).releases]
-    found = np.array([(one.noised.residual, 5 * one.noised.weight) for one in records]).reshape(len(exact), -1, 2)
+    found = np.array([(one.noised.residual, 5 * one.noised.weight) for one in records]).reshape(
+        len(exact), -1, 2
+    )
     off = (found - np.array([one.T / KMH for one in exact.values()])) / records[0].noised.sd
     is_empty = ~np.any([one.any(axis=0) for one in exact.values()], axis=0)
-    assert off.shape == (len(recorded.SLOTS), 1 + 3 * rings * (rings + 1), 2) and is_empty.sum() > 200
+    assert (
+        off.shape == (len(recorded.SLOTS), 1 + 3 * rings * (rings + 1), 2) and is_empty.sum() > 200
+    )
     for part in (off[:, is_empty], off[:, ~is_empty]):
         assert stats.kstest(part.ravel(), "norm").pvalue > 1e-6
     assert stats.kstest(off.ravel() / 0.7, "norm").pvalue < 1e-6

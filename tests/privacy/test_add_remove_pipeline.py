@@ -1,13 +1,16 @@
-"""Record and play: days with and without a plate on the same noised sums, by the whole road, with crashes between.
+"""Record and play: days with and without a plate on the same noised sums, by the whole road, with
+crashes between.
 
-Every byte that readers get is equal, and the sums differ by no more than the plate was charged, slot by slot. So what
-readers get tells as much of a plate as its charges say (`docs/mechanisms/add_remove.md`).
+Every byte that readers get is equal, and the sums differ by no more than the plate was charged,
+slot by slot. So what readers get tells as much of a plate as its charges say
+(`docs/mechanisms/add_remove.md`).
 """
 
 import json
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -20,6 +23,7 @@ from tests.unit.test_flow import START
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import statement
 from udp_stream.mechanisms import add_remove as mechanism
+from udp_stream.planning import policy
 from udp_stream.release import add_remove
 from udp_stream.release.charge import with_forecaster
 from udp_stream.release.forecaster import encode_smoothed
@@ -32,14 +36,23 @@ MIDNIGHT = START - 10 * HOUR
 HOURS = 20, 21, 22, 23, 24, 25
 """The last two are of the next day, and of another budget."""
 
-PLATES = "busy", "rare", "absurd", "thousands", "once", "away", *(f"other {number}" for number in range(8))
+PLATES = (
+    "busy",
+    "rare",
+    "absurd",
+    "thousands",
+    "once",
+    "away",
+    *(f"other {number}" for number in range(8)),
+)
 DOMAIN = load(None, FLAGS, {}).domain
 ELSEWHERE = 0x87283472BFFFFFF
 
 
 @dataclass
 class Tape:
-    """The sums of each slot before and after noise; played, noise is what makes of other sums the same output."""
+    """The sums of each slot before and after noise; played, noise is what makes of other sums the
+    same output."""
 
     sums: dict = field(default_factory=dict)
     out: dict = field(default_factory=dict)
@@ -95,10 +108,15 @@ def _sent(plate, hour, dice):
         return [(0, int(DOMAIN[0]), 0)] * (hour == HOURS[0])
     if plate == "rare" and dice.random() < 0.6:
         return []
-    home, pings = dice.randrange(CELLS), {"busy": 360, "thousands": 3000}.get(plate, dice.randrange(1, 200))
+    home, pings = (
+        dice.randrange(CELLS),
+        {"busy": 360, "thousands": 3000}.get(plate, dice.randrange(1, 200)),
+    )
     at, cells = sorted(dice.sample(range(3_600_000), pings)), [int(cell) for cell in DOMAIN]
     top = 10**6 if plate == "absurd" else 65
-    goes = [ELSEWHERE] if plate == "away" else [cells[home], cells[(home + dice.randrange(2)) % CELLS]]
+    goes = (
+        [ELSEWHERE] if plate == "away" else [cells[home], cells[(home + dice.randrange(2)) % CELLS]]
+    )
     return [(ms, dice.choice(goes), dice.choice([0, dice.randrange(65), top])) for ms in at]
 
 
@@ -121,7 +139,11 @@ def outputs(tape, pings, dice=None):
         slot = contents[0].start_ms, contents[0].end_ms
         tape.slot = sums_id(*slot)
         while True:
-            dying = ledger if dice is None else DyingLedger(ledger, dice.randrange(40), answered=dice.random() < 0.5)
+            dying = (
+                ledger
+                if dice is None
+                else DyingLedger(ledger, dice.randrange(40), answered=dice.random() < 0.5)
+            )
             try:
                 add_remove.release_add_remove_slot(
                     *contents, context, dying, lambda recorded: told.update(recorded.payloads)
@@ -132,7 +154,12 @@ def outputs(tape, pings, dice=None):
                 break
         estimates += [encode_smoothed(one) for one in context.smoothed(slot, ledger)]
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
-    seen = list(told.items()), estimates, json.dumps(statement(load(None, FLAGS, {}), ledger)), ledger.progress()
+    seen = (
+        list(told.items()),
+        estimates,
+        json.dumps(statement(load(None, FLAGS, {}), ledger)),
+        ledger.progress(),
+    )
     return seen, ledger
 
 
@@ -142,10 +169,17 @@ def violations(seed, plate):
     with tape.recording():
         whole, ledger = outputs(tape, pings_of(seed), dice)
     with tape.played(others):
-        without, other_ledger = outputs(tape, pings_of(seed, without=plate), random.Random(f"{dice.random()}"))
-    found = [f"output {number}" for number, (one, other) in enumerate(zip(whole, without, strict=True)) if one != other]
+        without, other_ledger = outputs(
+            tape, pings_of(seed, without=plate), random.Random(f"{dice.random()}")
+        )
+    found = [
+        f"output {number}"
+        for number, (one, other) in enumerate(zip(whole, without, strict=True))
+        if one != other
+    ]
     charged = {
-        entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
+        entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True))
+        for entry in ledger.entries()
     }
     spent = {}
     for entry in ledger.entries():
@@ -157,8 +191,15 @@ def violations(seed, plate):
         if squares * NANO > nano * 2 * sigma**2:
             found.append(f"{entry.release_id}: {squares / (2 * sigma**2)} of {nano / NANO}")
         spent[entry.period] = spent.get(entry.period, 0) + squares / (2 * sigma**2)
-    found += [f"{period}: {rho}" for period, rho in spent.items() if rho > context_of().policy.budget_nano / NANO]
-    kept = {e.release_id: dict(zip(e.plates, e.charged.tolist(), strict=True)) for e in other_ledger.entries()}
+    found += [
+        f"{period}: {rho}"
+        for period, rho in spent.items()
+        if rho > context_of().policy.budget_nano / NANO
+    ]
+    kept = {
+        e.release_id: dict(zip(e.plates, e.charged.tolist(), strict=True))
+        for e in other_ledger.entries()
+    }
     found += [f"charges of {id_}" for id_, one in charged.items()
               if {name: nano for name, nano in one.items() if name != key_of(plate)} != kept.get(id_)]  # fmt: skip
     return found
@@ -189,7 +230,9 @@ def test_charges_are_spent_in_these_mornings():
 def a_record_for_cells_with_pings_alone(monkeypatch):
     hats_of = add_remove._hats_of
     monkeypatch.setattr(
-        add_remove, "_hats_of", lambda domain, counts: hats_of(domain[np.isin(domain, counts.cells)], counts)
+        add_remove,
+        "_hats_of",
+        lambda domain, counts: hats_of(domain[np.isin(domain, counts.cells)], counts),
     )
 
 
@@ -220,7 +263,8 @@ def a_factor_that_reads_another_plate(monkeypatch):
 
 
 def a_charge_of_k_q_for_k2_q(monkeypatch):
-    """Shortened by k, where k^2 q is the charge's square over q: the ledger has less than the vector costs."""
+    """Shortened by k, where k^2 q is the charge's square over q: the ledger has less than the
+    vector costs."""
 
     def shortened(vectors, charged, query):
         price = vectors.charges(charged.size, query)
@@ -231,7 +275,8 @@ def a_charge_of_k_q_for_k2_q(monkeypatch):
 
 
 def plates_in_the_statement(monkeypatch):
-    monkeypatch.setattr("udp_stream.ledgers.statement.names.ending_of", lambda _: "")
+    without = SimpleNamespace(**vars(policy) | {"ending_of": lambda _: ""})
+    monkeypatch.setattr("udp_stream.ledgers.statement.names", without)
 
 
 @pytest.mark.parametrize(

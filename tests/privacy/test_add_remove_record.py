@@ -1,4 +1,5 @@
-"""Mornings under "add-remove", recorded and played without a plate; and faults, which the same audit has to find."""
+"""Mornings under "add-remove", recorded and played without a plate; and faults, which the same
+audit has to find."""
 
 import asyncio
 import gzip
@@ -60,7 +61,8 @@ def domain(tmp_path_factory):
 
 
 def removals(drive, folder, settings, seed, fate=None, plates=None):
-    """The share of rho that each plate's removal costs, one after another; every second leaves empty messages."""
+    """The share of rho that each plate's removal costs, one after another; every second leaves
+    empty messages."""
     sent = city(seed)
     made = Recorded.of(drive, folder / "recorded", settings, sent, fate and Fate.of(fate))
     found = {}
@@ -72,7 +74,14 @@ def removals(drive, folder, settings, seed, fate=None, plates=None):
 
 PLATES, MOVEMENT = "release.plates=true", "speed.from=movement"
 CASES = [(0, (), None), (1, (), "a"), (2, (PLATES,), "b"), (3, (MOVEMENT,), "a")]
-FLAGS = (), (PLATES,), (MOVEMENT,), (PLATES, MOVEMENT), ("budget.epsilon=4",), (PLATES, "budget.epsilon=4")
+FLAGS = (
+    (),
+    (PLATES,),
+    (MOVEMENT,),
+    (PLATES, MOVEMENT),
+    ("budget.epsilon=4",),
+    (PLATES, "budget.epsilon=4"),
+)
 
 
 def fated(seed):
@@ -97,13 +106,20 @@ SHORT = [*((live, *case) for case in CASES), (replayed, *CASES[2])]
 def test_a_morning_without_a_plate_is_the_same_in_public_and_costs_at_most_its_rho(
     tmp_path, domain, drive, seed, flags, fate
 ):
-    """In the form that soaks 1,000 removals: two runtimes, and 17 plates in each. Processes die by their fate."""
+    """In the form that soaks 1,000 removals: two runtimes, and 17 plates in each. Processes die by
+    their fate."""
     plates = plates_of(seed)[seed % 5 :: 5] if seed < len(CASES) else plates_of(seed)
     made, found = removals(drive, tmp_path, settings_of(domain, *flags), seed, fate, plates)
-    assert len(made.tape.drawn) == len(SLOTS) and len(made.told.releases) == len(SLOTS) * len(recorded.CELLS)
-    assert len(made.told.estimates) <= len(made.told.releases) and (fate or made.told.estimates)
+    assert len(made.tape.drawn) == len(SLOTS) and len(made.told.releases) == len(SLOTS) * len(
+        recorded.CELLS
+    )
+    # A kill between a slot's estimates and its mark writes the same bytes again.
+    assert len(set(made.told.estimates)) <= len(made.told.releases)
+    assert fate or made.told.estimates
     assert fate is None or made.told.effects.count("begin") > 1
-    assert MOVEMENT in flags or all(moved for plate, (_, moved) in found.items() if not plate.startswith("rare"))
+    assert MOVEMENT in flags or all(
+        moved for plate, (_, moved) in found.items() if not plate.startswith("rare")
+    )
     assert max(share for share, _ in found.values()) > 0.5
 
 
@@ -111,7 +127,10 @@ def test_a_morning_without_a_plate_is_the_same_in_public_and_costs_at_most_its_r
 @pytest.mark.parametrize("kind", long_but(["absurd", "rare"], recorded.KINDS))
 def test_a_morning_of_a_single_plate_is_the_same_as_an_empty_one(tmp_path, domain, drive, kind):
     plate = f"{kind}-0"
-    own = (one._replace(pieces=tuple(piece for piece in one.pieces if piece.plate == plate)) for one in city(0))
+    own = (
+        one._replace(pieces=tuple(piece for piece in one.pieces if piece.plate == plate))
+        for one in city(0)
+    )
     sent = [one for one in own if one.pieces]
     made = Recorded.of(drive, tmp_path / "recorded", settings_of(domain), sent, Fate.of(kind))
     _, moved = made.plays(drive, tmp_path / "empty", [], plate, Fate.of(kind))
@@ -129,7 +148,8 @@ def widened():
     def leaks(self, *given):
         return [
             msgspec.structs.replace(
-                one, interval95_kmh=(one.interval95_kmh[0], one.interval95_kmh[1] + self.rows / 1000)
+                one,
+                interval95_kmh=(one.interval95_kmh[0], one.interval95_kmh[1] + self.rows / 1000),
             )
             for one in smoothed(self, *given)
         ]
@@ -168,7 +188,9 @@ def unmade():
     """A cell without plates has no record."""
     hats_of = road._hats_of
     return patch.object(
-        road, "_hats_of", lambda *given: [one for one in hats_of(*given) if one.rows.stop > one.rows.start]
+        road,
+        "_hats_of",
+        lambda *given: [one for one in hats_of(*given) if one.rows.stop > one.rows.start],
     )
 
 
@@ -197,7 +219,9 @@ def refunded():
 def crowded():
     """A slot holds a number of pings of all plates together."""
     return patch.object(
-        windows._OpenSlot, "within", lambda self, _pings, index: np.arange(index.size) + self.rows < 1000
+        windows._OpenSlot,
+        "within",
+        lambda self, _pings, index: np.arange(index.size) + self.rows < 1000,
     )
 
 
@@ -224,9 +248,15 @@ FAULTS = [
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("fault", "drive", "what"), FAULTS, ids=lambda one: getattr(one, "__name__", None))
+@pytest.mark.parametrize(
+    ("fault", "drive", "what"), FAULTS, ids=lambda one: getattr(one, "__name__", None)
+)
 def test_the_audit_finds_a_fault(tmp_path, domain, fault, drive, what):
-    with fault(), patch.object(SqliteLedger, "verify", lambda _: []), pytest.raises(Leak, match=what):
+    with (
+        fault(),
+        patch.object(SqliteLedger, "verify", lambda _: []),
+        pytest.raises(Leak, match=what),
+    ):
         removals(drive, tmp_path, settings_of(domain), 0)
 
 
@@ -247,11 +277,24 @@ def by_verbs(folder, domain, lines, tape, keys):
     sets = [word for flag in flags for word in ("--set", flag)]
     span = "--from", "2024-01-08T00:15", "--until", "2024-01-08T01:30"
     verbs = (
-        ("replay", "day.ndjson", "--out", "out", "--smoothed", "estimates", "--rejected", "private", *span),
+        (
+            "replay",
+            "day.ndjson",
+            "--out",
+            "out",
+            "--smoothed",
+            "estimates",
+            "--rejected",
+            "private",
+            *span,
+        ),
         ("ledger", "export"),
     )
     with tape.runs(), patch("udp_stream.cli.commands.replay.OsEntropy", lambda: tape):
-        ended = [run_verb([*verb, *sets], cwd=folder, env={**os.environ, "NO_COLOR": "1"}) for verb in verbs]
+        ended = [
+            run_verb([*verb, *sets], cwd=folder, env={**os.environ, "NO_COLOR": "1"})
+            for verb in verbs
+        ]
     told = [(folder / name).read_bytes() for name in ("out", "estimates")]
     return [one.returncode for one in ended], ended[0].stdout, json.loads(ended[1].stdout), *told
 
@@ -274,9 +317,13 @@ def test_verbs_end_alike_and_write_the_same_with_and_without_a_plate(tmp_path, d
     keys = {"city.ledger.key": (tmp_path / "recorded" / "city.ledger.key").read_bytes()}
     for plate in ["busy-0"] if sole else ["busy-0", "broken-0", "rare-0", "ahead-0"]:
         played = Tape(tape.noised)
-        found = by_verbs(tmp_path / plate, domain, lines_of(without(sent, plate, False)), played, keys)
+        found = by_verbs(
+            tmp_path / plate, domain, lines_of(without(sent, plate, False)), played, keys
+        )
         assert found == expected
-        assert any((played.drawn[name].exact != one.exact).any() for name, one in tape.drawn.items())
+        assert any(
+            (played.drawn[name].exact != one.exact).any() for name, one in tape.drawn.items()
+        )
 
 
 def test_a_recorded_morning_without_a_plate_is_the_same(tmp_path):
@@ -289,9 +336,13 @@ def test_a_recorded_morning_without_a_plate_is_the_same(tmp_path):
     file = tmp_path / "cells"
     file.write_text("\n".join(sorted(h3.grid_disk(h3.latlng_to_cell(21.19, 72.83, 7), 5))))
     settings = settings_of(str(file))
-    zone_ms = [1000 * datetime.fromisoformat(one["observationDateTime"]).timestamp() for one in read]
+    zone_ms = [
+        1000 * datetime.fromisoformat(one["observationDateTime"]).timestamp() for one in read
+    ]
     slots = settings.calendar.slots.between(round(min(zone_ms)), round(max(zone_ms)), 9)
-    sent = [Sent(0, (Piece(one["license_plate"], line),)) for one, line in zip(read, lines, strict=True)]
+    sent = [
+        Sent(0, (Piece(one["license_plate"], line),)) for one, line in zip(read, lines, strict=True)
+    ]
     with patch.object(recorded, "SLOTS", slots):
         made = Recorded.of(replayed, tmp_path / "recorded", settings, sent)
         order = [plate for plate, _ in many.most_common()]
@@ -301,7 +352,8 @@ def test_a_recorded_morning_without_a_plate_is_the_same(tmp_path):
 
 
 class Tasks:
-    """Workers on one broker and ledger. They die; or another one takes over, and the first goes on for a while."""
+    """Workers on one broker and ledger. They die; or another one takes over, and the first goes on
+    for a while."""
 
     def __init__(self, settings, broker, ledger, thread, dice, once):
         self.dice, self.once, self.broker = dice, once, broker
@@ -324,12 +376,19 @@ class Tasks:
                 return
 
     def resumed(self):
-        return {tp: max(0, self.broker.offsets.get(tp, CommittedOffset(0, "")).offset) for tp in list(self.broker.logs)}
+        return {
+            tp: max(0, self.broker.offsets.get(tp, CommittedOffset(0, "")).offset)
+            for tp in list(self.broker.logs)
+        }
 
     async def step(self, worker, at):
         """Whether there was anything to do."""
         names = TOPICS.pings.name, TOPICS.parts.name
-        todo = sorted(tp for tp, log in self.broker.logs.items() if tp.topic in names and at.get(tp, 0) < len(log))
+        todo = sorted(
+            tp
+            for tp, log in self.broker.logs.items()
+            if tp.topic in names and at.get(tp, 0) < len(log)
+        )
         if not todo:
             await worker.pings.commit()
             await worker.parts.commit()
@@ -342,7 +401,8 @@ class Tasks:
 
 
 def by_workers(settings, sent, tape, seed, once):
-    """What readers of the topics get, of a log of two partitions with ticks; workers change and die as dice say."""
+    """What readers of the topics get, of a log of two partitions with ticks; workers change and die
+    as dice say."""
     broker, ledger, dice = Broker(), MemoryLedger(), random.Random(f"workers {seed}")
     by_minute = {}
     for number, one in sent:
@@ -366,11 +426,18 @@ def by_workers(settings, sent, tape, seed, once):
 
     deaths = []
     broker.dice, broker.dies = random.Random(f"deaths {seed}"), 0.03
-    with tape.runs(), patch.multiple(test_processors, SeededEntropy=lambda _: tape, rules_of=rules_with_hashes):
+    with (
+        tape.runs(),
+        patch.multiple(test_processors, SeededEntropy=lambda _: tape, rules_of=rules_with_hashes),
+    ):
         asyncio.run(until_the_end())
     assert ledger.verify() == [] and len(deaths) > 1
     smoothed = [one.value for one in broker.logs[TP(TOPICS.smoothed.name, 0)]]
-    return list(outcome(broker)[0].items()), list(dict.fromkeys(smoothed)), statement(settings, ledger)
+    return (
+        list(outcome(broker)[0].items()),
+        list(dict.fromkeys(smoothed)),
+        statement(settings, ledger),
+    )
 
 
 def rules_with_hashes(settings, context, moments=None):
@@ -380,7 +447,9 @@ def rules_with_hashes(settings, context, moments=None):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("once", long_but([True], [False, True]))
 @pytest.mark.parametrize("seed", long_but([0], range(4)))
-def test_workers_that_die_and_are_replaced_publish_the_same_with_and_without_a_plate(domain, seed, once):
+def test_workers_that_die_and_are_replaced_publish_the_same_with_and_without_a_plate(
+    domain, seed, once
+):
     settings, tape = settings_of(domain, "kafka.partitions=2"), Tape()
     sent = list(enumerate(city(seed)))
     expected = by_workers(settings, sent, tape, f"{seed} recorded", once)
@@ -390,6 +459,8 @@ def test_workers_that_die_and_are_replaced_publish_the_same_with_and_without_a_p
     for plate in plates[seed % 3 :: 4] if seed == 0 else plates:
         fewer = [(number, one.without(plate)) for number, one in sent]
         played = Tape(tape.noised)
-        found = by_workers(settings, [(number, one) for number, one in fewer if one.pieces], played, plate, once)
+        found = by_workers(
+            settings, [(number, one) for number, one in fewer if one.pieces], played, plate, once
+        )
         assert found == expected
         made.share_of(played, plate)

@@ -1,4 +1,5 @@
-"""CDFs end to end at user level: sensitivity by brute force through the plan, noise scales, and an audit with power."""
+"""CDFs end to end at user level: sensitivity by brute force through the plan, noise scales, and an
+audit with power."""
 
 import itertools
 import math
@@ -18,7 +19,9 @@ from udp_stream.units import NANO
 
 EDGES = (0.0, 0.0, 10.0, 30.0, 65.0)
 SPEEDS = (0, 5 * 4096, 20 * 4096, 65 * 4096)
-COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 5]
+COUNTS = [
+    c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 5
+]
 
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
@@ -33,28 +36,38 @@ def test_levels_move_by_at_most_what_their_noise_is_for(counts):
         mine = range(start, start + count)
         others = {}
         for row in data:
-            others.setdefault(tuple(v for i, v in enumerate(row) if i not in mine), []).append(nodes[row])
+            others.setdefault(tuple(v for i, v in enumerate(row) if i not in mine), []).append(
+                nodes[row]
+            )
         for group in others.values():
             table = np.stack(group)
             for one in table:
                 worst = max(worst, float((np.abs(table - one) / scale).sum(axis=1).max()))
         start += count
-    assert worst <= 1.0 + 1e-12  # the loss of the worst plate between the worst neighbours, epsilon = 1
+    assert (
+        worst <= 1.0 + 1e-12
+    )  # the loss of the worst plate between the worst neighbours, epsilon = 1
     levels = level_of_node(plan.tree)
-    assert worst >= (2 * min(max(counts), plan.cap) / scale[levels == 0][0]) * 0.99 or len(counts) == 1
+    assert (
+        worst >= (2 * min(max(counts), plan.cap) / scale[levels == 0][0]) * 0.99 or len(counts) == 1
+    )
 
 
 def test_bins_and_budgets_are_functions_of_counts_and_the_budget_is_spent_exactly():
     plan = plan_cdf(SamplesPerPlate(np.array([9, 4, 4, 2])), pure(333_333_333), 65.0, 65)
     assert sum(plan.budgets_nano) == plan.cost.nano == 333_333_333
     scale = (plan.t / plan.s)[np.unique(level_of_node(plan.tree), return_index=True)[1]]
-    for exact, drawn in zip((2 * plan.cap * NANO / budget for budget in plan.budgets_nano), scale, strict=True):
+    for exact, drawn in zip(
+        (2 * plan.cap * NANO / budget for budget in plan.budgets_nano), scale, strict=True
+    ):
         assert exact <= drawn <= exact * (1 + 1e-4)
 
 
 def releases(plan, samples, seed, runs):
     nodes = node_counts(plan, samples)
-    noise = discrete_laplace(seeded_bits(seed), np.tile(plan.t, runs), np.tile(plan.s, runs)).reshape(runs, -1)
+    noise = discrete_laplace(
+        seeded_bits(seed), np.tile(plan.t, runs), np.tile(plan.s, runs)
+    ).reshape(runs, -1)
     return nodes + noise
 
 
@@ -65,7 +78,9 @@ def likelihood_ratio_loss(plan, first, second, drawn):
 
 
 @pytest.mark.parametrize(
-    ("bins", "branching", "levels"), [(EDGES, "auto", 1), (64, "auto", 2), ("auto", (4, 4, 4), 3)], ids=str
+    ("bins", "branching", "levels"),
+    [(EDGES, "auto", 1), (64, "auto", 2), ("auto", (4, 4, 4), 3)],
+    ids=str,
 )
 def test_neighbours_cannot_be_told_apart_beyond_epsilon(bins, branching, levels):
     counts = SamplesPerPlate(np.array([6, 3, 3, 2]))
@@ -88,7 +103,10 @@ def test_noise_has_its_scale_in_every_level_and_30_percent_off_is_noticed():
     for level in range(len(plan.tree.branching)):
         here = level_of_node(plan.tree) == level
         draws = noise[:, here].ravel() / (plan.t / plan.s)[here][0]
-        draws = draws + np.random.default_rng(2).uniform(-0.5, 0.5, draws.size) / (plan.t / plan.s)[here][0]
+        draws = (
+            draws
+            + np.random.default_rng(2).uniform(-0.5, 0.5, draws.size) / (plan.t / plan.s)[here][0]
+        )
         assert stats.kstest(draws, "laplace").pvalue > 1e-6
         assert stats.kstest(draws / 0.7, "laplace").pvalue < 1e-6
 

@@ -1,4 +1,5 @@
-"""What the city's answer lets a plate lose, by every road to it, is what it was charged; and that is checked."""
+"""What the city's answer lets a plate lose, by every road to it, is what it was charged; and that
+is checked."""
 
 import dataclasses
 from functools import cache
@@ -26,13 +27,16 @@ from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, SlotValues, tabulate
 
 START, HOUR_MS = 1_641_011_400_000, 3_600_000
-CELLS, MORE_CELLS = (tuple(sorted(map(int, grid_disk(609161983530369023, size)))) for size in (1, 2))
+CELLS, MORE_CELLS = (
+    tuple(sorted(map(int, grid_disk(609161983530369023, size)))) for size in (1, 2)
+)
 PURE, RHO = ("budget.accounting=pure",), ("budget.accounting=approximate",)
 U = 65 * 4096
 
 
 def city(plates=150, cells=CELLS):
-    """A slot: each third plate stays in one cell, others have many pings in one and few in others; 1 to 60 in all."""
+    """A slot: each third plate stays in one cell, others have many pings in one and few in others;
+    1 to 60 in all."""
     rng = np.random.default_rng(0)
     plate, cell = [], []
     for number in range(plates):
@@ -44,24 +48,40 @@ def city(plates=150, cells=CELLS):
 
 
 def crowded(plates=150, visits=6, pings=20):
-    """A slot in which each plate has as many pings in each of its HATs as in any other: it pays what all HATs cost."""
+    """A slot in which each plate has as many pings in each of its HATs as in any other: it pays
+    what all HATs cost."""
     rng = np.random.default_rng(0)
-    cell = np.concatenate([rng.permutation(len(MORE_CELLS))[:visits].repeat(pings) for _ in range(plates)])
-    return slot_of(plates, np.arange(plates).repeat(visits * pings), np.array(MORE_CELLS, np.uint64)[cell])
+    cell = np.concatenate(
+        [rng.permutation(len(MORE_CELLS))[:visits].repeat(pings) for _ in range(plates)]
+    )
+    return slot_of(
+        plates, np.arange(plates).repeat(visits * pings), np.array(MORE_CELLS, np.uint64)[cell]
+    )
 
 
 def slot_of(plates, plate, cell):
     names = tuple(f"hash{i:04}".encode() for i in range(plates))
-    times, speed = np.arange(plate.size, dtype=np.uint32), np.random.default_rng(1).integers(0, U + 1, plate.size)
+    times, speed = (
+        np.arange(plate.size, dtype=np.uint32),
+        np.random.default_rng(1).integers(0, U + 1, plate.size),
+    )
     pings = SlotPings(
-        START, START + HOUR_MS, names, plate.astype(np.uint32), times, cell.astype(np.uint64), speed.astype(np.int32)
+        START,
+        START + HOUR_MS,
+        names,
+        plate.astype(np.uint32),
+        times,
+        cell.astype(np.uint64),
+        speed.astype(np.int32),
     )
     return tabulate(pings)
 
 
 def context(flags, question=None, seed=1):
     settings = load(None, flags, {})
-    made = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(seed), "udp-stream test", city=question)
+    made = ReleaseContext(
+        settings.policy, settings.calendar, SeededEntropy(seed), "udp-stream test", city=question
+    )
     return with_forecaster(made)
 
 
@@ -94,11 +114,15 @@ def together(counts, values, plan):
 
 
 def apart(counts, values, plan):
-    return sum(np.array(slot_sums(ShapeQuestion(), *of_shard)) for of_shard in shards_of(counts, values, plan))
+    return sum(
+        np.array(slot_sums(ShapeQuestion(), *of_shard))
+        for of_shard in shards_of(counts, values, plan)
+    )
 
 
 def loss_nano(tree, moved):
-    """What the noise of an answer lets a plate lose that moves the sums so: exact, of discrete noise a bound."""
+    """What the noise of an answer lets a plate lose that moves the sums so: exact, of discrete
+    noise a bound."""
     t, s = counts_scale(tree.most, tree.cost)
     if tree.cost.measure == "pure":
         return np.abs(moved).sum() * s / t * NANO
@@ -127,15 +151,23 @@ def test_a_plate_loses_what_it_was_charged_in_one_hat_or_many_on_one_shard_or_ma
     hats = np.bincount(counts.plate)
     assert (hats == 1).sum() > 40 and (hats > 2).sum() > 40
     of_loss = []
-    for number in (*np.flatnonzero(hats == 1)[:12].tolist(), *np.flatnonzero(hats > 2)[:12].tolist()):
+    for number in (
+        *np.flatnonzero(hats == 1)[:12].tolist(),
+        *np.flatnonzero(hats > 2)[:12].tolist(),
+    ):
         plate = counts.plates[number]
-        slow, fast = (with_speeds(counts, values, plate, lambda n, kmh=kmh: np.full(n, kmh * 4096)) for kmh in (0, 65))
+        slow, fast = (
+            with_speeds(counts, values, plate, lambda n, kmh=kmh: np.full(n, kmh * 4096))
+            for kmh in (0, 65)
+        )
         mixed = with_speeds(counts, values, plate, lambda n: rng.integers(0, 2 * U, n))
         found = [sums(counts, one, plan) for one in (slow, fast, mixed)]
         most = max(loss_nano(tree, a - b) for a in found for b in found)
         assert most <= charged[plate]
         of_loss.append(most / charged[plate])
-    assert min(of_loss) > 0.99, "a plate that drives otherwise throughout moves all that it pays for"
+    assert min(of_loss) > 0.99, (
+        "a plate that drives otherwise throughout moves all that it pays for"
+    )
 
 
 def test_plates_that_the_plan_does_not_know_move_nothing():
@@ -143,13 +175,17 @@ def test_plates_that_the_plan_does_not_know_move_nothing():
     known, truth = merge_plan(list(cut_plan(plan, 0))), together(counts, values, plan)
     fewer = np.array([number for number in range(counts.cells.size) if number != 2])
     keep = np.isin(np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows)), fewer)
-    # Rows of the third HAT belong to plates that were never charged, as many and with as many pings.
+    # Rows of the third HAT belong to plates that were never charged, as many and with as many
+    # pings.
     strangers = dataclasses.replace(
         counts,
         plates=(*counts.plates, *(f"zzzz{i:04}".encode() for i in range(len(counts.plates)))),
         plate=np.where(keep, counts.plate, counts.plate + len(counts.plates)),
     )
-    speeds = [values, dataclasses.replace(values, speed=np.where(np.repeat(keep, counts.count), values.speed, 0))]
+    speeds = [
+        values,
+        dataclasses.replace(values, speed=np.where(np.repeat(keep, counts.count), values.speed, 0)),
+    ]
     first, second = (np.array(slot_sums(ShapeQuestion(), strangers, one, known)) for one in speeds)
     assert np.array_equal(first, second) and first.sum() < truth.sum()
     rest = dataclasses.replace(plan, rows=plan.digests).subset(np.arange(counts.cells.size) != 2)
@@ -180,30 +216,45 @@ def test_a_shard_refuses_a_plan_whose_charges_pay_for_less_than_its_weights_ask(
     for part, of_values, of_plan in shards_of(counts, values, plan):
         charged = of_plan.city.charged.copy()
         charged[part.plate == part.plate[np.argmax(of_plan.city.weights * part.count)]] //= 1000
-        broken = dataclasses.replace(of_plan, city=dataclasses.replace(of_plan.city, charged=charged))
+        broken = dataclasses.replace(
+            of_plan, city=dataclasses.replace(of_plan.city, charged=charged)
+        )
         with pytest.raises(PrivacyRefused, match="city:"):
             slot_sums(ShapeQuestion(), part, of_values, broken)
 
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("flags", [PURE, RHO])
-def test_a_crash_at_every_call_of_a_slot_with_an_ask_comes_to_the_bytes_of_an_undisturbed_run(flags, answered):
+def test_a_crash_at_every_call_of_a_slot_with_an_ask_comes_to_the_bytes_of_an_undisturbed_run(
+    flags, answered
+):
     contents, log = crowded(), []
     flags = (*flags, "release.min_plates=3", "budget.epsilon=20")
-    expected, undisturbed = run(undisturbed_ledger := MemoryLedger(), context(flags), contents, log=log), log.copy()
+    expected, undisturbed = (
+        run(undisturbed_ledger := MemoryLedger(), context(flags), contents, log=log),
+        log.copy(),
+    )
     records = [decode(payload) for _, payload in expected]
-    assert len({one.privacy.epsilon for one in records}) > 2, "some at the price, some at a part, and some withheld"
+    assert len({one.privacy.epsilon for one in records}) > 2, (
+        "some at the price, some at a part, and some withheld"
+    )
     for dies_at in range(len(undisturbed)):
         ledger = MemoryLedger()
         with pytest.raises(Died):
             run(ledger, context(flags), contents, dies_at, answered=answered)
         run(ledger, context(flags), contents)
-        assert payloads_of(ledger) == payloads_of(undisturbed_ledger), (dies_at, undisturbed[dies_at])
+        assert payloads_of(ledger) == payloads_of(undisturbed_ledger), (
+            dies_at,
+            undisturbed[dies_at],
+        )
 
 
 def payloads_of(ledger):
     assert ledger.verify() == []
     return {
-        entry.release_id: (entry.payload, sorted(zip(entry.plates, entry.charged.tolist(), strict=True)))
+        entry.release_id: (
+            entry.payload,
+            sorted(zip(entry.plates, entry.charged.tolist(), strict=True)),
+        )
         for entry in ledger.entries()
     }

@@ -1,4 +1,5 @@
-"""The city's tree: how far a plate can move it, by brute force; what it is charged; how its noise is distributed."""
+"""The city's tree: how far a plate can move it, by brute force; what it is charged; how its noise
+is distributed."""
 
 from itertools import product
 from math import isclose, sqrt
@@ -55,7 +56,8 @@ def test_a_plate_counts_by_ten_samples_at_most_whatever_it_sends():
 
 @pytest.mark.parametrize("cost", [PURE, RHO])
 def test_each_plate_is_charged_what_the_noise_lets_it_lose(cost):
-    """In closed form: pure, its move in l1 over the scale; in rho, half the square of its move in l2 over sigma."""
+    """In closed form: pure, its move in l1 over the scale; in rho, half the square of its move in
+    l2 over sigma."""
     weights = np.array([WHOLE, WHOLE - 3, WHOLE // 2, 1, 0])
     tree = CityTree(cost, WHOLE, U)
     t, s = counts_scale(WHOLE, cost)
@@ -80,7 +82,15 @@ def test_noise_of_an_answer_has_the_stated_scale_and_30_percent_off_is_noticed(c
     scale = records[0].deviation / (sqrt(2) if name == "laplace" else 1)
     assert isclose(records[0].deviation, sqrt(tree.noise_variance) / sum(sums), abs_tol=1e-6)
     assert stats.kstest(off / scale, name).pvalue > 1e-6
-    assert stats.kstest(off / (0.7 * scale), name).pvalue < 1e-6 > stats.kstest(off / (1.3 * scale), name).pvalue
+    assert (
+        stats.kstest(off / (0.7 * scale), name).pvalue
+        < 1e-6
+        > stats.kstest(off / (1.3 * scale), name).pvalue
+    )
     for record in records:
-        assert list(record.cdf) == sorted(record.cdf) and record.cdf[-1] == 1.0 and record.cdf[0] >= 0.0
+        assert (
+            list(record.cdf) == sorted(record.cdf)
+            and record.cdf[-1] == 1.0
+            and record.cdf[0] >= 0.0
+        )
         assert record.plates == 100 and record.edges_kmh == tree.bins.edges_kmh[1:]

@@ -1,8 +1,10 @@
-"""Whole days under concentrated accounting: what the outputs tell of one plate, beside the rho on its ledger.
+"""Whole days under concentrated accounting: what the outputs tell of one plate, beside the rho on
+its ledger.
 
-As in `test_forecast_audit.py`, the second of two neighbouring days gets the noisy integers of the first. Where they
-differ by d, the log ratio is normal about d^2 / (2 sigma^2), with twice that as its variance: the rho that the release
-costs this plate. Those of a day add up, also where later scales follow from earlier outputs.
+As in `test_forecast_audit.py`, the second of two neighbouring days gets the noisy integers of the
+first. Where they differ by d, the log ratio is normal about d^2 / (2 sigma^2), with twice that as
+its variance: the rho that the release costs this plate. Those of a day add up, also where later
+scales follow from earlier outputs.
 """
 
 import json
@@ -25,7 +27,8 @@ BUDGET = rho_nano_of(10 * NANO, 1e-6)
 
 @dataclass(frozen=True)
 class Audit:
-    """What the day's outputs cost the plate by their noise, what was charged, both in rho, and how likely they were."""
+    """What the day's outputs cost the plate by their noise, what was charged, both in rho, and how
+    likely they were."""
 
     rho: float
     charged: float
@@ -43,8 +46,12 @@ def audited(monkeypatch, plate, seed, flags=APPROXIMATE):
         assert a.t.tolist() == b.t.tolist() and a.s.tolist() == b.s.tolist()
         sigma = a.t / a.s
         rho += float(((a.integers - b.integers) ** 2 / (2 * sigma**2)).sum())
-        log_ratio += float((((out - b.integers) ** 2 - (out - a.integers) ** 2) / (2 * sigma**2)).sum())
-    return Audit(rho, sum(fast.ledger.charged_by_period(key_of(plate)).values()) / NANO, log_ratio, fast)
+        log_ratio += float(
+            (((out - b.integers) ** 2 - (out - a.integers) ** 2) / (2 * sigma**2)).sum()
+        )
+    return Audit(
+        rho, sum(fast.ledger.charged_by_period(key_of(plate)).values()) / NANO, log_ratio, fast
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,14 +61,22 @@ def audited(monkeypatch, plate, seed, flags=APPROXIMATE):
         pytest.param(APPROXIMATE, 3, id="individual", marks=pytest.mark.long),
     ],
 )
-def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_makes(monkeypatch, busiest, flags, seeds):
+def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_makes(
+    monkeypatch, busiest, flags, seeds
+):
     runs = [audited(monkeypatch, busiest[0], seed, flags) for seed in range(seeds)]
     for one in runs:
         assert 0.05 < one.rho <= one.charged <= BUDGET / NANO
-        assert abs(one.log_ratio - one.rho) < 5 * np.sqrt(2 * one.rho)  # else the noise is of another kind or scale
+        assert abs(one.log_ratio - one.rho) < 5 * np.sqrt(
+            2 * one.rho
+        )  # else the noise is of another kind or scale
     if flags is APPROXIMATE:
-        assert all(one.rho > 0.6 * one.charged for one in runs)  # there is something to lose, and it is seen
-        assert len({str(one.first.ledger.calls) for one in runs}) == seeds  # each history made other plans
+        assert all(
+            one.rho > 0.6 * one.charged for one in runs
+        )  # there is something to lose, and it is seen
+        assert (
+            len({str(one.first.ledger.calls) for one in runs}) == seeds
+        )  # each history made other plans
 
 
 def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest):

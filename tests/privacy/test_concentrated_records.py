@@ -1,9 +1,11 @@
-"""Whole records in rho: what thousands of them tell of one plate, by their values alone, beside what it is charged.
+"""Whole records in rho: what thousands of them tell of one plate, by their values alone, beside
+what it is charged.
 
-The audited plate drives at 0 or at U in all of its pings. Records are projected on the line that tells both days apart
-best, found from records of their own, and put into bins. Rho-zCDP bounds the Renyi divergence of every order a by
-a rho, hence that of the bins; taken is a lower bound of it at 99.9 %. Nothing here reads a scale. A noise a fifth too
-small is found by the long audit, one two fifths too small by the short one.
+The audited plate drives at 0 or at U in all of its pings. Records are projected on the line that
+tells both days apart best, found from records of their own, and put into bins. Rho-zCDP bounds the
+Renyi divergence of every order a by a rho, hence that of the bins; taken is a lower bound of it at
+99.9 %. Nothing here reads a scale. A noise a fifth too small is found by the long audit, one two
+fifths too small by the short one.
 """
 
 from itertools import product
@@ -22,27 +24,35 @@ from udp_stream.units import NANO
 
 U = 65 * 4096
 COUNTS = np.concatenate(([9, 6, 4], np.tile([9, 7, 5, 3], 24)))
-"""Plates enough for nothing to lie at the ends of its range, where a record would tell less than it is charged for."""
+"""Plates enough for nothing to lie at the ends of its range, where a record would tell less than it
+is charged for."""
 
 RHOS = 0.9, 0.1, 0.3
 """Of mean, variance and CDF: 1.3 for the plate with most samples."""
 
 RUNS, TO_FIND_THE_LINE, BINS = 9000, 2000, 16
-"""With as many the audit sees 0.94 to 0.96 where 1.3 is charged, and 1.42 to 1.55 by a fifth less noise: five seeds."""
+"""With as many the audit sees 0.94 to 0.96 where 1.3 is charged, and 1.42 to 1.55 by a fifth less
+noise: five seeds."""
 
 CONFIDENCE = 0.999
 ORDERS = 1.1, 2.0
 
 
 def plan_of(mechanism):
-    flags = "budget.accounting=zcdp", "budget.rho=4.0", f"release.mean={mechanism}", "release.bins=8"
+    flags = (
+        "budget.accounting=zcdp",
+        "budget.rho=4.0",
+        f"release.mean={mechanism}",
+        "release.bins=8",
+    )
     policy = load(None, flags, {}).policy
     nanos = {name: round(rho * NANO) for name, rho in zip(priced(), RHOS, strict=True)}
     return plan_hat(COUNTS, terms_of(policy, nanos), policy)
 
 
 def speeds(plate, speed):
-    """Of the others most stand, and some drive at all speeds; so the variance moves with the plate nearly as it can."""
+    """Of the others most stand, and some drive at all speeds; so the variance moves with the plate
+    nearly as it can."""
     found = np.zeros(int(COUNTS.sum()), np.int64)
     found[::5] = np.random.default_rng(1).integers(0, U + 1, found[::5].size)
     start = int(COUNTS[:plate].sum())
@@ -55,7 +65,9 @@ def records(plan, samples, seed, runs):
     for start in range(0, runs, 1000):
         many = min(1000, runs - start)
         found = estimate_hats([plan] * many, [samples] * many, bits)
-        rows += [[np.clip(one["mean"].value, 0, U), one["variance"].value, *one["cdf"]] for one in found]
+        rows += [
+            [np.clip(one["mean"].value, 0, U), one["variance"].value, *one["cdf"]] for one in found
+        ]
     return np.array(rows)
 
 
@@ -67,13 +79,15 @@ def on_a_line(first, second):
     line = np.linalg.pinv(spread, rcond=1e-6) @ ((ours.mean(axis=0) - theirs.mean(axis=0)) / unit)
     edges = np.quantile(np.concatenate((ours, theirs)) / unit @ line, np.arange(1, BINS) / BINS)
     return [
-        np.bincount(np.searchsorted(edges, side[TO_FIND_THE_LINE:] / unit @ line), minlength=BINS) + 0.5
+        np.bincount(np.searchsorted(edges, side[TO_FIND_THE_LINE:] / unit @ line), minlength=BINS)
+        + 0.5
         for side in (first, second)
     ]
 
 
 def rho_seen(first, second):
-    """The largest rho that the records prove, over both directions and the orders; each has its part of the doubt."""
+    """The largest rho that the records prove, over both directions and the orders; each has its
+    part of the doubt."""
     pairs = on_a_line(first, second)
     sure = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (2 * len(ORDERS)))
     worst = 0.0
@@ -82,13 +96,21 @@ def rho_seen(first, second):
         ratio = p / q
         moment = float((q * ratio**order).sum())
         by_p, by_q = order / (order - 1) * ratio ** (order - 1) / moment, -(ratio**order) / moment
-        variance = sum(float((one * by**2).sum() - (one * by).sum() ** 2) for one, by in ((p, by_p), (q, by_q))) / runs
+        variance = (
+            sum(
+                float((one * by**2).sum() - (one * by).sum() ** 2)
+                for one, by in ((p, by_p), (q, by_q))
+            )
+            / runs
+        )
         worst = max(worst, (np.log(moment) / (order - 1) - sure * np.sqrt(variance)) / order)
     return worst
 
 
 def audit(plan, plate, runs):
-    return rho_seen(*(records(plan, speeds(plate, speed), f"{plate}/{speed}", runs) for speed in (0, U)))
+    return rho_seen(
+        *(records(plan, speeds(plate, speed), f"{plate}/{speed}", runs) for speed in (0, U))
+    )
 
 
 class Narrow:
@@ -100,15 +122,26 @@ class Narrow:
 
 
 LINEAR = "array-averaging", "optimal"
-FULL = [pytest.param(name, plate, 20_000, 0.8, marks=pytest.mark.soak) for name in LINEAR for plate in (0, 1)]
+FULL = [
+    pytest.param(name, plate, 20_000, 0.8, marks=pytest.mark.soak)
+    for name in LINEAR
+    for plate in (0, 1)
+]
 
 
 @pytest.mark.parametrize(
     ("mechanism", "plate", "runs", "less"),
-    [("optimal", 0, 4000, 0.6), pytest.param("optimal", 0, RUNS, 0.8, marks=pytest.mark.long), *FULL],
+    [
+        ("optimal", 0, 4000, 0.6),
+        pytest.param("optimal", 0, RUNS, 0.8, marks=pytest.mark.long),
+        *FULL,
+    ],
 )
-def test_whole_records_tell_no_more_of_a_plate_than_it_is_charged(monkeypatch, mechanism, plate, runs, less):
-    """And with a fifth less noise the same audit, of as many records, finds more than that; of few, with two fifths."""
+def test_whole_records_tell_no_more_of_a_plate_than_it_is_charged(
+    monkeypatch, mechanism, plate, runs, less
+):
+    """And with a fifth less noise the same audit, of as many records, finds more than that; of few,
+    with two fifths."""
     plan = plan_of(mechanism)
     charged = plan.charges[plate] / NANO
     assert 0.5 * charged < audit(plan, plate, runs) <= charged

@@ -1,7 +1,8 @@
-"""What a plate's position loses to whole runs of elimination stays below its charges, and smaller noise is caught.
+"""What a plate's position loses to whole runs of elimination stays below its charges, and smaller
+noise is caught.
 
-Positions x and x', d apart, are given to many plates. A plate's decision depends on its own noise and on public
-numbers: it shows in which round it left, and what it gave until then.
+Positions x and x', d apart, are given to many plates. A plate's decision depends on its own noise
+and on public numbers: it shows in which round it left, and what it gave until then.
 """
 
 from dataclasses import replace
@@ -27,7 +28,8 @@ FAR_EAST = np.array([[1950 * QUANTA_PER_METRE, 0]])
 
 
 RUNS = {"distance": 200_000, "point": 300_000}
-"""Of each position. In the plane few noisy values lie in the one direction in which a plate shows all that it may."""
+"""Of each position. In the plane few noisy values lie in the one direction in which a plate shows
+all that it may."""
 
 NOTICED = 85
 """Per cent of its size to which noise is shrunk in a fault that the audit has to find."""
@@ -61,7 +63,8 @@ def run_at(terms, position, plates, seed, metres=0):
 
 
 def odds_of(shown, position, metres, parts):
-    """The log of how much likelier each plate's values are at x than at x', `metres` to the east, under epsilon."""
+    """The log of how much likelier each plate's values are at x than at x', `metres` to the east,
+    under epsilon."""
     shown, here = shown[..., :2], position / QUANTA_PER_METRE
     if shown.shape[2] == 1:  # the distance to the square's edge
         here = here[:, :1] - 500
@@ -78,7 +81,8 @@ def surely_above(mine, theirs, runs):
 
 
 def worst_excess(how, seed):
-    """By the number of rounds: epsilon charged, and the most that an event's odds surely are (Neyman and Pearson)."""
+    """By the number of rounds: epsilon charged, and the most that an event's odds surely are
+    (Neyman and Pearson)."""
     cost, apart, runs = pure(2 * 10**10), 100, RUNS[how]
     terms = replace(QueryBudget.alike(cost, runs, how, Split.even(2)), beta=0.9)
     shown = [run_at(terms, FAR_EAST, runs, seed + other, metres=apart * other) for other in (0, 1)]
@@ -90,7 +94,11 @@ def worst_excess(how, seed):
         for left in (1, 2):
             here, there = (state.asked == left for _, state in shown[::sign])
             charged = float(parts[:left].sum()) * apart
-            limits = np.quantile(sign * mine[here], (0.0, 0.3, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)) if here.any() else ()
+            limits = (
+                np.quantile(sign * mine[here], (0.0, 0.3, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95))
+                if here.any()
+                else ()
+            )
             for cut in limits:
                 counts = (sign * mine[here] >= cut).sum(), (sign * theirs[there] >= cut).sum()
                 excess = surely_above(*counts, runs) - charged
@@ -119,21 +127,31 @@ def test_noise_that_is_30_percent_too_small_is_caught(how, monkeypatch):
 
 
 def renyi_of_order_2(first, second, bins):
-    """Between histograms of what two positions show: less than between what they show itself, by data processing."""
+    """Between histograms of what two positions show: less than between what they show itself, by
+    data processing."""
     edges = np.quantile(np.concatenate((first, second)), np.linspace(0, 1, bins + 1)[1:-1])
-    p, q = (np.bincount(np.searchsorted(edges, x), minlength=bins) / x.size for x in (first, second))
+    p, q = (
+        np.bincount(np.searchsorted(edges, x), minlength=bins) / x.size for x in (first, second)
+    )
     return float(np.log((p**2 / q).sum()))
 
 
 def concentrated_loss(how, seed, plates=50_000):
-    """Of all rounds together, by each plate's likelihood ratio, in units of what it may be: 2 rho d^2."""
+    """Of all rounds together, by each plate's likelihood ratio, in units of what it may be: 2 rho
+    d^2."""
     rho, apart = rho_per_square_metre(2e-5), 100
     terms = replace(QueryBudget.alike(rho, plates, how, Split.doubling(3)), beta=0.9)
     charged = rho.nano / 1e15 * apart**2
-    (mine, _), (theirs, _) = run_at(terms, EAST, plates, seed), run_at(terms, EAST, plates, seed + 1, metres=apart)
+    (mine, _), (theirs, _) = (
+        run_at(terms, EAST, plates, seed),
+        run_at(terms, EAST, plates, seed + 1, metres=apart),
+    )
     weights = np.array(terms.split.parts(rho.nano), float)
-    # the sum that a likelihood ratio of normal values depends on; a plate that has left gives no more
-    told = [np.nansum((shown[:, :, 0] - 700 - apart / 2) * weights, axis=1) for shown in (mine, theirs)]
+    # the sum that a likelihood ratio of normal values depends on; a plate that has left gives no
+    # more
+    told = [
+        np.nansum((shown[:, :, 0] - 700 - apart / 2) * weights, axis=1) for shown in (mine, theirs)
+    ]
     return renyi_of_order_2(*told, bins=40) / (2 * charged)
 
 
@@ -163,7 +181,10 @@ def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure)
         found: Round = pie.draw(state, due.plates, where[due.plates], seeded_bits(state.rounds))
         parts = pie._tariff.parts(state.rounds, found.plates)
         mine, theirs = (pie.privatised.values(x[found.plates]) for x in (where, others))
-        near, far = (np.linalg.norm((found.values - x).astype(float), axis=1) / parts.scale for x in (mine, theirs))
+        near, far = (
+            np.linalg.norm((found.values - x).astype(float), axis=1) / parts.scale
+            for x in (mine, theirs)
+        )
         moved = np.linalg.norm((mine - theirs).astype(float), axis=1) / parts.scale
         odds[found.plates] += far - near if measure == "pure" else (far**2 - near**2) / 2
         variance[found.plates] += moved**2
@@ -173,4 +194,6 @@ def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure)
         assert (np.abs(odds) <= charged * apart * (1 + 1e-12)).all()
     else:
         assert (variance / 2 <= charged * apart**2 * (1 + 1e-12)).all()
-        assert (variance / 2 / (charged * apart**2 + 1e-9)).max() > 0.98  # some move straight away from the edge
+        assert (
+            variance / 2 / (charged * apart**2 + 1e-9)
+        ).max() > 0.98  # some move straight away from the edge

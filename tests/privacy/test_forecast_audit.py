@@ -1,7 +1,9 @@
-"""Whole days through the embedded runtime, with means around forecasts: what one plate loses, and what plans read.
+"""Whole days through the embedded runtime, with means around forecasts: what one plate loses, and
+what plans read.
 
-Two neighbouring days differ in the speeds of one plate. The second gets the noisy integers of the first, so all that
-may depend on outputs is the same, byte for byte. The loss is how likely each integer was on either day, in closed form.
+Two neighbouring days differ in the speeds of one plate. The second gets the noisy integers of the
+first, so all that may depend on outputs is the same, byte for byte. The loss is how likely each
+integer was on either day, in closed form.
 """
 
 import ast
@@ -40,14 +42,22 @@ from udp_stream.windows.tables import SlotPings, SlotValues
 MEAN = ("hat.slot=30m", "hat.resolution=7", "release.min_plates=3", "release.mean=forecast-clip")
 WITH_CDF = (*MEAN, "release.cdf=tree", "release.cdf_epsilon=0.3", "release.variance_epsilon=0.1")
 PRICES = (*MEAN, "release.cdf_epsilon=0", "release.mean_epsilon=auto", "budget.period=1w")
-"""A pace that is reached: HATs are offered at a price or, where too few plates can pay, at a quarter of it."""
+"""A pace that is reached: HATs are offered at a price or, where too few plates can pay, at a
+quarter of it."""
 ROOMS = Path(__file__).parents[2] / "udp_stream"
 
 
 @cache
 def day():
     start = datetime(2024, 1, 8, 8, 0, tzinfo=IST)
-    fleet = Fleet(seed=3, buses=50, start=start, hours=3.0, ping_seconds=30, imperfections=Imperfections.none())
+    fleet = Fleet(
+        seed=3,
+        buses=50,
+        start=start,
+        hours=3.0,
+        ping_seconds=30,
+        imperfections=Imperfections.none(),
+    )
     return [json.loads(message) for batch in fleet.messages() for message in batch]
 
 
@@ -112,7 +122,8 @@ def key_of(plate):
 
 
 def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
-    """A day through the embedded runtime; `given` noisy integers replace its own, `steer` changes drawn noise."""
+    """A day through the embedded runtime; `given` noisy integers replace its own, `steer` changes
+    drawn noise."""
     this, settings, real = Run(), load(None, flags, PURE_ENV), estimate.noisy_integers
 
     def noisy(queries, family, bits):
@@ -121,7 +132,10 @@ def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
         if given is None:
             drawn = real(queries, family, bits)
             if steer is not None:
-                drawn = [one.integers + steer(out - one.integers) for one, out in zip(queries, drawn, strict=True)]
+                drawn = [
+                    one.integers + steer(out - one.integers)
+                    for one, out in zip(queries, drawn, strict=True)
+                ]
         else:
             drawn = given[start : start + len(queries)]
         this.noisy += drawn
@@ -131,15 +145,16 @@ def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
         patched.setattr(estimate, "noisy_integers", noisy)
         patched.setattr(city, "noisy_integers", noisy)
         publish = lambda releases: this.payloads.extend(one.payload for one in releases)  # noqa: E731
-        EmbeddedRuntime(settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish).run(
-            frames_of(sent)
-        )
+        EmbeddedRuntime(
+            settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish
+        ).run(frames_of(sent))
     return this
 
 
 @dataclass(frozen=True)
 class Audit:
-    """In nano-epsilon: what the outputs tell, the most that other outputs on this history would, what was charged."""
+    """In nano-epsilon: what the outputs tell, the most that other outputs on this history would,
+    what was charged."""
 
     seen: float
     most: float
@@ -150,7 +165,9 @@ class Audit:
 def audited(monkeypatch, plate, seed, flags=MEAN, steer=None):
     fast = run(monkeypatch, of_plate(plate, 65), seed, flags, steer=steer)
     slow = run(monkeypatch, of_plate(plate, 0), seed, flags, given=fast.noisy)
-    assert slow.ledger.calls == fast.ledger.calls  # same counts, same outputs: the same plans, charges and order
+    assert (
+        slow.ledger.calls == fast.ledger.calls
+    )  # same counts, same outputs: the same plans, charges and order
     assert slow.payloads == fast.payloads and len(slow.queries) == len(fast.queries)
     seen = most = 0.0
     for a, b, out in zip(fast.queries, slow.queries, fast.noisy, strict=True):
@@ -180,12 +197,16 @@ def busiest():
         pytest.param(MEAN, 4, id="mean", marks=pytest.mark.long),
     ],
 )
-def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_makes(monkeypatch, busiest, flags, seeds):
+def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_makes(
+    monkeypatch, busiest, flags, seeds
+):
     runs = [audited(monkeypatch, busiest[0], seed, flags) for seed in range(seeds)]
     runs += [audited(monkeypatch, busiest[7], 4, flags)]
     for one in runs:
         assert abs(one.seen) <= one.most * (1 + 1e-9) and one.most <= one.charged <= 10 * NANO
-        assert one.charged > NANO and one.most > 0.8 * one.charged  # there is something to lose, and it is seen
+        assert (
+            one.charged > NANO and one.most > 0.8 * one.charged
+        )  # there is something to lose, and it is seen
     terms = {str(one.first.ledger.calls) for one in runs[:seeds]}
     assert len(terms) == seeds  # each history made other plans
 
@@ -193,12 +214,18 @@ def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_ma
 def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest):
     other = audited(monkeypatch, busiest[0], 1, (*MEAN, "release.mean=auto", "budget.epsilon=100"))
     assert 0.1 * other.charged < other.most <= other.charged and abs(other.seen) <= other.most
-    taken = {json.loads(payload)["mean"]["mechanism"] for payload in other.first.payloads if b'"mean":{' in payload}
+    taken = {
+        json.loads(payload)["mean"]["mechanism"]
+        for payload in other.first.payloads
+        if b'"mean":{' in payload
+    }
     assert FORECAST_CLIP in taken and len(taken) > 1
 
 
 @pytest.mark.parametrize("seed", long_but([0], range(2)))
-def test_outputs_that_tell_the_most_tell_what_the_ledger_says_and_no_more(monkeypatch, busiest, seed):
+def test_outputs_that_tell_the_most_tell_what_the_ledger_says_and_no_more(
+    monkeypatch, busiest, seed
+):
     """Noise that always leans to the fast day: a history in which every release counts in full."""
     one = audited(monkeypatch, busiest[0], seed, steer=np.abs)
     assert 0.95 * one.charged < one.seen <= one.charged
@@ -210,9 +237,13 @@ def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(monkeypatch, busie
     monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
     one = audited(monkeypatch, busiest[0], 3)
     asked = [entry for entry in one.first.ledger.entries() if kind_of(entry.release_id) == CITY]
-    assert len(asked) == 2 and all(entry.payload and entry.charged.max() == NANO // 2 for entry in asked)
+    assert len(asked) == 2 and all(
+        entry.payload and entry.charged.max() == NANO // 2 for entry in asked
+    )
     assert abs(one.seen) <= one.most <= one.charged <= 10 * NANO and one.most > 0.95 * one.charged
-    monkeypatch.setattr(city_tree, "counts_scale", lambda moved, cost: counts_scale(moved * 7 // 10, cost))
+    monkeypatch.setattr(
+        city_tree, "counts_scale", lambda moved, cost: counts_scale(moved * 7 // 10, cost)
+    )
     narrow = audited(monkeypatch, busiest[0], 3)
     assert narrow.most > narrow.charged + NANO // 4
 
@@ -228,7 +259,9 @@ def test_noise_that_is_too_small_is_caught(monkeypatch, busiest):
     assert one.seen > 1.3 * one.charged and one.most > 1.3 * one.charged
 
 
-@pytest.mark.parametrize("forgotten", long_but(["variance", FORECAST_CLIP], ["cdf", "variance", FORECAST_CLIP]))
+@pytest.mark.parametrize(
+    "forgotten", long_but(["variance", FORECAST_CLIP], ["cdf", "variance", FORECAST_CLIP])
+)
 def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, busiest, forgotten):
     honest = HatPlans.plan_hat
 
@@ -253,19 +286,30 @@ def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases(m
 
 
 @pytest.mark.parametrize("flags", [WITH_CDF, PRICES, (*PRICES, "budget.accounting=approximate")])
-def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the_same(monkeypatch, flags):
+def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the_same(
+    monkeypatch, flags
+):
     first = run(monkeypatch, redrawn(0, before=""), 6, flags)
     second = run(monkeypatch, redrawn(2), 7, flags, given=first.noisy)
     assert first.ledger.calls == second.ledger.calls and first.payloads == second.payloads
-    terms = [json.loads(one[4]) for call in first.ledger.calls for one in call[3] if kind_of(one[0]) == "hat"]
+    terms = [
+        json.loads(one[4])
+        for call in first.ledger.calls
+        for one in call[3]
+        if kind_of(one[0]) == "hat"
+    ]
     prices = {one["statistics"][0]["epsilon_nano"] for one in terms if one.get("statistics")}
     assert flags is WITH_CDF or max(prices) > 3 * min(prices)
-    assert [one.integers.tolist() for one in first.queries] != [one.integers.tolist() for one in second.queries]
+    assert [one.integers.tolist() for one in first.queries] != [
+        one.integers.tolist() for one in second.queries
+    ]
 
 
 def test_nobody_who_plans_or_forecasts_can_be_handed_a_speed():
     for path in [*(ROOMS / "forecast").rglob("*.py"), *(ROOMS / "planning").rglob("*.py")]:
-        named = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        named = {
+            node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)
+        }
         imported = {name.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
                     for name in node.names}  # fmt: skip
         assert not {SlotValues.__name__, SlotPings.__name__} & (named | imported), path

@@ -1,7 +1,9 @@
-"""The mean around a forecast keeps its guarantee whatever was forecast: brute force, distributions, extremes.
+"""The mean around a forecast keeps its guarantee whatever was forecast: brute force, distributions,
+extremes.
 
-A plate moves the statistic by exactly what its plan says, wherever its forecast lies; what it loses, rounding to the
-noise's lattice included, is at most what it is charged, whoever else was halted.
+A plate moves the statistic by exactly what its plan says, wherever its forecast lies; what it
+loses, rounding to the noise's lattice included, is at most what it is charged, whoever else was
+halted.
 """
 
 import itertools
@@ -37,7 +39,9 @@ from udp_stream.units import NANO
 from udp_stream.windows.tables import PINGS_MAX
 
 U = 65 * 4096
-COUNTS = [c for plates in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=plates) if sum(c) <= 5]
+COUNTS = [
+    c for plates in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=plates) if sum(c) <= 5
+]
 SMALL = Range(3, 7)
 FULL = Range(0, U)
 USERS = np.array([9, 6, 6, 4, 3, 2, 1, 1, 5, 7])
@@ -72,7 +76,11 @@ def test_each_hat_of_a_slot_has_the_plan_that_it_has_alone():
         alone = plan_around(of_hat, around, cost, FULL)
         assert plan.cost == cost and plan.counts is of_hat
         assert (plan.around.hat, plan.around.width) == (alone.around.hat, around.width)
-        assert plan.around.plates.tolist() == alone.around.plates.tolist() == np.clip(around.plates, 0, U).tolist()
+        assert (
+            plan.around.plates.tolist()
+            == alone.around.plates.tolist()
+            == np.clip(around.plates, 0, U).tolist()
+        )
         for column in ("weights", "low", "high", "plate_sensitivities", "charges"):
             assert getattr(plan, column).tolist() == getattr(alone, column).tolist()
         assert (
@@ -82,9 +90,15 @@ def test_each_hat_of_a_slot_has_the_plan_that_it_has_alone():
     assert plans_around([], [], [], FULL) == []
 
 
-@pytest.mark.parametrize("half_width", [0.5, 2.6 / 75_500, 1.0 / 75_500], ids=["beyond the range", "of 3 to 1", "of 1"])
-@pytest.mark.parametrize("counts", long_but(*([c for c in COUNTS if sum(c) <= n] for n in (3, 4))), ids=str)
-def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forecast_lies(counts, half_width):
+@pytest.mark.parametrize(
+    "half_width", [0.5, 2.6 / 75_500, 1.0 / 75_500], ids=["beyond the range", "of 3 to 1", "of 1"]
+)
+@pytest.mark.parametrize(
+    "counts", long_but(*([c for c in COUNTS if sum(c) <= n] for n in (3, 4))), ids=str
+)
+def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forecast_lies(
+    counts, half_width
+):
     beyond = int(sum(counts) < 4)  # either end: clamped
     speeds = range(SMALL.low - beyond, SMALL.high + 1 + beyond)
     for centres in itertools.product((SMALL.low, 5, SMALL.high), repeat=len(counts)):
@@ -97,10 +111,14 @@ def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forec
 @pytest.mark.parametrize("counts", long_but([c for c in COUNTS if sum(c) <= 4], COUNTS), ids=str)
 @pytest.mark.parametrize("where", ["low", "high", "random", "random again"])
 @pytest.mark.parametrize("half_width", [HALF_WIDTHS[0], HALF_WIDTHS[-1]])
-def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_forecast(counts, where, half_width):
+def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_forecast(
+    counts, where, half_width
+):
     rng = np.random.default_rng(sum(counts) * 7 + len(where))
     ends = {"low": 0, "high": U}
-    centres = np.full(len(counts), ends[where]) if where in ends else rng.integers(0, U + 1, len(counts))
+    centres = (
+        np.full(len(counts), ends[where]) if where in ends else rng.integers(0, U + 1, len(counts))
+    )
     for epsilon_nano in (NANO, 37_000_001):
         priced = plan_of(counts, centres, FULL, epsilon_nano, ClipWidth(half_width, 0.9))
         assert priced.charges.min() > 0 and priced.charges.max() <= epsilon_nano
@@ -120,20 +138,27 @@ def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_
             for steps, claimed, charge in zip(
                 ranges_by_plate(left, rounded), final.charges.tolist(), paid, strict=True
             ):
-                assert Fraction(steps, lattice.t) <= Fraction(claimed, NANO) <= Fraction(charge, NANO)
+                assert (
+                    Fraction(steps, lattice.t) <= Fraction(claimed, NANO) <= Fraction(charge, NANO)
+                )
                 assert Fraction(charge, NANO) <= Fraction(101, 100) * Fraction(steps + 1, lattice.t)
 
 
 def test_a_charge_that_forgets_the_rounding_would_be_noticed():
-    """A plate that moves the sum by less than a step of the lattice may still move what is released by a step."""
+    """A plate that moves the sum by less than a step of the lattice may still move what is released
+    by a step."""
     counts = (1, 300)
     plan = plan_of(counts, (0, 20 * 4096), FULL, 300)
     lattice = lattice_of(plan.sensitivity, plan.cost)
     of_plates = datasets(2, range(0, U + 1, 4096))
-    rounded = [lattice.project(clipped_sum(plan, np.repeat(speeds, counts))) for speeds in of_plates]
+    rounded = [
+        lattice.project(clipped_sum(plan, np.repeat(speeds, counts))) for speeds in of_plates
+    ]
     steps = ranges_by_plate((1, 1), np.array(rounded), 66)
     losses = [Fraction(step * NANO, lattice.t) for step in steps]
-    shares = [Fraction(int(move), plan.sensitivity) * plan.cost.nano for move in plan.plate_sensitivities]
+    shares = [
+        Fraction(int(move), plan.sensitivity) * plan.cost.nano for move in plan.plate_sensitivities
+    ]
     assert any(loss > -(-share // 1) for loss, share in zip(losses, shares, strict=True))
     assert all(loss <= charge for loss, charge in zip(losses, plan.charges.tolist(), strict=True))
 
@@ -167,22 +192,30 @@ def test_noise_has_the_claimed_scale_and_30_percent_off_is_noticed_both_ways(cen
 
 
 @pytest.mark.parametrize(("epsilon", "is_too_much"), [(1.0, False), (1 / 0.7, True)])
-def test_neighbours_cannot_be_told_apart_beyond_epsilon_and_noise_that_is_too_small_is_caught(epsilon, is_too_much):
-    """Claimed is 1.0; the plate with most samples at 0 or at U. A forecast far off all speeds changes nothing."""
+def test_neighbours_cannot_be_told_apart_beyond_epsilon_and_noise_that_is_too_small_is_caught(
+    epsilon, is_too_much
+):
+    """Claimed is 1.0; the plate with most samples at 0 or at U. A forecast far off all speeds
+    changes nothing."""
     plan = around_plan(np.random.default_rng(3).integers(0, U + 1, USERS.size), epsilon)
     slow, fast = samples_of(2), samples_of(2)
     slow[: USERS[0]], fast[: USERS[0]] = 0, U
-    outputs = [noisy_means(plan, side, f"{seed}/audit", 6000) for seed, side in (("a", slow), ("b", fast))]
+    outputs = [
+        noisy_means(plan, side, f"{seed}/audit", 6000) for seed, side in (("a", slow), ("b", fast))
+    ]
     assert (epsilon_seen(*outputs) > 1.0) is is_too_much
 
 
 @st.composite
 def allowed(draw):
-    """Counts up to 2**28 samples together, a largest speed from 1 to 1000 km/h, forecasts anywhere below it."""
+    """Counts up to 2**28 samples together, a largest speed from 1 to 1000 km/h, forecasts anywhere
+    below it."""
     most = draw(st.one_of(st.just(4096), st.just(4_096_000), st.integers(4096, 4_096_000)))
     left, counts = PINGS_MAX, []
     for _ in range(draw(st.integers(1, 12))):
-        count = min(left, draw(st.one_of(st.integers(1, 40), st.integers(0, 28).map(lambda bits: 2**bits))))
+        count = min(
+            left, draw(st.one_of(st.integers(1, 40), st.integers(0, 28).map(lambda bits: 2**bits)))
+        )
         if count:
             counts.append(count)
             left -= count
@@ -203,8 +236,14 @@ def test_whatever_settings_allow_has_sums_that_fit_and_noise_that_can_be_drawn(p
         for down, up, centre in zip(low, high, centres, strict=True)
     )
     moves = [w * m * (up - down) for w, m, up, down in zip(weights, pings, high, low, strict=True)]
-    assert min(moves) > 0 and plan.plate_sensitivities.tolist() == moves and plan.sensitivity == max(moves)
-    furthest = sum(w * m * max(up, -down) for w, m, up, down in zip(weights, pings, high, low, strict=True))
+    assert (
+        min(moves) > 0
+        and plan.plate_sensitivities.tolist() == moves
+        and plan.sensitivity == max(moves)
+    )
+    furthest = sum(
+        w * m * max(up, -down) for w, m, up, down in zip(weights, pings, high, low, strict=True)
+    )
     assert furthest < 2**62 and max(pings) * plan.range.high < 2**62
     admitted = np.array([chance.random() < 0.6 for _ in pings])
     admitted[chance.randrange(admitted.size)] = True
@@ -216,7 +255,8 @@ def test_whatever_settings_allow_has_sums_that_fit_and_noise_that_can_be_drawn(p
         assert np.isfinite(one.value((lattice.project(furthest) + noise) << lattice.shift))
         steps = lattice.steps(one.plate_sensitivities).tolist()
         assert all(
-            Fraction(s, lattice.t) <= Fraction(c, NANO) for s, c in zip(steps, one.charges.tolist(), strict=True)
+            Fraction(s, lattice.t) <= Fraction(c, NANO)
+            for s, c in zip(steps, one.charges.tolist(), strict=True)
         )
     assert (final.charges <= plan.charges[admitted]).all()
     assert np.isfinite([one.expected_error for one in (plan, final)]).all()
@@ -267,5 +307,10 @@ def test_terms_without_a_forecast_are_refused_by_name():
 
 def test_what_is_released_is_the_forecast_where_nothing_differs_from_it():
     plan = plan_of([4, 2], [20 * 4096, 30 * 4096], FULL)
-    assert clipped_sum(plan, np.array([20, 20, 20, 20, 30, 30]) * 4096) == 0 and plan.value(0) == plan.around.hat
-    assert clipped_sum(plan, np.array([19, 20, 21, 20, 28, 32]) * 4096) == 0  # its mean counts, not its single samples
+    assert (
+        clipped_sum(plan, np.array([20, 20, 20, 20, 30, 30]) * 4096) == 0
+        and plan.value(0) == plan.around.hat
+    )
+    assert (
+        clipped_sum(plan, np.array([19, 20, 21, 20, 28, 32]) * 4096) == 0
+    )  # its mean counts, not its single samples

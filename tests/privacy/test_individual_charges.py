@@ -1,7 +1,9 @@
-"""Individual accounting by brute force: no plate loses more than it was charged, whoever else was halted.
+"""Individual accounting by brute force: no plate loses more than it was charged, whoever else was
+halted.
 
-Every dataset with speeds in {0, 1, U}, every choice of one plate's speeds, all small vectors of counts, every set of
-plates that the ledger may have admitted. Losses are exact fractions: lattice steps over the scale that is drawn.
+Every dataset with speeds in {0, 1, U}, every choice of one plate's speeds, all small vectors of
+counts, every set of plates that the ledger may have admitted. Losses are exact fractions: lattice
+steps over the scale that is drawn.
 """
 
 import itertools
@@ -12,7 +14,12 @@ import pytest
 
 from tests.forms import PURE_ENV, long_but
 from tests.privacy.test_mean_distributions import epsilon_seen
-from udp_stream.mechanisms.base import Range, SamplesPerPlate, wrap_around_given, wrap_around_positions
+from udp_stream.mechanisms.base import (
+    Range,
+    SamplesPerPlate,
+    wrap_around_given,
+    wrap_around_positions,
+)
 from udp_stream.mechanisms.cdf import node_counts, plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, OptimalCappedSum
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
@@ -25,9 +32,12 @@ from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
 COARSE = 2**28 + 3
-"""A speed limit for which noise lives on a coarser lattice than the statistic, so that rounding costs."""
+"""A speed limit for which noise lives on a coarser lattice than the statistic, so that rounding
+costs."""
 
-COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 6]
+COUNTS = [
+    c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 6
+]
 SMALL = [c for c in COUNTS if sum(c) <= 4]
 LARGEST_LAST = long_but(SMALL, COUNTS)
 """The largest have most of the datasets."""
@@ -63,29 +73,40 @@ def subsets(plates):
 
 
 def statistics(plan, data):
-    return np.array([MECHANISMS[plan.mechanism].query(plan, row, seeded_bits(0)).statistic for row in data])
+    return np.array(
+        [MECHANISMS[plan.mechanism].query(plan, row, seeded_bits(0)).statistic for row in data]
+    )
 
 
 @pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)
-def test_each_plate_moves_the_statistic_by_at_most_what_its_plan_says_and_some_data_reach_it(counts):
+def test_each_plate_moves_the_statistic_by_at_most_what_its_plan_says_and_some_data_reach_it(
+    counts,
+):
     for plan in linear_plans(counts, NANO, 5):
         widest = ranges_by_plate(counts, statistics(plan, datasets(sum(counts), (0, 1, 5))))
-        assert all(seen <= claimed for seen, claimed in zip(widest, plan.plate_sensitivities.tolist(), strict=True)), (
-            plan
-        )
-        slack = 1 if plan.arrays is not None else 0  # a floor: whether ceil(U n / w) is reached depends on the others
         assert all(
-            seen >= claimed - slack for seen, claimed in zip(widest, plan.plate_sensitivities.tolist(), strict=True)
+            seen <= claimed
+            for seen, claimed in zip(widest, plan.plate_sensitivities.tolist(), strict=True)
+        ), plan
+        slack = (
+            1 if plan.arrays is not None else 0
+        )  # a floor: whether ceil(U n / w) is reached depends on the others
+        assert all(
+            seen >= claimed - slack
+            for seen, claimed in zip(widest, plan.plate_sensitivities.tolist(), strict=True)
         ), plan
         assert plan.plate_sensitivities.max() <= plan.sensitivity
 
 
 def losses(plan, counts, speeds):
-    """Each plate's exact loss: how many lattice steps it moves the rounded statistic by, over the scale drawn."""
+    """Each plate's exact loss: how many lattice steps it moves the rounded statistic by, over the
+    scale drawn."""
     data = datasets(sum(counts), speeds)
     query = MECHANISMS[plan.mechanism].query(plan, data[0], seeded_bits(0))
     lattice = lattice_of(query.sensitivity, plan.noise_cost)
-    rounded = np.array([lattice.project(statistic) for statistic in statistics(plan, data).tolist()])
+    rounded = np.array(
+        [lattice.project(statistic) for statistic in statistics(plan, data).tolist()]
+    )
     return [Fraction(steps, lattice.t) for steps in ranges_by_plate(counts, rounded)], lattice
 
 
@@ -102,7 +123,10 @@ def test_whoever_is_halted_no_admitted_plate_loses_more_than_it_was_charged(coun
                 assert lattice.shift > 0 or speed < COARSE or not final.plate_sensitivities.any()
                 paid = priced.charges[admitted].tolist()
                 for loss, charge, claimed in zip(lost, paid, final.charges.tolist(), strict=True):
-                    assert loss <= Fraction(claimed, NANO) <= Fraction(charge, NANO), (priced, admitted)
+                    assert loss <= Fraction(claimed, NANO) <= Fraction(charge, NANO), (
+                        priced,
+                        admitted,
+                    )
                 assert final.cost.nano <= max(max(paid), 1) or not final.plate_sensitivities.any()
 
 
@@ -112,19 +136,30 @@ def test_a_plan_for_the_admitted_is_within_its_bias_bound(counts):
     for priced in linear_plans(counts, NANO, 5):
         for admitted in subsets(len(counts)):
             final = MECHANISMS[priced.mechanism].subset(priced, admitted)
-            of_admitted = np.unique(data[:, np.repeat(admitted, counts)], axis=0)  # the others' speeds are gone
-            bias = np.abs(statistics(final, of_admitted) / final.divisor - of_admitted.mean(axis=1)).max()
-            floors = 0 if final.arrays is None else len(set(final.arrays.of_plate.tolist())) / final.divisor
+            of_admitted = np.unique(
+                data[:, np.repeat(admitted, counts)], axis=0
+            )  # the others' speeds are gone
+            bias = np.abs(
+                statistics(final, of_admitted) / final.divisor - of_admitted.mean(axis=1)
+            ).max()
+            floors = (
+                0
+                if final.arrays is None
+                else len(set(final.arrays.of_plate.tolist())) / final.divisor
+            )
             assert bias <= final.bias_bound + floors + 1e-9, (final, admitted)
 
 
 def test_a_plate_with_one_sample_of_a_full_array_pays_for_one_sample():
-    plan = ArrayAveraging().plan(SamplesPerPlate(np.array([8, 7, 1])), pure(NANO), Range(0, 65 * 4096), "best-fit", 8)
+    plan = ArrayAveraging().plan(
+        SamplesPerPlate(np.array([8, 7, 1])), pure(NANO), Range(0, 65 * 4096), "best-fit", 8
+    )
     assert plan.charges.tolist() == [NANO, NANO * 7 // 8, NANO // 8]
 
 
 def test_rounding_to_a_coarse_lattice_is_charged():
-    """Shift 3: a plate that moves the statistic by 9 of 2^28 may still move it by two steps of 2^25."""
+    """Shift 3: a plate that moves the statistic by 9 of 2^28 may still move it by two steps of
+    2^25."""
     lattice = lattice_of(2**28, pure(NANO))
     (charge, most) = charges_of(np.array([9, 2**28]), 2**28, pure(NANO)).tolist()
     assert lattice.shift == 3 and most == NANO
@@ -138,7 +173,9 @@ def test_wrap_around_uses_the_first_samples_of_each_plate(counts):
     for cap in range(1, hat.largest + 1):
         poured = wrap_around_positions(hat, cap)
         given = wrap_around_given(hat, cap)
-        assert np.bincount(plate_of_sample[poured], minlength=len(counts)).tolist() == given.tolist()
+        assert (
+            np.bincount(plate_of_sample[poured], minlength=len(counts)).tolist() == given.tolist()
+        )
         assert (hat.place_of_sample[poured] < given[plate_of_sample[poured]]).all()
 
 
@@ -163,12 +200,19 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
         nodes = np.array([node_counts(final, row) for row in datasets(sum(left), speeds)])
         table = nodes.reshape(*(len(speeds),) * sum(left), -1)
         ends = np.cumsum(left)
-        for plate, (end, paid) in enumerate(zip(ends.tolist(), priced.charges[admitted].tolist(), strict=True)):
+        for plate, (end, paid) in enumerate(
+            zip(ends.tolist(), priced.charges[admitted].tolist(), strict=True)
+        ):
             axes = list(range(end - left[plate], end))
-            of_plate = np.moveaxis(table, axes, range(len(axes))).reshape(len(speeds) ** len(axes), -1, nodes.shape[1])
+            of_plate = np.moveaxis(table, axes, range(len(axes))).reshape(
+                len(speeds) ** len(axes), -1, nodes.shape[1]
+            )
             change = np.abs(of_plate[:, None] - of_plate[None]).reshape(-1, nodes.shape[1])
             worst = max(
-                sum(Fraction(int(c * s), int(t)) for c, s, t in zip(row, final.s, final.t, strict=True))
+                sum(
+                    Fraction(int(c * s), int(t))
+                    for c, s, t in zip(row, final.s, final.t, strict=True)
+                )
                 for row in np.unique(change, axis=0)
             )
             assert worst <= Fraction(paid, NANO)
@@ -179,22 +223,30 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
 @pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)
 def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
     for cap in range(1, max(counts) + 1):
-        priced = plan_variance(SamplesPerPlate(np.array(counts)), pure(700_000_000), Range(0, speed), cap)
+        priced = plan_variance(
+            SamplesPerPlate(np.array(counts)), pure(700_000_000), Range(0, speed), cap
+        )
         for admitted in subsets(len(counts)):
             final = STATISTICS["variance"].subset(priced, admitted)
             left = tuple(np.array(counts)[admitted].tolist())
             lattice = lattice_of(final.sensitivity, final.cost)
             data = datasets(sum(left), (0, 1, speed))
-            rounded = np.array([lattice.project(variance_query(final, row).statistic) for row in data])
+            rounded = np.array(
+                [lattice.project(variance_query(final, row).statistic) for row in data]
+            )
             paid = priced.charges[admitted].tolist()
             for moved, charge, claimed in zip(
                 ranges_by_plate(left, rounded), paid, final.charges.tolist(), strict=True
             ):
-                assert Fraction(moved, lattice.t) <= Fraction(claimed, NANO) <= Fraction(charge, NANO)
+                assert (
+                    Fraction(moved, lattice.t) <= Fraction(claimed, NANO) <= Fraction(charge, NANO)
+                )
 
 
 def test_the_noise_of_a_variance_grows_where_a_small_plate_has_paid_for_less():
-    priced = plan_variance(SamplesPerPlate(np.array([6, 6, 6, 1])), pure(NANO), Range(0, 65 * 4096), 6)
+    priced = plan_variance(
+        SamplesPerPlate(np.array([6, 6, 6, 1])), pure(NANO), Range(0, 65 * 4096), 6
+    )
     final = STATISTICS["variance"].subset(priced, np.array([True, False, False, True]))
     assert final.cost.nano < NANO
     assert (final.charges <= priced.charges[[0, 3]]).all()
@@ -212,7 +264,9 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
     assert plan.subset(admitted).charges.tolist() == [NANO, NANO, NANO // 8]
 
     def packed_anew(self, plan, admitted):
-        return self.plan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.range, "best-fit")
+        return self.plan(
+            SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.range, "best-fit"
+        )
 
     monkeypatch.setattr(ArrayAveraging, "subset", packed_anew)
     with pytest.raises(Exception, match="lose more"):
@@ -221,9 +275,12 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
 
 @pytest.mark.parametrize("name", long_but(["optimal"], ["baseline", "array-averaging", "optimal"]))
 def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name):
-    """At epsilon 6 the plate pays a fifth or so; charging 30 % less than that would be caught by the same audit."""
+    """At epsilon 6 the plate pays a fifth or so; charging 30 % less than that would be caught by
+    the same audit."""
     users = np.array([10, 10, 8, 2, 6, 4, 3, 2])
-    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(6 * NANO), Range(0, 65 * 4096), "best-fit")
+    mean = MECHANISMS[name].plan(
+        SamplesPerPlate(users), pure(6 * NANO), Range(0, 65 * 4096), "best-fit"
+    )
     small = 3
     charge = int(mean.charges[small]) / NANO
     assert 1 <= charge <= 2.5

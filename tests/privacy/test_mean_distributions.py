@@ -1,4 +1,5 @@
-"""Every mechanism end to end: scale of its noise, indistinguishable neighbours; noise 30 % too small is rejected."""
+"""Every mechanism end to end: scale of its noise, indistinguishable neighbours; noise 30 % too
+small is rejected."""
 
 import math
 
@@ -21,11 +22,14 @@ LINEAR = ("baseline", "array-averaging", "optimal")
 GROUPINGS = "best-fit", "wrap-around"
 RUNS = 4000
 AUDIT_RUNS = 6000
-"""With as many the audit sees 1.12 to 1.24 where 1/0.7 = 1.43 is drawn for and 1.0 claimed, over five seeds each."""
+"""With as many the audit sees 1.12 to 1.24 where 1/0.7 = 1.43 is drawn for and 1.0 claimed, over
+five seeds each."""
 
 
 def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
-    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(round(epsilon * NANO)), Range(0, U), grouping)
+    mean = MECHANISMS[name].plan(
+        SamplesPerPlate(users), pure(round(epsilon * NANO)), Range(0, U), grouping
+    )
     return HatPlan(Terms(), users, {"mean": mean}, mean.charges)
 
 
@@ -43,7 +47,11 @@ def samples_of(seed, users=COUNTS):
 def test_noise_has_the_claimed_scale_and_30_percent_off_is_noticed(name, grouping):
     plan, samples = plan_of(name, grouping), samples_of(1)
     means = noisy_means(plan, samples, f"{name}/{grouping}")
-    centre = MECHANISMS[name].query(plan.mean, samples, seeded_bits(0)).statistic / plan.mean.divisor / 4096
+    centre = (
+        MECHANISMS[name].query(plan.mean, samples, seeded_bits(0)).statistic
+        / plan.mean.divisor
+        / 4096
+    )
     scale = plan.mean.sensitivity / plan.mean.divisor / 4096  # over epsilon 1
     assert stats.kstest((means - centre) / scale, "laplace").pvalue > 1e-6
     assert stats.kstest((means - centre) / (0.7 * scale), "laplace").pvalue < 1e-6
@@ -51,17 +59,26 @@ def test_noise_has_the_claimed_scale_and_30_percent_off_is_noticed(name, groupin
 
 
 def epsilon_seen(first, second, confidence=0.999):
-    """The largest loss that the outputs prove, by threshold events and Clopper-Pearson bounds (split samples)."""
+    """The largest loss that the outputs prove, by threshold events and Clopper-Pearson bounds
+    (split samples)."""
     half = first.size // 2
-    thresholds = np.quantile(np.concatenate((first[:half], second[:half])), np.linspace(0.02, 0.98, 25))
+    thresholds = np.quantile(
+        np.concatenate((first[:half], second[:half])), np.linspace(0.02, 0.98, 25)
+    )
     alpha = (1 - confidence) / (4 * thresholds.size)
     worst = 0.0
     for more, less in ((first[half:], second[half:]), (second[half:], first[half:])):
         for threshold in thresholds:
             for sign in (1, -1):
-                hits, other = (int((sign * side <= sign * threshold).sum()) for side in (more, less))
+                hits, other = (
+                    int((sign * side <= sign * threshold).sum()) for side in (more, less)
+                )
                 low = stats.beta.ppf(alpha, hits, more.size - hits + 1) if hits else 0.0
-                high = stats.beta.ppf(1 - alpha, other + 1, less.size - other) if other < less.size else 1.0
+                high = (
+                    stats.beta.ppf(1 - alpha, other + 1, less.size - other)
+                    if other < less.size
+                    else 1.0
+                )
                 worst = max(worst, math.log(low / high)) if low > 0 else worst
     return worst
 
@@ -70,7 +87,8 @@ def epsilon_seen(first, second, confidence=0.999):
     ("name", "grouping"),
     [
         *((name, grouping) for name in LINEAR for grouping in GROUPINGS),
-        # A private interval takes longer to draw; `test_mean_sensitivity.py` has these exactly, for every grouping.
+        # A private interval takes longer to draw; `test_mean_sensitivity.py` has these exactly, for
+        # every grouping.
         *(
             pytest.param(name, grouping, marks=pytest.mark.long)
             for name in MECHANISMS
@@ -84,7 +102,10 @@ def test_neighbours_cannot_be_told_apart_beyond_epsilon(name, grouping):
     plan = plan_of(name, grouping, epsilon)
     slow, fast = samples_of(2), samples_of(2)
     slow[: COUNTS[0]], fast[: COUNTS[0]] = 0, U
-    outputs = [noisy_means(plan, side, f"{seed}/{name}", AUDIT_RUNS) for seed, side in (("a", slow), ("b", fast))]
+    outputs = [
+        noisy_means(plan, side, f"{seed}/{name}", AUDIT_RUNS)
+        for seed, side in (("a", slow), ("b", fast))
+    ]
     assert epsilon_seen(*outputs) <= epsilon
 
 
@@ -94,7 +115,9 @@ def test_the_audit_catches_noise_that_is_too_small(name):
     plan = plan_of(name, epsilon=1 / 0.7)
     slow, fast = samples_of(2), samples_of(2)
     slow[: COUNTS[0]], fast[: COUNTS[0]] = 0, U
-    outputs = [noisy_means(plan, side, seed, AUDIT_RUNS) for seed, side in (("c", slow), ("d", fast))]
+    outputs = [
+        noisy_means(plan, side, seed, AUDIT_RUNS) for seed, side in (("c", slow), ("d", fast))
+    ]
     assert epsilon_seen(*outputs) > 1.0
 
 

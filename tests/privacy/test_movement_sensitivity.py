@@ -1,4 +1,5 @@
-"""Speeds by movement: where one plate was inside its cells changes its own speeds, and nothing else."""
+"""Speeds by movement: where one plate was inside its cells changes its own speeds, and nothing
+else."""
 
 from dataclasses import replace
 
@@ -7,7 +8,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.privacy.test_mean_distributions import AUDIT_RUNS, COUNTS, U, epsilon_seen, noisy_means, plan_of, samples_of
+from tests.privacy.test_mean_distributions import (
+    AUDIT_RUNS,
+    COUNTS,
+    U,
+    epsilon_seen,
+    noisy_means,
+    plan_of,
+    samples_of,
+)
 from tests.unit.test_movement import HOUR, RULES, values_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.pipeline import release_slot
@@ -44,7 +53,10 @@ def slot(rows, places):
     lat, lon = np.array(places).T
     cell = np.array([int(row[2], 16) for row in rows], np.uint64)
     assert (cells_of(lat, lon, RESOLUTION) == cell).all()
-    plate, time = np.array([row[0] for row in rows], np.uint32), np.array([1000 * row[1] for row in rows], np.uint32)
+    plate, time = (
+        np.array([row[0] for row in rows], np.uint32),
+        np.array([1000 * row[1] for row in rows], np.uint32),
+    )
     names = tuple(b"%d" % number for number in range(max(plate) + 1))
     pings = SlotPings(0, HOUR, names, plate, time, cell, np.zeros(len(rows), np.int32))
     return with_speeds(pings, places_of(lat), places_of(lon), RULES)
@@ -58,20 +70,30 @@ def test_one_plates_positions_within_its_cells_move_no_count_and_no_other_plate(
         rows = case(dice)
         places = [place_in(dice, row[2]) for row in rows]
         whose = int(dice.integers(4))
-        others = [place_in(dice, row[2]) if row[0] == whose else place for row, place in zip(rows, places, strict=True)]
+        others = [
+            place_in(dice, row[2]) if row[0] == whose else place
+            for row, place in zip(rows, places, strict=True)
+        ]
         one, other = slot(rows, places), slot(rows, others)
         left, right = values_of(one), values_of(other)
-        assert {key: len(speeds) for key, speeds in left.items()} == {key: len(some) for key, some in right.items()}
+        assert {key: len(speeds) for key, speeds in left.items()} == {
+            key: len(some) for key, some in right.items()
+        }
         assert (one.repeats, one.unpaired) == (other.repeats, other.unpaired)
         differ = {key for key in left if left[key] != right[key]}
         assert {plate for _, plate in differ} <= {b"%d" % whose}
-        assert all(0 <= speed <= RULES.max_quanta for speeds in (*left.values(), *right.values()) for speed in speeds)
+        assert all(
+            0 <= speed <= RULES.max_quanta
+            for speeds in (*left.values(), *right.values())
+            for speed in speeds
+        )
         moved += len(differ)
     assert moved, "the plate's own speeds follow from its positions"
 
 
 def test_refusing_fast_pairs_by_their_positions_would_change_counts():
-    """Why speeds above the limit are clamped within reach: by positions, the same cells and times give other counts."""
+    """Why speeds above the limit are clamped within reach: by positions, the same cells and times
+    give other counts."""
     dice, changed = np.random.default_rng(1), 0
     limit = RULES.reject_above_kmh
     for _ in range(200):
@@ -86,17 +108,26 @@ def test_refusing_fast_pairs_by_their_positions_would_change_counts():
 
 
 def released(pings):
-    """Each HAT's mean, which has the same noise for neighbours, and what each plate was charged: by the whole road."""
+    """Each HAT's mean, which has the same noise for neighbours, and what each plate was charged: by
+    the whole road."""
     chunks = [one for one in cut_pings(pings, 0, 1) if isinstance(one, PingChunk)]
     context, ledger = a_context(), MemoryLedger()
-    context = replace(context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO}))
-    payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
-    charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
+    context = replace(
+        context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO})
+    )
+    payloads = release_slot(
+        *tabulate(merge_pings(chunks)), context, ledger, lambda _: None
+    ).payloads
+    charged = {
+        one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True))
+        for one in ledger.entries()
+    }
     return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
 
 
 def test_the_exact_loss_of_neighbours_by_position_is_at_most_what_was_charged():
-    """Four plates in two cells. One of them is elsewhere in these cells: standing, or as fast as may be."""
+    """Four plates in two cells. One of them is elsewhere in these cells: standing, or as fast as
+    may be."""
     most = 0.0
     for seed in range(60):
         dice = np.random.default_rng(seed)
@@ -111,7 +142,10 @@ def test_the_exact_loss_of_neighbours_by_position_is_at_most_what_was_charged():
             place if row[0] else (stands if row[2] == CELLS[0] else place_in(dice, row[2]))
             for row, place in zip(rows, places, strict=True)
         ]
-        (here, charged), (there, charged_there) = released(slot(rows, places)), released(slot(rows, others))
+        (here, charged), (there, charged_there) = (
+            released(slot(rows, places)),
+            released(slot(rows, others)),
+        )
         assert charged == charged_there and here.keys() == there.keys()
         for id_, mean in here.items():
             if mean is not None:
@@ -134,5 +168,7 @@ def test_an_audit_of_a_plate_that_stands_or_goes_to_and_fro_within_its_cell(epsi
         samples = samples_of(2)
         samples[: COUNTS[0]] = values[int(CELLS[0], 16), b"0"]
         assert set(samples[: COUNTS[0]]) == {0 if path is not corners else U}
-        outputs.append(noisy_means(plan_of("baseline", epsilon=epsilon), samples, f"{path}", AUDIT_RUNS))
+        outputs.append(
+            noisy_means(plan_of("baseline", epsilon=epsilon), samples, f"{path}", AUDIT_RUNS)
+        )
     assert (epsilon_seen(*outputs) > 1.0) == is_seen

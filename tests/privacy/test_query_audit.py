@@ -1,7 +1,9 @@
-"""What the ledger's rounds show of a plate's position stays below what it was charged: through the whole runtime.
+"""What the ledger's rounds show of a plate's position stays below what it was charged: through the
+whole runtime.
 
-Two logs in which many plates stand at x, and at x', 100 m farther east. What was recorded is compared with what was
-charged. Plates know of each other by public numbers alone: many plates are as many runs of one.
+Two logs in which many plates stand at x, and at x', 100 m farther east. What was recorded is
+compared with what was charged. Plates know of each other by public numbers alone: many plates are
+as many runs of one.
 """
 
 import msgspec
@@ -53,19 +55,28 @@ def log_of(metres):
 
 
 def recorded(tmp_path, how, metres, text=QUERY):
-    """Each plate's recorded values by round, nan where it was not asked; what it was charged; where it stands."""
+    """Each plate's recorded values by round, nan where it was not asked; what it was charged; where
+    it stands."""
     path = tmp_path / "city.toml"
     path.write_text(text.format(what=WHAT[how]))
     settings, ledger = load(path, ("release.mean_epsilon=0.1",), {}), MemoryLedger()
     messages, lon = log_of(metres)
     runtime = EmbeddedRuntime(
-        settings, ledger, SeededEntropy(metres), str.encode, "udp-stream test", lambda _: None, answer=lambda _: None
+        settings,
+        ledger,
+        SeededEntropy(metres),
+        str.encode,
+        "udp-stream test",
+        lambda _: None,
+        answer=lambda _: None,
     )
     runtime.run([messages])
     (query,) = settings.standing_queries
     pie = query.asked(PLATES).pie
     names, shown = [f"P{i:05}".encode() for i in range(PLATES)], np.full((PLATES, 3), np.nan)
-    for number, entry in enumerate(entry for entry in ledger.entries() if kind_of(entry.release_id) == "round"):
+    for number, entry in enumerate(
+        entry for entry in ledger.entries() if kind_of(entry.release_id) == "round"
+    ):
         plates, values, _ = msgspec.json.decode(entry.payload)
         assert [names[i] for i in plates] == list(entry.plates)
         shown[plates, number] = np.array(values)[:, 0]
@@ -77,8 +88,11 @@ def recorded(tmp_path, how, metres, text=QUERY):
 
 
 def loss(tmp_path, how, text=QUERY):
-    """Renyi's divergence of order 2 between what is shown of both places, in units of what was charged: 2 rho d^2."""
-    (mine, charged, here), (theirs, other, there) = (recorded(tmp_path, how, metres, text) for metres in (0, APART))
+    """Renyi's divergence of order 2 between what is shown of both places, in units of what was
+    charged: 2 rho d^2."""
+    (mine, charged, here), (theirs, other, there) = (
+        recorded(tmp_path, how, metres, text) for metres in (0, APART)
+    )
     assert 0 < charged.max() <= 20 and other.max() <= 20
     told = [np.nansum(shown - (here + there) / 2, axis=1) for shown in (mine, theirs)]
     most = max(charged.max(), other.max()) * ((there - here) / 1000) ** 2
@@ -90,7 +104,8 @@ HOW = ["distance", pytest.param("point", marks=pytest.mark.soak)]
 
 @pytest.mark.parametrize("how", HOW)
 def test_recorded_rounds_tell_no_more_than_the_ledger_charged_and_nearly_that(how, tmp_path):
-    """The estimate's standard error is 0.05, by a likelihood ratio's moments; too small noise shows twice as much."""
+    """The estimate's standard error is 0.05, by a likelihood ratio's moments; too small noise shows
+    twice as much."""
     assert 0.7 < loss(tmp_path, how) < 1.2
 
 
@@ -102,7 +117,9 @@ def test_rounds_under_a_ramp_tell_no_more_than_the_ledger_charged_and_nearly_tha
     assert 0.7 < loss(tmp_path, "distance", RAMP) < 1.2
 
 
-@pytest.mark.parametrize("text", [QUERY, pytest.param(RAMP, marks=pytest.mark.long)], ids=["even", "ramp"])
+@pytest.mark.parametrize(
+    "text", [QUERY, pytest.param(RAMP, marks=pytest.mark.long)], ids=["even", "ramp"]
+)
 def test_noise_that_is_30_percent_too_small_is_caught(text, monkeypatch, tmp_path):
     shrunk(monkeypatch)
     assert loss(tmp_path, "distance", text) > 1.5
@@ -125,23 +142,38 @@ budget = 200
 
 
 def sums_recorded(tmp_path, metres, minutes):
-    """The sum in metres that each minute's rounds recorded of three plates, nan if none, and each plate's charges."""
+    """The sum in metres that each minute's rounds recorded of three plates, nan if none, and each
+    plate's charges."""
     (path := tmp_path / "city.toml").write_text(THRESHOLD)
-    settings, ledger, messages = load(path, ("release.mean_epsilon=0.1", "hat.timezone=UTC"), {}), MemoryLedger(), []
+    settings, ledger, messages = (
+        load(path, ("release.mean_epsilon=0.1", "hat.timezone=UTC"), {}),
+        MemoryLedger(),
+        [],
+    )
     places = {"edge": 500 + metres, "core": 0, "away": 2000}
     for minute in range(minutes):
         at = f"2024-01-08T{minute // 60:02}:{minute % 60:02}:30Z"
         for plate, east in places.items():
             point = {"type": "Point", "coordinates": [72.83 + east / 103_800, 21.17]}
-            ping = {"license_plate": plate, "observationDateTime": at, "speed": 20, "location": point}
+            ping = {
+                "license_plate": plate,
+                "observationDateTime": at,
+                "speed": 20,
+                "location": point,
+            }
             messages.append(msgspec.json.encode(ping))
     entropy = SeededEntropy(f"sums {metres}")
-    runtime = EmbeddedRuntime(settings, ledger, entropy, str.encode, "test", lambda _: None, answer=lambda _: None)
+    runtime = EmbeddedRuntime(
+        settings, ledger, entropy, str.encode, "test", lambda _: None, answer=lambda _: None
+    )
     runtime.run([messages])
     pie, shown = settings.standing_queries[0].asked(3).pie, {}
     for entry in ledger.entries():
         if kind_of(entry.release_id) == "round":
-            assert set(entry.plates) == {b"edge", b"core", b"away"} and len(set(entry.charged.tolist())) == 1
+            assert (
+                set(entry.plates) == {b"edge", b"core", b"away"}
+                and len(set(entry.charged.tolist())) == 1
+            )
             _, _, moment, number = entry.release_id.split(":")
             ((value,),) = msgspec.json.decode(entry.payload)[1]
             steps = QUANTA_PER_METRE * 2.0**pie.privatised.fine_bits
@@ -152,19 +184,27 @@ def sums_recorded(tmp_path, metres, minutes):
 
 
 def losses_of_sums(tmp_path, minutes):
-    """Of each round, Renyi's divergence of Gaussian noise between both places, in units of what it was charged."""
-    (here, charged), (there, other) = (sums_recorded(tmp_path, metres, minutes) for metres in (0, APART))
+    """Of each round, Renyi's divergence of Gaussian noise between both places, in units of what it
+    was charged."""
+    (here, charged), (there, other) = (
+        sums_recorded(tmp_path, metres, minutes) for metres in (0, APART)
+    )
     asked = [(~np.isnan(one)).sum(axis=0) for one in (here, there)]
     for rounds, whole in zip(asked, (charged, other), strict=True):
-        assert rounds[0] == minutes and 0.1 < rounds[1] / minutes < 1  # some moments end after the first round
-        assert np.allclose(whole, 100 * rounds[0] + 100 * rounds[1])  # and charge nobody for the second
+        assert (
+            rounds[0] == minutes and 0.1 < rounds[1] / minutes < 1
+        )  # some moments end after the first round
+        assert np.allclose(
+            whole, 100 * rounds[0] + 100 * rounds[1]
+        )  # and charge nobody for the second
     apart = np.nanmean(here, axis=0) - np.nanmean(there, axis=0)
     variance = (np.nanvar(here, axis=0) + np.nanvar(there, axis=0)) / 2
     return apart**2 / (2 * variance) / (100 * (APART / 1000) ** 2)
 
 
 def test_recorded_sums_tell_no_more_of_a_plate_than_it_was_charged_for_each_round(tmp_path):
-    """The central model, through the whole runtime. The standard errors are 0.15 and, of the second round, 0.2."""
+    """The central model, through the whole runtime. The standard errors are 0.15 and, of the second
+    round, 0.2."""
     first, second = losses_of_sums(tmp_path, 200)
     assert 0.6 < first < 1.4 and 0.5 < second < 1.5
 

@@ -1,4 +1,5 @@
-"""Ranges that do not start at 0: sensitivity by brute force, releases that stay inside, equivariance."""
+"""Ranges that do not start at 0: sensitivity by brute force, releases that stay inside,
+equivariance."""
 
 import itertools
 
@@ -26,7 +27,9 @@ from udp_stream.units import NANO
 
 SMALL = Range(3, 8)
 SPEEDS = (0, 4, 5, 20)
-COUNTS = [c for plates in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=plates) if sum(c) <= 5]
+COUNTS = [
+    c for plates in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=plates) if sum(c) <= 5
+]
 LARGEST_LAST = long_but([c for c in COUNTS if sum(c) <= 4], COUNTS)
 GROUPINGS = ("best-fit", "wrap-around")
 
@@ -64,9 +67,10 @@ def test_a_mean_moves_by_at_most_its_sensitivity_and_is_within_its_bias_bound(co
         query = MECHANISMS[plan.mechanism].query
         statistics = np.array([query(plan, row, seeded_bits(0)).statistic for row in data])
         moved = widest_by_plate(counts, statistics)
-        assert all(seen <= claimed for seen, claimed in zip(moved, plan.plate_sensitivities.tolist(), strict=True)), (
-            plan
-        )
+        assert all(
+            seen <= claimed
+            for seen, claimed in zip(moved, plan.plate_sensitivities.tolist(), strict=True)
+        ), plan
         if plan.arrays is None:
             assert moved == plan.plate_sensitivities.tolist() and max(moved) <= plan.sensitivity
         assert plan.mechanism == "array-averaging" or max(moved) == plan.sensitivity
@@ -77,14 +81,18 @@ def test_a_mean_moves_by_at_most_its_sensitivity_and_is_within_its_bias_bound(co
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize("counts", long_but(*([c for c in COUNTS if sum(c) <= n] for n in (3, 4))), ids=str)
+@pytest.mark.parametrize(
+    "counts", long_but(*([c for c in COUNTS if sum(c) <= n] for n in (3, 4))), ids=str
+)
 def test_a_projected_sum_moves_by_at_most_its_sensitivity(counts, grouping):
     plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.array(counts)), pure(NANO), SMALL, grouping)
     means = [means_of_arrays(plan, row) for row in datasets(sum(counts))]
     assert min(row.min() for row in means) == 0 and max(row.max() for row in means) == SMALL.width
     for low, high in itertools.combinations_with_replacement(range(SMALL.width + 1), 2):
         ends = np.array([low]), np.array([high])
-        sums, sensitivity = np.array([projected_queries(plan, row, *ends) for row in means])[:, :, 0].T
+        sums, sensitivity = np.array([projected_queries(plan, row, *ends) for row in means])[
+            :, :, 0
+        ].T
         assert max(widest_by_plate(counts, sums)) <= sensitivity[0] <= plan.sensitivity
 
 
@@ -138,7 +146,9 @@ def test_a_mean_moves_with_its_range_and_nothing_else_does(name, grouping):
         assert plans[0].charges.tolist() == plans[1].charges.tolist()
         assert plans[0].error_bound == plans[1].error_bound
         own = samples[np.repeat(kept, BY_PLATE)]
-        for one, other in zip(estimated(plans[0], own), estimated(plans[1], own + SHIFT), strict=True):
+        for one, other in zip(
+            estimated(plans[0], own), estimated(plans[1], own + SHIFT), strict=True
+        ):
             assert other.scale == one.scale and other.value == pytest.approx(one.value + SHIFT)
             if one.projected_to is not None:
                 assert other.projected_to == tuple(end + SHIFT for end in one.projected_to)
@@ -162,22 +172,33 @@ def test_releases_and_intervals_stay_inside_whatever_speeds_and_noise_are(name, 
             assert limits.low <= one.projected_to[0] <= one.projected_to[1] <= limits.high
         record = STATISTICS["mean"].record(plan, one)
         low, high = record.interval95_kmh
-        assert limits.low / 4096 - 1e-3 <= low <= record.value_kmh <= high <= limits.high / 4096 + 1e-3
+        assert (
+            limits.low / 4096 - 1e-3 <= low <= record.value_kmh <= high <= limits.high / 4096 + 1e-3
+        )
         assert record.bias_bound_kmh <= WIDTH / 4096
     assert beyond or plan.noise_bound < WIDTH / 10  # the noise is large enough to leave the range
 
 
 def test_the_automatic_choice_does_not_depend_on_where_the_range_lies():
     hat, cost = SamplesPerPlate(BY_PLATE), pure(NANO // 2)
-    plans = [plan_automatic(hat, cost, Range(low, low + WIDTH), "best-fit", "epsilon") for low in (0, SHIFT)]
+    plans = [
+        plan_automatic(hat, cost, Range(low, low + WIDTH), "best-fit", "epsilon")
+        for low in (0, SHIFT)
+    ]
     assert but_for_ranges(plans[0]) == but_for_ranges(plans[1])
 
 
 def test_a_variance_does_not_depend_on_where_the_range_lies():
     samples = speeds()
-    plans = [plan_variance(SamplesPerPlate(BY_PLATE), pure(NANO), Range(low, low + WIDTH)) for low in (0, SHIFT)]
+    plans = [
+        plan_variance(SamplesPerPlate(BY_PLATE), pure(NANO), Range(low, low + WIDTH))
+        for low in (0, SHIFT)
+    ]
     for one, other in (plans, [STATISTICS["variance"].subset(plan, ADMITTED) for plan in plans]):
-        assert but_for_ranges(one) == but_for_ranges(other) and one.charges.tolist() == other.charges.tolist()
+        assert (
+            but_for_ranges(one) == but_for_ranges(other)
+            and one.charges.tolist() == other.charges.tolist()
+        )
         assert lattice_of(one.sensitivity, one.cost) == lattice_of(other.sensitivity, other.cost)
     assert variance_query(plans[0], samples) == variance_query(plans[1], samples + SHIFT)
 

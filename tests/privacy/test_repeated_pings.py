@@ -1,7 +1,8 @@
-"""Several pings of one plate and time: which of them counts lets no answer and no release tell more than was charged.
+"""Several pings of one plate and time: which of them counts lets no answer and no release tell more
+than was charged.
 
-By the whole road: through the embedded runtime, and through sources, chunks and shards. The loss is exact: how far a
-statistic moves between two neighbouring logs, over the scale of its noise.
+By the whole road: through the embedded runtime, and through sources, chunks and shards. The loss is
+exact: how far a statistic moves between two neighbouring logs, over the scale of its noise.
 """
 
 import asyncio
@@ -24,8 +25,22 @@ from udp_stream.release.record import decode, kind_of
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
-from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut_moment, cut_pings, merge_moment, merge_pings
-from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, answer_moment, seven_pings
+from udp_stream.shuffle.wire import (
+    PingChunk,
+    PositionChunk,
+    cut_moment,
+    cut_pings,
+    merge_moment,
+    merge_pings,
+)
+from udp_stream.testing import (
+    SeededEntropy,
+    a_context,
+    a_query,
+    a_query_context,
+    answer_moment,
+    seven_pings,
+)
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
@@ -48,26 +63,46 @@ place = [-97.74, 30.27]
 budget = 1
 """
 
-FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "release.mean_epsilon=0.1", "kafka.partitions=2", "kafka.shards=3")
+FLAGS = (
+    "hat.slot=1h",
+    "hat.timezone=UTC",
+    "release.mean_epsilon=0.1",
+    "kafka.partitions=2",
+    "kafka.shards=3",
+)
 
 
 def message(plate, minute, lon, lat):
     time = f"2024-01-01T00:{minute:02}:00Z"
     location = {"type": "Point", "coordinates": [lon, lat]}
-    return msgspec.json.encode({"license_plate": plate, "observationDateTime": time, "speed": 20, "location": location})
+    return msgspec.json.encode(
+        {"license_plate": plate, "observationDateTime": time, "speed": 20, "location": location}
+    )
 
 
 def log_of(lat):
-    """X pings twice at one time, 9.6 km apart; the second time at this latitude, which is 0.1 m off at most."""
+    """X pings twice at one time, 9.6 km apart; the second time at this latitude, which is 0.1 m off
+    at most."""
     others = [(0, message("A", 3, -97.74, 30.27)), (1, message("B", 4, -97.75, 30.28))]
     twice = [(0, message("X", 5, -97.70, 30.27)), (1, message("X", 5, -97.80, lat))]
-    return [*others, *twice, (0, message("A", 50, -97.74, 30.27)), (1, message("B", 50, -97.75, 30.28))]
+    return [
+        *others,
+        *twice,
+        (0, message("A", 50, -97.74, 30.27)),
+        (1, message("B", 50, -97.75, 30.28)),
+    ]
 
 
 def by_the_embedded_runtime(settings, log):
     ledger = MemoryLedger()
     runtime = EmbeddedRuntime(
-        settings, ledger, SeededEntropy(1), str.encode, "udp-stream test", lambda _: None, answer=lambda _: None
+        settings,
+        ledger,
+        SeededEntropy(1),
+        str.encode,
+        "udp-stream test",
+        lambda _: None,
+        answer=lambda _: None,
     )
     runtime.run([[one] for _, one in log])
     return ledger
@@ -102,7 +137,8 @@ def one_round(monkeypatch):
 
 @pytest.mark.parametrize("road", [by_the_embedded_runtime, by_sources_and_shards, by_one_source])
 def test_a_plate_that_pings_twice_at_one_time_moves_no_farther_than_its_pings(road, tmp_path):
-    """The noise is the same in both runs, so values differ by what positions do. It was 9.6 km for 0.19 m."""
+    """The noise is the same in both runs, so values differ by what positions do. It was 9.6 km for
+    0.19 m."""
     (path := tmp_path / "queries.toml").write_text(QUERY)
     settings = load(path, FLAGS, {})
     here, there = (first_values(road(settings, log_of(lat))) for lat in (30.269999, 30.270001))
@@ -124,7 +160,8 @@ EVERY, AGE = 900, 600
 class Ping:
     def __init__(self, dice, plate):
         self.plate, self.minute = plate, dice.choice([5, 14, 14, 14, 20, 29, 29, 29])
-        # Far apart to the east, and about as far north: a small move changes which one is further north.
+        # Far apart to the east, and about as far north: a small move changes which one is further
+        # north.
         self.place = dice.uniform(-0.02, 0.02), dice.uniform(-1e-3, 1e-3)
 
     def moved(self, by):
@@ -142,16 +179,24 @@ class Ping:
 
 
 def neighbours(dice):
-    """Pings, and the same of which one plate's are elsewhere; and who reads which of them, when, and how far."""
+    """Pings, and the same of which one plate's are elsewhere; and who reads which of them, when,
+    and how far."""
     pings = [Ping(dice, dice.choice("abc")) for _ in range(dice.randint(6, 16))]
     who, far = dice.choice("abc"), dice.choice([1e-6, 3e-4, 1e-3])
-    others = [it.moved((dice.uniform(-far, far), dice.uniform(-far, far))) if it.plate == who else it for it in pings]
-    logs = [[dice.randrange(len(pings)) for _ in range(dice.randint(1, 24))] for _ in range(dice.choice([1, 2, 3]))]
+    others = [
+        it.moved((dice.uniform(-far, far), dice.uniform(-far, far))) if it.plate == who else it
+        for it in pings
+    ]
+    logs = [
+        [dice.randrange(len(pings)) for _ in range(dice.randint(1, 24))]
+        for _ in range(dice.choice([1, 2, 3]))
+    ]
     return who, pings, others, logs
 
 
 def moments_of(pings, logs, seed):
-    """Each source read in pieces, killed and read again from its checkpoint; its moments cut into chunks and merged."""
+    """Each source read in pieces, killed and read again from its checkpoint; its moments cut into
+    chunks and merged."""
     rules = replace(READING, moments=MomentRules((SlotGrid(EVERY, READING.grid.zone),), AGE * 1000))
     chunks, dice = {}, random.Random(seed)
     for source, numbers in enumerate(logs):
@@ -162,7 +207,9 @@ def moments_of(pings, logs, seed):
             size = dice.randint(1, 9)
             for moment in take(reader, log[at : at + size]).moments:
                 told[moment.time_ms] = [
-                    one for one in cut_moment(moment, source, 0, rows_max=2) if isinstance(one, PositionChunk)
+                    one
+                    for one in cut_moment(moment, source, 0, rows_max=2)
+                    if isinstance(one, PositionChunk)
                 ]
             at += size
             if dice.random() < 0.3:
@@ -179,7 +226,8 @@ def moments_of(pings, logs, seed):
 
 
 def loss_and_charge(query, moment, other):
-    """What all rounds tell of two moments, and each plate's charge in nano. The transcript is the first moment's."""
+    """What all rounds tell of two moments, and each plate's charge in nano. The transcript is the
+    first moment's."""
     assert moment.plates == other.plates and moment.time_ms == other.time_ms
     ledger, asked = MemoryLedger(), query.asked(len(moment.plates))
     context = a_query_context(1)
@@ -195,7 +243,10 @@ def loss_and_charge(query, moment, other):
         rows = slice(None) if together else places
         first, second = (asked.pie.privatised.values(one[rows]) for one in (here, there))
         assert len(values) == len(first)
-        moved = np.hypot.reduce((first - second).astype(float), axis=1) / asked.pie._tariff.parts(number, places).scale
+        moved = (
+            np.hypot.reduce((first - second).astype(float), axis=1)
+            / asked.pie._tariff.parts(number, places).scale
+        )
         loss = loss + np.sum(moved if query.measure == "pure" else moved**2 / 2)
         for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True):
             charged[plate] += nano
@@ -206,17 +257,28 @@ def loss_and_charge(query, moment, other):
 @pytest.mark.parametrize("pairs", [25, pytest.param(250, marks=pytest.mark.long)])
 @pytest.mark.parametrize("query", QUERIES, ids=["point", "distance", "pure", "threshold"])
 def test_the_exact_loss_of_random_neighbours_is_at_most_what_was_charged(query, pairs):
-    """A thousand, over the four queries: several places at one time, sent again, by several sources, after a crash."""
+    """A thousand, over the four queries: several places at one time, sent again, by several
+    sources, after a crash."""
     compared = moved = 0
     for seed in range(pairs):
         who, pings, others, logs = neighbours(random.Random(f"{query.kind} {seed}"))
         plane = query.asked(1).plane
-        for moment, other in zip(moments_of(pings, logs, seed), moments_of(others, logs, seed), strict=True):
-            lon, lat = np.array([[one.place for one in log] for log in (pings, others)]).transpose(2, 0, 1).round(7)
+        for moment, other in zip(
+            moments_of(pings, logs, seed), moments_of(others, logs, seed), strict=True
+        ):
+            lon, lat = (
+                np.array([[one.place for one in log] for log in (pings, others)])
+                .transpose(2, 0, 1)
+                .round(7)
+            )
             here, there = (plane.quanta(lat[i], lon[i]) for i in (0, 1))
             apart_km = np.hypot(*(here - there).T).max() / QUANTA_PER_KM
             loss, charged = loss_and_charge(query, moment, other)
-            allowed = charged.get(who.encode(), 0) / 1e9 * (apart_km if query.measure == "pure" else apart_km**2)
+            allowed = (
+                charged.get(who.encode(), 0)
+                / 1e9
+                * (apart_km if query.measure == "pure" else apart_km**2)
+            )
             assert loss <= allowed * (1 + 1e-9), (seed, moment.time_ms)
             compared, moved = compared + 1, moved + (loss > 0.2 * allowed > 0)
     assert compared > pairs and moved > pairs / 25
@@ -226,8 +288,14 @@ def slots_of(dice):
     size, whose = 60, int(dice.integers(4))
     slots = []
     for _ in range(2):
-        plate, time = dice.integers(0, 4, size).astype(np.uint32), dice.integers(0, 9, size).astype(np.uint32)
-        cell, speed = dice.choice(seven_pings().cell[-2:], size), dice.integers(0, 65 * QUANTA_PER_KMH, size, np.int32)
+        plate, time = (
+            dice.integers(0, 4, size).astype(np.uint32),
+            dice.integers(0, 9, size).astype(np.uint32),
+        )
+        cell, speed = (
+            dice.choice(seven_pings().cell[-2:], size),
+            dice.integers(0, 65 * QUANTA_PER_KMH, size, np.int32),
+        )
         slots.append(replace(seven_pings(), plate=plate, time=time, cell=cell, speed=speed))
     others = dice.integers(0, 65 * QUANTA_PER_KMH, (2, size), np.int32)
     swapped = [
@@ -239,17 +307,30 @@ def slots_of(dice):
 
 def released(slots):
     """Each HAT's mean and the scale of its noise, and what each plate was charged."""
-    chunks = [one for at, slot in enumerate(slots) for one in cut_pings(slot, at, 1) if isinstance(one, PingChunk)]
+    chunks = [
+        one
+        for at, slot in enumerate(slots)
+        for one in cut_pings(slot, at, 1)
+        if isinstance(one, PingChunk)
+    ]
     context, ledger = a_context(), MemoryLedger()
-    context = replace(context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO}))
-    payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
-    charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
+    context = replace(
+        context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO})
+    )
+    payloads = release_slot(
+        *tabulate(merge_pings(chunks)), context, ledger, lambda _: None
+    ).payloads
+    charged = {
+        one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True))
+        for one in ledger.entries()
+    }
     return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
 
 
 @pytest.mark.parametrize("pairs", [50, pytest.param(1000, marks=pytest.mark.long)])
 def test_the_exact_loss_of_repeats_with_other_speeds_is_at_most_what_was_charged(pairs):
-    """Of several samples of a plate and time the slowest counts. The others' speeds differ too, and tell nothing."""
+    """Of several samples of a plate and time the slowest counts. The others' speeds differ too, and
+    tell nothing."""
     most = 0.0
     for seed in range(pairs):
         whose, slots, swapped = slots_of(np.random.default_rng(seed))

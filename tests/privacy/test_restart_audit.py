@@ -1,7 +1,9 @@
-"""Slots that one run begins and another ends, under other settings or with other speeds: what one plate loses.
+"""Slots that one run begins and another ends, under other settings or with other speeds: what one
+plate loses.
 
-Neighbours differ in one plate's speeds, in any run; runs of the second get the noisy integers of the first. What is
-left is the exact loss: half the squared distance of the integers each record was drawn around, in units of its noise.
+Neighbours differ in one plate's speeds, in any run; runs of the second get the noisy integers of
+the first. What is left is the exact loss: half the squared distance of the integers each record was
+drawn around, in units of its noise.
 """
 
 import asyncio
@@ -49,7 +51,8 @@ class Named(SeededEntropy):
 
 
 class Watched:
-    """A ledger whose process dies once it has recorded so many HATs of a call; which run has recorded each."""
+    """A ledger whose process dies once it has recorded so many HATs of a call; which run has
+    recorded each."""
 
     def __init__(self):
         self.kept, self.by, self.run, self.dies_at = MemoryLedger(), {}, 0, None
@@ -79,7 +82,11 @@ class Played:
 
     @property
     def last(self):
-        return {id_: self.queries[run, id_] for id_, run in self.ledger.by.items() if (run, id_) in self.queries}
+        return {
+            id_: self.queries[run, id_]
+            for id_, run in self.ledger.by.items()
+            if (run, id_) in self.queries
+        }
 
 
 def played(runs, go, given=None):
@@ -111,7 +118,13 @@ def loss_and_charge(first, second, plate):
     for id_, queries in first.last.items():
         for a, b in zip(queries, second.last[id_], strict=True):
             assert a.t.tolist() == b.t.tolist() and a.s.tolist() == b.s.tolist()
-            lost += float(((a.integers - b.integers) / (a.t / a.s)) @ ((a.integers - b.integers) / (a.t / a.s))) / 2
+            lost += (
+                float(
+                    ((a.integers - b.integers) / (a.t / a.s))
+                    @ ((a.integers - b.integers) / (a.t / a.s))
+                )
+                / 2
+            )
     charges = [sum(one.ledger.charged_by_period(plate).values()) for one in (first, second)]
     assert charges[0] == charges[1]
     return lost * NANO, charges[0]
@@ -119,7 +132,8 @@ def loss_and_charge(first, second, plate):
 
 @dataclass(frozen=True)
 class Run:
-    """One run over these pings (a row for each: plate, second, latitude, longitude), up to its death."""
+    """One run over these pings (a row for each: plate, second, latitude, longitude), up to its
+    death."""
 
     rows: np.ndarray
     speeds: np.ndarray
@@ -146,7 +160,9 @@ def city(plates=40, pings=60, wide=0.1, seed=3):
 
 
 def messages(run):
-    for (plate, second, lat, lon), speed in zip(run.rows.tolist(), run.speeds.tolist(), strict=True):
+    for (plate, second, lat, lon), speed in zip(
+        run.rows.tolist(), run.speeds.tolist(), strict=True
+    ):
         minute, second = divmod(round(second), 60)
         yield json.dumps({
             "license_plate": name_of(round(plate)), "observationDateTime": f"2024-01-01T00:{minute:02}:{second:02}Z",
@@ -160,7 +176,9 @@ def settings_of(flags):
 
 
 def embedded(run, ledger):
-    runtime = EmbeddedRuntime(settings_of(run.flags), ledger, Named(1), key_of, "test", lambda _: None)
+    runtime = EmbeddedRuntime(
+        settings_of(run.flags), ledger, Named(1), key_of, "test", lambda _: None
+    )
     runtime.run(frames_of(list(messages(run))))
 
 
@@ -169,12 +187,23 @@ def slot_pipeline(run, ledger):
     context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, Named(1), "test"))
     speed = np.minimum(run.speeds * QUANTA_PER_KMH, settings.policy.max_speed).astype(np.int32)
     names = tuple(key_of(name_of(number)) for number in range(plate.max() + 1))
-    columns = plate, run.rows[:, 1].astype(np.uint32) * 1000, cells_of(run.rows[:, 2], run.rows[:, 3], 7), speed
-    release_slot(*tabulate(SlotPings(START, START + 3_600_000, names, *columns)), context, ledger, lambda _: None)
+    columns = (
+        plate,
+        run.rows[:, 1].astype(np.uint32) * 1000,
+        cells_of(run.rows[:, 2], run.rows[:, 3], 7),
+        speed,
+    )
+    release_slot(
+        *tabulate(SlotPings(START, START + 3_600_000, names, *columns)),
+        context,
+        ledger,
+        lambda _: None,
+    )
 
 
 def kafka(dies=0.0):
-    """Workers one after another over two source partitions and two shards. `dies`: how often the broker kills each."""
+    """Workers one after another over two source partitions and two shards. `dies`: how often the
+    broker kills each."""
     broker = Broker()
 
     def work(run, ledger):
@@ -184,11 +213,17 @@ def kafka(dies=0.0):
                 broker.append(TOPICS.pings.name, number % 2, message)
             broker.now_ms = START + 300 * 60_000
         # The same deaths for neighbours: messages are as many, whatever the speeds are.
-        broker.dice = random.Random(f"{len(run.rows)} {ledger.run}") if dies and run.dies_at is not None else None
+        broker.dice = (
+            random.Random(f"{len(run.rows)} {ledger.run}")
+            if dies and run.dies_at is not None
+            else None
+        )
         broker.dies = dies
 
         async def live(thread):
-            await Worker(broker, ledger, thread, settings_of((*run.flags, "kafka.shards=2"))).run(random.Random(0))
+            await Worker(broker, ledger, thread, settings_of((*run.flags, "kafka.shards=2"))).run(
+                random.Random(0)
+            )
 
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
             patch.setattr(test_processors, "SeededEntropy", Named)
@@ -204,7 +239,11 @@ def kafka(dies=0.0):
 
 
 def plate_hash(road):
-    return (lambda plate: name_of(plate).encode()) if "kafka" in road else (lambda plate: key_of(name_of(plate)))
+    return (
+        (lambda plate: name_of(plate).encode())
+        if "kafka" in road
+        else (lambda plate: key_of(name_of(plate)))
+    )
 
 
 ROADS = {
@@ -241,11 +280,14 @@ def test_a_run_under_another_u_costs_no_plate_what_another_one_was_fast(road, di
     faster = neighbours(first, 7, [np.where(np.arange(its.size) == 11, 62, its)] * 2)
     lost, charged, left = audited(slower, faster, 7, road)
     assert lost <= charged and charged > 0.3 * NANO
-    assert len(left.ledger.by) >= 10 and set(left.ledger.by.values()) == ({1} if dies_at == 0 else {0, 1})
+    assert len(left.ledger.by) >= 10 and set(left.ledger.by.values()) == (
+        {1} if dies_at == 0 else {0, 1}
+    )
 
 
 def two_hats_alike(low, high, dies_at=None):
-    """Eight plates, 15 pings in each of two HATs; the first drives at `low` in one of them, at `high` in the other."""
+    """Eight plates, 15 pings in each of two HATs; the first drives at `low` in one of them, at
+    `high` in the other."""
     rows, speeds = city(plates=8, pings=30)
     first = rows[:, 1] < 1800
     rows[:, 2:] = np.where(first[:, None], (21.1, 72.8), (21.2, 72.9))
@@ -255,7 +297,8 @@ def two_hats_alike(low, high, dies_at=None):
 
 
 def drawn_in_turns(road="embedded"):
-    """The first run draws one HAT. In the second the plate's speeds have changed places, so it is as far off again."""
+    """The first run draws one HAT. In the second the plate's speeds have changed places, so it is
+    as far off again."""
     neighbours = [[two_hats_alike(18, far, dies_at=1), two_hats_alike(far, 18)] for far in (0, 36)]
     return audited(*neighbours, 0, road)
 
@@ -272,10 +315,13 @@ def test_runs_whose_lengths_are_not_compared_are_found(monkeypatch):
 
 
 def random_neighbours(seed, road):
-    """Two to four runs over a slot: U changes, speeds are edited, pings repeat, all but the last may die."""
+    """Two to four runs over a slot: U changes, speeds are edited, pings repeat, all but the last
+    may die."""
     rng = np.random.default_rng(seed)
     plates = int(rng.integers(3, 9))
-    rows, speeds = city(plates, pings=int(rng.integers(2, 5)) * 6, wide=float(rng.choice([0.03, 0.06])), seed=seed)
+    rows, speeds = city(
+        plates, pings=int(rng.integers(2, 5)) * 6, wide=float(rng.choice([0.03, 0.06])), seed=seed
+    )
     mine, flags, worlds = np.flatnonzero(rows[:, 0] == 0), IN_RHO, [[], []]
     its = rng.integers(0, 66, mine.size)
     kept = [its, 65 - its] if rng.random() < 0.3 else [np.full(mine.size, one) for one in (0, 65)]
@@ -313,7 +359,8 @@ def repeated(rng, run, again):
 
 
 def shares_of(seeds, road):
-    """Of each seed's neighbours: the loss as a share of what was charged; and how many runs have drawn of the slot."""
+    """Of each seed's neighbours: the loss as a share of what was charged; and how many runs have
+    drawn of the slot."""
     for seed in seeds:
         lost, charged, left = audited(*random_neighbours(seed, road), 0, road)
         yield lost / charged if charged else float(lost > 0), len(set(left.ledger.by.values()))
@@ -363,7 +410,9 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("where", "name", "wrong", "road", "seeds"), PLANTED, ids=[one[2].__name__ for one in PLANTED])
+@pytest.mark.parametrize(
+    ("where", "name", "wrong", "road", "seeds"), PLANTED, ids=[one[2].__name__ for one in PLANTED]
+)
 def test_planted_faults_are_found(where, name, wrong, road, seeds, monkeypatch):
     monkeypatch.setattr(where, name, wrong)
     assert max(share for share, _ in shares_of(seeds, road)) > 1

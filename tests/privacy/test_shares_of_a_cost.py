@@ -1,4 +1,5 @@
-"""A mean that is projected pays twice: for its private interval, and for its noise. Together they cost what it may."""
+"""A mean that is projected pays twice: for its private interval, and for its noise. Together they
+cost what it may."""
 
 import numpy as np
 import pytest
@@ -26,7 +27,11 @@ PROJECTED = [name for name, one in MECHANISMS.items() if isinstance(one, Project
 def test_noise_and_interval_share_a_cost_and_lose_none_of_it(name, cost):
     mechanism, smaller = MECHANISMS[name], cost.with_nano(cost.nano - 2)
     plan = mechanism.plan(COUNTS, cost, Range(0, 100), "best-fit")
-    for one in (plan, mechanism.at(plan, smaller), mechanism.subset(plan, np.array([True, True, False, True]))):
+    for one in (
+        plan,
+        mechanism.at(plan, smaller),
+        mechanism.subset(plan, np.array([True, True, False, True])),
+    ):
         assert interval_cost(one.cost).nano + one.noise_cost.nano == one.cost.nano
         assert interval_cost(one.cost).nano == one.cost.nano // 2
         assert set(one.charges.tolist()) == {one.cost.nano}  # in full, whatever a plate gives
@@ -37,21 +42,29 @@ def test_noise_and_interval_share_a_cost_and_lose_none_of_it(name, cost):
 
 @pytest.mark.parametrize("cost", [pure(8 * NANO + 7), concentrated(8 * NANO + 7)])
 def test_each_end_of_an_interval_costs_half_of_what_the_interval_may(cost):
-    """A quarter of the mean's cost, rounded down: with the same bits, ends that cost more would be others."""
-    plan = MECHANISMS["fixed-quantile"].plan(SamplesPerPlate(np.ones(9, np.int64)), cost, Range(0, 60), "best-fit")
+    """A quarter of the mean's cost, rounded down: with the same bits, ends that cost more would be
+    others."""
+    plan = MECHANISMS["fixed-quantile"].plan(
+        SamplesPerPlate(np.ones(9, np.int64)), cost, Range(0, 60), "best-fit"
+    )
     means, draws, bits = np.arange(0, 54, 6), 200, seeded_bits(7)
     each = cost.with_nano(cost.nano // 4)
     one = private_quantiles(bits, means, 6, 60, 1, each, draws)
     other = private_quantiles(bits, means, 3, 60, 1, each, draws)
     low, high = quantile_intervals(plan, means, seeded_bits(7), draws, (6, 3))
-    assert low.tolist() == np.minimum(one, other).tolist() and high.tolist() == np.maximum(one, other).tolist()
+    assert (
+        low.tolist() == np.minimum(one, other).tolist()
+        and high.tolist() == np.maximum(one, other).tolist()
+    )
     assert (one > other).any() and (one < other).any()  # some ends cross, and are ordered
 
 
 def test_means_of_arrays_are_floored_over_the_places_that_were_filled():
     plan = MECHANISMS["array-averaging"].plan(SamplesPerPlate(np.array([4, 2, 1])), pure(NANO), Range(10, 110),
                                               "best-fit", cap=3)  # fmt: skip
-    samples = np.array([0, 11, 13, 90, 60, 111, 30])  # below the range counts as 10, above it as 110
+    samples = np.array(
+        [0, 11, 13, 90, 60, 111, 30]
+    )  # below the range counts as 10, above it as 110
     assert plan.arrays.of_plate.tolist() == [0, 1, 1]
     assert means_of_arrays(plan, samples).tolist() == [(0 + 1 + 3) // 3, (50 + 100 + 20) // 3]
     # Without the second plate its places hold zeros: they are not filled by anybody else.

@@ -1,7 +1,9 @@
-"""Sensitivity, individual sensitivity and worst-case bias of the variance, by brute force over all small cases.
+"""Sensitivity, individual sensitivity and worst-case bias of the variance, by brute force over all
+small cases.
 
-Speeds in {0, 1, U} (U = 5 quanta), up to three plates of up to three samples; and for every split of up to 14 samples
-all numbers of samples at 0 and U, where the extremes lie (proved in the module, confirmed by random interior data).
+Speeds in {0, 1, U} (U = 5 quanta), up to three plates of up to three samples; and for every split
+of up to 14 samples all numbers of samples at 0 and U, where the extremes lie (proved in the module,
+confirmed by random interior data).
 """
 
 import itertools
@@ -18,7 +20,9 @@ from udp_stream.units import NANO
 
 U = 5
 SPEEDS = (0, 1, U)
-COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 7]
+COUNTS = [
+    c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 7
+]
 
 
 def datasets(total):
@@ -27,7 +31,10 @@ def datasets(total):
 
 def plans(counts, epsilon_nano=NANO, max_speed=U):
     hat = SamplesPerPlate(np.array(counts))
-    return [plan_variance(hat, pure(epsilon_nano), Range(0, max_speed), cap) for cap in range(1, hat.largest + 1)]
+    return [
+        plan_variance(hat, pure(epsilon_nano), Range(0, max_speed), cap)
+        for cap in range(1, hat.largest + 1)
+    ]
 
 
 def ranges(counts, results):
@@ -63,7 +70,9 @@ def test_the_statistic_is_the_variance_of_the_kept_samples_times_their_number_sq
     data = datasets(sum(counts))[::7]
     starts = np.cumsum(counts) - counts
     for plan in plans(counts):
-        kept = np.concatenate([s + np.arange(min(c, plan.cap)) for s, c in zip(starts, counts, strict=True)])
+        kept = np.concatenate(
+            [s + np.arange(min(c, plan.cap)) for s, c in zip(starts, counts, strict=True)]
+        )
         for row in data:
             pairs = sum((int(a) - int(b)) ** 2 for a, b in itertools.combinations(row[kept], 2))
             assert variance_query(plan, row).statistic == pairs
@@ -79,14 +88,17 @@ def theory_sensitivity(g, G):
 
 @pytest.mark.parametrize("G", range(1, 15))
 def test_the_sensitivity_in_every_case_of_parity_and_majority(G):
-    """0/U data: a plate with g samples, k of them at U; c of the other G - g at U: T = U^2 (k + c)(G - k - c)."""
+    """0/U data: a plate with g samples, k of them at U; c of the other G - g at U: T = U^2 (k +
+    c)(G - k - c)."""
     for g in range(1, G + 1):
         moves = [
             abs((k + c) * (G - k - c) - (i + c) * (G - i - c))
             for c in range(G - g + 1)
             for k, i in itertools.product(range(g + 1), repeat=2)
         ]
-        plan = plan_variance(SamplesPerPlate(np.array([g] + [1] * (G - g))), pure(NANO), Range(0, 7), g)
+        plan = plan_variance(
+            SamplesPerPlate(np.array([g] + [1] * (G - g))), pure(NANO), Range(0, 7), g
+        )
         assert max(moves) * 49 == plate_sensitivity(plan)[0]
         assert plan.sensitivity == max(1, 49 * theory_sensitivity(g, G))
 
@@ -120,7 +132,9 @@ def brute_bias(G, M):
 @pytest.mark.parametrize("M", range(1, 15))
 def test_the_bias_in_every_case_of_parity_and_majority(M):
     for G in range(1, M + 1):
-        plan = plan_variance(SamplesPerPlate(np.array([M - G + 1] + [1] * (G - 1))), pure(NANO), Range(0, 7), 1)
+        plan = plan_variance(
+            SamplesPerPlate(np.array([M - G + 1] + [1] * (G - 1))), pure(NANO), Range(0, 7), 1
+        )
         assert plan.kept == G
         assert brute_bias(G, M) == theory_bias(G, M)
         assert plan.bias_bound == pytest.approx(float(49 * theory_bias(G, M)))
@@ -129,15 +143,25 @@ def test_the_bias_in_every_case_of_parity_and_majority(M):
 def test_the_slides_print_the_two_cases_of_the_bias_the_other_way_round():
     """They agree only where nothing, or exactly half (give or take the odd one), is dropped."""
     assert (slides_bias(3, 4), brute_bias(3, 4)) == (Fraction(1, 4), Fraction(3, 16))  # too large
-    assert (slides_bias(1, 4), brute_bias(1, 4)) == (Fraction(3, 16), Fraction(1, 4))  # too small: not a bound at all
-    wrong = [(G, M) for M in range(1, 15) for G in range(1, M + 1) if slides_bias(G, M) != brute_bias(G, M)]
+    assert (slides_bias(1, 4), brute_bias(1, 4)) == (
+        Fraction(3, 16),
+        Fraction(1, 4),
+    )  # too small: not a bound at all
+    wrong = [
+        (G, M)
+        for M in range(1, 15)
+        for G in range(1, M + 1)
+        if slides_bias(G, M) != brute_bias(G, M)
+    ]
     assert all(G < M and abs(2 * G - M) > 1 for G, M in wrong) and len(wrong) > 60
 
 
 def test_item_level_sensitivity_is_the_case_of_one_sample_per_plate():
     """U^2 (L - 1) / L^2; the slides' remark prints L for L^2."""
     for L in range(3, 12):
-        plan = plan_variance(SamplesPerPlate(np.ones(L, dtype=np.int64)), pure(NANO), Range(0, U), 1)
+        plan = plan_variance(
+            SamplesPerPlate(np.ones(L, dtype=np.int64)), pure(NANO), Range(0, U), 1
+        )
         assert Fraction(plan.sensitivity, plan.divisor) == Fraction(U * U * (L - 1), L * L)
 
 
@@ -146,7 +170,10 @@ def test_random_interior_data_stay_within_both_bounds():
     for _ in range(300):
         counts = rng.integers(1, 6, rng.integers(1, 5))
         plan = plan_variance(
-            SamplesPerPlate(counts), pure(NANO), Range(0, 1000), int(rng.integers(1, counts.max() + 1))
+            SamplesPerPlate(counts),
+            pure(NANO),
+            Range(0, 1000),
+            int(rng.integers(1, counts.max() + 1)),
         )
         data = rng.integers(0, 1001, (40, counts.sum()))
         plate = int(rng.integers(counts.size))
@@ -154,12 +181,14 @@ def test_random_interior_data_stay_within_both_bounds():
         data[1:, ~own] = data[0, ~own]  # neighbours of the first
         statistic = [variance_query(plan, row).statistic for row in data]
         assert max(statistic) - min(statistic) <= plate_sensitivity(plan)[plate] <= plan.sensitivity
-        assert max(abs(t / plan.divisor - row.var()) for t, row in zip(statistic, data, strict=True)) <= (
-            plan.bias_bound + 1e-6
-        )
+        assert max(
+            abs(t / plan.divisor - row.var()) for t, row in zip(statistic, data, strict=True)
+        ) <= (plan.bias_bound + 1e-6)
 
 
-@pytest.mark.parametrize(("counts", "epsilon_nano"), [((3, 2, 1), NANO), ((3, 3, 1), 10**8), ((2, 1), 3 * 10**9)])
+@pytest.mark.parametrize(
+    ("counts", "epsilon_nano"), [((3, 2, 1), NANO), ((3, 3, 1), 10**8), ((2, 1), 3 * 10**9)]
+)
 def test_each_plate_is_charged_what_its_rounded_statistic_can_move(counts, epsilon_nano):
     speed = 10**6
     data = datasets(sum(counts)) * (speed // U)
@@ -172,9 +201,13 @@ def test_each_plate_is_charged_what_its_rounded_statistic_can_move(counts, epsil
 
 
 def test_the_largest_giver_is_charged_all_and_the_others_their_share():
-    plan = plan_variance(SamplesPerPlate(np.array([8, 4, 4, 4, 2, 2])), pure(NANO), Range(0, 65 * 4096), 8)
+    plan = plan_variance(
+        SamplesPerPlate(np.array([8, 4, 4, 4, 2, 2])), pure(NANO), Range(0, 65 * 4096), 8
+    )
     shares = plan.charges / NANO
-    assert shares.tolist() == pytest.approx([1, 80 / 128, 80 / 128, 80 / 128, 44 / 128, 44 / 128], abs=1e-6)
+    assert shares.tolist() == pytest.approx(
+        [1, 80 / 128, 80 / 128, 80 / 128, 44 / 128, 44 / 128], abs=1e-6
+    )
     assert shares.max() <= 1
 
 
@@ -193,14 +226,19 @@ def test_noise_can_be_drawn_for_sensitivities_beyond_63_bits(bits, epsilon_nano)
 
 @pytest.mark.parametrize("users", [100, 1000, 50_000])
 def test_large_hats_are_exact(users):
-    """G^2 U^2 beyond 63 bits: the statistic equals Python's own integers, and so does the sensitivity."""
+    """G^2 U^2 beyond 63 bits: the statistic equals Python's own integers, and so does the
+    sensitivity."""
     speed = 65 * 4096
     rng = np.random.default_rng(users)
     counts = rng.integers(1, 40, users)
     plan = plan_variance(SamplesPerPlate(counts), pure(NANO // 2), Range(0, speed))
     samples = rng.choice([0, speed, speed - 1, 12_345], counts.sum())
     starts = np.cumsum(counts) - counts
-    kept = [x for s, c in zip(starts, counts, strict=True) for x in samples[s : s + min(int(c), plan.cap)].tolist()]
+    kept = [
+        x
+        for s, c in zip(starts, counts, strict=True)
+        for x in samples[s : s + min(int(c), plan.cap)].tolist()
+    ]
     query = variance_query(plan, samples)
     assert query.statistic == len(kept) * sum(x * x for x in kept) - sum(kept) ** 2
     assert query.sensitivity == speed**2 * plan.cap * (plan.kept - plan.cap)

@@ -1,4 +1,5 @@
-"""The cap of Array-Averaging's least worst case: by brute force over all speeds of 0 or U, and over all caps."""
+"""The cap of Array-Averaging's least worst case: by brute force over all speeds of 0 or U, and over
+all caps."""
 
 import itertools
 
@@ -13,7 +14,8 @@ AVERAGING, RANGE = ArrayAveraging(), Range(0, 60 * 4096)
 
 
 def worst_bias(plan):
-    """The most that the statistic without noise is off from the mean of all samples; speeds of 0 or U are worst."""
+    """The most that the statistic without noise is off from the mean of all samples; speeds of 0 or
+    U are worst."""
     off = []
     for speeds in itertools.product((0, RANGE.high), repeat=plan.counts.total):
         samples = np.array(speeds, dtype=np.int64)
@@ -23,7 +25,11 @@ def worst_bias(plan):
 
 
 def least_of_all(counts, cost, grouping):
-    caps = [cap for cap in range(1, counts.largest + 1) if grouping == "best-fit" or wrap_around_count(counts, cap)]
+    caps = [
+        cap
+        for cap in range(1, counts.largest + 1)
+        if grouping == "best-fit" or wrap_around_count(counts, cap)
+    ]
     plans = [AVERAGING.plan(counts, cost, RANGE, grouping, cap) for cap in caps]
     return min(worst_bias(plan) + plan.noise_bound for plan in plans)
 
@@ -38,13 +44,22 @@ def test_no_other_cap_has_a_smaller_worst_case(counts, grouping):
         cap = AVERAGING.worst_case_cap(of, cost, RANGE, grouping)
         plan = AVERAGING.plan(of, cost, RANGE, grouping, cap)
         assert worst_bias(plan) <= plan.bias_bound + 1
-        assert plan.error_bound == pytest.approx(least_of_all(of, cost, grouping), abs=2)  # means are whole quanta
+        assert plan.error_bound == pytest.approx(
+            least_of_all(of, cost, grouping), abs=2
+        )  # means are whole quanta
 
 
 def test_a_mean_of_array_means_is_off_where_the_papers_worst_case_is_nothing():
-    """Counts (5, 1), cap 5: U (1 - G / M) is 0, and the second array's one sample weighs a half: U / 3."""
-    plan = AVERAGING.plan(SamplesPerPlate(np.array([5, 1])), Cost("pure", 10**9), RANGE, "best-fit", 5)
-    assert worst_bias(plan) == pytest.approx(RANGE.width / 3, abs=1) == pytest.approx(plan.bias_bound, abs=1)
+    """Counts (5, 1), cap 5: U (1 - G / M) is 0, and the second array's one sample weighs a half: U
+    / 3."""
+    plan = AVERAGING.plan(
+        SamplesPerPlate(np.array([5, 1])), Cost("pure", 10**9), RANGE, "best-fit", 5
+    )
+    assert (
+        worst_bias(plan)
+        == pytest.approx(RANGE.width / 3, abs=1)
+        == pytest.approx(plan.bias_bound, abs=1)
+    )
 
 
 @pytest.mark.parametrize("kind", ["even", "skew"])
@@ -54,11 +69,22 @@ def test_the_search_equals_a_look_at_every_cap(kind):
     for case in range(60):
         size = int(dice.integers(2, 40))
         drawn = dice.integers(1, 80, size) if kind == "even" else dice.geometric(0.03, size)
-        counts, grouping = SamplesPerPlate(drawn.astype(np.int64)), ("best-fit", "wrap-around")[case % 2]
+        counts, grouping = (
+            SamplesPerPlate(drawn.astype(np.int64)),
+            ("best-fit", "wrap-around")[case % 2],
+        )
         cost = Cost(("pure", "zcdp")[case // 2 % 2], int(10 ** dice.uniform(7.5, 10)))
-        caps = [one for one in range(1, counts.largest + 1) if case % 2 == 0 or wrap_around_count(counts, one)]
+        caps = [
+            one
+            for one in range(1, counts.largest + 1)
+            if case % 2 == 0 or wrap_around_count(counts, one)
+        ]
         least = min(AVERAGING.plan(counts, cost, RANGE, grouping, one).error_bound for one in caps)
-        found = AVERAGING.plan(counts, cost, RANGE, grouping, AVERAGING.worst_case_cap(counts, cost, RANGE, grouping))
+        found = AVERAGING.plan(
+            counts, cost, RANGE, grouping, AVERAGING.worst_case_cap(counts, cost, RANGE, grouping)
+        )
         assert found.error_bound == pytest.approx(least, rel=1e-12)
-        better += found.error_bound < AVERAGING.plan(counts, cost, RANGE, grouping).error_bound * 0.99
+        better += (
+            found.error_bound < AVERAGING.plan(counts, cost, RANGE, grouping).error_bound * 0.99
+        )
     assert better > 20  # than the median's

@@ -1,12 +1,14 @@
-"""Every order of what two workers can do over two source partitions, two shards and two slots, with faults in between.
+"""Every order of what two workers can do over two source partitions, two shards and two slots, with
+faults in between.
 
-Protocols (`shuffle/`), counting, planning, drawing and ledger are the product's; only the broker is a model: logs,
-committed offsets, and who owns what. Each local state is kept once and each local step done once, so a state of the
-whole is a tuple of small numbers, and all can be visited.
+Protocols (`shuffle/`), counting, planning, drawing and ledger are the product's; only the broker is
+a model: logs, committed offsets, and who owns what. Each local state is kept once and each local
+step done once, so a state of the whole is a tuple of small numbers, and all can be visited.
 
-A worker *crashes*: any part of what it was sending has arrived, and the other resumes from what was committed. A
-*rebalance* hands a pair of partitions over; the old owner completes what it has begun. Commits happen or do not. What
-only one partition can see is done at once: no other order could be told from it. Messages to a log come in any order.
+A worker *crashes*: any part of what it was sending has arrived, and the other resumes from what was
+committed. A *rebalance* hands a pair of partitions over; the old owner completes what it has begun.
+Commits happen or do not. What only one partition can see is done at once: no other order could be
+told from it. Messages to a log come in any order.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ from tests.contract.dictionary_ledger import DictionaryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext, plan_slot
-from udp_stream.release.pipeline import factors_once, record_city, record_slot, slot_norms, slot_sums
+from udp_stream.release.pipeline import (
+    factors_once,
+    record_city,
+    record_slot,
+    slot_norms,
+    slot_sums,
+)
 from udp_stream.release.record import decode, kind_of, slot_of
 from udp_stream.settings import Settings, load
 from udp_stream.shuffle.protocol import (
@@ -58,7 +66,8 @@ LONGITUDES = (72.8, 72.9)
 """Of two cells, one for each shard."""
 
 SOURCES, SHARDS = (0, 1), (2, 3)
-"""Actors: two source partitions, then two shards, of which the first has the planner. Pairs are (0, 2) and (1, 3)."""
+"""Actors: two source partitions, then two shards, of which the first has the planner. Pairs are (0,
+2) and (1, 3)."""
 
 
 class Violation(AssertionError):
@@ -74,7 +83,8 @@ class Actor(NamedTuple):
 
 
 class State(NamedTuple):
-    """All there is. `commits` has, for each partition, every checkpoint that may be the last one committed."""
+    """All there is. `commits` has, for each partition, every checkpoint that may be the last one
+    committed."""
 
     actors: tuple[Actor, ...]
     logs: tuple[tuple[int, ...], tuple[int, ...]]
@@ -88,7 +98,8 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Planted:
-    """Faults of the protocol that the exploration must find; `fence_wraps`, of `whole.py`: fences begin anew."""
+    """Faults of the protocol that the exploration must find; `fence_wraps`, of `whole.py`: fences
+    begin anew."""
 
     commits_too_early: bool = False
     forgets_plans: bool = False
@@ -113,7 +124,8 @@ Frozen = Mapping[int, Any]
 
 
 def freeze(value: Any, before: Frozen, without: frozenset[str] = frozenset()) -> Any:
-    """A hashable value that is equal for objects which are equal in all that they hold, some names left out."""
+    """A hashable value that is equal for objects which are equal in all that they hold, some names
+    left out."""
     kind = type(value)
     if kind in PLAIN:
         return value
@@ -122,7 +134,9 @@ def freeze(value: Any, before: Frozen, without: frozenset[str] = frozenset()) ->
     if isinstance(value, list | tuple):
         return _frozen_each(value, before, without)
     if isinstance(value, dict):
-        return tuple(sorted([(freeze(k, before), freeze(v, before, without)) for k, v in value.items()]))
+        return tuple(
+            sorted([(freeze(k, before), freeze(v, before, without)) for k, v in value.items()])
+        )
     if (names := fields_of(kind)) is not None:
         kept = [getattr(value, name) for name in names if name not in without]
         return kind.__name__, _frozen_each(kept, before, without)
@@ -157,12 +171,17 @@ def _freeze_other(value: Any, before: Frozen, without: frozenset[str]) -> Any:
 def _apart(value: Any) -> Any:
     """Of a shard with a planner: how much further on the one is than the other."""
     planner = getattr(value, "_planner", None)
-    return True if planner is None else ("apart", planner.counts.next_offset - value._pings.next_offset)
+    return (
+        True
+        if planner is None
+        else ("apart", planner.counts.next_offset - value._pings.next_offset)
+    )
 
 
 @functools.cache
 def is_unchanging(kind: type) -> bool:
-    """Of what nobody changes there is one object, in all copies: functions, messages, a slot's tables."""
+    """Of what nobody changes there is one object, in all copies: functions, messages, a slot's
+    tables."""
     if kind in (FunctionType, SlotCounts, SlotValues):
         return True
     return issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen
@@ -181,7 +200,8 @@ class _Writer(pickle.Pickler):
 
 @dataclass
 class Kept:
-    """Objects by number, each of them once. The `shared` are the same in all copies, whatever they hold."""
+    """Objects by number, each of them once. The `shared` are the same in all copies, whatever they
+    hold."""
 
     shared: tuple[Any, ...] = ()
     objects: list[Any] = field(default_factory=list)
@@ -196,7 +216,8 @@ class Kept:
             self.place(one, "shared")
 
     def place(self, value: Any, frozen: Any) -> None:
-        """From now on all copies have this very object. Its columns are closed: whoever writes to them is found."""
+        """From now on all copies have this very object. Its columns are closed: whoever writes to
+        them is found."""
         for column in (getattr(value, name) for name in fields_of(type(value)) or ()):
             if isinstance(column, np.ndarray):
                 column.flags.writeable = False
@@ -229,7 +250,8 @@ class World:
         self, once: bool = True, whole_batches: bool = True, planted: Planted = Planted(), slots: int = 2,
         reads: int = 2, follows: bool | None = None, sources: int = 2,
     ) -> None:  # fmt: skip
-        """`once`: releases and checkpoint are one transaction. `whole_batches`: all is read before what is due."""
+        """`once`: releases and checkpoint are one transaction. `whole_batches`: all is read before
+        what is due."""
         self.once, self.whole_batches, self.planted = once, whole_batches, planted
         self.slots, self.reads, self.sources = slots, reads, sources
         self.follows = self.follows if follows is None else follows
@@ -253,21 +275,26 @@ class World:
 
     flags = FLAGS
     follows = False
-    """Whether plans follow from releases: each slot is planned and learnt once all planned before is released."""
+    """Whether plans follow from releases: each slot is planned and learnt once all planned before
+    is released."""
     speeds = 20, 21
     """Of the plates of the two sources."""
 
     def context(self, settings: Settings, seed: int) -> ReleaseContext:
-        """What a worker releases with after so many faults: other bits and another policy each time."""
+        """What a worker releases with after so many faults: other bits and another policy each
+        time."""
         policy = load(None, (*self.flags, f"release.mean_epsilon={1 + seed / 10}"), {}).policy
         return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored")
 
     def _batches(self, source: int) -> list[tuple[list[bytes], LogPlaces]]:
-        """Two pings a slot, each closes the one before; a tick closes the last. `reads` of 1: all is read at once."""
+        """Two pings a slot, each closes the one before; a tick closes the last. `reads` of 1: all
+        is read at once."""
         if source >= self.sources:
             return []
         messages, times, plates = [], [], range(source, 2, self.sources)
-        for slot, (minute, longitude), plate in itertools.product(range(self.slots), enumerate(LONGITUDES), plates):
+        for slot, (minute, longitude), plate in itertools.product(
+            range(self.slots), enumerate(LONGITUDES), plates
+        ):
             at = b"2024-01-01T%02d:%02d:00Z" % (slot, minute)
             messages.append(
                 b'{"license_plate": "%c", "observationDateTime": "%s", "speed": %d, "location": {"type": "Point", '
@@ -279,11 +306,22 @@ class World:
             tick = [b""], _places(len(messages), times[-1:], tick=True)
             return [(messages, _places(0, times[:-1], tick=False)), tick]
         is_tick = np.array([False] * len(messages) + [True])
-        return [([*messages, b""], LogPlaces(np.arange(len(times)), np.array(times, np.int64), is_tick))]
+        return [
+            ([*messages, b""], LogPlaces(np.arange(len(times)), np.array(times, np.int64), is_tick))
+        ]
 
     def begin(self, faults: int) -> State:
         actors = tuple(Actor(self._resumed(i, -1)) for i in range(4))
-        state = State(actors, ((), ()), ((-1,),) * 4, self.ledgers.number(self._new_ledger()), (), (0, 1), (), faults)
+        state = State(
+            actors,
+            ((), ()),
+            ((-1,),) * 4,
+            self.ledgers.number(self._new_ledger()),
+            (),
+            (0, 1),
+            (),
+            faults,
+        )
         return state if faults else self._last(state)
 
     def _new_ledger(self) -> DictionaryLedger:
@@ -292,7 +330,9 @@ class World:
         return ledger
 
     def _resumed(self, actor: int, commit: int) -> int:
-        return self._cached(("resumed", actor, commit), lambda: self.locals.number(self._taken_up(actor, commit)))
+        return self._cached(
+            ("resumed", actor, commit), lambda: self.locals.number(self._taken_up(actor, commit))
+        )
 
     def _taken_up(self, actor: int, commit: int) -> Any:
         if actor in SOURCES:
@@ -307,17 +347,24 @@ class World:
         """What it would do next. A zombie reads no more."""
         step, next_offset, batch = self._about(i, actor.local)
         if (step is None or self.whole_batches) and actor == state.actors[i]:
-            unread = batch if i in SOURCES else (next_offset if state.faults else 0) < len(state.logs[i - 2])
+            unread = (
+                batch
+                if i in SOURCES
+                else (next_offset if state.faults else 0) < len(state.logs[i - 2])
+            )
             if unread:
                 return "read"
         return "idle" if step is None else type(step).__name__
 
     def _about(self, i: int, local: int) -> tuple[Any, int, Any]:
-        """Of a local state, which is asked again and again: its step, the next offset, and a source's next batch."""
+        """Of a local state, which is asked again and again: its step, the next offset, and a
+        source's next batch."""
         if (found := self.known.get(local)) is None:
             protocol = self.locals.objects[local]
             at = protocol.reader.next_offset if i in SOURCES else protocol.next_offset
-            rest = [one for one in self.batches[i] if one[1].offset[-1] >= at] if i in SOURCES else []
+            rest = (
+                [one for one in self.batches[i] if one[1].offset[-1] >= at] if i in SOURCES else []
+            )
             found = self.known[local] = protocol.next(), at, rest[0] if rest else None
         return found
 
@@ -350,7 +397,9 @@ class World:
             return self._local(actor, "read", lambda protocol: protocol.read(*unread))
         offset, message = unread
         content = decode_message(self.messages.objects[message])
-        return self._local(actor, ("add", offset, message), lambda protocol: protocol.add(offset, content))
+        return self._local(
+            actor, ("add", offset, message), lambda protocol: protocol.add(offset, content)
+        )
 
     def count(self, actor: Actor) -> Actor:
         def do(protocol: ShardProtocol) -> None:
@@ -366,7 +415,9 @@ class World:
             assert isinstance(step, MeasureNorms)
             of_slot = step.counts, step.values, step.plan
             protocol.measured(
-                step, slot_norms(*of_slot, self.contexts[0].policy), slot_sums(self.contexts[0].question, *of_slot)
+                step,
+                slot_norms(*of_slot, self.contexts[0].policy),
+                slot_sums(self.contexts[0].question, *of_slot),
             )
 
         return self._local(actor, "measure", do)
@@ -430,13 +481,19 @@ class World:
 
         return self._cached(("remember", actor.local, state.ledger, fault), work)
 
-    def record(self, actor: Actor, state: State, fault: int) -> tuple[int, tuple[tuple[str, int], ...]]:
+    def record(
+        self, actor: Actor, state: State, fault: int
+    ) -> tuple[int, tuple[tuple[str, int], ...]]:
         def work() -> tuple[int, tuple[tuple[str, int], ...]]:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
             assert isinstance(step, ReleaseSlot)
-            recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger, step.factors)
-            named = tuple((id_, self.payloads.number(payload)) for id_, payload in recorded.payloads.items())
+            recorded = record_slot(
+                step.counts, step.values, step.plan, self.contexts[fault], ledger, step.factors
+            )
+            named = tuple(
+                (id_, self.payloads.number(payload)) for id_, payload in recorded.payloads.items()
+            )
             return self.ledgers.number(ledger), named
 
         return self._cached(("record", actor.local, state.ledger, fault), work)
@@ -512,7 +569,11 @@ class World:
         if kind == "MeasureNorms":
             return self._with(state, i, self.measure(actor))
         after = self._with(
-            state, i, self.read(i, actor, state)._replace(delivered=actor.delivered, is_recorded=actor.is_recorded)
+            state,
+            i,
+            self.read(i, actor, state)._replace(
+                delivered=actor.delivered, is_recorded=actor.is_recorded
+            ),
         )
         return after if state.faults or i in SOURCES else self._without_first(after, i - 2)
 
@@ -525,7 +586,9 @@ class World:
     def _committed(self, state: State, i: int, to: tuple[int, ...]) -> State:
         if not state.faults:
             return state
-        return state._replace(commits=(*state.commits[:i], tuple(sorted(to)), *state.commits[i + 1 :]))
+        return state._replace(
+            commits=(*state.commits[:i], tuple(sorted(to)), *state.commits[i + 1 :])
+        )
 
     def _append(self, state: State, log: int, messages: tuple[int, ...]) -> State:
         logs = list(state.logs)
@@ -533,7 +596,8 @@ class World:
         return state._replace(logs=(logs[0], logs[1]))
 
     def _sent(self, state: State, i: int) -> Iterator[State]:
-        """What goes to different logs arrives in any order; with a fault to come at once, as a fault cuts it anyhow."""
+        """What goes to different logs arrives in any order; with a fault to come at once, as a
+        fault cuts it anyhow."""
         logs = list(self.sends(i, state.actors[i]))
         for one in [logs] if self.faults_max else [[log] for log in logs]:
             after = state
@@ -542,8 +606,14 @@ class World:
                 after = self._with(arrived, i, self.delivered(i, after.actors[i], log))
             yield after
 
-    def _with_ledger(self, state: State, i: int, actor: Actor, kind: str, fault: int) -> Iterator[State]:
-        of_planner = {"PlanSlot": self.plan, "QueryCity": self.ask_city, "RecordNorms": self.remember}
+    def _with_ledger(
+        self, state: State, i: int, actor: Actor, kind: str, fault: int
+    ) -> Iterator[State]:
+        of_planner = {
+            "PlanSlot": self.plan,
+            "QueryCity": self.ask_city,
+            "RecordNorms": self.remember,
+        }
         if kind in of_planner:
             after, ledger = of_planner[kind](actor, state, fault)
             yield self._with(state, i, after)._replace(ledger=ledger)
@@ -551,7 +621,9 @@ class World:
             ledger, _ = self.record(actor, state, fault)
             yield self._with(state, i, actor._replace(is_recorded=True))._replace(ledger=ledger)
         else:
-            _, payloads = self.record(actor, state, fault)  # recorded: whoever asks is told the same
+            _, payloads = self.record(
+                actor, state, fault
+            )  # recorded: whoever asks is told the same
             published = self._published(state.published, payloads)
             after, to = self.publish(actor)
             done = self._committed(state, i, (to,))._replace(published=published)
@@ -573,7 +645,8 @@ class World:
         return tuple(sorted((name, *rest) for name, rest in found.items()))
 
     def _zombies(self, state: State, fault: int) -> Iterator[State]:
-        """An owner that does not know that it is none: what it was sending arrives late. The fence refuses the rest."""
+        """An owner that does not know that it is none: what it was sending arrives late. The fence
+        refuses the rest."""
         for at, (i, zombie) in enumerate(state.zombies):
             rest = state._replace(zombies=(*state.zombies[:at], *state.zombies[at + 1 :]))
             kind = self.kind(i, zombie, state)
@@ -582,10 +655,14 @@ class World:
             else:
                 yield from self._zombie_ledger(rest, i, zombie, kind, fault)
 
-    def _zombie_ledger(self, state: State, i: int, zombie: Actor, kind: str, fault: int) -> Iterator[State]:
+    def _zombie_ledger(
+        self, state: State, i: int, zombie: Actor, kind: str, fault: int
+    ) -> Iterator[State]:
         """As its owner would; what it commits counts, and nobody refuses it."""
         for after in self._with_ledger(self._with(state, i, zombie), i, zombie, kind, fault):
-            yield self._with(after, i, state.actors[i])._replace(zombies=(*after.zombies, (i, after.actors[i])))
+            yield self._with(after, i, state.actors[i])._replace(
+                zombies=(*after.zombies, (i, after.actors[i]))
+            )
 
     def _faults(self, state: State, worker: int) -> Iterator[State]:
         if not state.faults or self.is_calm:
@@ -597,7 +674,9 @@ class World:
             i = pair, pair + 2
             zombies = tuple((one, state.actors[one]) for one in i if self._lives_on(one, state))
             if zombies:
-                yield from self._taken_over(state, [pair], 1 - worker, zombies=(*state.zombies, *zombies))
+                yield from self._taken_over(
+                    state, [pair], 1 - worker, zombies=(*state.zombies, *zombies)
+                )
 
     def _lives_on(self, i: int, state: State) -> bool:
         """Whether what its owner has begun may still be seen by others."""
@@ -605,12 +684,15 @@ class World:
         return kind in SENDS or (self.planted.ignores_fences and kind in LEDGERS)
 
     def _arrived(self, state: State, dead: list[int]) -> Iterator[State]:
-        """Any part of what they were sending: of each log nothing, the first message, or all; not all of all."""
+        """Any part of what they were sending: of each log nothing, the first message, or all; not
+        all of all."""
         states = [state]
         for i in dead:
             if self.kind(i, state.actors[i], state) in SENDS:
                 sends = self.sends(i, state.actors[i])
-                parts = [[(), messages[:1], messages][: 1 + len(messages)] for messages in sends.values()]
+                parts = [
+                    [(), messages[:1], messages][: 1 + len(messages)] for messages in sends.values()
+                ]
                 states = [
                     self._append_all(one, dict(zip(sends, some, strict=True)))
                     for one in states
@@ -624,7 +706,9 @@ class World:
             state = self._append(state, log, some)
         return state
 
-    def _taken_over(self, state: State, pairs: list[int], worker: int, zombies: tuple[Any, ...]) -> Iterator[State]:
+    def _taken_over(
+        self, state: State, pairs: list[int], worker: int, zombies: tuple[Any, ...]
+    ) -> Iterator[State]:
         """The other worker resumes from any checkpoint that may have been committed."""
         mine = [i for pair in pairs for i in (pair, pair + 2)]
         owners = tuple(worker if pair in pairs else state.owners[pair] for pair in (0, 1))
@@ -643,7 +727,8 @@ class World:
         return after if after.faults else self._last(after)
 
     def _last(self, state: State) -> State:
-        """No fault is to come: nobody reads again what was read, so places in logs mean nothing any more."""
+        """No fault is to come: nobody reads again what was read, so places in logs mean nothing any
+        more."""
 
         def placeless(actor: Actor) -> Actor:
             work = functools.partial(self.locals.number, self.locals.objects[actor.local], OFFSETS)
@@ -662,26 +747,39 @@ class World:
         for entry in self.ledgers.objects[ledger].entries():
             is_hat = kind_of(entry.release_id) == "hat"
             if is_hat and slot_of(entry.release_id)[0] * 1000 < before and entry.payload is None:
-                raise Violation(f"{entry.release_id} is not recorded, and what follows on it begins")
+                raise Violation(
+                    f"{entry.release_id} is not recorded, and what follows on it begins"
+                )
 
     def learnt(self, start: int) -> tuple[str, int]:
         return f"{LEARNT}{start}", self.payloads.number(b"estimates")
 
     def require_done(self, state: State) -> None:
-        """Every HAT is published, every plate charged once, for what was drawn; each slot learnt if plans follow."""
+        """Every HAT is published, every plate charged once, for what was drawn; each slot learnt if
+        plans follow."""
         ledger: DictionaryLedger = self.ledgers.objects[state.ledger]
-        released = [(name, payload) for name, payload, _ in state.published if not name.startswith(LEARNT)]
+        released = [
+            (name, payload) for name, payload, _ in state.published if not name.startswith(LEARNT)
+        ]
         if (learnt := len(state.published) - len(released)) != self.follows * self.slots:
-            raise Violation(f"expected {self.follows * self.slots} slots to be learnt, got {learnt}")
+            raise Violation(
+                f"expected {self.follows * self.slots} slots to be learnt, got {learnt}"
+            )
         published = {name: decode(self.payloads.objects[payload]) for name, payload in released}
         if len(published) != 2 * self.slots:
-            raise Violation(f"expected {2 * self.slots} HATs to be published, got {sorted(published)}")
+            raise Violation(
+                f"expected {2 * self.slots} HATs to be published, got {sorted(published)}"
+            )
         if ledger.verify():
             raise Violation(ledger.verify()[0])
         for entry in ledger.entries():
             record = published[entry.release_id]
-            if record.status != "released" or set(entry.charged.tolist()) != {round(record.privacy.epsilon * 1e9)}:
-                raise Violation(f"{entry.release_id} was charged {entry.charged.tolist()} and says {record.privacy}")
+            if record.status != "released" or set(entry.charged.tolist()) != {
+                round(record.privacy.epsilon * 1e9)
+            }:
+                raise Violation(
+                    f"{entry.release_id} was charged {entry.charged.tolist()} and says {record.privacy}"
+                )
             if len(entry.plates) != 2:
                 raise Violation(f"{entry.release_id} has {len(entry.plates)} plates")
 
@@ -699,7 +797,9 @@ class Forgetful(DictionaryLedger):
 
 def _places(first: int, times: list[int], tick: bool) -> LogPlaces:
     count = len(times)
-    return LogPlaces(np.arange(first, first + count), np.array(times, np.int64), np.full(count, tick))
+    return LogPlaces(
+        np.arange(first, first + count), np.array(times, np.int64), np.full(count, tick)
+    )
 
 
 def walk(world: World, faults: int, dice: random.Random) -> int:
@@ -723,15 +823,20 @@ class Explored:
 
 
 def explore(world: World, faults: int, states_max: int = 10**9) -> Explored:
-    """Visit every state; Violation for the first that must not be. RuntimeError beyond `states_max`."""
+    """Visit every state; Violation for the first that must not be. RuntimeError beyond
+    `states_max`."""
     world.faults_max = faults
     first = world.begin(faults)
     seen, todo, ends = {first}, [first], 0
     while todo:
         state = todo.pop()
         is_end = True
-        for after in world.successors(state):  # a fault need not come, and neither need a zombie's messages
-            is_end = is_end and (after.faults < state.faults or len(after.zombies) < len(state.zombies))
+        for after in world.successors(
+            state
+        ):  # a fault need not come, and neither need a zombie's messages
+            is_end = is_end and (
+                after.faults < state.faults or len(after.zombies) < len(state.zombies)
+            )
             if after not in seen:
                 seen.add(after)
                 todo.append(after)

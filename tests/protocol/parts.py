@@ -1,14 +1,17 @@
-"""One partition in the hands of a worker: what it does by itself, and which of its states cannot be told apart.
+"""One partition in the hands of a worker: what it does by itself, and which of its states cannot be
+told apart.
 
 Two partitions have one number, which `whole.py` sees, if nothing that follows can tell them apart.
 
-**Told apart by what readers see, not by the log.** A log is kept as what a reader holds that resumes at any checkpoint
-that may be committed, now or later: `SlotBarrier` reads in order, hence logs that give each reader the same give the
-same after every further message. `test_whole.py` checks it. Where plans follow from releases, a reader resumes at the
-first of its two checkpoints, and what shards say of their releases is kept beside what the reader holds.
+**Told apart by what readers see, not by the log.** A log is kept as what a reader holds that
+resumes at any checkpoint that may be committed, now or later: `SlotBarrier` reads in order, hence
+logs that give each reader the same give the same after every further message. `test_whole.py`
+checks it. Where plans follow from releases, a reader resumes at the first of its two checkpoints,
+and what shards say of their releases is kept beside what the reader holds.
 
-**Unread messages are kept as what the reader would hold had it read them.** Messages may be added between any two
-steps, and a step does not look at what was added behind it. The same check covers this.
+**Unread messages are kept as what the reader would hold had it read them.** Messages may be added
+between any two steps, and a step does not look at what was added behind it. The same check covers
+this.
 """
 
 from collections.abc import Callable
@@ -26,7 +29,14 @@ from udp_stream.shuffle.protocol import (
     ShardProtocol,
     SlotBarrier,
 )
-from udp_stream.shuffle.wire import CountChunk, CountsEnd, PlanChunk, ReleaseMarker, SourceProtocol, decode_message
+from udp_stream.shuffle.wire import (
+    CountChunk,
+    CountsEnd,
+    PlanChunk,
+    ReleaseMarker,
+    SourceProtocol,
+    decode_message,
+)
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate
 
@@ -40,10 +50,11 @@ Point = tuple[int, tuple[int, ...]]
 class Part(NamedTuple):
     """A partition in the hands of a worker.
 
-    `log` is what was appended to it, without a fault to come only what is unread. `is_busy` from the moment steps are
-    asked for until none is due; nothing is read meanwhile. `delivered` are the logs that have its messages already,
-    `stage` is 1 once its release is recorded and 2 once it is published. `commits` are the checkpoints that may be the
-    last one committed: whether a plain commit has come is told only by the fault that follows.
+    `log` is what was appended to it, without a fault to come only what is unread. `is_busy` from
+    the moment steps are asked for until none is due; nothing is read meanwhile. `delivered` are the
+    logs that have its messages already, `stage` is 1 once its release is recorded and 2 once it is
+    published. `commits` are the checkpoints that may be the last one committed: whether a plain
+    commit has come is told only by the fault that follows.
     """
 
     local: int
@@ -55,10 +66,12 @@ class Part(NamedTuple):
 
 
 class Parts:
-    """Partitions by number, and their own steps. `is_last`: no fault is to come, so nobody reads again."""
+    """Partitions by number, and their own steps. `is_last`: no fault is to come, so nobody reads
+    again."""
 
     def __init__(self, world: World, is_merged: bool = True) -> None:
-        """Without `is_merged`, only partitions that are equal in all that they hold have one number."""
+        """Without `is_merged`, only partitions that are equal in all that they hold have one
+        number."""
         self.world, self.is_merged, self.is_last = world, is_merged, False
         self.parts: list[Part] = []
         self._numbers: dict[Any, int] = {}
@@ -90,12 +103,18 @@ class Parts:
         if self.is_last:
             return i, part.local, caught_up, own
         protocol = self.world.locals.objects[caught_up]
-        commits: list[ShardCheckpoint] = [self.world.checkpoints.objects[one] for one in part.commits]
-        held, runs, refs = self._view(shard_at, part.log, protocol._pings, [one.shard for one in commits])
+        commits: list[ShardCheckpoint] = [
+            self.world.checkpoints.objects[one] for one in part.commits
+        ]
+        held, runs, refs = self._view(
+            shard_at, part.log, protocol._pings, [one.shard for one in commits]
+        )
         seen: Any = (held, runs)
         if protocol._planner is not None:
             barrier = protocol._planner.counts
-            held, runs, more = self._view(counts_at, part.log, barrier, [one.planner for one in commits])
+            held, runs, more = self._view(
+                counts_at, part.log, barrier, [one.planner for one in commits]
+            )
             seen, refs = (seen, held, runs), tuple(zip(refs, more, strict=True))
         return i, self._bare(part.local), self._bare(caught_up), own, seen, frozenset(refs)
 
@@ -109,25 +128,44 @@ class Parts:
     def _view(
         self, reader: Any, log: tuple[int, ...], barrier: SlotBarrier[Any], commits: list[Any]
     ) -> tuple[Any, Any, tuple[Any, ...]]:
-        """Of one barrier: where its slots are held from, what readers hold from there, and what may be committed."""
-        held = [(start, self._point(reader, log, one.checkpoint)) for start, one in sorted(barrier._held.items())]
+        """Of one barrier: where its slots are held from, what readers hold from there, and what may
+        be committed."""
+        held = [
+            (start, self._point(reader, log, one.checkpoint))
+            for start, one in sorted(barrier._held.items())
+        ]
         committed = [(self._point(reader, log, one), one.done_ms) for one in commits]
-        todo = committed + [(point, done) for _, point in held for done in DONE if done >= barrier._done_ms]
+        todo = committed + [
+            (point, done) for _, point in held for done in DONE if done >= barrier._done_ms
+        ]
         runs: dict[tuple[Point, int], Any] = {}
         while todo:
             if (seed := todo.pop()) in runs:
                 continue
             (offset, through), done = seed
             frozen, slots = self._run(reader, log[offset:], through, done)
-            at = [(start, self._point(reader, log, BarrierCheckpoint(offset + o, t))) for start, o, t in slots]
+            at = [
+                (start, self._point(reader, log, BarrierCheckpoint(offset + o, t)))
+                for start, o, t in slots
+            ]
             todo += [(point, later) for _, point in at for later in DONE if later >= done]
             runs[seed] = frozen, at
         rank = {point: k for k, point in enumerate(sorted({point for point, _ in runs}))}
         named = tuple(
-            (rank[point], point[1], done, runs[point, done][0], tuple((s, rank[p]) for s, p in runs[point, done][1]))
+            (
+                rank[point],
+                point[1],
+                done,
+                runs[point, done][0],
+                tuple((s, rank[p]) for s, p in runs[point, done][1]),
+            )
             for point, done in sorted(runs)
         )
-        return tuple((s, rank[p]) for s, p in held), named, tuple((rank[p], done) for p, done in committed)
+        return (
+            tuple((s, rank[p]) for s, p in held),
+            named,
+            tuple((rank[p], done) for p, done in committed),
+        )
 
     def _point(self, reader: Any, log: tuple[int, ...], at: BarrierCheckpoint) -> Point:
         """Behind the messages that change nothing for whoever resumes here."""
@@ -141,7 +179,10 @@ class Parts:
         def work() -> int:
             for n in range(len(tail)):
                 some = tail[: n + 1]
-                if any(self._run(reader, some, through, d) != self._run(reader, (), through, d) for d in DONE):
+                if any(
+                    self._run(reader, some, through, d) != self._run(reader, (), through, d)
+                    for d in DONE
+                ):
                     return n
             return len(tail)
 
@@ -157,12 +198,19 @@ class Parts:
                 one.add(offset, self._message(message))
             barrier, plans = (one._pings, one._plans) if reader is shard_at else (one, {})
             held = sorted(barrier._held.items())
-            slots = [(s, h.end_ms, sorted(h.chunks), sorted(h.missing.items()), h.collected) for s, h in held]
+            slots = [
+                (s, h.end_ms, sorted(h.chunks), sorted(h.missing.items()), h.collected)
+                for s, h in held
+            ]
             planned = [
-                (s, sorted((n, d) for d, some in of._sets.items() for n in some)) for s, of in sorted(plans.items())
+                (s, sorted((n, d) for d, some in of._sets.items() for n in some))
+                for s, of in sorted(plans.items())
             ]
             released = self._released(tail) if self.world.follows else ()
-            frozen = freeze((barrier._through, barrier._done_ms, slots, planned, released), self.world.locals.before)
+            frozen = freeze(
+                (barrier._through, barrier._done_ms, slots, planned, released),
+                self.world.locals.before,
+            )
             return frozen, tuple((s, h.checkpoint.offset, h.checkpoint.through_ms) for s, h in held)
 
         return self._cached(("run", reader, tail, through, done), work)
@@ -170,18 +218,26 @@ class Parts:
     def _released(self, tail: tuple[int, ...]) -> tuple[int, ...]:
         """What each shard has released, as far as these messages say."""
         said = [one for one in map(self._message, tail) if isinstance(one, ReleaseMarker)]
-        return tuple(max([NOT_YET, *(one.through_ms for one in said if one.shard == shard)]) for shard in (0, 1))
+        return tuple(
+            max([NOT_YET, *(one.through_ms for one in said if one.shard == shard)])
+            for shard in (0, 1)
+        )
 
     def may_matter_later(self, messages: tuple[int, ...]) -> bool:
-        """Whether a plan is among them, or what a shard has released: if it changes nothing now, it may yet."""
+        """Whether a plan is among them, or what a shard has released: if it changes nothing now, it
+        may yet."""
         key = "may matter", messages
         found = self.memo.get(key)
         if found is None:
-            found = self.memo[key] = any(isinstance(self._message(one), PlanChunk | ReleaseMarker) for one in messages)
+            found = self.memo[key] = any(
+                isinstance(self._message(one), PlanChunk | ReleaseMarker) for one in messages
+            )
         return found
 
     def _message(self, number: int) -> Any:
-        return self._cached(("message", number), lambda: decode_message(self.world.messages.objects[number]))
+        return self._cached(
+            ("message", number), lambda: decode_message(self.world.messages.objects[number])
+        )
 
     # --- its own steps ---
 
@@ -194,7 +250,9 @@ class Parts:
         if i in SOURCES:
             protocol: Any = SourceProtocol(i, 2, SourceReader(self.world.rules, start))
         else:
-            protocol = ShardProtocol(i - 2, 2, self.world.sources, start, follows=self.world.follows)
+            protocol = ShardProtocol(
+                i - 2, 2, self.world.sources, start, follows=self.world.follows
+            )
         local = self.world.locals.number(protocol, self._without)
         if self.is_last:
             return self.settled(i, Part(local, () if i in SOURCES else log[protocol.next_offset :]))
@@ -203,7 +261,9 @@ class Parts:
     def last(self, i: int, part: Part) -> Part:
         protocol = self.world.locals.objects[part.local]
         unread = () if i in SOURCES else part.log[protocol.next_offset :]
-        return part._replace(local=self.world.locals.number(protocol, OFFSETS), log=unread, commits=())
+        return part._replace(
+            local=self.world.locals.number(protocol, OFFSETS), log=unread, commits=()
+        )
 
     @property
     def _without(self) -> frozenset[str]:
@@ -219,14 +279,24 @@ class Parts:
 
     def step(self, part: Part) -> Any:
         """What it does next, or would begin with."""
-        return self._cached(("step", part.local), lambda: self.world.locals.fresh(part.local).next())
+        return self._cached(
+            ("step", part.local), lambda: self.world.locals.fresh(part.local).next()
+        )
 
     def with_commit(self, part: Part) -> Part:
-        to = None if self.is_last or part.stage else self._cached(("to", part.local), lambda: self._to(part))
+        to = (
+            None
+            if self.is_last or part.stage
+            else self._cached(("to", part.local), lambda: self._to(part))
+        )
         return part if to is None else part._replace(commits=tuple(sorted({*part.commits, to})))
 
     def _to(self, part: Part) -> int | None:
-        protocol, step, too_early = self.world.locals.fresh(part.local), self.step(part), self.world.planted
+        protocol, step, too_early = (
+            self.world.locals.fresh(part.local),
+            self.step(part),
+            self.world.planted,
+        )
         if too_early.commits_too_early and isinstance(step, ReleaseSlot):
             return self.world.checkpoints.number(protocol._checkpoint(released=step.start))
         is_safe = protocol.may_commit or too_early.commits_too_early
@@ -280,8 +350,13 @@ class Parts:
 
     def _all_appended(self, i: int, number: int, messages: tuple[int, ...]) -> int:
         for message in messages:
-            number = self._cached(("appended", number, message), lambda: self._appended(i, number, message))  # noqa: B023
-        return self._cached(("settled", number), lambda: self.number(i, self._settled_shard(self.parts[number])))
+            number = self._cached(
+                ("appended", number, message),
+                lambda: self._appended(i, number, message),  # noqa: B023
+            )
+        return self._cached(
+            ("settled", number), lambda: self.number(i, self._settled_shard(self.parts[number]))
+        )
 
     def _appended(self, i: int, number: int, message: int) -> int:
         part = self.parts[number]
@@ -289,7 +364,9 @@ class Parts:
 
     def sends(self, i: int, part: Part) -> dict[int, tuple[int, ...]]:
         """By log, the messages of its step that are not sent yet; none if it is at something else."""
-        is_sending = isinstance(self.step(part), source_protocol.SendChunks | shard_protocol.SendMessages)
+        is_sending = isinstance(
+            self.step(part), source_protocol.SendChunks | shard_protocol.SendMessages
+        )
         if not is_sending or not (part.is_busy or i in SOURCES):
             return {}
         return self.world.sends(i, Actor(part.local, part.delivered))

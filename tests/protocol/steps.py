@@ -1,4 +1,5 @@
-"""The steps of a partition that others may see: what it sends, calls of the ledger, publishing. Each is done once."""
+"""The steps of a partition that others may see: what it sends, calls of the ledger, publishing.
+Each is done once."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,7 +8,13 @@ from tests.protocol.explore import Planted, World, freeze
 from tests.protocol.parts import Part, Parts
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.pipeline import record_slot
-from udp_stream.shuffle.protocol import LearnSlot, PlanSlot, ReleaseSlot, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.protocol import (
+    LearnSlot,
+    PlanSlot,
+    ReleaseSlot,
+    ShardCheckpoint,
+    ShardProtocol,
+)
 from udp_stream.shuffle.wire import merge_counts
 
 SOUND = Planted()
@@ -23,15 +30,23 @@ class Move(NamedTuple):
 
 
 class Steps:
-    """What each partition may do, by its number and that of the book: the ledger and what is published."""
+    """What each partition may do, by its number and that of the book: the ledger and what is
+    published."""
 
     def __init__(
         self, slots: int = 2, reads: int = 2, once: bool = True, planted: Planted = SOUND, is_reduced: bool = True,
         follows: bool = False, sources: int = 2,
     ) -> None:  # fmt: skip
-        """A source reads all in one batch, and sends slots at once or in two. `follows`: plans follow from releases."""
+        """A source reads all in one batch, and sends slots at once or in two. `follows`: plans
+        follow from releases."""
         self.world = World(
-            once, whole_batches=False, planted=planted, slots=slots, reads=reads, follows=follows, sources=sources
+            once,
+            whole_batches=False,
+            planted=planted,
+            slots=slots,
+            reads=reads,
+            follows=follows,
+            sources=sources,
         )
         self.parts = Parts(self.world, is_merged=is_reduced)
         self.is_reduced = is_reduced
@@ -88,12 +103,17 @@ class Steps:
             after = self._learnt(part)
         elif part.stage == 0:
             ledger, _ = self._recorded(part.local, ledger)
-            return Move(self.parts.number(i, part._replace(stage=1)), self._number("book", (ledger, published)))
+            return Move(
+                self.parts.number(i, part._replace(stage=1)),
+                self._number("book", (ledger, published)),
+            )
         else:
             if part.stage == 1:
                 published = self.world._published(published, self._recorded(part.local, ledger)[1])
             book = self._number("book", (ledger, published))
-            if part.stage == 1 and not self.world.once:  # readers have it, and the commit has not come
+            if (
+                part.stage == 1 and not self.world.once
+            ):  # readers have it, and the commit has not come
                 return Move(self.parts.number(i, part._replace(stage=2)), book)
             after = self._published(part)
         after = self.parts.settled(i, self.parts.with_commit(after))
@@ -105,7 +125,9 @@ class Steps:
             if self.world.follows:
                 self.world.require_recorded(ledger, step.start)
             counts = merge_counts(step.chunks)
-            plan, after = self._again(ledger, lambda context, port: plan_slot(counts, context, port))
+            plan, after = self._again(
+                ledger, lambda context, port: plan_slot(counts, context, port)
+            )
             return counts, plan, after
 
         counts, plan, after = self._cached(("plan", part.local, ledger), work)
@@ -122,7 +144,10 @@ class Steps:
         def work() -> tuple[int, tuple[tuple[str, int], ...]]:
             step = self.world.locals.fresh(local).next()
             recorded, after = self._again(
-                ledger, lambda context, port: record_slot(step.counts, step.values, step.plan, context, port)
+                ledger,
+                lambda context, port: record_slot(
+                    step.counts, step.values, step.plan, context, port
+                ),
             )
             made = recorded.payloads.items()
             return after, tuple((id_, self.world.payloads.number(payload)) for id_, payload in made)
@@ -130,7 +155,8 @@ class Steps:
         return self._cached(("record", local, ledger), work)
 
     def _again(self, ledger: int, work: Callable[[Any, Any], Any]) -> tuple[Any, int]:
-        """A repeat has other random bits and another policy than the first time, and must come to the first result."""
+        """A repeat has other random bits and another policy than the first time, and must come to
+        the first result."""
         for context in self.world.contexts[:2]:
             port = self.world.ledgers.fresh(ledger)
             before = len(port._admissions), len(port._recorded)
@@ -165,7 +191,9 @@ class Steps:
             protocol = self.world.locals.fresh(part.local)
             to = do(protocol)
             protocol.next()
-            return self.world.locals.number(protocol, self.parts._without), self.world.checkpoints.number(to)
+            return self.world.locals.number(
+                protocol, self.parts._without
+            ), self.world.checkpoints.number(to)
 
         local, to = self._cached(("published", part.local), work)
         return part._replace(local=local, stage=0, commits=() if self.parts.is_last else (to,))

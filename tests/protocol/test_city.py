@@ -1,4 +1,5 @@
-"""The CDF of the whole city: every order ends with one answer a slot, of the whole slot, recorded before its HATs."""
+"""The CDF of the whole city: every order ends with one answer a slot, of the whole slot, recorded
+before its HATs."""
 
 import random
 
@@ -24,7 +25,8 @@ IN_RHO = (*PURE, "budget.accounting=approximate")
 
 
 class Eager(CityShape):
-    """A shape that two plates are enough to be asked for: the product asks 75, which no exploration can hold."""
+    """A shape that two plates are enough to be asked for: the product asks 75, which no exploration
+    can hold."""
 
     def is_informative(self, variance, plates):  # noqa: ARG002
         return True
@@ -45,7 +47,9 @@ class Anew:
 
     def city(self, start_ms, history):  # noqa: ARG002
         """Nothing was told, so every slot is asked."""
-        return CityKnowledge(Eager(*family(city_bins(self._policy.max_speed).edges_kmh[1:])), asked=0)
+        return CityKnowledge(
+            Eager(*family(city_bins(self._policy.max_speed).edges_kmh[1:])), asked=0
+        )
 
 
 class Cities(Following):
@@ -73,7 +77,11 @@ class Cities(Following):
     def ask_city(self, actor, state, fault):
         step = self.locals.fresh(actor.local).next()
         assert isinstance(step, QueryCity)
-        known = self.sums.setdefault(step.plan.start_ms, step.sums) if self.is_one_history else step.sums
+        known = (
+            self.sums.setdefault(step.plan.start_ms, step.sums)
+            if self.is_one_history
+            else step.sums
+        )
         if known != step.sums:
             raise Violation(f"two sums of one slot: {known} and {step.sums}")
         return super().ask_city(actor, state, fault)
@@ -83,7 +91,11 @@ class Cities(Following):
         assert isinstance(step, ReleaseSlot)
         if step.plan.city is not None and not self.off_after_a_fault:
             ledger = self.ledgers.objects[state.ledger]
-            if not any(one.payload for one in self.of_city(ledger) if slot_of(one.release_id)[0] * 1000 == step.start):
+            if not any(
+                one.payload
+                for one in self.of_city(ledger)
+                if slot_of(one.release_id)[0] * 1000 == step.start
+            ):
                 raise Violation("a HAT is drawn, and what the city told is not recorded")
         return super().record(actor, state, fault)
 
@@ -94,15 +106,28 @@ class Cities(Following):
         ledger = self.ledgers.objects[state.ledger]
         learnt = [one for one in state.published if one[0].startswith("learnt")]
         if len(learnt) != self.slots or len(state.published) != 3 * self.slots:
-            raise Violation(f"expected two HATs of each slot, and {self.slots} slots learnt, got {state.published}")
-        asked, hats = self.of_city(ledger), [one for one in ledger.entries() if kind_of(one.release_id) == "hat"]
+            raise Violation(
+                f"expected two HATs of each slot, and {self.slots} slots learnt, got {state.published}"
+            )
+        asked, hats = (
+            self.of_city(ledger),
+            [one for one in ledger.entries() if kind_of(one.release_id) == "hat"],
+        )
         if ledger.verify() or len(hats) != 2 * self.slots:
             raise Violation(f"expected two HATs of each slot, got {hats}")
         if self.off_after_a_fault:
             return
-        if len(asked) != self.slots or any(one.charged.min() == 0 or len(one.plates) != 2 for one in asked):
-            raise Violation(f"expected two plates to be charged for each slot's question, got {asked}")
-        told = [decode_city(one.release_id, one.payload) for one in asked if one.payload and one.published]
+        if len(asked) != self.slots or any(
+            one.charged.min() == 0 or len(one.plates) != 2 for one in asked
+        ):
+            raise Violation(
+                f"expected two plates to be charged for each slot's question, got {asked}"
+            )
+        told = [
+            decode_city(one.release_id, one.payload)
+            for one in asked
+            if one.payload and one.published
+        ]
         if len(told) != self.slots or any(one.plates != 2 for one in told):
             raise Violation(f"expected an answer of two plates for each slot, got {told}")
 
@@ -123,7 +148,9 @@ class OffAfterAFault(Cities):
 def test_without_a_fault_every_order_ends_with_one_answer_of_the_whole_slot(world):
     explored = world()
     assert explore(explored, faults=0).ends >= 1
-    assert len(explored.sums) == 2 and all(len(sums) == 12 and sum(sums) > 0 for sums in explored.sums.values())
+    assert len(explored.sums) == 2 and all(
+        len(sums) == 12 and sum(sums) > 0 for sums in explored.sums.values()
+    )
 
 
 @pytest.mark.long
@@ -136,7 +163,9 @@ def test_with_a_fault_anywhere_every_order_of_a_slot_ends(world):
 
 
 @pytest.mark.parametrize("world", [Cities, CitiesInRho, OffAfterAFault])
-@pytest.mark.parametrize(("whole_batches", "walked"), long_rows([(True, 4)], [(True, 4), (True, 12), (False, 6)]))
+@pytest.mark.parametrize(
+    ("whole_batches", "walked"), long_rows([(True, 4)], [(True, 4), (True, 12), (False, 6)])
+)
 def test_with_up_to_three_faults_random_orders_end(world, whole_batches, walked):
     explored = world(whole_batches=whole_batches)
     explored.is_one_history = False

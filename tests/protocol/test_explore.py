@@ -1,4 +1,5 @@
-"""The protocols of sources, shards and planner, in every order; and faults that are planted in them are found."""
+"""The protocols of sources, shards and planner, in every order; and faults that are planted in them
+are found."""
 
 import random
 from itertools import product

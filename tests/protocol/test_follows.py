@@ -1,4 +1,5 @@
-"""Where plans follow from releases: every order of what two workers can do ends, and no slot is planned too early."""
+"""Where plans follow from releases: every order of what two workers can do ends, and no slot is
+planned too early."""
 
 import random
 
@@ -10,7 +11,8 @@ from udp_stream.shuffle.protocol import LearnSlot, PlannerState, PlanSlot, Shard
 
 
 class Following(World):
-    """The planner plans a slot once all earlier ones are released, and learns each of them: said in `published`."""
+    """The planner plans a slot once all earlier ones are released, and learns each of them: said in
+    `published`."""
 
     follows = True
 
@@ -57,7 +59,8 @@ FEW = (0, 1, 2, 3, 26, 27)
 
 
 @pytest.mark.parametrize(
-    ("whole_batches", "seeds"), long_rows([(True, FEW)], [(True, FEW), (True, SEEDS), (False, SEEDS)])
+    ("whole_batches", "seeds"),
+    long_rows([(True, FEW)], [(True, FEW), (True, SEEDS), (False, SEEDS)]),
 )
 def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, seeds):
     world = Following(whole_batches=whole_batches)

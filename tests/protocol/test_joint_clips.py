@@ -1,4 +1,5 @@
-"""Plates that share clips among HATs of two shards: every order ends with the factors of the whole slot on both."""
+"""Plates that share clips among HATs of two shards: every order ends with the factors of the whole
+slot on both."""
 
 import random
 
@@ -41,9 +42,13 @@ class Balls(Following):
                 # No memory but the ledger.
                 forecaster = Forecaster(settings.calendar.slots, policy.max_speed, "explored")
                 forecast = forecaster.forecast(slot.counts, slot.history)
-                return terms_around(slot.counts, forecast, balances, slot.in_period, policy, slot.plans)
+                return terms_around(
+                    slot.counts, forecast, balances, slot.in_period, policy, slot.plans
+                )
 
-        return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored", planner=PlannerState())
+        return ReleaseContext(
+            policy, settings.calendar, SeededEntropy(seed), "explored", planner=PlannerState()
+        )
 
     def record(self, actor, state, fault):
         step = self.locals.fresh(actor.local).next()
@@ -52,7 +57,8 @@ class Balls(Following):
         return super().record(actor, state, fault)
 
     def require_whole(self, step):
-        """The factors of the whole slot on both shards, along one way through: plans of other histories have others."""
+        """The factors of the whole slot on both shards, along one way through: plans of other
+        histories have others."""
         if not step.plan.has_joint_clips:
             if step.plan.cells.size:
                 raise Violation("a plan without clips that HATs share")
@@ -60,7 +66,9 @@ class Balls(Following):
         if step.factors is None:
             raise Violation("a release without factors")
         factors = step.factors
-        known = self.factors.setdefault(step.start, dict(factors)) if self.is_one_history else factors
+        known = (
+            self.factors.setdefault(step.start, dict(factors)) if self.is_one_history else factors
+        )
         if known != factors:
             raise Violation(f"two factors of one slot: {known} and {factors}")
         if len(known) != 2 or not all(0 < factor < WHOLE for factor in known.values()):
@@ -70,13 +78,19 @@ class Balls(Following):
         """As in the other worlds, with charges in rho."""
         learnt = [one for one in state.published if one[0].startswith("learnt")]
         if len(learnt) != self.slots or len(state.published) != 3 * self.slots:
-            raise Violation(f"expected two HATs of each slot, and {self.slots} slots learnt, got {state.published}")
+            raise Violation(
+                f"expected two HATs of each slot, and {self.slots} slots learnt, got {state.published}"
+            )
         ledger = self.ledgers.objects[state.ledger]
         entries = [entry for entry in ledger.entries() if kind_of(entry.release_id) == "hat"]
         clips = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS]
         if len(clips) != self.slots or any(entry.plates for entry in clips):
             raise Violation(f"expected the norms of each slot to be remembered once, got {clips}")
-        if ledger.verify() or len(entries) != 2 * self.slots or any(len(entry.plates) != 2 for entry in entries):
+        if (
+            ledger.verify()
+            or len(entries) != 2 * self.slots
+            or any(len(entry.plates) != 2 for entry in entries)
+        ):
             raise Violation(f"expected two plates to be charged for each HAT, got {entries}")
 
 
@@ -94,13 +108,17 @@ def test_with_a_fault_anywhere_every_order_of_a_slot_ends_the_same():
     assert explore(world, faults=1).ends > 100
 
 
-@pytest.mark.parametrize(("whole_batches", "walked"), long_rows([(True, 3)], [(True, 3), (True, 5), (False, 5)]))
+@pytest.mark.parametrize(
+    ("whole_batches", "walked"), long_rows([(True, 3)], [(True, 3), (True, 5), (False, 5)])
+)
 def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, walked):
     world = Balls(whole_batches=whole_batches)
     assert [walk(world, 3, random.Random(seed)) for seed in range(walked)].count(3) > walked // 5
 
 
-def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_does_not_wait_are_found(monkeypatch):
+def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_does_not_wait_are_found(
+    monkeypatch,
+):
     def one_is_enough(self, all_norms=PlannerState._all_norms):
         """It takes a shard that has said nothing for one that has released the slot."""
         before, self._released_ms = self._released_ms, [2**62] * len(self._released_ms)
@@ -127,7 +145,8 @@ def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_
 
 
 def test_norms_that_came_before_a_takeover_of_the_planner_are_not_lost(monkeypatch):
-    """A planner that keeps norms only of slots that it has planned itself waits for ever after a fault."""
+    """A planner that keeps norms only of slots that it has planned itself waits for ever after a
+    fault."""
 
     def only_of_planned(self, offset, message, add=PlannerState.add):
         add(self, offset, message)

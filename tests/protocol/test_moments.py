@@ -1,8 +1,9 @@
-"""Every order of two sources' positions, commits, crashes and takeovers of a shard that answers: each moment once.
+"""Every order of two sources' positions, commits, crashes and takeovers of a shard that answers:
+each moment once.
 
-The broker is a model: a log, a committed checkpoint and what readers have. Sources may begin again at any message, an
-owner may be replaced at any step, and a moment's first record stands. What is read is read at once: a reader that lags
-is one that was taken over, or that has not committed.
+The broker is a model: a log, a committed checkpoint and what readers have. Sources may begin again
+at any message, an owner may be replaced at any step, and a moment's first record stands. What is
+read is read at once: a reader that lags is one that was taken over, or that has not committed.
 """
 
 import copy
@@ -21,7 +22,8 @@ FIRST = a_moment().time_ms
 
 
 def sent_by(source):
-    """What a source sends of two moments: its own half of the plates; the second moment has none of source 1."""
+    """What a source sends of two moments: its own half of the plates; the second moment has none of
+    source 1."""
     whole, rows = a_moment(), slice(4 * source, 4 * source + 4)
     columns = {name: getattr(whole, name)[rows] for name in ("plates", "lat", "lon", "seen_ms")}
     found = [*cut_moment(replace(whole, **columns), source, 0)]
@@ -36,7 +38,8 @@ SENT = [sent_by(0), sent_by(1)]
 
 @dataclass
 class State:
-    """`sent`: of each source, how many messages its present life has sent; `lives` are those that it may begin anew."""
+    """`sent`: of each source, how many messages its present life has sent; `lives` are those that
+    it may begin anew."""
 
     sent: list = field(default_factory=lambda: [0, 0])
     lives: int = 1
@@ -95,7 +98,9 @@ def begin_anew(state, source):
 
 
 def read(state):
-    for offset, (source, number) in enumerate(state.log[state.protocol.next_offset :], state.protocol.next_offset):
+    for offset, (source, number) in enumerate(
+        state.log[state.protocol.next_offset :], state.protocol.next_offset
+    ):
         state.protocol.add(offset, SENT[source][number])
 
 
@@ -117,10 +122,13 @@ def take_over(state):
 
 
 def answer(state, how_far):
-    """The road itself may be killed anywhere: `tests/contract/queries.py`. Here its first record wins, as there."""
+    """The road itself may be killed anywhere: `tests/contract/queries.py`. Here its first record
+    wins, as there."""
     step = state.protocol.next()
     moment = merge_moment(step.chunks)
-    assert len(moment.plates) == (8 if step.time_ms == FIRST else 4), "a moment without some source's plates"
+    assert len(moment.plates) == (8 if step.time_ms == FIRST else 4), (
+        "a moment without some source's plates"
+    )
     recorded = state.ledger.setdefault(step.time_ms, state.owner)
     if how_far == "dies recorded":
         take_over(state)
@@ -183,7 +191,10 @@ def replace_asked(message):
 
 @pytest.mark.parametrize(
     ("lives", "takeovers"),
-    [pytest.param(0, 1, marks=pytest.mark.long), *[pytest.param(*n, marks=pytest.mark.soak) for n in ((1, 0), (0, 2))]],
+    [
+        pytest.param(0, 1, marks=pytest.mark.long),
+        *[pytest.param(*n, marks=pytest.mark.soak) for n in ((1, 0), (0, 2))],
+    ],
 )
 @pytest.mark.timeout(1800)
 def test_in_every_order_each_moment_is_answered_once_whole_and_in_turn(lives, takeovers):

@@ -1,4 +1,5 @@
-"""Every order with up to three faults; planted faults, also such as take several; and the reductions hold."""
+"""Every order with up to three faults; planted faults, also such as take several; and the
+reductions hold."""
 
 import itertools
 
@@ -27,8 +28,11 @@ def test_with_faults_anywhere_every_order_ends_the_same(faults, states):
         pytest.param(2, 3, 6_000_000, marks=pytest.mark.soak),
     ],
 )
-def test_with_up_to_three_faults_two_slots_that_are_sent_at_once_end_the_same(sources, faults, states):
-    """`make explore FAULTS=3`: 6,174,011 states, 98 CPU s, 0.9 GB; of one source 1,745,849 states, 25 CPU s."""
+def test_with_up_to_three_faults_two_slots_that_are_sent_at_once_end_the_same(
+    sources, faults, states
+):
+    """`make explore FAULTS=3`: 6,174,011 states, 98 CPU s, 0.9 GB; of one source 1,745,849 states,
+    25 CPU s."""
     found = Whole(**AT_ONCE, sources=sources).explore(faults)
     assert len(found.ends) == 1 and sum(found.states) > states
 
@@ -80,7 +84,8 @@ def test_without_reductions_the_same_planted_faults_are_found(name):
 
 
 def steps_of(plain):
-    """Of partitions that were kept apart: (before, what happened, after), for messages and for steps of their own."""
+    """Of partitions that were kept apart: (before, what happened, after), for messages and for
+    steps of their own."""
     for key, after in plain.parts.memo.items():
         if key[0] == "appended":
             settled = plain.parts.memo.get(("settled", after))
@@ -110,7 +115,8 @@ def explored(request):
 
 
 def test_partitions_of_one_key_go_on_under_one_key(explored):
-    """So taking the one for the other loses nothing: whatever follows on the one, a fault too, follows on the other."""
+    """So taking the one for the other loses nothing: whatever follows on the one, a fault too,
+    follows on the other."""
     keys, steps, lost, _ = explored
     assert len(set(keys.values())) < 0.9 * len(keys)
     after = {}
@@ -121,7 +127,8 @@ def test_partitions_of_one_key_go_on_under_one_key(explored):
 
 
 def test_pings_or_counts_that_change_nothing_change_nothing_later(explored):
-    """A plan may: one with other bytes may have come in between. And so may what was released, for who comes later."""
+    """A plan may: one with other bytes may have come in between. And so may what was released, for
+    who comes later."""
     keys, steps, _, may_matter_later = explored
     idle = {}
     for number, (kind, message), then in steps:
@@ -139,4 +146,7 @@ def test_pings_or_counts_that_change_nothing_change_nothing_later(explored):
 def test_a_fault_may_take_both_pairs_only_from_one_worker():
     whole = Whole(**ONE_SLOT)
     begin = whole.begin(is_last=False)
-    assert [len(list(whole.hits(begin._replace(is_one_worker=one)))) for one in (False, True)] == [2, 3]
+    assert [len(list(whole.hits(begin._replace(is_one_worker=one)))) for one in (False, True)] == [
+        2,
+        3,
+    ]

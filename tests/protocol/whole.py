@@ -1,18 +1,24 @@
-"""Every order of what two workers can do, with up to three faults: states that cannot be told apart are visited once.
+"""Every order of what two workers can do, with up to three faults: states that cannot be told apart
+are visited once.
 
-Four partitions (`parts.py`), the ledger, what is published, and messages that are late. A shard reads what there is
-while it is not busy. What it sends arrives log by log, in every order. Ledger, publishing and commits are steps.
+Four partitions (`parts.py`), the ledger, what is published, and messages that are late. A shard
+reads what there is while it is not busy. What it sends arrives log by log, in every order. Ledger,
+publishing and commits are steps.
 
-A *fault* takes a pair of partitions (source and shard), or both pairs of one worker. What was being sent is *late*: of
-each log all, the first message or nothing arrives, at any time: a crash with requests in flight, or a rebalance.
+A *fault* takes a pair of partitions (source and shard), or both pairs of one worker. What was being
+sent is *late*: of each log all, the first message or nothing arrives, at any time: a crash with
+requests in flight, or a rebalance.
 
-Reductions on top of those of `parts.py`; `test_whole.py` holds the reduced exploration to one without any of it:
+Reductions on top of those of `parts.py`; `test_whole.py` holds the reduced exploration to one
+without any of it:
 
-1. *Pings or counts that change nothing, change nothing later either*: closing times never go back, what is held stays.
-   Late ones are dropped, and one to be sent is sent first: a fault before it leaves no more than a fault after it.
-   Plans are exempt: the last of two counts. So is what a shard has released: who resumes later has not heard it.
-2. *Without a fault to come, ledger and publishing come first*: only a fault of its own partition could tell when. Where
-   plans follow from releases, recording is exempt: whether it came before a slot is planned or learnt can be told.
+1. *Pings or counts that change nothing, change nothing later either*: closing times never go back,
+   what is held stays. Late ones are dropped, and one to be sent is sent first: a fault before it
+   leaves no more than a fault after it. Plans are exempt: the last of two counts. So is what a
+   shard has released: who resumes later has not heard it.
+2. *Without a fault to come, ledger and publishing come first*: only a fault of its own partition
+   could tell when. Where plans follow from releases, recording is exempt: whether it came before a
+   slot is planned or learnt can be told.
 3. *Which checkpoint was the last one committed* is chosen when a fault needs it.
 """
 
@@ -24,11 +30,13 @@ from tests.protocol.explore import State
 from tests.protocol.steps import Move, Steps
 
 Late = tuple[Any, ...]
-"""("send", log, messages), or what only a broken fence lets through: ("act", partition, number, takeovers since)."""
+"""("send", log, messages), or what only a broken fence lets through: ("act", partition, number,
+takeovers since)."""
 
 
 class Everything(NamedTuple):
-    """A state: numbers of the four partitions, of the book (ledger and what is published) and of what is late."""
+    """A state: numbers of the four partitions, of the book (ledger and what is published) and of
+    what is late."""
 
     source0: int
     source1: int
@@ -40,7 +48,8 @@ class Everything(NamedTuple):
 
 
 class Explored(NamedTuple):
-    """States visited, with so many faults to come, from the most on; and what was published in the end, each way."""
+    """States visited, with so many faults to come, from the most on; and what was published in the
+    end, each way."""
 
     states: tuple[int, ...]
     ends: frozenset[tuple[tuple[str, bytes], ...]]
@@ -60,7 +69,8 @@ class Whole(Steps):
     # --- states ---
 
     def successors(self, state: Everything) -> tuple[list[Everything], list[Everything]]:
-        """What may follow without a fault: by what partitions do, and by late messages, which need not come."""
+        """What may follow without a fault: by what partitions do, and by late messages, which need
+        not come."""
         found = []
         for i in range(4):
             for move in self.moves(i, state[i], state.book):
@@ -76,7 +86,9 @@ class Whole(Steps):
         if move.book is not None:
             after[4] = move.book
         if move.log is not None:
-            after[move.log + 2] = self.parts.appended(move.log + 2, after[move.log + 2], move.messages)
+            after[move.log + 2] = self.parts.appended(
+                move.log + 2, after[move.log + 2], move.messages
+            )
         return self._normal(after)
 
     def _comes_first(self, state: Everything, i: int, move: Move, after: Everything) -> bool:
@@ -89,7 +101,8 @@ class Whole(Steps):
         return after[move.log + 2] == before
 
     def _is_waited_for(self, move: Move) -> bool:
-        """Where plans follow from releases, it can be told whether a release was recorded before something else."""
+        """Where plans follow from releases, it can be told whether a release was recorded before
+        something else."""
         return self.world.follows and self.parts.parts[move.part].stage == 1
 
     def _normal(self, after: list[Any]) -> Everything:
@@ -109,7 +122,9 @@ class Whole(Steps):
         ))  # fmt: skip
 
     def _late(self, state: Everything) -> Iterator[Everything]:
-        for (kind, at, *what), rest, number in self._cached(("each", state.late), lambda: self._each(state.late)):
+        for (kind, at, *what), rest, number in self._cached(
+            ("each", state.late), lambda: self._each(state.late)
+        ):
             if kind == "act":
                 yield from self._late_act(state, rest, at, *what)
                 continue
@@ -123,7 +138,9 @@ class Whole(Steps):
     def _each(self, late: int) -> list[tuple[Late, tuple[Late, ...], int]]:
         items: tuple[Late, ...] = self._lists["late"][late]
         rests = [(*items[:k], *items[k + 1 :]) for k in range(len(items))]
-        return [(one, rest, self._number("late", rest)) for one, rest in zip(items, rests, strict=True)]
+        return [
+            (one, rest, self._number("late", rest)) for one, rest in zip(items, rests, strict=True)
+        ]
 
     def _late_act(
         self, state: Everything, rest: tuple[Late, ...], i: int, number: int, takeovers: int
@@ -140,7 +157,8 @@ class Whole(Steps):
     # --- faults ---
 
     def hits(self, state: Everything) -> Iterator[tuple[Any, ...]]:
-        """What a fault leaves, before it is told which checkpoint was the last: two pairs, book, late, workers."""
+        """What a fault leaves, before it is told which checkpoint was the last: two pairs, book,
+        late, workers."""
         lost = [self._outcomes(k, state[k], state[k + 2]) for k in (0, 1)]
         kept = [(self._kept_as(k, state[k]), self._kept_as(k + 2, state[k + 2])) for k in (0, 1)]
         book, late, is_one = state[4:]
@@ -152,7 +170,10 @@ class Whole(Steps):
 
     def after_fault(self, hit: tuple[Any, ...]) -> Iterator[Everything]:
         first, second, book, late, is_one = hit
-        of = [self._lists["outcomes"][one] if isinstance(one, int) else [(*one, ())] for one in (first, second)]
+        of = [
+            self._lists["outcomes"][one] if isinstance(one, int) else [(*one, ())]
+            for one in (first, second)
+        ]
         self.parts.is_last = self.is_next_last
         for a, c, some in of[0]:
             for b, d, more in of[1]:
@@ -161,7 +182,9 @@ class Whole(Steps):
 
     def _with_late(self, late: int, *more: tuple[Late, ...]) -> int:
         def work() -> int:
-            return self._number("late", tuple(sorted(itertools.chain(self._lists["late"][late], *more))))
+            return self._number(
+                "late", tuple(sorted(itertools.chain(self._lists["late"][late], *more)))
+            )
 
         return self._cached(("with late", late, more), work)
 
@@ -184,14 +207,18 @@ class Whole(Steps):
             return "act", one[1], self._kept_as(one[1], one[2]), one[3] + (one[1] in partitions)
 
         key = "taken", late, partitions, self.is_next_last
-        return self._cached(key, lambda: self._number("late", tuple(sorted(map(grown, self._lists["late"][late])))))
+        return self._cached(
+            key, lambda: self._number("late", tuple(sorted(map(grown, self._lists["late"][late]))))
+        )
 
     def _outcomes(self, k: int, source: int, shard: int) -> int:
         """All that losing a pair may leave: new owners' partitions, and what is late."""
 
         def work() -> int:
             pair = self._resumed(k, source), self._resumed(k + 2, shard)
-            return self._number("outcomes", frozenset((f, g, x + y) for f, x in pair[0] for g, y in pair[1]))
+            return self._number(
+                "outcomes", frozenset((f, g, x + y) for f, x in pair[0] for g, y in pair[1])
+            )
 
         return self._cached(("outcomes", k, source, shard, self.is_next_last), work)
 
@@ -207,14 +234,18 @@ class Whole(Steps):
 
     # --- the exploration ---
 
-    def explore(self, faults: int, log_message: Callable[[str], object] = lambda _: None) -> Explored:
+    def explore(
+        self, faults: int, log_message: Callable[[str], object] = lambda _: None
+    ) -> Explored:
         todo: Iterable[Everything] = {self.begin(is_last=not faults)}
         states, ends = [], set()
         for left in range(faults, -1, -1):
             self.parts.is_last, self.is_next_last = left == 0, left == 1
             seen = self._visit(set(todo), ends)
             states.append(len(seen))
-            log_message(f"{left} faults to come: {len(seen):,} states, {len(self.parts.parts):,} of one partition")
+            log_message(
+                f"{left} faults to come: {len(seen):,} states, {len(self.parts.parts):,} of one partition"
+            )
             hits = {hit for state in seen for hit in self.hits(state)} if left else set()
             del seen
             todo = {after for hit in hits for after in self.after_fault(hit)}

@@ -73,6 +73,7 @@ def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None, smooth=N
 
 
 def beside(ledger, path):
-    """A file ledger beside a configured one, with the same hashes of plates: a key file has one ledger."""
+    """A file ledger beside a configured one, with the same hashes of plates: a key file has one
+    ledger."""
     load_or_create_key(ledger.key_file)
     return LedgerSection(url=str(path), key_file=str(shutil.copy(ledger.key_file, f"{path}.key")))

@@ -1,4 +1,5 @@
-"""`replay` and `run` under "add-remove" with their ledger: killed at any moment, and resumed on the same log."""
+"""`replay` and `run` under "add-remove" with their ledger: killed at any moment, and resumed on the
+same log."""
 
 import json
 import os
@@ -27,7 +28,9 @@ RINGS = 6
 CELLS = 1 + 3 * RINGS * (RINGS + 1)
 NINE = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
 SLOTS = [
-    tuple(round(1000 * (NINE + timedelta(minutes=15 * at)).timestamp()) for at in (number, number + 1))
+    tuple(
+        round(1000 * (NINE + timedelta(minutes=15 * at)).timestamp()) for at in (number, number + 1)
+    )
     for number in range(8)
 ]
 """The last two are without a ping."""
@@ -44,7 +47,8 @@ def flags(tmp_path_factory):
 
 
 def replayed(folder, flags, frames, dies_after_s=0.0):
-    """Whether a forked replay came through, what it wrote, and its processor time, after which it may be killed."""
+    """Whether a forked replay came through, what it wrote, and its processor time, after which it
+    may be killed."""
     outs = folder / f"out{time.monotonic_ns()}", folder / f"estimates{time.monotonic_ns()}"
     if not (pid := os.fork()):
         status = 1
@@ -72,7 +76,10 @@ def replayed(folder, flags, frames, dies_after_s=0.0):
 
 @pytest.mark.timeout(300)
 def test_replays_that_are_killed_at_any_moment_write_what_one_does(tmp_path, flags):
-    frames, dice = frames_of(fleet_log(buses=20), 512), random.Random(seed := random.SystemRandom().randrange(2**32))
+    frames, dice = (
+        frames_of(fleet_log(buses=20), 512),
+        random.Random(seed := random.SystemRandom().randrange(2**32)),
+    )
     print(f"seed {seed}")
     (tmp_path / "key").mkdir()
     came_through, expected, took_s = replayed(tmp_path / "key", flags, frames)
@@ -85,7 +92,9 @@ def test_replays_that_are_killed_at_any_moment_write_what_one_does(tmp_path, fla
         (folder / "ledger.key").chmod(0o600)
         came_through = False
         while not came_through:
-            came_through, found, _ = replayed(folder, flags, frames, dice.uniform(0.2, 1.1) * took_s)
+            came_through, found, _ = replayed(
+                folder, flags, frames, dice.uniform(0.2, 1.1) * took_s
+            )
             kills += not came_through
             for lines, whole in zip(found, expected, strict=True):
                 assert lines == whole[: len(lines)]
@@ -109,7 +118,8 @@ def hats(estimates):
 
 
 def lives(folder, flags, plates, dice=None, minutes=7 * 15 + 3):
-    """A live run by the minute, on one journal and ledger. With dice its process dies at some call of the ledger."""
+    """A live run by the minute, on one journal and ledger. With dice its process dies at some call
+    of the ledger."""
     machine, sends, at, deaths, is_done = Machine(), morning(0, plates), 0, 0, False
     releases, estimates = list[bytes](), list[bytes]()
     while not is_done:
@@ -120,11 +130,16 @@ def lives(folder, flags, plates, dice=None, minutes=7 * 15 + 3):
             ):
                 is_long = dice is None or deaths > 60
                 ledger: Ledger = (
-                    opened if is_long else DyingLedger(opened, dice.randrange(25), answered=dice.random() < 0.5)
+                    opened
+                    if is_long
+                    else DyingLedger(opened, dice.randrange(25), answered=dice.random() < 0.5)
                 )
                 written = frozenset(decode(one).release_id for one in releases)
                 outputs = Outputs(
-                    releases.extend, estimates.extend, written=written, estimated=frozenset(hats(estimates))
+                    releases.extend,
+                    estimates.extend,
+                    written=written,
+                    estimated=frozenset(hats(estimates)),
                 )
                 runtime = LiveRuntime(
                     load(None, (*flags, "hat.timezone=UTC"), {}), ledger, SeededEntropy(1), str.encode, "test", journal,
@@ -133,7 +148,9 @@ def lives(folder, flags, plates, dice=None, minutes=7 * 15 + 3):
                 runtime.start()
                 while at < minutes:
                     machine.now_s = START / 1000 + 60 * at + 30
-                    at += 1  # a minute whose process dies is in the journal, or its pings never came
+                    at += (
+                        1  # a minute whose process dies is in the journal, or its pings never came
+                    )
                     if messages := sends(at - 1):
                         runtime.take(messages)
                     runtime.tick()
@@ -147,7 +164,9 @@ def lives(folder, flags, plates, dice=None, minutes=7 * 15 + 3):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", long_but([0], range(4)))
-def test_a_live_run_whose_process_dies_at_any_call_of_its_ledger_releases_every_cell_once(tmp_path, flags, seed):
+def test_a_live_run_whose_process_dies_at_any_call_of_its_ledger_releases_every_cell_once(
+    tmp_path, flags, seed
+):
     folders = [tmp_path / name for name in ("whole", "dies", "empty")]
     for folder in folders:
         folder.mkdir()

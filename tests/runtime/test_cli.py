@@ -34,7 +34,9 @@ PAPERS = (
 
 
 def run(*arguments, cwd, stdin=None, **environment):
-    return run_verb(arguments, cwd=cwd, stdin=stdin, env={**os.environ, "NO_COLOR": "1", **environment})
+    return run_verb(
+        arguments, cwd=cwd, stdin=stdin, env={**os.environ, "NO_COLOR": "1", **environment}
+    )
 
 
 @pytest.fixture
@@ -51,12 +53,16 @@ def test_replay_writes_data_to_stdout_and_the_summary_to_stderr(log, tmp_path):
     # Whether a HAT is uninformative depends on earlier releases, and so on their noise.
     assert {"released", "withheld_few_plates"} <= {record.status for record in records}
     said = " ".join(first.stderr.decode().split())
-    assert "refused: wrong_type" in said and "of a guess by counts" in said and "Not protected" in said
+    assert (
+        "refused: wrong_type" in said and "of a guess by counts" in said and "Not protected" in said
+    )
     again = run("replay", log, *FLAGS, "--json", cwd=tmp_path)
     assert again.stdout == first.stdout
     found = json.loads(again.stderr.splitlines()[-1])
     assert f"{found['pings']['accepted']:,} accepted, {found['pings']['repeats']:,} of them" in said
-    assert found["hats"] == Counter(record.status for record in records) and found["new"]["hats"] == 0
+    assert (
+        found["hats"] == Counter(record.status for record in records) and found["new"]["hats"] == 0
+    )
     assert f"{found['released_share']:.0%} of pings lie in released" in said
     assert "of a guess by counts" in found["said"][0]
     assert b"Protected" not in again.stderr.rpartition(b"\n{")[0]
@@ -87,11 +93,17 @@ def test_ledger_verbs_look_into_what_replay_charged(log, tmp_path):
     export = json.loads(run("ledger", "export", "--ledger", "l", cwd=tmp_path).stdout)
     periods = export["privacy"]["privacy_loss"]["periods"]
     assert (
-        0 < periods[0]["epsilon_max_over_plates"] <= export["privacy"]["privacy_loss"]["privacy_parameters"]["epsilon"]
+        0
+        < periods[0]["epsilon_max_over_plates"]
+        <= export["privacy"]["privacy_loss"]["privacy_parameters"]["epsilon"]
     )
     assert plate not in json.dumps(export)
     bound = periods[0]["epsilon_max_of_a_release"] * periods[0]["releases_max_over_plates"]
-    assert periods[0]["epsilon_max_over_plates"] <= periods[0]["epsilon_bound_by_composition"] == pytest.approx(bound)
+    assert (
+        periods[0]["epsilon_max_over_plates"]
+        <= periods[0]["epsilon_bound_by_composition"]
+        == pytest.approx(bound)
+    )
 
 
 def test_a_run_in_the_period_of_another_zone_is_refused_and_charges_nobody(log, tmp_path):
@@ -106,7 +118,10 @@ def test_a_run_in_the_period_of_another_zone_is_refused_and_charges_nobody(log, 
         said = " ".join(refused.stderr.decode().split())
         assert refused.returncode == 5 and "2024-01-08T00:00:00+05:30" in said, said
         assert "use another ledger" in said and (tmp_path / "out").read_bytes() == b""
-    assert run("ledger", "show", plate, "--ledger", "l", cwd=tmp_path).stdout == before and before.count(b"\n") == 1
+    assert (
+        run("ledger", "show", plate, "--ledger", "l", cwd=tmp_path).stdout == before
+        and before.count(b"\n") == 1
+    )
     assert run(*replay, cwd=tmp_path).returncode == 0
 
 
@@ -124,7 +139,11 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["replay"], 2, b"required"),
         (["replay", "missing.ndjson"], 2, b"missing.ndjson cannot be read"),
         (["replay", "vehicles.pb"], 2, b"vehicles.pb cannot be read"),
-        (["replay", "pings.ndjson", "--set", "budget.epsilom=1"], 3, b"did you mean budget.epsilon?"),
+        (
+            ["replay", "pings.ndjson", "--set", "budget.epsilom=1"],
+            3,
+            b"did you mean budget.epsilon?",
+        ),
         (["replay", "pings.ndjson", "--ledger", "no/such/dir/l"], 4, b"no/such/dir for l.key"),
         (["replay", "pings.ndjson", "--ledger", "pings.ndjson"], 5, b"another kind of file"),
         (["ledger", "show", "X", "--ledger", "none"], 2, b"no ledger there"),
@@ -137,7 +156,9 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["frobnicate"], 2, b"invalid choice"),
     ],
 )
-def test_every_kind_of_trouble_has_its_exit_status_and_a_sentence(arguments, status, said, log, tmp_path):
+def test_every_kind_of_trouble_has_its_exit_status_and_a_sentence(
+    arguments, status, said, log, tmp_path
+):
     done = run(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (status, b""), done.stderr
     assert said in done.stderr and b"Traceback" not in done.stderr
@@ -169,9 +190,16 @@ def test_a_key_that_is_lost_beside_its_ledger_is_not_replaced(with_id, log, tmp_
 def test_a_ledger_that_is_lost_beside_its_key_is_not_replaced(log, tmp_path):
     replay = ("replay", log, *FLAGS, "--ledger", "l", "--out", "again")
     first = run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
-    assert first.returncode == 0 and len((tmp_path / "l.key.ledger-id").read_text().splitlines()[0]) == 32
+    assert (
+        first.returncode == 0
+        and len((tmp_path / "l.key.ledger-id").read_text().splitlines()[0]) == 32
+    )
     (tmp_path / "l").rename(tmp_path / "kept")
-    for arguments in (replay, ("ledger", "verify", "--ledger", "l"), ("demo", "--headless", "--ledger", "l")):
+    for arguments in (
+        replay,
+        ("ledger", "verify", "--ledger", "l"),
+        ("demo", "--headless", "--ledger", "l"),
+    ):
         done = run(*arguments, cwd=tmp_path)
         assert done.returncode == 5 and b"was wiped or is not mounted" in done.stderr, done.stderr
         assert b"remove the plates' key" in done.stderr and b"Traceback" not in done.stderr
@@ -197,7 +225,10 @@ def test_a_demo_leaves_the_configured_key_and_its_ledger_alone(log, tmp_path):
 
 def test_a_key_that_has_a_ledger_is_not_used_for_another(log, tmp_path):
     key = ("--set", f"ledger.key_file={tmp_path}/plates.key")
-    assert run("replay", log, *FLAGS, *key, "--ledger", "one", "--out", "out", cwd=tmp_path).returncode == 0
+    assert (
+        run("replay", log, *FLAGS, *key, "--ledger", "one", "--out", "out", cwd=tmp_path).returncode
+        == 0
+    )
     done = run("replay", log, *FLAGS, *key, "--ledger", "two", "--out", "out", cwd=tmp_path)
     assert done.returncode == 5 and b"got none or another one" in done.stderr
     assert not (tmp_path / "two").exists()
@@ -205,7 +236,15 @@ def test_a_key_that_has_a_ledger_is_not_used_for_another(log, tmp_path):
 
 def test_the_ledger_of_the_command_line_is_the_one_that_is_checked(tmp_path):
     (tmp_path / "city.toml").write_text("[ledger]\nreplicas = 1\n")
-    done = run("ledger", "verify", "--config", "city.toml", "--ledger", "redis://127.0.0.1:1/0", cwd=tmp_path)
+    done = run(
+        "ledger",
+        "verify",
+        "--config",
+        "city.toml",
+        "--ledger",
+        "redis://127.0.0.1:1/0",
+        cwd=tmp_path,
+    )
     assert done.returncode == 4 and b"127.0.0.1:1 cannot be used" in done.stderr
     (tmp_path / "city.toml").write_text("[ledger]\nreplicas = 1\nurl = 'redis://127.0.0.1:1/0'\n")
     done = run("ledger", "verify", "--config", "city.toml", "--ledger", 'a "ledger"', cwd=tmp_path)
@@ -244,17 +283,33 @@ def test_sigterm_drains_and_a_later_run_finishes_the_work_and_sighup_ends_nothin
 
 
 def test_demo_runs_without_services_or_files(tmp_path):
-    done = run("demo", "--headless", "--slots", 1, "--buses", 60, "--set", "hat.slot=1h", cwd=tmp_path)
+    done = run(
+        "demo", "--headless", "--slots", 1, "--buses", 60, "--set", "hat.slot=1h", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert b"private estimate" in done.stdout and b"released" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_largest_plan_takes_seconds(tmp_path):
-    """The limits of `--plates` and `--pings-per-plate`: as many plates as can be, and as many pings of each."""
-    statistics = [part for name in ("mean", "variance", "cdf") for part in ("--set", f"release.{name}_epsilon=1")]
+    """The limits of `--plates` and `--pings-per-plate`: as many plates as can be, and as many pings
+    of each."""
+    statistics = [
+        part
+        for name in ("mean", "variance", "cdf")
+        for part in ("--set", f"release.{name}_epsilon=1")
+    ]
     for plates, pings in ((100_000, 2_684), (268, 1_000_000)):
-        done = run("plan", *PAPERS, "--plates", plates, "--pings-per-plate", pings, *statistics, cwd=tmp_path)
+        done = run(
+            "plan",
+            *PAPERS,
+            "--plates",
+            plates,
+            "--pings-per-plate",
+            pings,
+            *statistics,
+            cwd=tmp_path,
+        )
         assert done.returncode == 0 and b"array-averaging" in done.stdout, done.stderr
 
 
@@ -286,7 +341,9 @@ def test_the_ledger_is_named_before_anything_is_charged(log, tmp_path):
     later = gzip.compress(log.read_bytes(), mtime=0)[:-4]
     (tmp_path / "later.ndjson.gz").write_bytes(later)
     done = run("replay", "later.ndjson.gz", "--ledger", "other", cwd=tmp_path)
-    assert done.returncode == 2 and f"ledger {tmp_path.resolve()}/other, new" in done.stderr.decode()
+    assert (
+        done.returncode == 2 and f"ledger {tmp_path.resolve()}/other, new" in done.stderr.decode()
+    )
     _, said = replay(log, "--ledger", "l", cwd=tmp_path)
     assert f"ledger {tmp_path.resolve()}/l, new" in said
 
@@ -294,7 +351,9 @@ def test_the_ledger_is_named_before_anything_is_charged(log, tmp_path):
 def test_a_trial_has_a_ledger_of_its_own_and_marks_its_records(log, tmp_path):
     first, said = replay(log, "--trial", cwd=tmp_path)
     again, _ = replay(log, "--trial", cwd=tmp_path)
-    assert all(json.loads(line)["trial"] is True for line in first.splitlines() + again.splitlines())
+    assert all(
+        json.loads(line)["trial"] is True for line in first.splitlines() + again.splitlines()
+    )
     ids = [[record.release_id for record in records(out)] for out in (first, again)]
     assert ids[0] == ids[1] and first != again
     assert "run draws every HAT again" in said
@@ -303,7 +362,10 @@ def test_a_trial_has_a_ledger_of_its_own_and_marks_its_records(log, tmp_path):
     assert not Path(place).parent.exists()
     assert [path.name for path in tmp_path.iterdir()] == [log.name] and "not touched" not in said
     replay(log, cwd=tmp_path)
-    assert f"{tmp_path.resolve()}/udp-stream.ledger is not touched" in replay(log, "--trial", cwd=tmp_path)[1]
+    assert (
+        f"{tmp_path.resolve()}/udp-stream.ledger is not touched"
+        in replay(log, "--trial", cwd=tmp_path)[1]
+    )
 
 
 @pytest.mark.parametrize("where", ["environment", "file", "flag"])
@@ -313,7 +375,9 @@ def test_a_trial_leaves_the_configured_ledger_alone_and_says_so(where, log, tmp_
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     (tmp_path / "city.toml").write_text("[ledger]\nurl = 'city.ledger'\n")
     said = {
-        "environment": lambda: replay(log, "--trial", cwd=tmp_path, UDP_STREAM_LEDGER__URL="city.ledger"),
+        "environment": lambda: replay(
+            log, "--trial", cwd=tmp_path, UDP_STREAM_LEDGER__URL="city.ledger"
+        ),
         "file": lambda: replay(log, "--trial", "--config", "city.toml", cwd=tmp_path),
         "flag": lambda: replay(log, "--trial", "--set", "ledger.url=city.ledger", cwd=tmp_path),
     }[where]()[1]
@@ -325,15 +389,20 @@ def test_a_trial_leaves_the_configured_ledger_alone_and_says_so(where, log, tmp_
     assert "127.0.0.1:1/3" in said and "secret" not in said
 
 
-def test_records_of_other_settings_are_warned_of_first_with_the_keys_and_the_numbers(log, part, tmp_path):
-    before = [record.release_id for record in records(replay(part, "--ledger", "l", cwd=tmp_path)[0])]
+def test_records_of_other_settings_are_warned_of_first_with_the_keys_and_the_numbers(
+    log, part, tmp_path
+):
+    before = [
+        record.release_id for record in records(replay(part, "--ledger", "l", cwd=tmp_path)[0])
+    ]
     out, said = replay(log, "--ledger", "l", *MPS, cwd=tmp_path)
     lines, here = said.splitlines(), records(out)
     assert "warning" in lines[1] and "(speed.unit kmh -> mps)" in lines[1]
     stand = [one for one in here if one.release_id in set(before)]
     assert 0 < len(stand) < len(here)
     assert (
-        lines[2].startswith(f"warning: {len(stand)} of {len(here)} records") and "(speed.unit kmh -> mps)" in lines[2]
+        lines[2].startswith(f"warning: {len(stand)} of {len(here)} records")
+        and "(speed.unit kmh -> mps)" in lines[2]
     )
     assert lines[2].endswith(f"{len(here) - len(stand)} are new")
     _, again = replay(log, "--ledger", "l", *MPS, cwd=tmp_path)
@@ -351,7 +420,9 @@ def test_a_ledger_is_told_in_its_own_zone_without_a_configuration(verb, part, tm
 def test_a_ledger_of_two_zones_is_told_in_the_latest(zones, part, log, tmp_path):
     for pings, zone in zip((part, log), zones, strict=True):
         sets = f"hat.timezone={zone}", "budget.period=lifetime", "release.mean_epsilon=0.4"
-        replay(pings, "--ledger", "l", *(word for one in sets for word in ("--set", one)), cwd=tmp_path)
+        replay(
+            pings, "--ledger", "l", *(word for one in sets for word in ("--set", one)), cwd=tmp_path
+        )
     assert offsets_told("verify", cwd=tmp_path) == [list(zones.values())[-1]] * 2
 
 
@@ -359,5 +430,7 @@ def offsets_told(*verb, cwd):
     """Of the first and the latest slot, in the line that names the ledger."""
     done = run("ledger", *verb, "--ledger", "l", cwd=cwd)
     assert done.returncode == 0, done.stderr
-    (said,) = [line for line in done.stderr.decode().splitlines() if "the first of the slot" in line]
+    (said,) = [
+        line for line in done.stderr.decode().splitlines() if "the first of the slot" in line
+    ]
     return re.findall(r"T\d\d:\d\d:00([+-]\d\d:\d\d)", said)

@@ -1,4 +1,5 @@
-"""What the command line reads and writes: nothing that is needed is overwritten, nothing is lost without a word."""
+"""What the command line reads and writes: nothing that is needed is overwritten, nothing is lost
+without a word."""
 
 import gzip
 import json
@@ -32,7 +33,17 @@ def city(made_once, tmp_path):
 
 
 def replay(folder, *arguments, files=("pings.ndjson",), **options):
-    return run("replay", *files, "--config", "city.toml", "--ledger", "l", *arguments, cwd=folder, **options)
+    return run(
+        "replay",
+        *files,
+        "--config",
+        "city.toml",
+        "--ledger",
+        "l",
+        *arguments,
+        cwd=folder,
+        **options,
+    )
 
 
 def in_shell(folder, redirections, *arguments):
@@ -79,7 +90,10 @@ def test_no_ledger_and_no_key_is_overwritten_even_of_another_run(name, city):
     (city / "l-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(40))
     before = contents(city)
     done = replay(city, "--ledger", "other", "--out", name)
-    assert done.returncode == 2 and f"--out {name}: expected a file that may be overwritten" in words(done.stderr)
+    assert (
+        done.returncode == 2
+        and f"--out {name}: expected a file that may be overwritten" in words(done.stderr)
+    )
     assert contents(city) == before
     demo = run("demo", "--headless", "--slots", "1", "--out", name, cwd=city)
     assert demo.returncode == 2 and contents(city) == before
@@ -104,7 +118,9 @@ def test_raw_pings_do_not_go_where_releases_go(name, city):
 
 
 def test_smoothed_estimates_are_the_same_in_a_second_run_and_on_standard_output(city):
-    first, again = (replay(city, "--out", name, "--smoothed", "estimates") for name in ("one", "two"))
+    first, again = (
+        replay(city, "--out", name, "--smoothed", "estimates") for name in ("one", "two")
+    )
     assert (first.returncode, again.returncode) == (0, 0)
     estimates = (city / "estimates").read_bytes()
     apart = replay(city, "--out", "three", "--smoothed", "-")
@@ -158,7 +174,10 @@ def test_a_log_cut_short_is_summed_up_and_the_whole_one_goes_on_from_there(city)
     held = int(said.partition(" accepted pings wait")[0].rpartition(" ")[2].replace(",", ""))
     taken = int(said.partition("pings ")[2].partition(" accepted")[0].replace(",", ""))
     repeats = int(said.partition(" accepted, ")[2].partition(" of")[0].replace(",", ""))
-    assert 0 < held < taken and sum(record.counts.samples for record in records) + repeats == taken - held
+    assert (
+        0 < held < taken
+        and sum(record.counts.samples for record in records) + repeats == taken - held
+    )
     whole = replay(city, "--ledger", "l2", files=("long.ndjson",))
     assert whole.returncode == 0 and b"wait in slots" not in whole.stderr
     assert cut.stdout and set(cut.stdout.splitlines()) < set(whole.stdout.splitlines())
@@ -183,30 +202,43 @@ def test_what_was_recorded_and_not_written_is_told_and_comes_out_of_a_second_run
         command = "replay", "pings.ndjson", "--config", "city.toml", "--ledger", "l2", *flags
         said = words(in_shell(city, redirection, *command).stderr)
         assert "Some records" in said
-        found = re.search(r"pings ([\d,]+) accepted.* HATs (\d+) in 1 slot .* ([\d,]+) accepted pings wait", said)
+        found = re.search(
+            r"pings ([\d,]+) accepted.* HATs (\d+) in 1 slot .* ([\d,]+) accepted pings wait", said
+        )
         taken, recorded, held = (int(number.replace(",", "")) for number in found.groups())
         assert recorded > 0 and 0 < held < taken
-        assert f"{recorded} entries" in words(run("ledger", "verify", "--ledger", "l2", cwd=city).stdout)
+        assert f"{recorded} entries" in words(
+            run("ledger", "verify", "--ledger", "l2", cwd=city).stdout
+        )
     whole = replay(city, "--ledger", "l2")
     records = len(whole.stdout.splitlines())
     assert whole.returncode == 0 and b"not in the output" not in whole.stderr and records > recorded
     assert f"{records} entries" in words(run("ledger", "verify", "--ledger", "l2", cwd=city).stdout)
 
 
-def test_a_feed_that_is_mostly_refused_charges_nothing_whichever_file_it_is_and_says_what_would_help(city, tmp_path):
+def test_a_feed_that_is_mostly_refused_charges_nothing_whichever_file_it_is_and_says_what_would_help(
+    city, tmp_path
+):
     pings = [json.loads(line) for line in fleet_log(hours=0.6, clean=True)]
     for one in pings:
         moment = datetime.fromisoformat(one["observationDateTime"])
         one["observationDateTime"] = int(moment.timestamp())
     (city / "epoch.ndjson").write_text("\n".join(map(json.dumps, pings)))
-    done = replay(city, "--rejected", "no", "--ledger", "fresh", files=("pings.ndjson", "epoch.ndjson"))
+    done = replay(
+        city, "--rejected", "no", "--ledger", "fresh", files=("pings.ndjson", "epoch.ndjson")
+    )
     assert (done.returncode, done.stdout) == (2, b"") and not (city / "fresh").exists()
     said = done.stderr.decode()
     assert "found epoch_s" in said and "Traceback" not in said
     assert not [one for one in pings if one["license_plate"] in said]
     piped = run("replay", "-", "--trial", cwd=city, stdin=(city / "epoch.ndjson").read_bytes())
-    assert (piped.returncode, piped.stdout) == (2, b"") and b"of its beginning refused" in piped.stderr
-    mended = replay(city, "--set", "source.time_format=epoch_s", "--ledger", "other", files=("epoch.ndjson",))
+    assert (piped.returncode, piped.stdout) == (
+        2,
+        b"",
+    ) and b"of its beginning refused" in piped.stderr
+    mended = replay(
+        city, "--set", "source.time_format=epoch_s", "--ledger", "other", files=("epoch.ndjson",)
+    )
     assert mended.returncode == 0 and f"{len(pings):,} accepted" in words(mended.stderr)
 
 

@@ -1,4 +1,5 @@
-"""A machine whose clock is wrong for half a minute, and one whose log has gone ahead: what a live run makes of it."""
+"""A machine whose clock is wrong for half a minute, and one whose log has gone ahead: what a live
+run makes of it."""
 
 import json
 import os
@@ -35,7 +36,9 @@ class Machine:
         self.begins_s, self.now_s, self.jumps = begins_s, begins_s, jumps
 
     def wall(self):
-        wrong = [by for since, until, by in self.jumps if since <= self.now_s - self.begins_s < until]
+        wrong = [
+            by for since, until, by in self.jumps if since <= self.now_s - self.begins_s < until
+        ]
         return self.now_s + sum(wrong)
 
     def clock(self, lag_max_s):
@@ -55,10 +58,17 @@ def fleet():
 
 
 class Feed:
-    """Frames of ten seconds through `run`'s road, as long as processes live; counts what is accepted, by second."""
+    """Frames of ten seconds through `run`'s road, as long as processes live; counts what is
+    accepted, by second."""
 
     def __init__(self, folder, fleet, machine, silent=(0, 0), source="http://feed"):
-        self.source, self.folder, self.fleet, self.machine, self.silent = source, folder, fleet, machine, silent
+        self.source, self.folder, self.fleet, self.machine, self.silent = (
+            source,
+            folder,
+            fleet,
+            machine,
+            silent,
+        )
         self.sent, self.accepted = {}, {}
 
     def at(self):
@@ -72,7 +82,9 @@ class Feed:
         settings = load(None, CONFIG, {})
         clock = self.machine.clock(max_age_s(self.source, settings))
         self.said = []
-        look = LiveFeedCheck(self.source, settings, lambda *said: self.said.append(said), clock.now_s, clock.hear)
+        look = LiveFeedCheck(
+            self.source, settings, lambda *said: self.said.append(said), clock.now_s, clock.hear
+        )
         with live(self.folder, clock, check=self.heard) as (runtime, _):
             runtime.start(resets)
             waiting = []
@@ -116,7 +128,8 @@ WHEN = {
 
 
 @pytest.mark.parametrize(
-    ("by", "when"), long_rows([*zip([HOUR, -DAY, -HOUR, DAY, -DAY], WHEN, strict=True)], product(JUMPS, WHEN))
+    ("by", "when"),
+    long_rows([*zip([HOUR, -DAY, -HOUR, DAY, -DAY], WHEN, strict=True)], product(JUMPS, WHEN)),
 )
 def test_pings_behind_a_jump_are_accepted(by, when, fleet, tmp_path):
     ends, silent = WHEN[when]
@@ -131,17 +144,30 @@ def test_pings_behind_a_jump_are_accepted(by, when, fleet, tmp_path):
 
 @pytest.mark.parametrize("source", ["http://feed", "-"])
 @pytest.mark.parametrize("by", long_but([HOUR], JUMPS))
-def test_a_clock_that_is_wrong_for_long_is_not_believed_once_pings_said_otherwise(by, source, fleet, tmp_path):
-    feed = Feed(tmp_path, fleet, Machine(min(fleet), [(AT, DAY, by)]), (AT - 20, AT + 1000), source).go_on(4400)
+def test_a_clock_that_is_wrong_for_long_is_not_believed_once_pings_said_otherwise(
+    by, source, fleet, tmp_path
+):
+    feed = Feed(
+        tmp_path, fleet, Machine(min(fleet), [(AT, DAY, by)]), (AT - 20, AT + 1000), source
+    ).go_on(4400)
     assert feed.share(AT, 4400) > 0.99 and not feed.said
 
 
 def test_killed_at_any_time_the_same_log_has_the_same_releases(fleet, tmp_path):
-    """Decisions on the clock are in the journal: what a crash has to read again comes out as it was."""
+    """Decisions on the clock are in the journal: what a crash has to read again comes out as it
+    was."""
     found = []
-    for name, ends in (("whole", [4500]), ("killed", [700, AT - 1, AT + LASTS + 7, 2100, 2750, 4500])):
+    for name, ends in (
+        ("whole", [4500]),
+        ("killed", [700, AT - 1, AT + LASTS + 7, 2100, 2750, 4500]),
+    ):
         (tmp_path / name).mkdir()
-        feed = Feed(tmp_path / name, fleet, Machine(min(fleet), [(AT, AT + LASTS, HOUR)]), (AT - 100, AT + 100))
+        feed = Feed(
+            tmp_path / name,
+            fleet,
+            Machine(min(fleet), [(AT, AT + LASTS, HOUR)]),
+            (AT - 100, AT + 100),
+        )
         for until in ends:
             feed.go_on(until)
         found.append((sorted(lines(tmp_path / name)), sound(tmp_path / name)))
@@ -203,7 +229,12 @@ def now_pings():
     point = {"type": "Point", "coordinates": [72.83, 21.17]}
     return b"".join(
         json.dumps(
-            {"license_plate": f"GJ05ZZ{n:04}", "observationDateTime": at, "speed": 20, "location": point}
+            {
+                "license_plate": f"GJ05ZZ{n:04}",
+                "observationDateTime": at,
+                "speed": 20,
+                "location": point,
+            }
         ).encode()
         + b"\n"
         for n in range(20)
@@ -215,7 +246,18 @@ def test_the_verb_accepts_what_comes_behind_a_jump(by, tmp_path):
     for name in ("wrong_s", "heard"):
         (tmp_path / name).touch()
     reads, feeds = os.pipe()
-    words = ["run", "-", "--ledger", "l", "--out", "out", "--set", "kafka.idle_timeout=0.2s", "--set", "hat.slot=15m"]
+    words = [
+        "run",
+        "-",
+        "--ledger",
+        "l",
+        "--out",
+        "out",
+        "--set",
+        "kafka.idle_timeout=0.2s",
+        "--set",
+        "hat.slot=15m",
+    ]
     with (tmp_path / "log").open("wb") as log, os.fdopen(feeds, "wb", buffering=0) as pipe:
         process = Forked("tests.jumping", words, [reads, log.fileno(), log.fileno()], tmp_path)
         os.close(reads)
@@ -233,5 +275,11 @@ def test_the_verb_accepts_what_comes_behind_a_jump(by, tmp_path):
             process.kill()
     said = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
     assert (said[-1]["pings"], said[-1]["refused"]) == (60, {}), said[-1]
-    took = [re.search(" pings in (.+? [a-z]+)", line["message"]) for line in said if line["event"] == "incoming"]
-    assert len(took) > 1 and all(one is None or re.fullmatch("[0-9]+ s", one[1]) for one in took), took
+    took = [
+        re.search(" pings in (.+? [a-z]+)", line["message"])
+        for line in said
+        if line["event"] == "incoming"
+    ]
+    assert len(took) > 1 and all(one is None or re.fullmatch("[0-9]+ s", one[1]) for one in took), (
+        took
+    )

@@ -1,4 +1,5 @@
-"""Concentrated accounting from one end to the other: settings, plans, noise, ledger, records, statement, refusals."""
+"""Concentrated accounting from one end to the other: settings, plans, noise, ledger, records,
+statement, refusals."""
 
 import argparse
 import dataclasses
@@ -28,7 +29,12 @@ HATS = ("hat.slot=1h", "hat.resolution=7", "release.min_plates=3")
 PURE = HATS
 APPROXIMATE = (*HATS, "budget.accounting=approximate")
 ZCDP = (*HATS, "budget.accounting=zcdp", "budget.rho=1.2", "budget.delta=1e-9")
-ALL = ("release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf=tree", "release.cdf_epsilon=0.3")
+ALL = (
+    "release.mean_epsilon=0.4",
+    "release.variance_epsilon=0.2",
+    "release.cdf=tree",
+    "release.cdf_epsilon=0.3",
+)
 KEY = str.encode
 PURE_POLICY = a_context().policy
 RHO_POLICY = msgspec.structs.replace(
@@ -40,9 +46,9 @@ RHO_POLICY = msgspec.structs.replace(
 def run(ledger, flags, seed="a"):
     found = []
     take = lambda releases: found.extend(decode(one.payload) for one in releases)  # noqa: E731
-    EmbeddedRuntime(load(None, flags, PURE_ENV), ledger, SeededEntropy(seed), KEY, "udp-stream test", take).run(
-        frames_of(LOG)
-    )
+    EmbeddedRuntime(
+        load(None, flags, PURE_ENV), ledger, SeededEntropy(seed), KEY, "udp-stream test", take
+    ).run(frames_of(LOG))
     return found
 
 
@@ -69,7 +75,9 @@ def test_records_and_ledger_agree_in_rho_and_no_plate_exceeds_it(ledger, flags):
     entries = {entry.release_id: entry.charged for entry in ledger.entries()}
     for one in records:
         rho = int(entries[one.release_id].max()) if entries[one.release_id].any() else 0
-        assert one.privacy.rho == pytest.approx(rho / NANO) and one.privacy.period_rho == budget / NANO
+        assert (
+            one.privacy.rho == pytest.approx(rho / NANO) and one.privacy.period_rho == budget / NANO
+        )
         assert one.privacy.epsilon == epsilon_of(rho, delta) and one.privacy.delta == delta
         assert one.privacy.accounting == settings.budget.accounting
     plates = {plate for entry in ledger.entries() for plate in entry.plates}
@@ -77,13 +85,17 @@ def test_records_and_ledger_agree_in_rho_and_no_plate_exceeds_it(ledger, flags):
     assert 0 < max(spent) <= budget
 
 
-def test_approximate_promises_the_epsilon_that_was_asked_for_and_fixed_epsilons_cost_half_their_squares(ledger):
+def test_approximate_promises_the_epsilon_that_was_asked_for_and_fixed_epsilons_cost_half_their_squares(
+    ledger,
+):
     records = run(ledger, (*APPROXIMATE, "release.mean=baseline", "release.mean_epsilon=0.5"))
     made = [one for one in records if one.status == "released"]
     assert {one.privacy.period_epsilon for one in records} == {10.0}
     assert {one.privacy.period_rho for one in records} == {rho_nano_of(10 * NANO, 1e-6) / NANO}
     whole = [one for one in made if one.counts.plates == one.counts.admitted_plates]
-    assert {one.mean.epsilon for one in whole} == {0.5} and {one.privacy.rho for one in whole} == {0.125}
+    assert {one.mean.epsilon for one in whole} == {0.5} and {one.privacy.rho for one in whole} == {
+        0.125
+    }
 
 
 def test_pure_and_concentrated_periods_are_other_balances_and_refused_on_one_ledger(ledger):
@@ -91,7 +103,12 @@ def test_pure_and_concentrated_periods_are_other_balances_and_refused_on_one_led
 
     def go(messages, flags):
         EmbeddedRuntime(
-            load(None, flags, PURE_ENV), ledger, SeededEntropy("b"), KEY, "udp-stream test", lambda _: None
+            load(None, flags, PURE_ENV),
+            ledger,
+            SeededEntropy("b"),
+            KEY,
+            "udp-stream test",
+            lambda _: None,
         ).run(frames_of(messages))
 
     go(morning, PURE)
@@ -121,18 +138,27 @@ def test_the_statement_is_in_both_units(ledger, flags, variant, stated):
     noise = "discrete Laplace" if variant == "Pure DP" else "discrete Gaussian"
     assert said["details"]["implementation"]["mechanisms"].startswith(noise)
     assert disagreement(settings, said) is None
-    assert "rho" in disagreement(load(None, ZCDP if flags is not ZCDP else APPROXIMATE, PURE_ENV), said)
+    assert "rho" in disagreement(
+        load(None, ZCDP if flags is not ZCDP else APPROXIMATE, PURE_ENV), said
+    )
     assert json.loads(json.dumps(said)) == said
 
 
 def test_a_hat_that_was_charged_under_another_accounting_is_released_as_it_was_charged():
     contents, ledger = two_hats(), MemoryLedger()
-    before, after = (dataclasses.replace(a_context(), policy=one) for one in (PURE_POLICY, RHO_POLICY))
+    before, after = (
+        dataclasses.replace(a_context(), policy=one) for one in (PURE_POLICY, RHO_POLICY)
+    )
     plan_slot(contents[0], before, ledger)
     slot = release_slot(*contents, after, ledger, lambda _: None)
     records = [decode(payload) for payload in slot.payloads.values()]
     made = records[0].privacy
-    assert (made.accounting, made.epsilon, made.rho, made.period_epsilon) == ("pure", 0.75, None, 10.0)
+    assert (made.accounting, made.epsilon, made.rho, made.period_epsilon) == (
+        "pure",
+        0.75,
+        None,
+        10.0,
+    )
     assert set(ledger.periods()) == {"1d from 2022-01-01T00:00:00+00:00"} and ledger.verify() == []
     other = release_slot(*two_hats(), after, MemoryLedger(), lambda _: None)
     assert decode(next(iter(other.payloads.values()))).privacy.accounting == "approximate"
@@ -144,16 +170,18 @@ def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys
     plate = json.loads(LOG[0])["license_plate"]
     with ledger_and_keys(settings.ledger) as (ledger, keys):
         found = []
-        EmbeddedRuntime(settings, ledger, SeededEntropy("a"), keys.hash_plate, "udp-stream test", found.extend).run(
-            frames_of(LOG)
-        )
+        EmbeddedRuntime(
+            settings, ledger, SeededEntropy("a"), keys.hash_plate, "udp-stream test", found.extend
+        ).run(frames_of(LOG))
         ((_, nano),) = ledger.charged_by_period(keys.hash_plate(plate)).items()
     asked = argparse.Namespace(plate=plate)
     show(asked, settings)
     (line,) = capsys.readouterr().out.splitlines()
     period, charged, left, _, epsilon = line.split("\t")
     assert period.endswith(" in rho") and 0 < nano <= settings.policy.budget_nano
-    assert float(charged.split()[1]) + float(left.split()[1]) == pytest.approx(settings.policy.budget_nano / NANO)
+    assert float(charged.split()[1]) + float(left.split()[1]) == pytest.approx(
+        settings.policy.budget_nano / NANO
+    )
     amount, words = epsilon.removeprefix("epsilon ").split(" ", 1)
     exact = epsilon_nano_of(nano, 1e-6) / NANO
     assert words == "with delta 1e-06" and exact <= float(amount) <= exact + 3e-6 <= 10.000003

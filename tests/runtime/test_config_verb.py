@@ -49,10 +49,14 @@ def test_what_is_shown_sets_the_same(city, capsys):
     assert (status, err) == (0, "")
     (city / "again.toml").write_text(out)
     ours = load(city / "city.toml", ("source.preset=gtfs-rt", "speed.unit=mps"), {})
-    assert load(city / "again.toml", (), {}) == ours and f"# policy {ours.policy.fingerprint()}" in out
+    assert (
+        load(city / "again.toml", (), {}) == ours and f"# policy {ours.policy.fingerprint()}" in out
+    )
 
 
-@pytest.mark.parametrize("url", ["redis://me:hush@ledger/0", "redis://ledger/2?password=hush", "redis:/me:hush@ledger"])
+@pytest.mark.parametrize(
+    "url", ["redis://me:hush@ledger/0", "redis://ledger/2?password=hush", "redis:/me:hush@ledger"]
+)
 def test_no_password_of_a_ledger_is_shown(url, city, capsys, monkeypatch):
     monkeypatch.setenv("UDP_STREAM_LEDGER__URL", url)
     _, out, err = said(capsys, "config")
@@ -69,11 +73,19 @@ def test_a_secret_in_the_place_of_its_file_is_shown_by_no_verb(key, capsys, tmp_
     monkeypatch.chdir(tmp_path)
     url, sasl = (
         "ledger.url=redis://ledger",
-        ("--set", "kafka.client.security_protocol=SASL_PLAINTEXT", "--set", "kafka.client.sasl_plain_username=me"),
+        (
+            "--set",
+            "kafka.client.security_protocol=SASL_PLAINTEXT",
+            "--set",
+            "kafka.client.sasl_plain_username=me",
+        ),
     )
     flags = "--set", url, *(sasl if key.startswith("kafka") else ())
     for secret in ("483920", "4839.20", "hunter2"):
         status, out, err = said(capsys, "config", *flags, "--set", f"{key}={secret}")
         assert secret not in out + err and status == (0 if secret == "hunter2" else 3)
     secret_file(tmp_path / "password", b"hush")
-    assert f'{key.rpartition(".")[2]} = "password"' in said(capsys, "config", *flags, "--set", f"{key}=password")[1]
+    assert (
+        f'{key.rpartition(".")[2]} = "password"'
+        in said(capsys, "config", *flags, "--set", f"{key}=password")[1]
+    )

@@ -1,10 +1,12 @@
-"""Killed at any moment, again and again, and resumed each time on the same ledger; also a feed without speeds.
+"""Killed at any moment, again and again, and resumed each time on the same ledger; also a feed
+without speeds.
 
-A forked child replays a log and dies when one of two clocks gets there: its own processor time spreads the deaths over
-the whole run, the clock on the wall also goes on while it waits for the disk. Another takes over, until one comes
-through; then another ledger, until enough have died.
+A forked child replays a log and dies when one of two clocks gets there: its own processor time
+spreads the deaths over the whole run, the clock on the wall also goes on while it waits for the
+disk. Another takes over, until one comes through; then another ledger, until enough have died.
 
-Whole programs die before each effect that they have on ledger and outputs, and in the middle of each write.
+Whole programs die before each effect that they have on ledger and outputs, and in the middle of
+each write.
 """
 
 import json
@@ -17,7 +19,15 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of, ledger_at, smoothed_writer, without_speeds
+from tests.runtime.harness import (
+    CONFIG,
+    embedded,
+    fleet_log,
+    frames_of,
+    ledger_at,
+    smoothed_writer,
+    without_speeds,
+)
 from udp_stream.cli.main import main
 from udp_stream.cli.process import NamedFile
 from udp_stream.ledgers.sqlite import SqliteLedger
@@ -25,11 +35,13 @@ from udp_stream.release import record as release
 from udp_stream.testing import SeededEntropy
 
 CLOCKS = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
-"""Each with the signal that it sends. Where no handler is, that ends a process at once, as SIGKILL does."""
+"""Each with the signal that it sends. Where no handler is, that ends a process at once, as SIGKILL
+does."""
 
 
 class Feed(NamedTuple):
-    """What is replayed. Where the entropy has a seed every run must say the same bytes; else those of its ledger."""
+    """What is replayed. Where the entropy has a seed every run must say the same bytes; else those
+    of its ledger."""
 
     frames: list[list[bytes]]
     flags: tuple[str, ...] = CONFIG
@@ -45,8 +57,11 @@ def movement() -> Feed:
     return Feed(frames_of(messages, 512), (*CONFIG, "speed.from=movement"), "moving")
 
 
-def child(ledger: Path, out: Path, feed: Feed, clock: int = signal.ITIMER_REAL, dies_after_s: float = 0.0) -> int:
-    """The id of a forked replay of the log into `out`; it dies in these seconds of that clock, 0 for never."""
+def child(
+    ledger: Path, out: Path, feed: Feed, clock: int = signal.ITIMER_REAL, dies_after_s: float = 0.0
+) -> int:
+    """The id of a forked replay of the log into `out`; it dies in these seconds of that clock, 0
+    for never."""
     pid = os.fork()
     if pid:
         return pid
@@ -57,7 +72,9 @@ def child(ledger: Path, out: Path, feed: Feed, clock: int = signal.ITIMER_REAL, 
         with (
             out.open("wb") as file,
             out.with_suffix(".smoothed").open("wb") as estimates,
-            embedded(ledger, file, feed.flags, entropy, smooth=smoothed_writer(estimates)) as runtime,
+            embedded(
+                ledger, file, feed.flags, entropy, smooth=smoothed_writer(estimates)
+            ) as runtime,
         ):
             runtime.run(feed.frames)
         status = 0
@@ -70,7 +87,10 @@ def run(ledger: Path, out: Path, feed: Feed, *death) -> tuple[bool, dict[int, fl
     _, status, used = os.wait4(child(ledger, out, feed, *death), 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in CLOCKS.values()
     assert status == 0 or killed, f"a run failed by itself: {status}"
-    took_s = {signal.ITIMER_PROF: used.ru_utime + used.ru_stime, signal.ITIMER_REAL: time.monotonic() - start}
+    took_s = {
+        signal.ITIMER_PROF: used.ru_utime + used.ru_stime,
+        signal.ITIMER_REAL: time.monotonic() - start,
+    }
     return status == 0, took_s
 
 
@@ -80,7 +100,8 @@ def whole_lines(path: Path):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("feed", "enough"), [(speeds, 12), (movement, 8), pytest.param(speeds, 200, marks=pytest.mark.soak)]
+    ("feed", "enough"),
+    [(speeds, 12), (movement, 8), pytest.param(speeds, 200, marks=pytest.mark.soak)],
 )
 def test_the_union_of_killed_runs_is_one_run(feed, enough, tmp_path):
     seed = random.SystemRandom().randrange(2**32)
@@ -100,8 +121,11 @@ def test_the_union_of_killed_runs_is_one_run(feed, enough, tmp_path):
     assert 6 <= rounds <= 3 * enough
 
 
-def _one_ledger(folder: Path, feed: Feed, dice: random.Random, full_s: dict[int, float], kills_max: int) -> int:
-    """Kill runs on one ledger until one comes through. `full_s`: the least that a run on a new one took."""
+def _one_ledger(
+    folder: Path, feed: Feed, dice: random.Random, full_s: dict[int, float], kills_max: int
+) -> int:
+    """Kill runs on one ledger until one comes through. `full_s`: the least that a run on a new one
+    took."""
     folder.mkdir()
     outs: list[Path] = []
     came_through = False
@@ -121,11 +145,17 @@ def _check(ledger: Path, outs: list[Path]) -> None:
     for out in outs:
         for line in whole_lines(out):
             assert payloads.setdefault(release.decode(line).release_id, line) == line
-    assert list(payloads.values()) == whole_lines(outs[-1])  # the run that came through has everything, in order
+    assert list(payloads.values()) == whole_lines(
+        outs[-1]
+    )  # the run that came through has everything, in order
     estimates = [whole_lines(out.with_suffix(".smoothed")) for out in outs]
-    assert len(estimates[-1]) > len(payloads) and all(estimates[-1][: len(some)] == some for some in estimates)
+    assert len(estimates[-1]) > len(payloads) and all(
+        estimates[-1][: len(some)] == some for some in estimates
+    )
     with ledger_at(ledger) as (opened, _):
-        assert opened.verify() == []  # every balance is the sum of its charges, none over its budget
+        assert (
+            opened.verify() == []
+        )  # every balance is the sum of its charges, none over its budget
         entries = list(opened.entries())
         assert list(opened.unpublished()) == []
     assert {entry.release_id for entry in entries} == set(payloads)
@@ -192,7 +222,9 @@ def hats(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("verb", ["run", "replay"])
-def test_at_whichever_effect_a_program_dies_its_next_run_has_each_record_and_estimate_once(verb, tmp_path):
+def test_at_whichever_effect_a_program_dies_its_next_run_has_each_record_and_estimate_once(
+    verb, tmp_path
+):
     log = b"".join(message + b"\n" for message in fleet_log(buses=12, hours=0.5, clean=True))
     words = [verb, "pings.ndjson", "--ledger", "l", "--out", "out", "--smoothed", "smoothed"]
     words += [word for flag in FLAGS for word in ("--set", flag)]
@@ -204,7 +236,11 @@ def test_at_whichever_effect_a_program_dies_its_next_run_has_each_record_and_est
 
     status, effects = program(folder("whole"), words)
     expected = [hats(tmp_path / "whole" / name) for name in ("out", "smoothed")]
-    assert status == 0 and effects > 10 and len(set(expected[1])) == len(expected[1]) >= len(expected[0]) > 30
+    assert (
+        status == 0
+        and effects > 10
+        and len(set(expected[1])) == len(expected[1]) >= len(expected[0]) > 30
+    )
     wrong = []
     for dies_at in range(1, effects + 1):
         here = folder(f"dies at {dies_at}")

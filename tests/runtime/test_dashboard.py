@@ -1,4 +1,5 @@
-"""The dashboard as its own process, over HTTP: what it serves, what it refuses, and what clients may do to it."""
+"""The dashboard as its own process, over HTTP: what it serves, what it refuses, and what clients
+may do to it."""
 
 import csv
 import gzip
@@ -26,7 +27,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.board import cells, crowded, dashboard, estimate, get, hat, memory_mb, release, slots_of, wait_for, write
+from tests.board import (
+    cells,
+    crowded,
+    dashboard,
+    estimate,
+    get,
+    hat,
+    memory_mb,
+    release,
+    slots_of,
+    wait_for,
+    write,
+)
 from tests.forms import long_rows
 from tests.timetables import files_of, zipped
 from tests.verbs import run_verb
@@ -76,7 +89,11 @@ def test_records_are_byte_for_byte_as_published_packed_or_not_and_sent_once(addr
     for kind, published in (("releases", RELEASES), ("estimates", ESTIMATES)):
         url = f"{address}/v1/{kind}?slot={quote(start_of(1))}"
         status, headers, plain = get(url)
-        assert status == 200 and plain == text(published[1]) and headers["Content-Type"] == "application/x-ndjson"
+        assert (
+            status == 200
+            and plain == text(published[1])
+            and headers["Content-Type"] == "application/x-ndjson"
+        )
         _, of_packed, packed = get(url, **{"Accept-Encoding": "br, gzip"})
         assert of_packed["Content-Encoding"] == "gzip" and gzip.decompress(packed) == plain
         assert of_packed["ETag"] == headers["ETag"] and "Accept-Encoding" in of_packed["Vary"]
@@ -89,10 +106,19 @@ def test_records_are_byte_for_byte_as_published_packed_or_not_and_sent_once(addr
 
 
 def test_a_slot_is_found_by_any_offset_and_the_newest_by_its_name_or_none(address):
-    asked = [quote(start_of(6, "+05:00")), start_of(6, "+05:00"), quote(start_of(1)), start_of(1)[:19] + "Z"]
+    asked = [
+        quote(start_of(6, "+05:00")),
+        start_of(6, "+05:00"),
+        quote(start_of(1)),
+        start_of(1)[:19] + "Z",
+    ]
     found = {get(f"{address}/v1/releases?slot={one}")[2] for one in asked}
     assert found == {text(RELEASES[1])}
-    assert get(f"{address}/v1/estimates")[2] == get(f"{address}/v1/estimates?slot=latest")[2] == text(ESTIMATES[2])
+    assert (
+        get(f"{address}/v1/estimates")[2]
+        == get(f"{address}/v1/estimates?slot=latest")[2]
+        == text(ESTIMATES[2])
+    )
     assert get(f"{address}/v1/releases?slot={quote(start_of(9))}")[0] == 404
 
 
@@ -104,17 +130,27 @@ def test_a_cell_has_a_history_and_a_part_in_each_slot(address):
 
 
 @pytest.mark.parametrize(
-    ("kind", "of", "published"), [("releases", Release, RELEASES), ("estimates", Smoothed, ESTIMATES)]
+    ("kind", "of", "published"),
+    [("releases", Release, RELEASES), ("estimates", Smoothed, ESTIMATES)],
 )
-def test_csv_and_geojson_have_every_field_and_a_name_to_be_saved_under(address, kind, of, published):
-    records, names = [flat(json.loads(line)) for line in published[0]], [name for name, _ in columns(of)]
+def test_csv_and_geojson_have_every_field_and_a_name_to_be_saved_under(
+    address, kind, of, published
+):
+    records, names = (
+        [flat(json.loads(line)) for line in published[0]],
+        [name for name, _ in columns(of)],
+    )
     _, headers, body = get(f"{address}/v1/{kind}?form=csv&slot={quote(start_of(0))}")
     rows = list(csv.DictReader(io.StringIO(body.decode())))
     assert list(rows[0]) == names and [row["hat.cell"] for row in rows] == CELLS
-    assert headers["Content-Disposition"] == f'attachment; filename="{kind}-2024-01-08T06-00-00.csv"'
+    assert (
+        headers["Content-Disposition"] == f'attachment; filename="{kind}-2024-01-08T06-00-00.csv"'
+    )
     _, headers, body = get(f"{address}/v1/{kind}?form=geojson&cell={CELLS[0]}")
     features = json.loads(body)["features"]
-    assert len(features) == HOURS and headers["Content-Disposition"].endswith(f'filename="{kind}-{CELLS[0]}.geojson"')
+    assert len(features) == HOURS and headers["Content-Disposition"].endswith(
+        f'filename="{kind}-{CELLS[0]}.geojson"'
+    )
     assert features[0]["properties"] == {name: records[0].get(name) for name in names}
     assert headers["Content-Type"] == "application/geo+json"
 
@@ -149,7 +185,9 @@ def test_every_answer_has_our_headers_and_no_other_method_is_answered(address, p
         assert status == (404 if "no" in path else 200)
         assert headers["Content-Security-Policy"].startswith("default-src 'self'")
         assert headers["X-Content-Type-Options"] == "nosniff"
-        assert (headers["Access-Control-Allow-Origin"] == "*") == path.startswith(("/v1", "/schema"))
+        assert (headers["Access-Control-Allow-Origin"] == "*") == path.startswith(
+            ("/v1", "/schema")
+        )
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
         status, headers, _ = get(address + path, method=method)
         assert status == (404 if "no" in path else 405)
@@ -163,7 +201,9 @@ def test_every_answer_has_our_headers_and_no_other_method_is_answered(address, p
 )  # fmt: skip
 def test_a_parameter_that_is_none_is_refused_in_a_sentence(address, query):
     status, headers, body = get(f"{address}/v1/releases?{query}")
-    assert status == 400 and headers["Content-Type"].startswith("text/plain") and b"expected" in body
+    assert (
+        status == 400 and headers["Content-Type"].startswith("text/plain") and b"expected" in body
+    )
     for path in ("/v1/slots", "/v1/outlines", "/v1/places", "/v1/privacy", "/v1/stream", "/"):
         assert get(f"{address}{path}?{query or 'x'}")[0] == 400
 
@@ -177,12 +217,23 @@ ANSWERED = st.sampled_from(["latest", start_of(0), CELLS[0], "csv", "geojson", "
 @given(path=st.sampled_from(["/v1/releases", "/v1/estimates", "/v1/slots", "/static/" , "/schema/"]),
        query=st.lists(st.tuples(ASKED, ANSWERED), max_size=3), end=st.text(max_size=8))  # fmt: skip
 def test_no_address_is_a_fault(address, path, query, end):
-    place = path + (quote(end.encode("utf-8", "surrogatepass")) if path.count("/") > 1 and path.endswith("/") else "")
-    encoded = urlencode([(name.encode("utf-8", "replace"), value.encode("utf-8", "replace")) for name, value in query])
+    place = path + (
+        quote(end.encode("utf-8", "surrogatepass"))
+        if path.count("/") > 1 and path.endswith("/")
+        else ""
+    )
+    encoded = urlencode(
+        [
+            (name.encode("utf-8", "replace"), value.encode("utf-8", "replace"))
+            for name, value in query
+        ]
+    )
     assert get(f"{address}{place}?{encoded}")[0] in (200, 400, 404)
 
 
-@pytest.mark.parametrize("path", ["/static/../server.py", "/static/..%2fserver.py", "/static//etc/hosts", "/static/"])
+@pytest.mark.parametrize(
+    "path", ["/static/../server.py", "/static/..%2fserver.py", "/static//etc/hosts", "/static/"]
+)
 def test_no_file_is_served_but_those_of_the_page(address, path):
     with closing(HTTPConnection(urlsplit(address).netloc, timeout=10)) as connection:
         connection.request("GET", path)  # as it is: urllib would not send some of them
@@ -195,14 +246,20 @@ def test_the_page_and_what_it_loads_are_served(address):
     assert loaded and all(get(f"{address}/{file}")[0] == 200 for file in loaded)
     for file in STATIC.rglob("*.js"):
         status, headers, body = get(f"{address}/static/{file.relative_to(STATIC)}")
-        assert status == 200 and headers["Content-Type"].startswith("text/javascript") and body == file.read_bytes()
+        assert (
+            status == 200
+            and headers["Content-Type"].startswith("text/javascript")
+            and body == file.read_bytes()
+        )
 
 
 def test_metrics_are_what_prometheus_reads_and_hold_nothing_of_the_records(address):
     status, headers, body = get(f"{address}/metrics")
     families = {family.name: family for family in text_string_to_metric_families(body.decode())}
     assert status == 200 and headers["Content-Type"].startswith("text/plain")
-    values = {sample.name: sample.value for family in families.values() for sample in family.samples}
+    values = {
+        sample.name: sample.value for family in families.values() for sample in family.samples
+    }
     name = "udp_stream_dashboard"
     assert values == {
         f"{name}_clients": 0, f"{name}_slots": HOURS, f"{name}_records_refused_total": 1,
@@ -235,7 +292,9 @@ def test_a_stream_tells_of_each_change_and_ends_with_the_server(tmp_path):
     with dashboard("r", cwd=tmp_path) as (address, process), ExitStack() as stack:
         stream = Stream(address)
         stack.callback(stream.close)
-        assert stream.notice() == {name: slots_of(address)[1][name] for name in ("slot_start", "version")}
+        assert stream.notice() == {
+            name: slots_of(address)[1][name] for name in ("slot_start", "version")
+        }
         wait_for(lambda: b"udp_stream_dashboard_clients 1.0" in get(f"{address}/metrics")[2])
         write(tmp_path / "r", RELEASES[2] + ESTIMATES[0])
         told = [stream.notice(), stream.notice()]
@@ -262,7 +321,8 @@ def test_streams_are_limited_and_the_board_is_ready_once_all_is_read(monkeypatch
         board.slots.take(RELEASES[0])
         board.announce(board.slots.show())
         assert (
-            get(f"{address}/readyz")[0] == 200 and [one.notice()["slot_start"] for one in streams] == [start_of(0)] * 2
+            get(f"{address}/readyz")[0] == 200
+            and [one.notice()["slot_start"] for one in streams] == [start_of(0)] * 2
         )
         streams[0].close()
         wait_for(lambda: len(board.streams) < 2)
@@ -282,7 +342,10 @@ def test_a_file_may_come_later_and_be_written_anew(tmp_path):
 
 
 def test_a_damaged_history_is_set_aside_and_the_dashboard_goes_on(tmp_path):
-    write(tmp_path / "r", [line for hour in range(40) for line in [release(cell, hour) for cell in CELLS]])
+    write(
+        tmp_path / "r",
+        [line for hour in range(40) for line in [release(cell, hour) for cell in CELLS]],
+    )
     history, aside = tmp_path / "h", tmp_path / "h.damaged"
     flags = "r", "--set", "dashboard.history=h", "--set", "dashboard.slots=2"
     first = f"/v1/releases?slot={quote(start_of(0))}"
@@ -320,7 +383,10 @@ def test_what_cannot_be_served_is_said_and_has_its_status(tmp_path):
         ]  # fmt: skip
         for arguments, error, named in cases:
             done = run_verb(["dashboard", *arguments], cwd=tmp_path)
-            assert (done.returncode, done.stdout) == (error.exit_status, b""), (arguments, done.stderr)
+            assert (done.returncode, done.stdout) == (error.exit_status, b""), (
+                arguments,
+                done.stderr,
+            )
             assert named in done.stderr.decode() and b"Traceback" not in done.stderr
 
 
@@ -341,7 +407,10 @@ def test_the_statement_of_a_ledger_is_served_as_it_is_now(tmp_path):
         return json.loads(get(f"{address}/v1/privacy")[2])["statement"]
 
     first = export()
-    with dashboard("r", "--set", "dashboard.statement=statement.json", cwd=tmp_path) as (address, _):
+    with dashboard("r", "--set", "dashboard.statement=statement.json", cwd=tmp_path) as (
+        address,
+        _,
+    ):
         assert served() == first
         second = export(hats_released=7)
         assert served() == second
@@ -354,11 +423,14 @@ def test_the_statement_of_a_ledger_is_served_as_it_is_now(tmp_path):
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):
-    """The same records, and a timetable of two cells; the first has a name that is a formula, and markup."""
+    """The same records, and a timetable of two cells; the first has a name that is a formula, and
+    markup."""
     folder = tmp_path_factory.mktemp("named")
     write(folder / "r.ndjson", [line for slot in RELEASES.values() for line in slot])
     write(folder / "e.ndjson", [line for slot in ESTIMATES.values() for line in slot])
-    stops = [(str(at), name, *reversed(cell_center(int(CELLS[at], 16)))) for at, name in enumerate(NAMES)]
+    stops = [
+        (str(at), name, *reversed(cell_center(int(CELLS[at], 16)))) for at, name in enumerate(NAMES)
+    ]
     zipped(folder / "gtfs.zip", files_of(stops, [("7", "<i>7</i>", "")]))
     with dashboard("r.ndjson", "e.ndjson", "--gtfs", "gtfs.zip", cwd=folder) as (address, _):
         yield address
@@ -373,18 +445,31 @@ def test_places_are_cells_with_names_and_lines(named, address):
     assert headers["Access-Control-Allow-Origin"] == "*"
     assert get(f"{named}/v1/places", **{"If-None-Match": headers["ETag"]})[0] == 304
     features = json.loads(body)["features"]
-    names = {one["properties"]["cell"]: one["properties"] for one in features if "cell" in one["properties"]}
-    assert [names[cell]["name"] for cell in CELLS[:2]] == list(NAMES) and names[CELLS[0]]["routes"] == ["<i>7</i>"]
+    names = {
+        one["properties"]["cell"]: one["properties"]
+        for one in features
+        if "cell" in one["properties"]
+    }
+    assert [names[cell]["name"] for cell in CELLS[:2]] == list(NAMES) and names[CELLS[0]][
+        "routes"
+    ] == ["<i>7</i>"]
     outlines = json.loads(get(f"{named}/v1/outlines")[2])
     cells = [one for one in features if "cell" in one["properties"]]
-    assert all(one["geometry"]["coordinates"] == outlines[one["properties"]["cell"]] for one in cells)
+    assert all(
+        one["geometry"]["coordinates"] == outlines[one["properties"]["cell"]] for one in cells
+    )
     (line,) = [one for one in features if one["geometry"]["type"] == "MultiLineString"]
     assert line["properties"] == {"route": "<i>7</i>"} and len(line["geometry"]["coordinates"]) == 2
-    assert json.loads(get(f"{address}/v1/places")[2]) == {"type": "FeatureCollection", "features": []}
+    assert json.loads(get(f"{address}/v1/places")[2]) == {
+        "type": "FeatureCollection",
+        "features": [],
+    }
 
 
 @pytest.mark.parametrize(("kind", "of"), [("releases", Release), ("estimates", Smoothed)])
-def test_csv_and_geojson_have_a_last_column_with_the_place_and_lines_of_json_are_as_before(named, address, kind, of):
+def test_csv_and_geojson_have_a_last_column_with_the_place_and_lines_of_json_are_as_before(
+    named, address, kind, of
+):
     names = [name for name, _ in columns(of)]
     rows = list(csv.DictReader(io.StringIO(get(f"{named}/v1/{kind}?form=csv")[2].decode())))
     assert list(rows[0]) == [*names, "place"]
@@ -402,8 +487,14 @@ def test_a_timetable_that_is_wrong_is_said_and_the_page_is_without_names(wrong, 
     if wrong == "no zip":
         path.write_bytes(b"no zip")
     elif wrong != "none":
-        zipped(path, files_of([] if wrong == "no stops" else [("a", "Elsewhere", 60.0, 20.0)], calls=None))
-    with dashboard("r.ndjson", "--set", f"dashboard.gtfs={path}", cwd=tmp_path) as (address, process):
+        zipped(
+            path,
+            files_of([] if wrong == "no stops" else [("a", "Elsewhere", 60.0, 20.0)], calls=None),
+        )
+    with dashboard("r.ndjson", "--set", f"dashboard.gtfs={path}", cwd=tmp_path) as (
+        address,
+        process,
+    ):
         assert json.loads(get(f"{address}/v1/places")[2])["features"] == []
         assert get(f"{address}/v1/releases")[2] == text(RELEASES[0])
     (said,) = [json.loads(line) for line in process.said if "no names" in line]
@@ -411,10 +502,16 @@ def test_a_timetable_that_is_wrong_is_said_and_the_page_is_without_names(wrong, 
     assert (str(path) if wrong != "another city" else "not of this city") in said["message"]
 
 
-def test_the_owners_words_are_text_and_the_policy_allows_one_host_of_tiles_and_no_other(tmp_path, address):
+def test_the_owners_words_are_text_and_the_policy_allows_one_host_of_tiles_and_no_other(
+    tmp_path, address
+):
     words = {"title": '<b>Trams</b> & "buses"', "note": "a<script>", "tiles_credit": "© 'them'"}
     words["tiles"] = "https://tiles.example.org:8443/a&b/{z}/{x}/{y}.png?k=1"
-    flags = [flag for name, said in words.items() for flag in ("--set", f"dashboard.{name}={json.dumps(said)}")]
+    flags = [
+        flag
+        for name, said in words.items()
+        for flag in ("--set", f"dashboard.{name}={json.dumps(said)}")
+    ]
     assert "img-src" not in get(address)[1]["Content-Security-Policy"]
     with dashboard("r", *flags, cwd=tmp_path) as (own, _):
         _, headers, page = get(own)
@@ -423,8 +520,14 @@ def test_the_owners_words_are_text_and_the_policy_allows_one_host_of_tiles_and_n
         )
     found = Words()
     found.feed(page.decode())
-    assert found.said["title"] == found.said["h1"] == words["title"] and found.said["note"] == words["note"]
-    assert words["tiles_credit"] in found.said["tiles"] and "https://tiles.example.org:8443" in found.said["tiles"]
+    assert (
+        found.said["title"] == found.said["h1"] == words["title"]
+        and found.said["note"] == words["note"]
+    )
+    assert (
+        words["tiles_credit"] in found.said["tiles"]
+        and "https://tiles.example.org:8443" in found.said["tiles"]
+    )
     assert found.tiles == words["tiles"] and found.scripts == 2
 
 
@@ -488,10 +591,14 @@ def test_no_ledger_no_key_and_no_ping_is_ever_loaded(tmp_path, program, alien):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     loaded = done.stdout.split()
     assert "udp_stream.dashboard.server" in loaded, done.stderr
-    assert not [name for name in loaded for one in alien if name == one or name.startswith(f"{one}.")]
+    assert not [
+        name for name in loaded for one in alien if name == one or name.startswith(f"{one}.")
+    ]
 
 
-@pytest.mark.parametrize(("clients", "hats", "more_mb"), long_rows([(50, 90, 10)], [(50, 90, 10), (1000, 3000, 12)]))
+@pytest.mark.parametrize(
+    ("clients", "hats", "more_mb"), long_rows([(50, 90, 10)], [(50, 90, 10), (1000, 3000, 12)])
+)
 def test_every_client_gets_notice_and_slot(clients, hats, more_mb, tmp_path):
     """How soon: `make bench`."""
     told = crowded(tmp_path, clients, hats)
@@ -509,7 +616,9 @@ def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_pat
             client = stack.enter_context(socket.socket())
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", urlsplit(address).port))
-            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n".encode())
+            client.sendall(
+                f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n".encode()
+            )
             silent.append(client)
         for hour in range(1, 40):
             write(tmp_path / "r", [release(many[0], hour)])
@@ -523,14 +632,25 @@ def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_pat
 
 def test_a_cell_waits_for_no_slot_in_another_form(tmp_path):
     many, hours = cells(300), range(20)
-    write(tmp_path / "r", [make(cell, hour) for make in (release, estimate) for hour in hours for cell in many])
+    write(
+        tmp_path / "r",
+        [make(cell, hour) for make in (release, estimate) for hour in hours for cell in many],
+    )
     with dashboard("r", cwd=tmp_path) as (address, _), ExitStack() as stack:
         answered = select.poll()
-        for path in [f"/v1/{kind}?form=csv&slot={quote(start_of(hour))}" for kind in KINDS for hour in hours]:
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(address).port)))
-            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n".encode())
+        for path in [
+            f"/v1/{kind}?form=csv&slot={quote(start_of(hour))}" for kind in KINDS for hour in hours
+        ]:
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", urlsplit(address).port))
+            )
+            client.sendall(
+                f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n".encode()
+            )
             answered.register(client, select.POLLIN)
-        assert get(f"{address}/v1/estimates?cell={many[7]}")[2] == text(estimate(many[7], hour) for hour in hours)
+        assert get(f"{address}/v1/estimates?cell={many[7]}")[2] == text(
+            estimate(many[7], hour) for hour in hours
+        )
         assert len(answered.poll(0)) < len(KINDS) * len(hours) / 2
 
 
@@ -550,7 +670,9 @@ def test_a_stream_that_takes_no_notice_is_dropped(tmp_path):
 
 def test_more_streams_are_open_than_the_files_that_a_process_has_at_first(tmp_path):
     def few():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
 
     with dashboard("r", cwd=tmp_path, preexec_fn=few) as (address, _), ExitStack() as stack:
         for _ in range(100):
@@ -560,10 +682,19 @@ def test_more_streams_are_open_than_the_files_that_a_process_has_at_first(tmp_pa
 
 @contextmanager
 def on_terminal(*command, cwd, **environment):
-    theirs_only = {name: text for name, text in os.environ.items() if name not in ("CI", "DISPLAY", "WAYLAND_DISPLAY")}
+    theirs_only = {
+        name: text
+        for name, text in os.environ.items()
+        if name not in ("CI", "DISPLAY", "WAYLAND_DISPLAY")
+    }
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, *command], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs, env=theirs_only | environment
+        [sys.executable, *command],
+        cwd=cwd,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=theirs_only | environment,
     )
     os.close(theirs)
 
@@ -593,11 +724,17 @@ def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
         while not (found := re.search(rb"http://\S+(?=/)", said)) and (more := read()):
             said += more
         address = found[0].decode()
-        wait_for(lambda: any(slot["hats"].get("released") and slot["estimates"] for slot in slots_of(address)))
+        wait_for(
+            lambda: any(
+                slot["hats"].get("released") and slot["estimates"] for slot in slots_of(address)
+            )
+        )
         wait_for(lambda: opened.exists() and opened.read_text().strip() == f"{address}/")
         assert json.loads(get(f"{address}/v1/slots")[2])["synthetic"] is True
         places = json.loads(get(f"{address}/v1/places")[2])["features"]
-        assert {"name", "routes"} <= places[0]["properties"].keys() and "route" in places[-1]["properties"]
+        assert {"name", "routes"} <= places[0]["properties"].keys() and "route" in places[-1][
+            "properties"
+        ]
         _, headers, _ = get(f"{address}/v1/estimates?form=csv")
         assert 'filename="synthetic-estimates-' in headers["Content-Disposition"]
         assert process.poll() is None
@@ -605,14 +742,19 @@ def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
         assert process.wait(20) == 0
 
 
-WITHOUT = (
-    "import sys\nsys.modules['aiohttp'] = None\nfrom udp_stream.cli.main import main\nsys.exit(main(sys.argv[1:]))"
-)
+WITHOUT = "import sys\nsys.modules['aiohttp'] = None\nfrom udp_stream.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 
 
 def test_without_its_packages_the_extra_is_named_and_a_demo_ends_without_a_page(tmp_path):
-    done = subprocess.run([sys.executable, "-c", WITHOUT, "dashboard", "r"], cwd=tmp_path, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "dashboard", "r"], cwd=tmp_path, capture_output=True
+    )
     assert done.returncode == DependencyUnavailable.exit_status and b"[dashboard]" in done.stderr
     with on_terminal("-c", WITHOUT, *DEMO, cwd=tmp_path) as (process, read):
         said = b"".join(iter(read, b""))
-        assert process.wait(60) == 0 and b"[dashboard]" in said and b"km/h" in said and b"http://" not in said
+        assert (
+            process.wait(60) == 0
+            and b"[dashboard]" in said
+            and b"km/h" in said
+            and b"http://" not in said
+        )

@@ -1,4 +1,5 @@
-"""Feeds of cities that tell no speed: `init` proposes to derive it, and means are those worked out by hand."""
+"""Feeds of cities that tell no speed: `init` proposes to derive it, and means are those worked out
+by hand."""
 
 import json
 import math
@@ -35,13 +36,18 @@ def fleet(buses=30, every_s=20, seconds=3000):
             kmh = 0 if (second // 60 + bus) % 5 == 0 else 12 + 3 * (bus % 8)
             angle += kmh * every_s / 3600 / radius_km
             lat = MIDDLE[0] + radius_km * math.sin(angle) / 111.2
-            lon = MIDDLE[1] + radius_km * math.cos(angle) / 111.2 / math.cos(math.radians(MIDDLE[0]))
-            rows.append((str(1000 + bus), BEGIN + timedelta(seconds=second), round(lat, 6), round(lon, 6)))
+            lon = MIDDLE[1] + radius_km * math.cos(angle) / 111.2 / math.cos(
+                math.radians(MIDDLE[0])
+            )
+            rows.append(
+                (str(1000 + bus), BEGIN + timedelta(seconds=second), round(lat, 6), round(lon, 6))
+            )
     return sorted(rows, key=lambda row: row[1])
 
 
 def by_hand(rows):
-    """The mean of each cell: of every ping as far as the ping before, of a plate's first as far as the next."""
+    """The mean of each cell: of every ping as far as the ping before, of a plate's first as far as
+    the next."""
     speeds = defaultdict(list)
     for plate in {row[0] for row in rows}:
         own = [row for row in rows if row[0] == plate]
@@ -58,7 +64,14 @@ def warsaw(rows):
     for plate, when, lat, lon in rows:
         local = f"{when:%Y-%m-%d %H:%M:%S}"
         found[when.minute].append(
-            {"Lines": "180", "Lon": lon, "VehicleNumber": plate, "Time": local, "Lat": lat, "Brigade": "3"}
+            {
+                "Lines": "180",
+                "Lon": lon,
+                "VehicleNumber": plate,
+                "Time": local,
+                "Lat": lat,
+                "Brigade": "3",
+            }
         )
     return "\n".join(json.dumps({"result": some}) for some in found.values()).encode()
 
@@ -79,7 +92,13 @@ def siri(rows):
     for row in rows:
         found[row[1].minute].append(activity(row))
     return "\n".join(
-        json.dumps({"Siri": {"ServiceDelivery": {"VehicleMonitoringDelivery": [{"VehicleActivity": some}]}}})
+        json.dumps(
+            {
+                "Siri": {
+                    "ServiceDelivery": {"VehicleMonitoringDelivery": [{"VehicleActivity": some}]}
+                }
+            }
+        )
         for some in found.values()
     ).encode()
 
@@ -119,23 +138,45 @@ def test_means_by_movement_are_those_worked_out_by_hand(tmp_path, name):
         for file, content in zip(files, polls, strict=True):
             (tmp_path / file).write_bytes(content)
     said = run(tmp_path, "init", *files, "--out", "city.toml").stderr.decode()
-    assert "CHECK: the feed has no speeds" in said and 'from = "movement"' in (tmp_path / "city.toml").read_text()
-    assert b"warning" not in run(tmp_path, "replay", *files, "--config", "city.toml", "--dry-run").stdout
-    done = run(tmp_path, "replay", *files, "--config", "city.toml", "--trial", *EXACT, "--out", "out.ndjson")
+    assert (
+        "CHECK: the feed has no speeds" in said
+        and 'from = "movement"' in (tmp_path / "city.toml").read_text()
+    )
+    assert (
+        b"warning"
+        not in run(tmp_path, "replay", *files, "--config", "city.toml", "--dry-run").stdout
+    )
+    done = run(
+        tmp_path,
+        "replay",
+        *files,
+        "--config",
+        "city.toml",
+        "--trial",
+        *EXACT,
+        "--out",
+        "out.ndjson",
+    )
     records = [release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()]
     expected = by_hand(rows)
-    assert {one.hat.cell for one in records} == expected.keys() and len(expected) > 20, done.stderr.decode()
+    assert {one.hat.cell for one in records} == expected.keys() and len(expected) > 20, (
+        done.stderr.decode()
+    )
     assert sum(one.counts.samples for one in records) == len(rows)
     assert {one.privacy.speeds for one in records} == {"movement"}
     live = "run", files[0], "--config", "city.toml", "--ledger", "live", "--out", "live.ndjson"
     if len(files) == 1:
         run(tmp_path, *live, "--set", "kafka.idle_timeout=1s")
-        again = [release.decode(line) for line in (tmp_path / "live.ndjson").read_bytes().splitlines()]
+        again = [
+            release.decode(line) for line in (tmp_path / "live.ndjson").read_bytes().splitlines()
+        ]
         assert {one.hat.cell: one.counts.samples for one in again} == {
             one.hat.cell: one.counts.samples for one in records
         }
     for one in records:
-        assert one.mean.value_kmh == pytest.approx(expected[one.hat.cell], rel=0.03, abs=0.05), one.hat.cell
+        assert one.mean.value_kmh == pytest.approx(expected[one.hat.cell], rel=0.03, abs=0.05), (
+            one.hat.cell
+        )
 
 
 def test_a_plate_that_is_there_once_is_left_out_and_counted(tmp_path):
@@ -148,11 +189,14 @@ def test_a_plate_that_is_there_once_is_left_out_and_counted(tmp_path):
     records = [release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()]
     assert sum(one.counts.samples for one in records) == len(rows) - 1
     (tmp_path / "alone.ndjson").write_bytes(warsaw(rows[-1:]))
-    assert b"1 without a speed" in run(tmp_path, *arguments[:1], "alone.ndjson", *arguments[2:]).stderr
+    assert (
+        b"1 without a speed" in run(tmp_path, *arguments[:1], "alone.ndjson", *arguments[2:]).stderr
+    )
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"), [(["source.speed="], b"source.speed"), (["speed.from=moving"], b"field, movement")]
+    ("flags", "said"),
+    [(["source.speed="], b"source.speed"), (["speed.from=moving"], b"field, movement")],
 )
 def test_a_speed_from_nowhere_is_a_configuration_error(tmp_path, flags, said):
     done = run_verb(["config", *(word for flag in flags for word in ("--set", flag))], cwd=tmp_path)
@@ -176,8 +220,12 @@ def test_cases_that_were_found_read_as_they_say(tmp_path):
     xml = str(CASES / "siri-no-speed.xml")
     run(tmp_path, "init", xml, "--out", "siri.toml")
     run(tmp_path, "replay", xml, "--config", "siri.toml", "--trial", *EXACT, "--out", "siri.ndjson")
-    records = [release.decode(line) for line in (tmp_path / "siri.ndjson").read_bytes().splitlines()]
-    assert [one.counts.samples for one in records] == [2] and records[0].mean.value_kmh == pytest.approx(35.4, abs=0.5)
+    records = [
+        release.decode(line) for line in (tmp_path / "siri.ndjson").read_bytes().splitlines()
+    ]
+    assert [one.counts.samples for one in records] == [2] and records[
+        0
+    ].mean.value_kmh == pytest.approx(35.4, abs=0.5)
     for case, sentence in GTFS_CASES.items():
         polls = sorted(map(str, CASES.glob(f"{case}-*.pb")))
         assert sentence in run(tmp_path, "init", *polls, "--out", f"{case}.toml").stderr.decode()
@@ -186,7 +234,10 @@ def test_cases_that_were_found_read_as_they_say(tmp_path):
             assert sentence in (done.stdout + done.stderr).decode(), (case, verb)
     rolled = str(CASES / "11-rollover.csv")
     assert b"6 plates of 150" in run(tmp_path, "init", rolled, "--out", "rolled.toml").stderr
-    assert b"6 plates of 150" in run(tmp_path, "replay", rolled, "--config", "rolled.toml", "--dry-run").stdout
+    assert (
+        b"6 plates of 150"
+        in run(tmp_path, "replay", rolled, "--config", "rolled.toml", "--dry-run").stdout
+    )
     run(tmp_path, "replay", rolled, "--config", "rolled.toml", "--trial", "--out", "rolled.ndjson")
     assert b"2006" not in (tmp_path / "rolled.ndjson").read_bytes()
 

@@ -1,4 +1,5 @@
-"""What a stranger adds without a change of the package: each goes through `replay` to a record, and is charged."""
+"""What a stranger adds without a change of the package: each goes through `replay` to a record, and
+is charged."""
 
 import json
 import re
@@ -35,7 +36,9 @@ from udp_stream.units import NANO, QUANTA_PER_KMH
 def toy_measure(monkeypatch):
     toy = replace(MEASURES["pure"], name="toy", ending=" in toys")
     monkeypatch.setitem(MEASURES, "toy", toy)
-    monkeypatch.setitem(ACCOUNTINGS, "toys", replace(ACCOUNTINGS["pure"], measure=toy, variant="Toy DP"))
+    monkeypatch.setitem(
+        ACCOUNTINGS, "toys", replace(ACCOUNTINGS["pure"], measure=toy, variant="Toy DP")
+    )
 
 
 BINS = 20
@@ -101,7 +104,9 @@ class Median(Statistic):
     def values(self, plans, queries, noisy):  # noqa: ARG002
         upto = (np.cumsum(one) / plan.given.sum() for plan, one in zip(plans, noisy, strict=True))
         halves = (int(np.argmax(np.append(one[:-1] >= 0.5, True))) for one in upto)
-        return [plan.range.width / BINS * (at + 0.5) for plan, at in zip(plans, halves, strict=True)]
+        return [
+            plan.range.width / BINS * (at + 0.5) for plan, at in zip(plans, halves, strict=True)
+        ]
 
     def record(self, plan, value, left_out):  # noqa: ARG002
         return MedianRecord(round(value / QUANTA_PER_KMH, 3), epsilon_stated(plan.cost))
@@ -117,8 +122,17 @@ def median(monkeypatch):
 
 def replayed(folder, *flags):
     (folder / "day.ndjson").write_bytes(b"\n".join(fleet_log(clean=True)))
-    given = [word for flag in (*flags, f"ledger.url={folder}/city.ledger", "hat.slot=15m") for word in ("--set", flag)]
-    assert cli.main(["replay", str(folder / "day.ndjson"), "--out", str(folder / "out.ndjson"), *given]) == 0
+    given = [
+        word
+        for flag in (*flags, f"ledger.url={folder}/city.ledger", "hat.slot=15m")
+        for word in ("--set", flag)
+    ]
+    assert (
+        cli.main(
+            ["replay", str(folder / "day.ndjson"), "--out", str(folder / "out.ndjson"), *given]
+        )
+        == 0
+    )
     return [decode(line) for line in (folder / "out.ndjson").read_bytes().splitlines()], given
 
 
@@ -127,7 +141,10 @@ def test_a_measure(tmp_path, toy_measure, capsys):
     released = [one for one in records if one.status == "released"]
     assert released and {one.privacy.accounting for one in records} == {"toys"}
     with ledger_at(tmp_path / "city.ledger") as (ledger, _):
-        assert all(period.endswith(" in toys") for period in ledger.periods()) and ledger.verify() == []
+        assert (
+            all(period.endswith(" in toys") for period in ledger.periods())
+            and ledger.verify() == []
+        )
         assert max(entry.charged.max(initial=0) for entry in ledger.entries()) > 0
     capsys.readouterr()
     assert cli.main(["ledger", "export", *given]) == 0
@@ -146,18 +163,27 @@ def test_a_statistic(tmp_path, median, capsys):
     records, given = replayed(tmp_path, *FIXED)
     released = [one for one in records if one.status == "released"]
     assert len(released) > 10 and {one.others["median"]["epsilon"] for one in released} == {0.25}
-    assert all(0 <= one.others["median"]["value_kmh"] <= 65 and one.mean.epsilon == 0.5 for one in released)
+    assert all(
+        0 <= one.others["median"]["value_kmh"] <= 65 and one.mean.epsilon == 0.5 for one in released
+    )
     assert {one.privacy.epsilon for one in released} == {0.75}
     assert all(one.others == {} for one in records if one.status != "released")
     with ledger_at(tmp_path / "city.ledger") as (ledger, _):
-        charged = [int(entry.charged.max(initial=0)) for entry in ledger.entries() if entry.charged.any()]
+        charged = [
+            int(entry.charged.max(initial=0)) for entry in ledger.entries() if entry.charged.any()
+        ]
         assert max(charged) == 3 * NANO // 4 and ledger.verify() == []
-        (note,) = (json.loads(text) for name, text in ledger.meta().items() if name.startswith("policy:"))
+        (note,) = (
+            json.loads(text) for name, text in ledger.meta().items() if name.startswith("policy:")
+        )
         assert note["release.median_epsilon"] == "0.25"
     capsys.readouterr()
     assert cli.main(["ledger", "export", *given]) == 0
     exported = capsys.readouterr().out
-    assert "Means, variances, cumulative distributions and medians" in json.loads(exported)["basic"]["description"]
+    assert (
+        "Means, variances, cumulative distributions and medians"
+        in json.loads(exported)["basic"]["description"]
+    )
     assert cli.main(["plan", *given]) == 0 and "median bins" in capsys.readouterr().out
     assert known_keys() == keys
 
@@ -165,14 +191,22 @@ def test_a_statistic(tmp_path, median, capsys):
 def test_a_statistic_costs_what_a_mean_around_a_forecast_does(tmp_path, median):
     median("auto")
     records, _ = replayed(tmp_path, "budget.epsilon=12")
-    whole = [one for one in records if one.status == "released" and one.counts.admitted_plates == one.counts.plates]
+    whole = [
+        one
+        for one in records
+        if one.status == "released" and one.counts.admitted_plates == one.counts.plates
+    ]
     assert {one.mean.mechanism for one in whole} >= {"forecast-clip"}
     assert all(one.others["median"]["epsilon"] == one.mean.epsilon for one in whole)
     assert max(one.mean.epsilon for one in whole) > 1.9 * min(one.mean.epsilon for one in whole)
 
 
 def test_the_median_keeps_to_its_price():
-    asked, public, speeds = StatisticTerms("median", NANO), PublicSettings(Range(0, 65 * QUANTA_PER_KMH)), (0, 99_000)
+    asked, public, speeds = (
+        StatisticTerms("median", NANO),
+        PublicSettings(Range(0, 65 * QUANTA_PER_KMH)),
+        (0, 99_000),
+    )
     plan = Median(1.0).plan(SamplesPerPlate(np.array([3, 1, 2])), asked, public)
     for final in (plan, Median(1.0).subset(plan, np.array([True, True, False]))):
         ends, paid = np.cumsum(final.counts.by_plate).tolist(), final.charges.tolist()
@@ -186,7 +220,9 @@ def test_the_median_keeps_to_its_price():
 
 def test_where_to_add_names_the_files():
     root = Path(__file__).parents[2]
-    (row,) = re.findall(r"^\| a statistic \|(.*)$", (root / "docs" / "architecture.md").read_text(), re.M)
+    (row,) = re.findall(
+        r"^\| a statistic \|(.*)$", (root / "docs" / "architecture.md").read_text(), re.M
+    )
     *named, test = re.findall(r"`([a-z_/]+\.py)`", row)
     assert (root / test).samefile(__file__) and len(named) == 3
     held = {file: (root / "udp_stream" / file).read_text() for file in named}

@@ -1,5 +1,5 @@
-"""`/healthz` and `/readyz` beside the metrics: of a whole `run` whose source goes away and comes back, and of one that
-hangs."""
+"""`/healthz` and `/readyz` beside the metrics: of a whole `run` whose source goes away and comes
+back, and of one that hangs."""
 
 import json
 import time
@@ -31,7 +31,9 @@ def snapshot(age_s=0.0):
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age_s))
     place = {"type": "Point", "coordinates": [72.83, 21.19]}
     bus = {"observationDateTime": at, "speed": 23.5, "location": place}
-    return json.dumps([bus | {"license_plate": f"GJ05ZZ000{number}"} for number in range(3)]).encode()
+    return json.dumps(
+        [bus | {"license_plate": f"GJ05ZZ000{number}"} for number in range(3)]
+    ).encode()
 
 
 @contextmanager
@@ -53,7 +55,9 @@ def test_a_run_is_ready_while_its_source_answers_and_says_how_long_it_does_not(t
         assert good["source_failures_total"] == good["pings_stale_total"] == 0
         assert -120 < good["clock_ahead_seconds"] < 1 and good["zone_offset_seconds"] == 19_800
         assert good["deployment_partitions"] == 1 and good["certificate_end_timestamp_seconds"] == 0
-        assert good["ledger_bytes"] == sum(file.stat().st_size for file in (tmp_path / "l", tmp_path / "l-wal"))
+        assert good["ledger_bytes"] == sum(
+            file.stat().st_size for file in (tmp_path / "l", tmp_path / "l-wal")
+        )
         assert good["journal_bytes"] > 0 and good["disk_free_bytes"] > 10**6
         server.script[:] = [status(503)]
         healthy_once(port, "/readyz", 503, process)
@@ -83,7 +87,10 @@ def test_a_process_that_starts_is_well_and_not_ready():
     (port,) = free_ports(1)
     metrics = Metrics("udp-stream test", policy="5eed")
     with metrics.served("127.0.0.1", port):
-        assert health(port, "/healthz") == (200, "ok\n") and health(port, "/readyz") == (503, "it starts\n")
+        assert health(port, "/healthz") == (200, "ok\n") and health(port, "/readyz") == (
+            503,
+            "it starts\n",
+        )
         metrics.observe(Backlog(0, 0, 0, 1))
         metrics.observe(SourceStatus(0.0, 0, is_away=False))
         assert health(port, "/readyz") == (200, "ok\n")
@@ -98,5 +105,9 @@ def test_a_runtime_that_hangs_is_neither_ready_nor_well():
         now_s[0] += HANGS_S
         assert health(port, "/healthz") == health(port, "/readyz") == (200, "ok\n")
         now_s[0] += 1
-        assert health(port, "/healthz") == health(port, "/readyz") == (503, "no sign of life for 121 s\n")
+        assert (
+            health(port, "/healthz")
+            == health(port, "/readyz")
+            == (503, "no sign of life for 121 s\n")
+        )
         assert "udp_stream_source_silent_seconds 124.0\n" in health(port, "/metrics")[1]

@@ -1,4 +1,5 @@
-"""A feed in any form through `init` and `replay`, with no hand edit: the HATs and counts of the plain form."""
+"""A feed in any form through `init` and `replay`, with no hand edit: the HATs and counts of the
+plain form."""
 
 import json
 from datetime import UTC, datetime
@@ -17,7 +18,14 @@ from udp_stream.settings import load
 
 PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 
-SHORT = "gtfs.json", "pattern.ndjson", "exchanged.ndjson", "geojson.json", "semicolons.csv", "contract_seconds.ndjson"
+SHORT = (
+    "gtfs.json",
+    "pattern.ndjson",
+    "exchanged.ndjson",
+    "geojson.json",
+    "semicolons.csv",
+    "contract_seconds.ndjson",
+)
 SHORT += "topics.txt", "nextbus.ndjson", "siri.xml", "kmh.bin"
 
 
@@ -68,7 +76,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("content", "words"), WRONG, ids=str)
-def test_a_sample_that_cannot_serve_is_a_usage_error_that_says_what_was_found(content, words, tmp_path):
+def test_a_sample_that_cannot_serve_is_a_usage_error_that_says_what_was_found(
+    content, words, tmp_path
+):
     (tmp_path / "feed").write_bytes(content)
     done = run("init", "feed", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b"") and words in done.stderr.decode()
@@ -97,14 +107,20 @@ def test_several_files_are_one_recording_to_init(tmp_path):
     one, two, first = find_feed([whole]), find_feed(both), find_feed(both[:1])
     assert two == one and first.pings < one.pings and first.hours != one.hours
     done = run("init", *both, "--out", "city.toml", cwd=tmp_path)
-    assert done.returncode == 0 and f"udp-stream replay {both[0]} {both[1]} --config city.toml" in done.stderr.decode()
+    assert (
+        done.returncode == 0
+        and f"udp-stream replay {both[0]} {both[1]} --config city.toml" in done.stderr.decode()
+    )
     assert "0-semicolons.csv and 1 more" in (tmp_path / "city.toml").read_text()
 
 
 def poll(at):
     time_s = START_S + 60 * at
     return snapshot(
-        *(vehicle(f"GJ05ZZ{bus:04}", time_s=time_s, lon=72.8 + bus / 100 + at / 1000, lat=21.1) for bus in range(10)),
+        *(
+            vehicle(f"GJ05ZZ{bus:04}", time_s=time_s, lon=72.8 + bus / 100 + at / 1000, lat=21.1)
+            for bus in range(10)
+        ),
         header_s=time_s,
     )
 
@@ -122,11 +138,18 @@ def test_polls_of_gtfs_realtime_are_counted_together(tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["init", "plan", "doctor"])
-@pytest.mark.parametrize("address", ["https://example.org/v.pb?token=secret", "amqps://me:secret@example.org/"])
+@pytest.mark.parametrize(
+    "address", ["https://example.org/v.pb?token=secret", "amqps://me:secret@example.org/"]
+)
 def test_an_address_is_answered_with_what_to_do_and_not_shown(verb, address, tmp_path):
     done = run(verb, address, cwd=tmp_path)
     said = done.stderr.decode()
-    assert done.returncode == 2 and "`run` reads the address" in said and "secret" not in said and "example" not in said
+    assert (
+        done.returncode == 2
+        and "`run` reads the address" in said
+        and "secret" not in said
+        and "example" not in said
+    )
     assert done.stdout == b""
 
 
@@ -139,7 +162,12 @@ def in_the_contract_s_form(message):
         if at.HasField("speed") and told.timestamp:
             when = datetime.fromtimestamp(told.timestamp, UTC).isoformat()
             where = {"type": "Point", "coordinates": [at.longitude, at.latitude]}
-            ping = {"license_plate": plate, "observationDateTime": when, "location": where, "speed": at.speed}
+            ping = {
+                "license_plate": plate,
+                "observationDateTime": when,
+                "location": where,
+                "speed": at.speed,
+            }
             yield json.dumps(ping)
 
 
@@ -149,5 +177,7 @@ def test_delhi_s_poll_gives_the_hats_of_the_same_pings_in_the_contract_s_form(tm
     found = way_in.recording(tmp_path, DELHI.name, DELHI.read_bytes())
     lines = in_the_contract_s_form(FeedMessage.FromString(DELHI.read_bytes()))
     (tmp_path / "plain.ndjson").write_text("\n".join(lines))
-    plain = way_in.hats_of(way_in.verb(tmp_path, "replay", "plain.ndjson", "--config", "city.toml", "--trial"))
+    plain = way_in.hats_of(
+        way_in.verb(tmp_path, "replay", "plain.ndjson", "--config", "city.toml", "--trial")
+    )
     assert found == plain and len(plain) > 200

@@ -1,4 +1,5 @@
-"""Every verb in each of the installs that README and tutorial name: it works, or says which extra it needs."""
+"""Every verb in each of the installs that README and tutorial name: it works, or says which extra
+it needs."""
 
 import json
 import re
@@ -44,12 +45,28 @@ for words in verbs:
 NOWHERE = ("--set", "kafka.bootstrap=127.0.0.1:9")
 VERBS = (
     ("init", "day.ndjson"),
-    ("replay", "day.ndjson", "--ledger", "city.ledger", "--out", "out.ndjson", "--smoothed", "estimates.ndjson"),
+    (
+        "replay",
+        "day.ndjson",
+        "--ledger",
+        "city.ledger",
+        "--out",
+        "out.ndjson",
+        "--smoothed",
+        "estimates.ndjson",
+    ),
     ("replay", "day.ndjson", "--trial", "--out", "out.parquet"),
     ("replay", "day.pb", "--trial"),
     ("replay", "day.ndjson", "--set", "ledger.url=redis://127.0.0.1:9/0"),
     ("run", "day.ndjson", "--set", "ledger.url=run.ledger", "--out", "run.ndjson"),
-    ("run", "http://127.0.0.1:9/x.pb", "--set", "ledger.url=b.ledger", "--set", "live.format=gtfs-rt"),
+    (
+        "run",
+        "http://127.0.0.1:9/x.pb",
+        "--set",
+        "ledger.url=b.ledger",
+        "--set",
+        "live.format=gtfs-rt",
+    ),
     ("run", "mqtt://127.0.0.1:9", "--set", "ledger.url=b.ledger", "--set", 'live.topics=["a"]'),
     ("run", "amqp://127.0.0.1:9/", "--set", "ledger.url=b.ledger", "--set", "live.queue=a"),
     ("run", "day.ndjson", "--set", "ledger.url=run.ledger", "--metrics", "127.0.0.1:9"),
@@ -79,7 +96,8 @@ WITHOUT_KAFKA = {"status --set ledger.url=city.ledger", "doctor --set ledger.url
 
 
 def installed(lines):
-    """The packages of these requirements and all that they ask for, by the names by which they are imported."""
+    """The packages of these requirements and all that they ask for, by the names by which they are
+    imported."""
     found, asked = set(), [Requirement(line) for line in lines]
     while asked:
         one = asked.pop()
@@ -92,7 +110,11 @@ def installed(lines):
     return {name for name, of in by_import.items() if found & set(map(canonicalize_name, of))}
 
 
-PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 NAMED = re.compile(r"(?:\.|udp-stream)\[([a-z,]+)\]")
 OF_VERBS = {
     "topics": "kafka", "worker": "kafka", "feed": "kafka", "releases": "kafka", "dashboard": "dashboard",
@@ -112,7 +134,9 @@ def extras_for(words):
     if words[0] == "dashboard" and not any(word.endswith((".ndjson", ".csv")) for word in words):
         needed.add("kafka")
     read = {*words, *(word.rpartition("=")[2] for word in words)}
-    return needed | {extra for form, extra in OF_WORDS.items() if any(re.match(form, word) for word in read)}
+    return needed | {
+        extra for form, extra in OF_WORDS.items() if any(re.match(form, word) for word in read)
+    }
 
 
 def commands_of(page):
@@ -120,7 +144,9 @@ def commands_of(page):
     text = page.read_text("utf-8")
     for block in re.finditer(r"^```(?:console|sh|bash)\n(.*?)^```$", text, re.M | re.S):
         for line in re.finditer(
-            r"^(?:\$ )?((?:\w+=\S+ |timeout \d+ )*udp-stream .*)$", block[1].replace("\\\n", "  "), re.M
+            r"^(?:\$ )?((?:\w+=\S+ |timeout \d+ )*udp-stream .*)$",
+            block[1].replace("\\\n", "  "),
+            re.M,
         ):
             words = shlex.split(line[1].split("  #")[0].split(" && ")[0].split(" | ")[0])
             words = [word for word in words[words.index("udp-stream") + 1 :] if word != "--quiet"]
@@ -143,7 +169,12 @@ def test_each_command_of_a_page_runs_in_the_install_that_stands_above_it():
 def said_by(extra, folder):
     extras = PROJECT["optional-dependencies"]
     there = [*PROJECT["dependencies"], *(extras[extra] if extra else ())]
-    product = [line for name, lines in extras.items() if name not in ("test", "lint", "bench") for line in lines]
+    product = [
+        line
+        for name, lines in extras.items()
+        if name not in ("test", "lint", "bench")
+        for line in lines
+    ]
     hidden = installed(product) - installed(there)
     verbs = [words for words in VERBS if words[0] != "services" or extra]
     (folder / "day.ndjson").write_bytes(b"\n".join(fleet_log(buses=40, hours=0.6, clean=True)))
@@ -154,7 +185,8 @@ def said_by(extra, folder):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return {
-        " ".join(words): (status, out, said) for words, status, out, said in map(json.loads, done.stdout.splitlines())
+        " ".join(words): (status, out, said)
+        for words, status, out, said in map(json.loads, done.stdout.splitlines())
     }
 
 
@@ -166,7 +198,9 @@ def test_each_verb_says_what_it_needs_and_none_ends_with_a_fault(extra, tmp_path
         if "pip install" in said:
             assert status == 4 and re.search(r"pip install '\.\[\w+\]'", said), (words, said)
             assert f"[{extra}]" not in said, words
-            assert set(re.findall(r"pip install '\.\[(\w+)\]'", said)) <= extras_for(words.split()), (words, said)
+            assert set(re.findall(r"pip install '\.\[(\w+)\]'", said)) <= extras_for(
+                words.split()
+            ), (words, said)
         if "127.0.0.1:9 " in f"{words} " and "kafka.bootstrap" in words:
             of_client = [line for line in said.splitlines() if "kafka." in line.partition(":")[2]]
             assert status == 4 and not of_client, (words, said)

@@ -105,11 +105,17 @@ def test_the_archive_and_the_ledger_together_have_all_there_was(city):
     old, new = releases(city, file.name), releases(city)
     assert old + new == published and old == b"".join(lines_of(published, "2024-01-10"))
     for ledger in ("city.ledger", file.name):
-        assert b"every balance is the sum" in run("ledger", "verify", "--ledger", ledger, cwd=city).stdout
+        assert (
+            b"every balance is the sum"
+            in run("ledger", "verify", "--ledger", ledger, cwd=city).stdout
+        )
     after = run("ledger", "show", "GJ05ZZ0001", "--ledger", "city.ledger", cwd=city).stdout
     assert before.endswith(after) and len(after.splitlines()) == len(before.splitlines()) - 2
     # Forecasts follow from what is left, and are the same: byte for byte.
-    assert estimates and releases(city, "city.ledger", "--smoothed", "--from", "2024-01-11T18:00") == estimates
+    assert (
+        estimates
+        and releases(city, "city.ledger", "--smoothed", "--from", "2024-01-11T18:00") == estimates
+    )
     assert (city / "city.ledger").stat().st_size < size
     stated = [json.loads(run("ledger", "export", "--ledger", name, cwd=city).stdout)
               for name in ("city.ledger", file.name)]  # fmt: skip
@@ -119,7 +125,9 @@ def test_the_archive_and_the_ledger_together_have_all_there_was(city):
 
 
 def test_pings_of_an_archived_time_are_late_and_the_rest_comes_out_as_before(city):
-    published, estimates = ((city / name).read_bytes() for name in ("out.ndjson", "smoothed.ndjson"))
+    published, estimates = (
+        (city / name).read_bytes() for name in ("out.ndjson", "smoothed.ndjson")
+    )
     archived(city)
     replay(city)
     again = (city / "out.ndjson").read_bytes()
@@ -157,7 +165,12 @@ def test_a_run_goes_on_after_it_with_estimates_as_without_it(made, tmp_path):
 
 @pytest.mark.parametrize(
     ("before", "why"),
-    [("2024-01-11", "2024-01-10"), ("2030-01-01", "2024-01-10"), ("last week", "date"), ("2024-01-08", "nothing")],
+    [
+        ("2024-01-11", "2024-01-10"),
+        ("2030-01-01", "2024-01-10"),
+        ("last week", "date"),
+        ("2024-01-08", "nothing"),
+    ],
 )
 def test_what_is_not_over_or_is_needed_stays(before, why, city):
     kept = releases(city)
@@ -206,12 +219,15 @@ def test_spans_of_a_rolling_budget_stay_while_a_window_may_touch_them(made, tmp_
         run("ledger", "verify", "--ledger", name, cwd=tmp_path)
     replay(tmp_path, sets=["budget.period=rolling 1d"])
     assert (tmp_path / "out.ndjson").read_bytes() == b"".join(
-        line for line in published.splitlines(keepends=True) if decode(line).hat.slot_start >= "2024-01-10"
+        line
+        for line in published.splitlines(keepends=True)
+        if decode(line).hat.slot_start >= "2024-01-10"
     )
 
 
 def test_another_period_that_reaches_back_into_the_archive_is_refused(city):
-    """What plates were charged there is not known: it might be lost twice. Later periods of that length go on."""
+    """What plates were charged there is not known: it might be lost twice. Later periods of that
+    length go on."""
     archived(city)
     (city / "more.ndjson").write_bytes(b"\n".join(pings(first=DAYS, days=1)) + b"\n")
     for period in ("lifetime", "30d"):
@@ -227,7 +243,8 @@ class Stopped(Exception):
 
 
 def steps(monkeypatch, ledger_type, at, how):
-    """Count the calls of an archive that change something; at one of them something happens, before or behind it."""
+    """Count the calls of an archive that change something; at one of them something happens, before
+    or behind it."""
     calls = []
 
     def watched(name, call):
@@ -255,12 +272,20 @@ STEPS = ["close_before", "_fill", "link_first", "_require_copied", "drop", "drop
 
 @pytest.mark.parametrize(
     ("at", "how"),
-    long_rows([(at, "before") for at in (1, 4, 6)] + [(3, "behind")], product(range(len(STEPS)), ("before", "behind"))),
+    long_rows(
+        [(at, "before") for at in (1, 4, 6)] + [(3, "behind")],
+        product(range(len(STEPS)), ("before", "behind")),
+    ),
 )
-def test_a_crash_at_each_step_loses_nothing_and_the_same_command_goes_on(at, how, city, monkeypatch):
+def test_a_crash_at_each_step_loses_nothing_and_the_same_command_goes_on(
+    at, how, city, monkeypatch
+):
     published = (city / "out.ndjson").read_bytes()
     file = city / "city.ledger.before-2024-01-10"
-    with monkeypatch.context() as patch, ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _):
+    with (
+        monkeypatch.context() as patch,
+        ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _),
+    ):
         calls = steps(patch, SqliteLedger, at, how)
         with pytest.raises(Stopped):
             archive(ledger, int((MONDAY + timedelta(days=2)).timestamp()), file)
@@ -292,7 +317,8 @@ def test_a_kill_at_any_moment_loses_nothing(city):
 
 
 def test_the_same_file_is_not_written_twice(city):
-    """Another file is never written over: an archive of another time, of another ledger, or anything else."""
+    """Another file is never written over: an archive of another time, of another ledger, or
+    anything else."""
     archived(city, "2024-01-09", "--out", "old")
     assert b"--out" in archived(city, "2024-01-10", "--out", "old", status=2).stderr
     (city / "notes").write_text("mine")
@@ -325,7 +351,8 @@ def test_an_entry_that_the_file_has_otherwise_stays(city):
 
 
 def test_a_run_on_the_ledger_meanwhile_goes_on(made, tmp_path):
-    """It is open before the archive, and releases the next day after it; what is archived it cannot draw any more."""
+    """It is open before the archive, and releases the next day after it; what is archived it cannot
+    draw any more."""
     for path in made.iterdir():
         shutil.copy(path, tmp_path)
     out = BytesIO()
@@ -343,9 +370,13 @@ def test_a_run_on_the_ledger_meanwhile_goes_on(made, tmp_path):
 
 
 def test_an_older_copy_of_the_ledger_is_as_it_was_or_is_refused(city):
-    """Right before the archive a copy has all that there is; once more was published, it is refused."""
+    """Right before the archive a copy has all that there is; once more was published, it is
+    refused."""
     (city / "copy").mkdir()
-    with closing(sqlite3.connect(city / "city.ledger")) as from_, closing(sqlite3.connect(city / "copy/l")) as to:
+    with (
+        closing(sqlite3.connect(city / "city.ledger")) as from_,
+        closing(sqlite3.connect(city / "copy/l")) as to,
+    ):
         from_.backup(to)
     archived(city)
     (city / "more.ndjson").write_bytes(b"\n".join(pings(first=DAYS, days=1)) + b"\n")
@@ -361,7 +392,10 @@ def test_an_older_copy_of_the_ledger_is_as_it_was_or_is_refused(city):
     replay(city, log="more.ndjson")
     restore()
     for verb in ("verify", "releases"):
-        assert b"went back in time" in run("ledger", verb, "--ledger", "city.ledger", cwd=city, status=5).stderr
+        assert (
+            b"went back in time"
+            in run("ledger", verb, "--ledger", "city.ledger", cwd=city, status=5).stderr
+        )
 
 
 def test_a_mark_whose_record_is_archived_is_no_sign_of_an_older_copy(city):
@@ -382,7 +416,14 @@ def test_no_run_takes_an_archive_for_a_ledger(city):
     archived(city)
     name = "city.ledger.before-2024-01-10"
     kept = (city / name).read_bytes()
-    for verb in (("replay", "pings.ndjson"), ("ledger", "show", "A"), ("ledger", "archive", "--before", "2024-01-09")):
+    for verb in (
+        ("replay", "pings.ndjson"),
+        ("ledger", "show", "A"),
+        ("ledger", "archive", "--before", "2024-01-09"),
+    ):
         assert run(*verb, "--ledger", name, cwd=city, status=5).stderr
-    assert b"may be overwritten" in run("replay", "pings.ndjson", "--out", name, cwd=city, status=2).stderr
+    assert (
+        b"may be overwritten"
+        in run("replay", "pings.ndjson", "--out", name, cwd=city, status=2).stderr
+    )
     assert (city / name).read_bytes() == kept

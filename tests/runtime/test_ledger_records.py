@@ -32,7 +32,9 @@ def replayed(tmp_path):
 
 
 def releases(folder, *more, status=0):
-    return run("ledger", "releases", "--ledger", "city.ledger", *more, cwd=folder, status=status).stdout
+    return run(
+        "ledger", "releases", "--ledger", "city.ledger", *more, cwd=folder, status=status
+    ).stdout
 
 
 def test_the_records_of_a_ledger_are_the_bytes_that_were_published(replayed):
@@ -44,8 +46,14 @@ def test_a_span_of_time_has_its_slots_alone(replayed):
     published = (replayed / "releases.ndjson").read_bytes().splitlines(keepends=True)
     starts = [decode(line).hat.slot_start for line in published]
     for zone in ("", "+05:30"):
-        found = releases(replayed, "--from", f"2024-01-08T09:15{zone}", "--to", f"2024-01-08T09:45{zone}")
-        wanted = [line for line, start in zip(published, starts, strict=True) if "T09:15" <= start[10:16] < "T09:45"]
+        found = releases(
+            replayed, "--from", f"2024-01-08T09:15{zone}", "--to", f"2024-01-08T09:45{zone}"
+        )
+        wanted = [
+            line
+            for line, start in zip(published, starts, strict=True)
+            if "T09:15" <= start[10:16] < "T09:45"
+        ]
         assert 0 < len(wanted) < len(published) and found == b"".join(wanted)
     assert releases(replayed, "--from", "2024-01-09") == b""
     assert releases(replayed, "--to", "2024-01-09") == b"".join(published)
@@ -66,7 +74,9 @@ def test_what_is_printed_was_marked_before(replayed):
     assert len(mark.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("words", [("--from", "yesterday"), ("--to", "2024-13-01"), ("--ledger", "none")])
+@pytest.mark.parametrize(
+    "words", [("--from", "yesterday"), ("--to", "2024-13-01"), ("--ledger", "none")]
+)
 def test_what_cannot_be_read_is_named(words, replayed):
     done = run("ledger", "releases", *words, *(() if "none" in words else ("--ledger", "city.ledger")),
                cwd=replayed, status=2)  # fmt: skip

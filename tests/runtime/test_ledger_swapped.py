@@ -1,4 +1,5 @@
-"""A ledger whose file is removed or replaced under a running process: nothing more is published, status 5."""
+"""A ledger whose file is removed or replaced under a running process: nothing more is published,
+status 5."""
 
 import io
 import subprocess
@@ -67,14 +68,30 @@ def test_nothing_is_published_after_a_ledger_was_swapped(sabotage, tmp_path):
     assert out.getvalue() == before
 
 
-SABOTAGES = [("run", remove), ("replay", remove), ("run", replace_by_a_copy), ("replay", replace_by_a_copy)]
+SABOTAGES = [
+    ("run", remove),
+    ("replay", remove),
+    ("run", replace_by_a_copy),
+    ("replay", replace_by_a_copy),
+]
 
 
 @pytest.mark.parametrize(("verb", "sabotage"), long_rows([SABOTAGES[0], SABOTAGES[3]], SABOTAGES))
 def test_a_process_whose_ledger_was_swapped_ends_with_status_5(verb, sabotage, tmp_path):
     messages = fleet_log(clean=True)
     half, path, out = len(messages) // 2, tmp_path / "l", tmp_path / "out"
-    command = [sys.executable, "-m", "udp_stream", verb, "-", "--ledger", "l", "--out", "out", *FLAGS]
+    command = [
+        sys.executable,
+        "-m",
+        "udp_stream",
+        verb,
+        "-",
+        "--ledger",
+        "l",
+        "--out",
+        "out",
+        *FLAGS,
+    ]
     with (tmp_path / "said").open("wb") as said:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path, stderr=said)
     try:
@@ -96,7 +113,9 @@ def test_a_process_whose_ledger_was_swapped_ends_with_status_5(verb, sabotage, t
     assert out.read_bytes() == before
     verify = [*command[:3], "ledger", "verify", "--ledger", "l"]
     # The copy holds whatever was published: it is the newest one.
-    assert subprocess.run(verify, cwd=tmp_path, check=False).returncode == (5 if sabotage is remove else 0)
+    assert subprocess.run(verify, cwd=tmp_path, check=False).returncode == (
+        5 if sabotage is remove else 0
+    )
 
 
 def still(process, out):

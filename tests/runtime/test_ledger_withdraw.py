@@ -10,7 +10,16 @@ import pytest
 
 from tests.contract.checks import ask
 from tests.failing import DyingLedger
-from tests.runtime.test_ledger_archive import DAYS, MONDAY, SETS, archived, pings, releases, replay, run
+from tests.runtime.test_ledger_archive import (
+    DAYS,
+    MONDAY,
+    SETS,
+    archived,
+    pings,
+    releases,
+    replay,
+    run,
+)
 from tests.runtime.test_ledger_archive import made as made
 from tests.runtime.test_live_run import Clock, ids, lines, live
 from tests.runtime.test_live_run import frames as frames
@@ -20,7 +29,13 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.pipeline import release_slot
 from udp_stream.release.record import decode, kind_of, slot_of
-from udp_stream.release.withdrawal import SCHEMA, decode_withdrawal, noted, unpublished_withdrawals, withdraw
+from udp_stream.release.withdrawal import (
+    SCHEMA,
+    decode_withdrawal,
+    noted,
+    unpublished_withdrawals,
+    withdraw,
+)
 from udp_stream.settings import LedgerSection, load
 from udp_stream.testing import a_context, two_hats
 
@@ -34,7 +49,17 @@ def city(made, tmp_path):
 
 
 def withdrawn(folder, *more, reason="speeds were in mph", status=0):
-    return run("ledger", "withdraw", "--ledger", "city.ledger", "--reason", reason, *more, cwd=folder, status=status)
+    return run(
+        "ledger",
+        "withdraw",
+        "--ledger",
+        "city.ledger",
+        "--reason",
+        reason,
+        *more,
+        cwd=folder,
+        status=status,
+    )
 
 
 def is_mark(line):
@@ -57,19 +82,29 @@ def test_a_span_is_marked_in_public_and_the_records_stay(city):
     found = releases(city).splitlines()
     marks = [decode_withdrawal(line) for line in found if is_mark(line)]
     assert [line for line in found if not is_mark(line)] == published
-    assert [one.withdraws for one in marks] == wrong and {one.reason for one in marks} == {"speeds were in mph"}
+    assert [one.withdraws for one in marks] == wrong and {one.reason for one in marks} == {
+        "speeds were in mph"
+    }
     assert all(one.release_id == f"withdrawn:{one.withdraws}" for one in marks)
-    assert [one.hat for one in marks] == [decode(line).hat for line in starts(published, "2024-01-09", "2024-01-09T06")]
+    assert [one.hat for one in marks] == [
+        decode(line).hat for line in starts(published, "2024-01-09", "2024-01-09T06")
+    ]
     assert run("ledger", "show", "GJ05ZZ0001", "--ledger", "city.ledger", cwd=city).stdout == budget
     assert b"every balance" in run("ledger", "verify", "--ledger", "city.ledger", cwd=city).stdout
     stated = json.loads(run("ledger", "export", "--ledger", "city.ledger", cwd=city).stdout)
-    assert [(one["reason"], one["hats"]) for one in stated["withdrawn"]] == [("speeds were in mph", 6), ("another", 0)]
+    assert [(one["reason"], one["hats"]) for one in stated["withdrawn"]] == [
+        ("speeds were in mph", 6),
+        ("another", 0),
+    ]
     assert stated["hats_recorded"] == len(published)
     # A file that is written anew has each mark behind its slot.
     for _ in range(2):
         replay(city)
         assert (city / "out.ndjson").read_bytes().splitlines() == found
-    assert releases(city, "city.ledger", "--from", "2024-01-09", "--to", "2024-01-09T02").count(b"\n") == 4
+    assert (
+        releases(city, "city.ledger", "--from", "2024-01-09", "--to", "2024-01-09T02").count(b"\n")
+        == 4
+    )
 
 
 def test_cells_and_ids_are_marked_alone(city):
@@ -77,8 +112,14 @@ def test_cells_and_ids_are_marked_alone(city):
     cell, one = published[0].hat.cell, published[9].release_id
     withdrawn(city, "--cell", cell, "--to", "2024-01-09")
     withdrawn(city, one)
-    found = [decode_withdrawal(line).withdraws for line in releases(city).splitlines() if is_mark(line)]
-    of_cell = {one.release_id for one in published if one.hat.cell == cell and one.hat.slot_start < "2024-01-09"}
+    found = [
+        decode_withdrawal(line).withdraws for line in releases(city).splitlines() if is_mark(line)
+    ]
+    of_cell = {
+        one.release_id
+        for one in published
+        if one.hat.cell == cell and one.hat.slot_start < "2024-01-09"
+    }
     wanted = [record.release_id for record in published if record.release_id in of_cell | {one}]
     assert found == wanted and len(found) > 4
 
@@ -111,7 +152,13 @@ def estimates_since(ledger, day, forecaster=None):
     policy = settings.policy
     one = forecaster or Forecaster(settings.calendar.slots, policy.max_speed, "test", policy.shapes)
     since = (MONDAY + timedelta(days=day)).timestamp()
-    slots = sorted({slot_of(id_) for id_ in ledger.newest() if kind_of(id_) == "hat" and slot_of(id_)[0] >= since})
+    slots = sorted(
+        {
+            slot_of(id_)
+            for id_ in ledger.newest()
+            if kind_of(id_) == "hat" and slot_of(id_)[0] >= since
+        }
+    )
     return [one.smoothed((1000 * start, 1000 * end), LedgerHistory(ledger)) for start, end in slots]
 
 
@@ -129,11 +176,17 @@ def copy_of(folder, leave_out=()):
 def test_estimates_are_as_if_the_hats_had_never_been(city):
     """Of a forecaster that begins, as after a restart; and of one that had learnt them."""
     whole = copy_of(city)
-    ids_ = [id_ for id_ in whole.newest() if slot_of(id_)[0] >= (MONDAY + timedelta(days=3, hours=12)).timestamp()]
+    ids_ = [
+        id_
+        for id_ in whole.newest()
+        if slot_of(id_)[0] >= (MONDAY + timedelta(days=3, hours=12)).timestamp()
+    ]
     wrong = ids_[::3]
     lacking, forecaster = copy_of(city, wrong), None
     settings = load(None, SETS, {})
-    forecaster = Forecaster(settings.calendar.slots, settings.policy.max_speed, "test", settings.policy.shapes)
+    forecaster = Forecaster(
+        settings.calendar.slots, settings.policy.max_speed, "test", settings.policy.shapes
+    )
     learnt = estimates_since(whole, 3, forecaster)
     withdraw(whole, wrong, "wrong", AT, "test")
     anew = estimates_since(whole, 3)
@@ -150,7 +203,9 @@ def test_what_a_slot_told_of_the_whole_city_is_not_learnt_either(monkeypatch):
     monkeypatch.setattr(LedgerHistory, "city", lambda *slot: asked.append(slot))
     slot = counts.start_ms, counts.end_ms
     for has_mark in (False, True):
-        forecaster = Forecaster(context.calendar.slots, context.policy.max_speed, "test", shapes=True)
+        forecaster = Forecaster(
+            context.calendar.slots, context.policy.max_speed, "test", shapes=True
+        )
         forecaster.saw(counts)
         forecaster.smoothed(slot, LedgerHistory(ledger))
         assert len(asked) == 1
@@ -219,7 +274,9 @@ def test_marks_are_archived_with_their_hats(city):
 
 
 def test_what_is_archived_is_withdrawn_in_the_ledger_and_once(city):
-    published = [decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()]
+    published = [
+        decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
+    ]
     estimates = releases(city, "city.ledger", "--smoothed", "--from", "2024-01-12")
     withdrawn(city, "--to", "2024-01-08T06:00", reason="first")
     archived(city)
@@ -252,21 +309,27 @@ def test_what_is_archived_is_withdrawn_in_the_ledger_and_once(city):
     (city / "more.ndjson").write_bytes(b"\n".join(pings(first=DAYS, days=1)) + b"\n")
     replay(city, log="more.ndjson")
     archived(city, "2024-01-11")
-    assert len(marks_in(city, "city.ledger.before-2024-01-11")) == len(marks) and marks_in(city) == []
+    assert (
+        len(marks_in(city, "city.ledger.before-2024-01-11")) == len(marks) and marks_in(city) == []
+    )
     assert b"0 HATs withdrawn" in withdrawn(city, *wrong).stdout
     for ledger in ("city.ledger", ARCHIVE, "city.ledger.before-2024-01-11"):
         assert run("ledger", "verify", "--ledger", ledger, cwd=city).stdout
 
 
 def test_an_archive_that_was_moved_is_named_and_one_that_lacks_is_asked_for(city):
-    published = [decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()]
+    published = [
+        decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
+    ]
     archived(city)
     (city / "elsewhere").mkdir()
     (city / ARCHIVE).rename(city / "elsewhere" / "old")
     for words in ((published[0],), ("--to", "2024-01-08T06:00"), ("--cell", published[0][:15])):
         assert b"--archive" in withdrawn(city, *words, status=2).stderr
     assert marks_in(city) == []
-    withdrawn(city, "--from", "2024-01-10", "--to", "2024-01-10T03:00")  # what is not archived needs no archive
+    withdrawn(
+        city, "--from", "2024-01-10", "--to", "2024-01-10T03:00"
+    )  # what is not archived needs no archive
     late = marks_in(city)
     assert late and all(slot_of(id_)[0] >= (MONDAY + timedelta(days=2)).timestamp() for id_ in late)
     assert b"1 HAT withdrawn" in withdrawn(city, published[0], "--archive", "elsewhere/old").stdout
@@ -284,17 +347,26 @@ def test_an_archive_that_was_moved_is_named_and_one_that_lacks_is_asked_for(city
 @pytest.mark.parametrize("at", range(4))
 def test_an_archive_that_was_interrupted_keeps_what_is_withdrawn_meanwhile(city, at):
     """Before its file, before its note, and in the middle of what is dropped: a mark is made once."""
-    published = [decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()]
+    published = [
+        decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
+    ]
     before_s = int((MONDAY + timedelta(days=2)).timestamp())
     with ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _):
         dying = DyingLedger(ledger)
         left = iter(range(at))
         for name in ("note", "drop"):
             real = getattr(ledger, name)
-            setattr(dying, name, lambda *given, real=real: real(*given) if next(left, None) is not None else 1 / 0)
+            setattr(
+                dying,
+                name,
+                lambda *given, real=real: real(*given) if next(left, None) is not None else 1 / 0,
+            )
         with suppress(ZeroDivisionError):
             archive(dying, before_s, city / ARCHIVE)
-    assert b"2 HATs withdrawn" in withdrawn(city, published[0], published[20], "--archive", ARCHIVE).stdout
+    assert (
+        b"2 HATs withdrawn"
+        in withdrawn(city, published[0], published[20], "--archive", ARCHIVE).stdout
+    )
     archived(city)
     assert marks_in(city) == [published[0], published[20]]
     assert b"0 HATs withdrawn, 2 before" in withdrawn(city, published[0], published[20]).stdout
@@ -303,18 +375,24 @@ def test_an_archive_that_was_interrupted_keeps_what_is_withdrawn_meanwhile(city,
 
 
 def test_a_run_publishes_a_mark_of_an_archived_hat_with_its_next_slot(city):
-    published = [decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()]
+    published = [
+        decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
+    ]
     archived(city)
     withdrawn(city, published[3])
     with ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _):
         assert list(unpublished_withdrawals(ledger)) == [f"withdrawn:{published[3]}"]
 
 
-@pytest.mark.parametrize("sets", [("release.min_plates=1000",), ()], ids=["nobody charged", "charged"])
+@pytest.mark.parametrize(
+    "sets", [("release.min_plates=1000",), ()], ids=["nobody charged", "charged"]
+)
 def test_hats_are_withdrawn_whether_or_not_somebody_was_charged(made, tmp_path, sets):
     shutil.copy(made / "pings.ndjson", tmp_path)
     replay(tmp_path, sets=sets)
-    published = [decode(line).release_id for line in (tmp_path / "out.ndjson").read_bytes().splitlines()]
+    published = [
+        decode(line).release_id for line in (tmp_path / "out.ndjson").read_bytes().splitlines()
+    ]
     span = "--from", "2024-01-09", "--to", "2024-01-09T06:00"
     assert b"6 HATs withdrawn" in withdrawn(tmp_path, *span).stdout
     assert set(marks_in(tmp_path)) < set(published)
@@ -330,7 +408,10 @@ def test_interrupted_it_is_to_be_called_again(call, made, tmp_path, monkeypatch)
         with pytest.raises(ZeroDivisionError):
             withdraw(ledger, wrong, "wrong", AT, "test")
     withdraw(ledger, wrong, "wrong", AT, "test")
-    assert all(LedgerHistory(ledger).withdrawn(*(1000 * s for s in slot_of(id_)), [int(id_[:15], 16)]) for id_ in wrong)
+    assert all(
+        LedgerHistory(ledger).withdrawn(*(1000 * s for s in slot_of(id_)), [int(id_[:15], 16)])
+        for id_ in wrong
+    )
     assert len(noted(ledger.meta())) == 1 and ledger.verify() == []
 
 
@@ -341,7 +422,9 @@ def test_the_mark_costs_nothing_and_draws_nothing(made):
     withdraw(ledger, wrong, "wrong", AT, "test")
     assert ledger.recorded(wrong) == before
     marks = [entry for entry in ledger.entries() if kind_of(entry.release_id) == "withdrawn"]
-    assert len(marks) == len(wrong) and not any(entry.plates or entry.charged.size for entry in marks)
+    assert len(marks) == len(wrong) and not any(
+        entry.plates or entry.charged.size for entry in marks
+    )
     for entry in marks[:3]:
         assert set(msgspec.json.decode(entry.payload)) == {
             "schema", "release_id", "withdraws", "hat", "reason", "withdrawn_at", "software",

@@ -33,14 +33,20 @@ def charge_a_day(ledger, day, dice):
 
 
 def peak_kb():
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    (line,) = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    ]
     return int(line.split()[1])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_archived_monthly_a_ledger_stays_small_and_adds_up(tmp_path):
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: other tests of this process had theirs
+    Path("/proc/self/clear_refs").write_text(
+        "5"
+    )  # the peak begins anew: other tests of this process had theirs
     before_kb = peak_kb()
     dice, path, count, sizes = np.random.default_rng(3), tmp_path / "ledger", 0, []
     with open_sqlite_ledger(path) as ledger:

@@ -1,4 +1,5 @@
-"""Standing queries of the live runtime: the embedded runtime's answers, each written once, killed at any moment."""
+"""Standing queries of the live runtime: the embedded runtime's answers, each written once, killed
+at any moment."""
 
 import os
 import random
@@ -65,10 +66,14 @@ def same_key(theirs, ours):
     (ours / "ledger.key").chmod(0o600)
 
 
-def test_it_answers_as_a_replay_of_the_same_pings_does_and_asks_nothing_without_a_file(frames, tmp_path):
+def test_it_answers_as_a_replay_of_the_same_pings_does_and_asks_nothing_without_a_file(
+    frames, tmp_path
+):
     (tmp_path / "live").mkdir()
     verified, unpublished, periods = work(tmp_path / "live", frames)
-    assert (verified, unpublished) == ([], []) and [period.partition(" ")[0] for period in periods] == [
+    assert (verified, unpublished) == ([], []) and [
+        period.partition(" ")[0] for period in periods
+    ] == [
         "1d",
         "positions",
     ]
@@ -83,7 +88,9 @@ def test_it_answers_as_a_replay_of_the_same_pings_does_and_asks_nothing_without_
 
 
 @pytest.mark.parametrize("name", ["mark", "published"])
-def test_dying_before_or_behind_the_file_it_writes_the_answer_once(name, frames, tmp_path, monkeypatch):
+def test_dying_before_or_behind_the_file_it_writes_the_answer_once(
+    name, frames, tmp_path, monkeypatch
+):
     call, first = getattr(SqliteLedger, name), []
 
     def dies(self, asked):

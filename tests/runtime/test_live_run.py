@@ -1,4 +1,5 @@
-"""The live runtime: killed at any moment and started again, it loses no acknowledged ping and repeats no release."""
+"""The live runtime: killed at any moment and started again, it loses no acknowledged ping and
+repeats no release."""
 
 import io
 import json
@@ -26,7 +27,13 @@ from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.clocks import SteadyClock
 
-CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.min_plates=4", "hat.grace=2m")
+CONFIG = (
+    "hat.slot=15m",
+    "hat.resolution=7",
+    "release.mean_epsilon=0.4",
+    "release.min_plates=4",
+    "hat.grace=2m",
+)
 FRAME = 150
 
 
@@ -37,7 +44,11 @@ def frames():
     for start in range(0, len(messages), FRAME):
         some = messages[start : start + FRAME]
         pings, _ = decoder.decode(some)
-        plausible = pings.time_ms[pings.time_ms < pings.time_ms.min() + 7_200_000] if len(pings) else pings.time_ms
+        plausible = (
+            pings.time_ms[pings.time_ms < pings.time_ms.min() + 7_200_000]
+            if len(pings)
+            else pings.time_ms
+        )
         now_ms = max(now_ms, int(plausible.max(initial=now_ms)))
         found.append((some, now_ms / 1000))
     return found
@@ -149,12 +160,16 @@ def renamed(path):
 
 
 @pytest.mark.parametrize("rotate", [copied_and_truncated, renamed_and_created, renamed])
-def test_after_logrotate_each_record_is_on_the_path_once_and_whole(rotate, frames, expected, tmp_path):
+def test_after_logrotate_each_record_is_on_the_path_once_and_whole(
+    rotate, frames, expected, tmp_path
+):
     with live(tmp_path, clock := Clock()) as (runtime, journal):
         take_all(runtime, journal, rotating(frames, rotate, tmp_path / "out"), clock)
     rotated = sorted(tmp_path.glob("out.*"))
     assert len(rotated) >= 3 and (tmp_path / "out").stat().st_size
-    assert sorted(b"".join(file.read_bytes() for file in [*rotated, tmp_path / "out"]).splitlines()) == sorted(expected)
+    assert sorted(
+        b"".join(file.read_bytes() for file in [*rotated, tmp_path / "out"]).splitlines()
+    ) == sorted(expected)
 
 
 class rotating(list):  # noqa: N801 (a list of frames that rotates a file as it is read)
@@ -207,7 +222,10 @@ def test_the_first_slot_of_a_run_is_withheld_without_a_charge_if_less_than_half_
 def test_so_is_a_slot_in_which_nobody_read_for_more_than_half(killed, frames, tmp_path):
     """Also if the run that reads on is killed before the slot closes."""
     (tmp_path / "a").mkdir()
-    before, behind = [frame for frame in frames if frame not in from_minute(frames, 19)], from_minute(frames, 28)
+    before, behind = (
+        [frame for frame in frames if frame not in from_minute(frames, 19)],
+        from_minute(frames, 28),
+    )
     for some in [before, behind[:3], behind] if killed else [before, behind]:
         with live(tmp_path, clock := Clock()) as (runtime, _):
             clock.now_s = some[0][1]
@@ -222,7 +240,9 @@ def test_so_is_a_slot_in_which_nobody_read_for_more_than_half(killed, frames, tm
 
 
 @pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.soak)])
-def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(kills, frames, expected, tmp_path):
+def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(
+    kills, frames, expected, tmp_path
+):
     rng, died, rounds = random.Random(20261122), 0, 0
     began = time.monotonic()
     os.waitpid(child(tmp_path / "0", frames, 60.0), 0) if (tmp_path / "0").mkdir() is None else None
@@ -243,11 +263,16 @@ def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(kills, frames
         assert sorted(found) == sorted(expected)
         if rounds == 1:
             # What was refused just before a kill can be told twice, but never be lost.
-            told, once = Counter(lines(folder, "rejected")), Counter(lines(tmp_path / "0", "rejected"))
+            told, once = (
+                Counter(lines(folder, "rejected")),
+                Counter(lines(tmp_path / "0", "rejected")),
+            )
             assert once and told >= once and set(told) == set(once)
 
 
-def test_a_restart_reads_on_from_its_checkpoint_and_old_segments_are_deleted(frames, tmp_path, monkeypatch):
+def test_a_restart_reads_on_from_its_checkpoint_and_old_segments_are_deleted(
+    frames, tmp_path, monkeypatch
+):
     monkeypatch.setattr("udp_stream.sources.journal.SEGMENT_BYTES", 100_000)
     half, clock = len(frames) // 2, Clock()
     with live(tmp_path, clock) as (runtime, journal):
@@ -285,7 +310,9 @@ def test_at_night_a_tick_closes_what_is_over_once_nothing_came_for_a_while(frame
 
 
 @pytest.mark.parametrize("junk", ["late", "broken"])
-def test_who_sends_nothing_but_what_is_refused_does_not_hold_up_the_night_s_last_slots(junk, frames, tmp_path):
+def test_who_sends_nothing_but_what_is_refused_does_not_hold_up_the_night_s_last_slots(
+    junk, frames, tmp_path
+):
     clock = Clock()
     with live(tmp_path, clock) as (runtime, _):
         runtime.start()
@@ -310,14 +337,19 @@ def test_a_frame_that_was_cut_off_is_gone_and_a_damaged_middle_is_refused(tmp_pa
     segment.write_bytes(segment.read_bytes()[:-1])
     monkeypatch.setattr("udp_stream.sources.journal.SEGMENT_BYTES", 1)
     with Journal(tmp_path / "j", "me") as journal:
-        assert [one.messages for one in journal.frames(0)] == [[b"whole"]] and journal.next_offset == 1
+        assert [one.messages for one in journal.frames(0)] == [
+            [b"whole"]
+        ] and journal.next_offset == 1
         journal.append([b"next"], 3)
         journal.append([b"last"], 4)
         journal.sync()
         assert [one.messages for one in journal.frames(1)] == [[b"next"], [b"last"]]
     first, *_ = sorted((tmp_path / "j").glob("*.journal"))
     first.write_bytes(first.read_bytes()[:-1] + b"?")
-    with Journal(tmp_path / "j", "me") as journal, pytest.raises(DependencyUnavailable, match="is damaged"):
+    with (
+        Journal(tmp_path / "j", "me") as journal,
+        pytest.raises(DependencyUnavailable, match="is damaged"),
+    ):
         list(journal.frames(0))
 
 
@@ -345,7 +377,9 @@ def test_the_name_of_a_journals_ledger_is_on_disk_before_it_has_its_place(tmp_pa
 
     monkeypatch.setattr(os, "fsync", watched)
     with Journal(tmp_path / "j", "the ledger 5eed"):
-        assert list(synced.values()) == ["the ledger 5eed"] == [(tmp_path / "j" / "owner").read_text()]
+        assert (
+            list(synced.values()) == ["the ledger 5eed"] == [(tmp_path / "j" / "owner").read_text()]
+        )
 
 
 def udp_stream(folder, *arguments, stdin=None):
@@ -355,22 +389,43 @@ def udp_stream(folder, *arguments, stdin=None):
 def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
     log = b"\n".join(fleet_log(buses=25, hours=0.6, clean=True)) + b"\n"
     flags = [word for flag in CONFIG for word in ("--set", flag)]
-    first = udp_stream(tmp_path, "run", "-", *flags, "--ledger", "city.ledger", "--out", "out.ndjson", stdin=log)
+    first = udp_stream(
+        tmp_path, "run", "-", *flags, "--ledger", "city.ledger", "--out", "out.ndjson", stdin=log
+    )
     assert first.returncode == 0, first.stderr
     records = [json.loads(line) for line in lines(tmp_path, "out.ndjson")]
     assert {record["status"] for record in records} > {"released"}
     said = [json.loads(line) for line in first.stderr.splitlines()]
-    assert [entry["event"] for entry in said if entry["event"] in ("begun", "ended")] == ["begun", "ended"]
+    assert [entry["event"] for entry in said if entry["event"] in ("begun", "ended")] == [
+        "begun",
+        "ended",
+    ]
     assert sum(entry["event"] == "slot" for entry in said) >= 2
     incoming = [entry for entry in said if entry["event"] == "incoming"]
     assert incoming and all(entry.get("by") != "clock" for entry in incoming if entry["pings"])
     ended = next(entry for entry in said if entry.get("event") == "ended")
     statuses = Counter(record["status"] for record in records)
-    assert ended["hats"] == statuses and f"{len(records)} HATs, {statuses['released']} released" in ended["message"]
-    again = udp_stream(
-        tmp_path, "--quiet", "run", "-", *flags, "--ledger", "city.ledger", "--out", "out.ndjson", stdin=b""
+    assert (
+        ended["hats"] == statuses
+        and f"{len(records)} HATs, {statuses['released']} released" in ended["message"]
     )
-    assert again.returncode == 0 and not again.stderr and len(lines(tmp_path, "out.ndjson")) == len(records)
+    again = udp_stream(
+        tmp_path,
+        "--quiet",
+        "run",
+        "-",
+        *flags,
+        "--ledger",
+        "city.ledger",
+        "--out",
+        "out.ndjson",
+        stdin=b"",
+    )
+    assert (
+        again.returncode == 0
+        and not again.stderr
+        and len(lines(tmp_path, "out.ndjson")) == len(records)
+    )
     assert (tmp_path / "city.ledger.journal").stat().st_mode & 0o077 == 0
 
 
@@ -383,7 +438,9 @@ def killed(frames, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "drop_before", lambda _journal, _offset: None)
         while True:
-            _, status = os.waitpid(child(folder, frames, dice.uniform(0.01, 0.06) if died < KILLS else 60.0), 0)
+            _, status = os.waitpid(
+                child(folder, frames, dice.uniform(0.01, 0.06) if died < KILLS else 60.0), 0
+            )
             if status == 0:
                 break
             assert os.WIFSIGNALED(status), status
@@ -431,7 +488,10 @@ def test_in_the_frames_of_a_file_late_pings_alone_differ(killed, tmp_path):
     more = len(late_live) - len(late)
     assert late and more > 0 and late <= set(late_live)
     assert set(live) <= set(found)
-    assert sum(samples for _, samples in found.values()) - sum(samples for _, samples in live.values()) == more
+    assert (
+        sum(samples for _, samples in found.values()) - sum(samples for _, samples in live.values())
+        == more
+    )
     assert all(found[hat][1] >= samples for hat, (_, samples) in live.items())
 
 

@@ -1,4 +1,5 @@
-"""`run` of an address in trouble: a warning, again while it lasts, and a line with how long it took once it is over."""
+"""`run` of an address in trouble: a warning, again while it lasts, and a line with how long it took
+once it is over."""
 
 import errno
 import json
@@ -74,8 +75,16 @@ FAULTS = {
     "500": (status(500), "answers 500", "works again"),
     "a page": (ok(b"<html><p>", "text/html"), "a page for people (HTML)", "works again"),
     "no vehicles": (ok(b"[]"), "nothing and no vehicle", "vehicles again"),
-    "no answer": (lambda request: request.respond(204, b"", {}), "nothing and no vehicle", "vehicles again"),
-    "an error as JSON": (ok(b'[{"error": "key"}]'), "what is refused and no vehicle", "vehicles again"),
+    "no answer": (
+        lambda request: request.respond(204, b"", {}),
+        "nothing and no vehicle",
+        "vehicles again",
+    ),
+    "an error as JSON": (
+        ok(b'[{"error": "key"}]'),
+        "what is refused and no vehicle",
+        "vehicles again",
+    ),
 }
 
 
@@ -88,11 +97,17 @@ def test_each_fault_is_a_warning_while_it_lasts_and_then_its_end(fault, tmp_path
     warned = [one for one in of_level(said, "warning", "source") if words in one]
     assert 2 <= len(warned) < 8 and all("http://127.0.0.1" in one for one in warned), said
     over = [one for one in of_level(said, "info", "source") if end in one]
-    assert len(over) == 1 and "after" in over[0] and over[0].split("without")[0].rstrip().endswith(" s")
+    assert (
+        len(over) == 1
+        and "after" in over[0]
+        and over[0].split("without")[0].rstrip().endswith(" s")
+    )
     assert not [one for one in of_level(said, "info", "source") if words in one]
 
 
-@pytest.mark.parametrize(("what", "words"), [("alert", "3 alerts"), ("trip_update", "3 trip updates")])
+@pytest.mark.parametrize(
+    ("what", "words"), [("alert", "3 alerts"), ("trip_update", "3 trip updates")]
+)
 def test_a_feed_of_something_else_is_named(what, words, tmp_path):
     said = lines([feed_of(**{what: True})] * 3, tmp_path, begin=False)
     (warned,) = of_level(said, "warning", "source")
@@ -128,15 +143,27 @@ def test_trouble_is_said_again_every_15_minutes_and_another_kind_at_once():
     retries.worked()
     for minute in range(61):
         here.now_s = 1.7e9 + 60 * minute
-        retries.failed(SourceFailure("answers 404" if minute % 2 == 0 or minute == 7 else "answers 500", is_final=True))
+        retries.failed(
+            SourceFailure(
+                "answers 404" if minute % 2 == 0 or minute == 7 else "answers 500", is_final=True
+            )
+        )
     here.now_s += 30
     retries.worked()
-    times = {words: [at for at, is_warned, one in here.said if is_warned and words in one] for words in ("404", "500")}
-    assert LOG_AGAIN_S == 900 and times == {"404": [0, 960, 1920, 2880], "500": [60, 960 + 60, 1980, 2940]}
+    times = {
+        words: [at for at, is_warned, one in here.said if is_warned and words in one]
+        for words in ("404", "500")
+    }
+    assert LOG_AGAIN_S == 900 and times == {
+        "404": [0, 960, 1920, 2880],
+        "500": [60, 960 + 60, 1980, 2940],
+    }
     assert here.said[-1][1:] == (False, "http://host/ works again, after 61 failures in 60 min")
 
 
-@pytest.mark.parametrize(("asked_s", "pauses_s"), [(2.0, 10.0), (240.0, 240.0), (300.0, 300.0), (86_400.0, 300.0)])
+@pytest.mark.parametrize(
+    ("asked_s", "pauses_s"), [(2.0, 10.0), (240.0, 240.0), (300.0, 300.0), (86_400.0, 300.0)]
+)
 def test_a_server_is_left_alone_as_long_as_it_asks_but_five_minutes_at_most(asked_s, pauses_s):
     here = Hands()
     retries = Retries("http://host/", 10.0, here.log_message, here.clock, lambda: 1.0)
@@ -148,12 +175,16 @@ def test_a_server_is_left_alone_as_long_as_it_asks_but_five_minutes_at_most(aske
 def test_a_feed_that_stands_still_is_said_every_15_minutes_and_so_is_its_end():
     here, found = Hands(), []
     clocks = {"clock": here.clock, "steady": here.clock}
-    look = LiveFeedCheck("http://host/", load(None, (), {}), lambda *words: found.append(words), **clocks)
+    look = LiveFeedCheck(
+        "http://host/", load(None, (), {}), lambda *words: found.append(words), **clocks
+    )
 
     def ping(time_s):
         moment = datetime.fromtimestamp(time_s, UTC).isoformat()
         place = {"coordinates": [72.5, 21.25]}
-        return json.dumps({"license_plate": "A", "observationDateTime": moment, "speed": 5, "location": place}).encode()
+        return json.dumps(
+            {"license_plate": "A", "observationDateTime": moment, "speed": 5, "location": place}
+        ).encode()
 
     assert look.fresh([ping(here.now_s)])
     for _ in range(240):  # the same answer again and again: no message
@@ -177,8 +208,19 @@ def largest_file(size):
 
 
 def recorded(folder, *words, size=None):
-    (file := folder / "log.ndjson").write_bytes(b"\n".join([*fleet_log(buses=25, hours=0.6, clean=True), b"no ping"]))
-    flags = ("--set", "hat.slot=15m", "--set", "release.min_plates=2", "--ledger", "l", "--journal", "j")
+    (file := folder / "log.ndjson").write_bytes(
+        b"\n".join([*fleet_log(buses=25, hours=0.6, clean=True), b"no ping"])
+    )
+    flags = (
+        "--set",
+        "hat.slot=15m",
+        "--set",
+        "release.min_plates=2",
+        "--ledger",
+        "l",
+        "--journal",
+        "j",
+    )
     with nullcontext() if size is None else largest_file(size):
         done = run_verb(("run", file, *flags, *words), cwd=folder)
     return done.returncode, json.loads(done.stderr.splitlines()[-1])["message"]
@@ -197,8 +239,12 @@ def test_a_full_disk_under_the_checkpoint_names_it_and_what_to_do(tmp_path, monk
     assert status == 4 and said == f"j/checkpoint: {os.strerror(errno.ENOSPC)}: {MAKE_ROOM}"
 
 
-@pytest.mark.parametrize(("size", "name"), [(16_000, "/l "), (100_000, "j/00000000000000000000.journal: ")])
-def test_no_room_for_the_ledger_or_the_journal_names_it_and_the_next_run_goes_on(size, name, tmp_path):
+@pytest.mark.parametrize(
+    ("size", "name"), [(16_000, "/l "), (100_000, "j/00000000000000000000.journal: ")]
+)
+def test_no_room_for_the_ledger_or_the_journal_names_it_and_the_next_run_goes_on(
+    size, name, tmp_path
+):
     status, said = recorded(tmp_path, "--out", "o", size=size)
     assert status == 4 and name in said, said
     status, said = recorded(tmp_path, "--out", "o")

@@ -1,4 +1,5 @@
-"""A ledger that went back in time is refused by every verb, until a person says in words what is forgotten."""
+"""A ledger that went back in time is refused by every verb, until a person says in words what is
+forgotten."""
 
 import json
 import re
@@ -29,7 +30,9 @@ def ledger_of(verb):
 def run(folder, *arguments):
     done = run_verb(arguments, cwd=folder)
     assert b"Traceback" not in done.stderr, done.stderr
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
 
 
 def replay(folder, log, out):
@@ -39,14 +42,18 @@ def replay(folder, log, out):
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
     folder, messages = tmp_path_factory.mktemp("logs"), fleet_log(clean=True)
-    for name, part in (("first", messages[: len(messages) // 2]), ("second", messages[len(messages) // 2 :])):
+    for name, part in (
+        ("first", messages[: len(messages) // 2]),
+        ("second", messages[len(messages) // 2 :]),
+    ):
         (folder / f"{name}.ndjson").write_bytes(b"\n".join(part))
     return folder / "first.ndjson", folder / "second.ndjson"
 
 
 @pytest.fixture
 def restored(logs, tmp_path):
-    """A folder whose ledger is a backup from between two runs; what the second had written is in `lost`."""
+    """A folder whose ledger is a backup from between two runs; what the second had written is in
+    `lost`."""
     first, second = logs
     assert replay(tmp_path, first, "one").returncode == 0
     shutil.copy(tmp_path / "l", tmp_path / "backup")
@@ -70,7 +77,9 @@ def test_an_older_backup_is_refused_by_every_verb_and_nothing_is_charged(logs, r
         ("doctor", logs[1], *FLAGS), ("demo", "--headless", "--slots", "1", "--buses", "20"),
     ):  # fmt: skip
         done = run(restored, *arguments, *ledger_of(arguments[0]))
-        assert done.returncode == 5 and "went back in time" in done.stdout + done.stderr, done.stderr
+        assert done.returncode == 5 and "went back in time" in done.stdout + done.stderr, (
+            done.stderr
+        )
         assert "udp-stream ledger accept-older" in done.stdout + done.stderr
     assert not (restored / "again").exists() and (restored / "l").read_bytes() == before
 
@@ -80,8 +89,19 @@ def test_the_words_accept_it_once_and_for_ever(logs, restored):
     assert asked.returncode == 5 and replay(restored, logs[1], "again").returncode == 5
     (words,) = re.findall(r"--saying '(.*)'", asked.stderr)
     number = len(recorded(restored / "lost").keys() - recorded(restored / "one").keys())
-    assert re.fullmatch(rf"charges of {number} HATs since 2024-01-08T\d\d:\d\d:00\+05:30 are forgotten", words)
-    wrong = run(restored, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words.replace("of", "off"))
+    assert re.fullmatch(
+        rf"charges of {number} HATs since 2024-01-08T\d\d:\d\d:00\+05:30 are forgotten", words
+    )
+    wrong = run(
+        restored,
+        "ledger",
+        "accept-older",
+        "--ledger",
+        "l",
+        *FLAGS,
+        "--saying",
+        words.replace("of", "off"),
+    )
     assert wrong.returncode == 5 and replay(restored, logs[1], "again").returncode == 5
     accepted = run(restored, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words)
     assert accepted.returncode == 0 and words in accepted.stdout
@@ -97,7 +117,9 @@ def test_the_words_accept_it_once_and_for_ever(logs, restored):
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accepted(logs, restored, older):
+def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accepted(
+    logs, restored, older
+):
     if not older:
         for name in ("l", "l.key", "l.key.ledger-id"):
             (restored / name).unlink()
@@ -121,7 +143,9 @@ def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accept
     accepted = run(restored, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words)
     assert accepted.returncode == 0, accepted.stderr
     assert replay(restored, logs[1], "again").returncode == 0
-    assert any(decode(line).privacy.caveats == (words,) for line in recorded(restored / "again").values())
+    assert any(
+        decode(line).privacy.caveats == (words,) for line in recorded(restored / "again").values()
+    )
     assert run(restored, "ledger", "verify", "--ledger", "l").returncode == 0
 
 
@@ -139,7 +163,10 @@ def test_a_key_without_a_mark_begins_with_a_ledger_that_holds_nothing(logs, tmp_
 
 
 def test_of_two_processes_that_adopt_a_new_ledger_neither_is_refused(tmp_path):
-    id_file, hat = tmp_path / "key.ledger-id", Admission("hat", np.array([0]), np.array([1]), 1, b"")
+    id_file, hat = (
+        tmp_path / "key.ledger-id",
+        Admission("hat", np.array([0]), np.array([1]), 1, b""),
+    )
     with (
         open_sqlite_ledger(tmp_path / "l", id_file=id_file) as one,
         open_sqlite_ledger(tmp_path / "l", id_file=id_file) as other,
@@ -158,7 +185,12 @@ def test_a_ledger_that_was_restored_with_its_mark_can_be_said_to_be_older(logs, 
     asked = run(tmp_path, "ledger", "accept-older", "--ledger", "l", *FLAGS)
     (words,) = re.findall(r"--saying '(.*)'", asked.stderr)
     assert asked.returncode == 5 and words.startswith("charges of an unknown")
-    assert run(tmp_path, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words).returncode == 0
+    assert (
+        run(
+            tmp_path, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words
+        ).returncode
+        == 0
+    )
     stated = json.loads(run(tmp_path, "ledger", "export", "--ledger", "l", *FLAGS).stdout)
     assert stated["privacy"]["privacy_loss"]["caveats"] == [words]
 
@@ -175,8 +207,21 @@ def test_a_backup_that_came_as_far_again_on_its_own_is_refused_where_the_mark_is
 
 
 def test_a_write_ahead_log_that_is_removed_after_a_kill_is_noticed(logs, tmp_path):
-    command = [sys.executable, "-m", "udp_stream", "replay", "-", "--ledger", "l", "--out", "one", *FLAGS]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "udp_stream",
+        "replay",
+        "-",
+        "--ledger",
+        "l",
+        "--out",
+        "one",
+        *FLAGS,
+    ]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
     try:
         process.stdin.write(b"\n".join(fleet_log(clean=True)))
         process.stdin.flush()  # and left open: the last slot waits
@@ -193,4 +238,8 @@ def test_a_write_ahead_log_that_is_removed_after_a_kill_is_noticed(logs, tmp_pat
     for name in ("l-wal", "l-shm"):
         (tmp_path / name).unlink()
     done = replay(tmp_path, logs[0], "again")
-    assert done.returncode == 5 and "went back in time" in done.stderr and not (tmp_path / "again").exists()
+    assert (
+        done.returncode == 5
+        and "went back in time" in done.stderr
+        and not (tmp_path / "again").exists()
+    )

@@ -1,4 +1,5 @@
-"""The door: one private statistic in three lines. It costs what it says, and errs as its noise says."""
+"""The door: one private statistic in three lines. It costs what it says, and errs as its noise
+says."""
 
 import statistics
 import subprocess
@@ -29,7 +30,10 @@ def test_a_mean_is_near_the_truth_and_charges_no_plate_more_than_epsilon(mechani
 
 def test_less_epsilon_is_more_noise_as_much_as_it_should_be():
     def spread(epsilon):
-        values = [private_mean(SPEEDS, epsilon=epsilon, max_kmh=65, mechanism="baseline").value_kmh for _ in range(400)]
+        values = [
+            private_mean(SPEEDS, epsilon=epsilon, max_kmh=65, mechanism="baseline").value_kmh
+            for _ in range(400)
+        ]
         return statistics.mean(abs(value - ALL.mean()) for value in values)
 
     assert 3.0 < spread(1.0) / spread(4.0) < 5.2
@@ -72,7 +76,9 @@ def test_what_is_wrong_is_named_and_no_speed_is_told(speeds, settings, said):
     assert "3.5" not in str(raised.value)
 
 
-@pytest.mark.parametrize("wrong", ["31.4 km/h", b"31.4x", [31.4], 10**400, {"kmh": 31.4}, 31.4 + 0j])
+@pytest.mark.parametrize(
+    "wrong", ["31.4 km/h", b"31.4x", [31.4], 10**400, {"kmh": 31.4}, 31.4 + 0j]
+)
 def test_what_is_no_number_is_not_quoted_either(wrong):
     with pytest.raises(ValueError, match="speeds of plate 0") as raised:
         private_mean({"a": [20.0, wrong]}, epsilon=1.0, max_kmh=65)
@@ -81,7 +87,9 @@ def test_what_is_no_number_is_not_quoted_either(wrong):
 
 def test_importing_the_package_loads_nothing_of_it():
     program = "import sys, udp_stream; print([name for name in sys.modules if name.startswith('udp_stream.')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "['udp_stream.version']\n"
     with pytest.raises(AttributeError, match="no attribute 'private_median'"):
         _ = udp_stream.private_median

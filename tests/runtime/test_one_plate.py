@@ -1,4 +1,5 @@
-"""Under "add-remove": 5,000 messages of one plate change nothing of what the others hand on, by any way in.
+"""Under "add-remove": 5,000 messages of one plate change nothing of what the others hand on, by any
+way in.
 
 Queues and topics are in `tests/integration`, partitions in `tests/unit`.
 """
@@ -63,15 +64,20 @@ def unchanged(body, kind):
 def test_polls_hand_on_the_same_of_others_whether_or_not_one_plate_changes_each_answer(
     polls, kind, began_s, monkeypatch
 ):
-    """Also where all is forgotten while the answers of others stay as they are. A poll takes a second."""
+    """Also where all is forgotten while the answers of others stay as they are. A poll takes a
+    second."""
     live = LiveSection(every="0.01s", timeout="5s")
 
     def hand_on(is_crowded):
         found = []
         with serving(*(unchanged(body, kind) for body in polls(is_crowded))) as running:
-            clock = SimpleNamespace(monotonic=lambda: float(began_s + len(running.requests)), time=time.time)
+            clock = SimpleNamespace(
+                monotonic=lambda: float(began_s + len(running.requests)), time=time.time
+            )
             monkeypatch.setattr("udp_stream.sources.http.time", clock)
-            source = PolledSource(running.url, Settings(live=live, speed=SpeedSection(unit="mps")), [].append)
+            source = PolledSource(
+                running.url, Settings(live=live, speed=SpeedSection(unit="mps")), [].append
+            )
             for frame in source.messages():
                 found += frame
                 if has_ended(frame):
@@ -115,7 +121,8 @@ def hidden(tmp_path_factory):
 
 
 def test_a_journal_and_its_slots_hold_the_same_of_others(tmp_path, hidden):
-    """Pings of now, late, of the future, and twice, from elsewhere: in slots, or refused, whatever one plate sends."""
+    """Pings of now, late, of the future, and twice, from elsewhere: in slots, or refused, whatever
+    one plate sends."""
     minutes = 50
 
     def sent(minute, is_crowded):
@@ -135,7 +142,9 @@ def test_a_journal_and_its_slots_hold_the_same_of_others(tmp_path, hidden):
             for slot in read.closed:
                 rows = zip(slot.plate.tolist(), slot.time.tolist(), slot.cell.tolist(), strict=True)
                 began[slot.start_ms] = sorted((slot.plates[plate], *more) for plate, *more in rows)
-            refused.extend((one.refusal.reason, one.refusal.lag_ms, one.original) for one in read.refused)
+            refused.extend(
+                (one.refusal.reason, one.refusal.lag_ms, one.original) for one in read.refused
+            )
 
         with Journal(tmp_path / name, "the ledger 5eed") as journal:
             runtime = LiveRuntime(

@@ -17,7 +17,13 @@ PURE = (
     "budget.epsilon=100",
     "release.mean=array-averaging",
 )
-TREES = (*PURE, "release.mean_epsilon=0", "release.cdf=tree", "release.cdf_epsilon=2", "release.bins=64")
+TREES = (
+    *PURE,
+    "release.mean_epsilon=0",
+    "release.cdf=tree",
+    "release.cdf_epsilon=2",
+    "release.bins=64",
+)
 
 
 def released(tmp_path, flags):
@@ -46,10 +52,17 @@ def test_a_tree_that_is_asked_for_is_released_as_asked(branching, levels, tmp_pa
 def test_the_worst_case_cap_is_the_least_of_what_records_print(tmp_path):
     flags = (*PURE, "release.mean_epsilon=1", "release.cdf=off", "release.min_plates=1")
     by_cap = {
-        cap: {one.release_id: one for one in released(tmp_path / cap, (*flags, f"release.cap={cap}"))}
+        cap: {
+            one.release_id: one for one in released(tmp_path / cap, (*flags, f"release.cap={cap}"))
+        }
         for cap in ("median", "worst-case")
         if not (tmp_path / cap).mkdir()
     }
     assert by_cap["median"].keys() == by_cap["worst-case"].keys()
-    bounds = np.array([[one.mean.bias_bound_kmh + one.mean.scale_kmh for one in of.values()] for of in by_cap.values()])
+    bounds = np.array(
+        [
+            [one.mean.bias_bound_kmh + one.mean.scale_kmh for one in of.values()]
+            for of in by_cap.values()
+        ]
+    )
     assert (bounds[1] <= bounds[0] * (1 + 1e-3)).all() and (bounds[1] < bounds[0] * 0.99).any()

@@ -1,4 +1,5 @@
-"""Files and settings that a verb refuses, or reads as far as they go: its status, and the place that it names."""
+"""Files and settings that a verb refuses, or reads as far as they go: its status, and the place
+that it names."""
 
 import gzip
 import json
@@ -67,7 +68,9 @@ def test_a_known_form_that_is_not_written_is_refused(name, here):
 def test_of_a_damaged_file_what_came_before_is_planned_and_the_damage_said(verb, here):
     packed = gzip.compress(LOG)
     (here / "cut.ndjson.gz").write_bytes(packed[: len(packed) // 2])
-    status, out, err = udp_stream(here, verb[0], "cut.ndjson.gz", *verb[1:], "--set", "hat.slot=15m")
+    status, out, err = udp_stream(
+        here, verb[0], "cut.ndjson.gz", *verb[1:], "--set", "hat.slot=15m"
+    )
     assert status == 0 and "warning: cut.ndjson.gz:" in err
     assert "of 10 plates" in out
 
@@ -82,7 +85,9 @@ def test_a_document_that_ends_too_early_is_released_as_far_as_it_goes_with_statu
     (here / "before.ndjson").write_bytes(b"\n".join(lines))
     _, expected, _ = udp_stream(here, "replay", "before.ndjson", *words)
     hats = [[json.loads(line)["counts"] for line in text.splitlines()] for text in (out, expected)]
-    assert hats[0] and hats[0] == hats[1][: len(hats[0])]  # slots that were open stay so, as with damaged gzip
+    assert (
+        hats[0] and hats[0] == hats[1][: len(hats[0])]
+    )  # slots that were open stay so, as with damaged gzip
 
 
 def replay(folder, *arguments, verb="replay", stdin=None):
@@ -138,7 +143,11 @@ def test_doctor_and_status_refuse_a_ledger_without_its_id_and_make_none(tmp_path
     before = left(tmp_path)
     for _ in range(2):
         doctor = replay(tmp_path, "pings.ndjson", verb="doctor")
-        assert doctor.returncode == 5 and b"FAIL  ledger: " in doctor.stdout and left(tmp_path) == before
+        assert (
+            doctor.returncode == 5
+            and b"FAIL  ledger: " in doctor.stdout
+            and left(tmp_path) == before
+        )
     view = look_at(LedgerSection(url=f"{tmp_path}/city.ledger"))
     assert view.status == 5 and view.holdings is None and left(tmp_path) == before
 
@@ -156,9 +165,13 @@ def epochs(count):
 MEND = "found epoch_s, wanted source.time_format"
 
 
-@pytest.mark.parametrize("verb", [("run", "--ledger", "city.ledger"), ("feed", "--bootstrap", "127.0.0.1:1")])
+@pytest.mark.parametrize(
+    "verb", [("run", "--ledger", "city.ledger"), ("feed", "--bootstrap", "127.0.0.1:1")]
+)
 @pytest.mark.parametrize("content", ["epochs", "binary"])
-def test_a_file_that_is_not_read_is_refused_before_anything_is_made_or_sent(tmp_path, verb, content):
+def test_a_file_that_is_not_read_is_refused_before_anything_is_made_or_sent(
+    tmp_path, verb, content
+):
     data = {"epochs": epochs(300), "binary": bytes(range(256)) * 40}[content]
     (tmp_path / "pings").write_bytes(data)
     verb, *flags = verb
@@ -180,23 +193,41 @@ def test_a_pipe_that_is_not_read_ends_a_run_with_status_2_and_the_mend(tmp_path)
 
 
 @pytest.mark.parametrize("is_add_remove", [False, True])
-def test_a_run_of_a_recording_of_which_all_is_late_ends_with_2_and_names_replay(is_add_remove, tmp_path):
+def test_a_run_of_a_recording_of_which_all_is_late_ends_with_2_and_names_replay(
+    is_add_remove, tmp_path
+):
     """Its slots are out already; or, where whole plates are hidden, over by the wall."""
     (tmp_path / "day.ndjson").write_bytes(b"\n".join(fleet_log(buses=20, hours=0.3, clean=True)))
     domain = Path(__file__).parents[1] / "domain.cells"
-    mode = ("privacy.neighbours=add-remove", f"hat.domain={domain}", "pings.interval=10s", "hat.resolution=7")
-    flags = [word for key in ("hat.timezone=Asia/Kolkata", *(mode if is_add_remove else ())) for word in ("--set", key)]
+    mode = (
+        "privacy.neighbours=add-remove",
+        f"hat.domain={domain}",
+        "pings.interval=10s",
+        "hat.resolution=7",
+    )
+    flags = [
+        word
+        for key in ("hat.timezone=Asia/Kolkata", *(mode if is_add_remove else ()))
+        for word in ("--set", key)
+    ]
     words = ("run", "day.ndjson", "--ledger", "l", "--out", "out", "--rejected", "rejected", *flags)
     done = [run_in(tmp_path, *words) for _ in range(2)]
     assert [one.returncode for one in done] == [2 if is_add_remove else 0, 2], done[0].stderr
     last = json.loads(done[1].stderr.splitlines()[-1])
     assert last["event"] == "failed" and "replay" in last["message"]
-    rejected = [json.loads(line)["reason"] for line in (tmp_path / "rejected").read_bytes().splitlines()]
+    rejected = [
+        json.loads(line)["reason"] for line in (tmp_path / "rejected").read_bytes().splitlines()
+    ]
     assert set(rejected) == {"late"}
 
 
 BOX = ("--set", "pings.box=[72.0, 20.5, 74.0, 22.5]", "--set", "speed.unit=mps")
-VERBS = [("replay", "--trial", "--out", "out"), ("replay", "--dry-run"), ("plan",), ("run", "--ledger", "city.ledger")]
+VERBS = [
+    ("replay", "--trial", "--out", "out"),
+    ("replay", "--dry-run"),
+    ("plan",),
+    ("run", "--ledger", "city.ledger"),
+]
 
 
 def swapped(count):
@@ -219,7 +250,9 @@ def test_swapped_coordinates_are_named_with_the_keys_that_read_them(tmp_path, ve
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_swapped_coordinates_of_gtfs_realtime_are_named_with_the_key_that_reads_them(tmp_path, verb):
+def test_swapped_coordinates_of_gtfs_realtime_are_named_with_the_key_that_reads_them(
+    tmp_path, verb
+):
     buses = [vehicle(plate=f"GJ05ZZ{at:04}", lon=21.25, lat=72.5) for at in range(40)]
     (tmp_path / "polled.pb").write_bytes(snapshot(*buses))
     verb, *flags = verb
@@ -262,7 +295,9 @@ def poll(folder, at, speed=5.0):
         (50.0, 3, "FAIL  speeds of 00.pb and"),
     ],
 )
-def test_polls_that_stand_together_are_one_recording_whose_speeds_are_compared(speed, status, words, tmp_path):
+def test_polls_that_stand_together_are_one_recording_whose_speeds_are_compared(
+    speed, status, words, tmp_path
+):
     files = [poll(tmp_path, at, speed) for at in range(15)]
     got, said = doctor(tmp_path, *files, "--set", "speed.unit=mps")
     assert got == status and said["speeds"].startswith(words)
@@ -270,7 +305,10 @@ def test_polls_that_stand_together_are_one_recording_whose_speeds_are_compared(s
 
 
 def pings(folder, count, every):
-    times = [datetime(2024, 1, 8, 4, 30, tzinfo=UTC) + timedelta(seconds=at * every) for at in range(count)]
+    times = [
+        datetime(2024, 1, 8, 4, 30, tzinfo=UTC) + timedelta(seconds=at * every)
+        for at in range(count)
+    ]
     rows = [
         {"license_plate": f"m{at}", "observationDateTime": f"{times[at]:%Y-%m-%dT%H:%M:%SZ}",
          "location": {"type": "Point", "coordinates": [72.8, 21.1]}, "speed": 12} for at in range(count)
@@ -279,11 +317,15 @@ def pings(folder, count, every):
 
 
 @pytest.mark.parametrize("limit", ["JOINED_MESSAGES", "JOINED_BYTES"])
-def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_held(limit, tmp_path, monkeypatch):
+def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_held(
+    limit, tmp_path, monkeypatch
+):
     log = fleet_log(buses=60, hours=0.5, clean=True)
     (tmp_path / "week.gz").write_bytes(gzip.compress(b"\n".join(log))[:-9])
     assert len(log) > 2 * 4096
     with pytest.raises(UsageError, match="end too early"):
         _unit_of_files([f"{tmp_path}/week.gz"], Settings())
     monkeypatch.setattr(preflight, limit, 100)
-    assert _unit_of_files([f"{tmp_path}/week.gz"], Settings()).startswith("kmh: pings move about as")
+    assert _unit_of_files([f"{tmp_path}/week.gz"], Settings()).startswith(
+        "kmh: pings move about as"
+    )

@@ -1,4 +1,5 @@
-"""The embedded runtime over whole logs: same bytes twice, order within the grace does not matter, nothing is lost."""
+"""The embedded runtime over whole logs: same bytes twice, order within the grace does not matter,
+nothing is lost."""
 
 import io
 import json
@@ -32,7 +33,9 @@ SCHEMA = Path(__file__).parents[2] / "docs" / "release.schema.json"
 def replay(messages, ledger, flags=CONFIG, entropy=None, reject=None, size=4096):
     out = io.BytesIO()
     with ledger_at(ledger, flags) as (opened, keys):
-        summary = runtime_on(opened, keys, out, flags, entropy, reject).run(frames_of(messages, size))
+        summary = runtime_on(opened, keys, out, flags, entropy, reject).run(
+            frames_of(messages, size)
+        )
         assert opened.verify() == []
     return out.getvalue(), summary
 
@@ -70,7 +73,8 @@ def test_settings_are_noted_before_anything_is_charged_under_them(tmp_path, monk
 
 
 def test_a_record_that_another_run_made_first_is_not_counted(tmp_path, monkeypatch):
-    """It comes between this run's look at what stands and its own record. Only withheld ones may be the same bytes."""
+    """It comes between this run's look at what stands and its own record. Only withheld ones may be
+    the same bytes."""
     messages = fleet_log(hours=0.6)
     with ledger_at(tmp_path / "ledger") as (slow, keys):
         record, others, ours = slow.record, [], []
@@ -91,7 +95,10 @@ def test_another_ledger_gives_other_noise_and_the_same_public_parts(tmp_path):
     messages, flags = fleet_log(), (*CONFIG, "release.mean=array-averaging")
     one, two = (replay(messages, tmp_path / name, flags)[0] for name in ("one", "two"))
     assert one != two
-    public = [[(r.release_id, r.status, r.counts) for r in map(release.decode, run.splitlines())] for run in (one, two)]
+    public = [
+        [(r.release_id, r.status, r.counts) for r in map(release.decode, run.splitlines())]
+        for run in (one, two)
+    ]
     assert public[0] == public[1]
 
 
@@ -101,17 +108,23 @@ NOISY = {"mean": ("value_kmh", "interval95_kmh"), "variance": ("value_kmh2",), "
 
 @pytest.mark.parametrize("mean", long_but(["optimal"], ["baseline", "array-averaging", "optimal"]))
 def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_path, mean, capsys):
-    """Statuses, counts, terms, charges, refusals, summary. One ping in three keeps its speed; a faulty log."""
+    """Statuses, counts, terms, charges, refusals, summary. One ping in three keeps its speed; a
+    faulty log."""
     flags = (*CONFIG, f"release.mean={mean}")
 
     def exact(name, speeds):
         log = fleet_log()[:25_000]
         log = [speeds(at, message) for at, message in enumerate(log)]
-        log = [*log[:9000], *(b"[%s]" % b", ".join(log[at : at + 50]) for at in range(9000, len(log), 50))]
+        log = [
+            *log[:9000],
+            *(b"[%s]" % b", ".join(log[at : at + 50]) for at in range(9000, len(log), 50)),
+        ]
         out, summary = replay(log, tmp_path / name, flags)
         print_summary(summary, load(None, flags, PURE_ENV))
         with ledger_at(tmp_path / name, flags) as (ledger, _):
-            charges = {entry.release_id: sorted(entry.charged.tolist()) for entry in ledger.entries()}
+            charges = {
+                entry.release_id: sorted(entry.charged.tolist()) for entry in ledger.entries()
+            }
         records = [json.loads(line) for line in out.splitlines()]
         for part, fields in NOISY.items():
             for record in records:
@@ -122,11 +135,18 @@ def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_
     def redrawn(at, text):
         value = msgspec.json.decode(text).get("speed") if SPEED.search(text) else None
         accepted = isinstance(value, int | float) and 0 <= value <= 200
-        return SPEED.sub(b'"speed":%d.%s' % (at % 97, b"4" * (at % 40 + 1)), text) if accepted and at % 3 else text
+        return (
+            SPEED.sub(b'"speed":%d.%s' % (at % 97, b"4" * (at % 40 + 1)), text)
+            if accepted and at % 3
+            else text
+        )
 
     one, other = exact("one", lambda _, message: message), exact("other", redrawn)
     assert one == other
-    assert sum(record["status"] == "released" for record in one[0]) > 10 and one[2].refused.total() > 50
+    assert (
+        sum(record["status"] == "released" for record in one[0]) > 10
+        and one[2].refused.total() > 50
+    )
 
 
 SPEED = re.compile(rb'"speed":[0-9.]+(?=[,}])')
@@ -136,10 +156,16 @@ def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):
     messages = fleet_log(clean=True)
     plain, _ = replay(messages, tmp_path / "plain", entropy=SeededEntropy(5))
     dice = random.Random(3)
-    times = PingDecoder(load(None, CONFIG, PURE_ENV).ping_rules, JSON).decode(messages)[0].time_ms.tolist()
+    times = (
+        PingDecoder(load(None, CONFIG, PURE_ENV).ping_rules, JSON)
+        .decode(messages)[0]
+        .time_ms.tolist()
+    )
     order = sorted(range(len(messages)), key=lambda i: times[i] + dice.uniform(0, 60_000))
     assert order != sorted(order)
-    shuffled, summary = replay([messages[i] for i in order], tmp_path / "shuffled", entropy=SeededEntropy(5))
+    shuffled, summary = replay(
+        [messages[i] for i in order], tmp_path / "shuffled", entropy=SeededEntropy(5)
+    )
     assert summary.refused == Counter()
     assert shuffled == plain
 
@@ -147,7 +173,9 @@ def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):
 def test_every_hat_of_the_log_gets_one_record_that_fits_the_published_schema(tmp_path):
     messages = fleet_log()
     refused = []
-    out, summary = replay(messages, tmp_path / "ledger", reject=lambda message, refusal: refused.append(refusal))
+    out, summary = replay(
+        messages, tmp_path / "ledger", reject=lambda message, refusal: refused.append(refusal)
+    )
     records = [json.loads(line) for line in out.splitlines()]
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
     for record in records:
@@ -158,7 +186,9 @@ def test_every_hat_of_the_log_gets_one_record_that_fits_the_published_schema(tmp
     assert counted == summary.pings - summary.repeats
     assert summary.pings + sum(summary.refused.values()) == len(messages)
     assert Counter(str(refusal.reason) for refusal in refused) == summary.refused
-    assert {"missing_field", "not_json", "time_in_future", "zero_coordinates"} <= set(summary.refused)
+    assert {"missing_field", "not_json", "time_in_future", "zero_coordinates"} <= set(
+        summary.refused
+    )
 
 
 def test_values_keep_to_the_contract(tmp_path):
@@ -167,12 +197,20 @@ def test_values_keep_to_the_contract(tmp_path):
     for record in released:
         assert record.mean is not None and record.cdf is not None and record.variance is not None
         assert 0 <= record.variance.value_kmh2 <= 65**2 / 4 and record.variance.epsilon <= 0.2
-        assert 0 <= record.mean.interval95_kmh[0] <= record.mean.value_kmh <= record.mean.interval95_kmh[1] <= 65
+        assert (
+            0
+            <= record.mean.interval95_kmh[0]
+            <= record.mean.value_kmh
+            <= record.mean.interval95_kmh[1]
+            <= 65
+        )
         assert list(record.cdf.values) == sorted(record.cdf.values) and record.cdf.values[-1] == 1
         assert len(record.cdf.values) == len(record.cdf.edges_kmh)
         assert sum(record.cdf.budgets) == pytest.approx(record.cdf.epsilon)
         assert record.privacy.epsilon <= 0.9 + 1e-9 and record.privacy.period_epsilon == 8.0
-        if record.counts.admitted_plates == record.counts.plates:  # who pays most for one may pay less for another
+        if (
+            record.counts.admitted_plates == record.counts.plates
+        ):  # who pays most for one may pay less for another
             each = record.mean.epsilon, record.cdf.epsilon, record.variance.epsilon
             assert max(each) <= record.privacy.epsilon and sum(each) == pytest.approx(0.9)
     assert max(record.privacy.epsilon for record in released) == pytest.approx(0.9)
@@ -199,7 +237,9 @@ def test_no_record_names_a_plate(tmp_path):
     assert not [plate for plate in plates if plate.encode() in (tmp_path / "ledger").read_bytes()]
 
 
-@pytest.mark.parametrize(("count", "reasons"), [(20_000, 8), pytest.param(100_000, 11, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("count", "reasons"), [(20_000, 8), pytest.param(100_000, 11, marks=pytest.mark.soak)]
+)
 def test_mutated_messages_leave_no_traceback(count, reasons, tmp_path):
     dice = random.Random(11)
     messages = fleet_log(hours=0.6)
@@ -216,14 +256,19 @@ def test_mutated_messages_leave_no_traceback(count, reasons, tmp_path):
                 case 2:
                     message[at:at] = bytes(dice.choice(messages)[: dice.randint(1, 40)])
                 case 3:
-                    message[at : at + 1] = dice.choice([b"9", b"-", b'"', b"{", b"null", b"e99", b"\xff"])
+                    message[at : at + 1] = dice.choice(
+                        [b"9", b"-", b'"', b"{", b"null", b"e99", b"\xff"]
+                    )
         mutated.append(bytes(message))
     _, summary = replay(mutated, tmp_path / "ledger")
     assert summary.pings + sum(summary.refused.values()) >= count
     assert summary.pings > 1_000 and len(summary.refused) >= reasons
 
 
-KINDS = {"json": (json_answers, JSON, "application/json", "kmh"), "gtfs": (gtfs_answers, GTFS_REALTIME, GTFS, "mps")}
+KINDS = {
+    "json": (json_answers, JSON, "application/json", "kmh"),
+    "gtfs": (gtfs_answers, GTFS_REALTIME, GTFS, "mps"),
+}
 LAST = {
     "json": f"[{ping(1).replace('GJ05ZZ0001-0', 'LAST')}]".encode(),
     "gtfs": snapshot(vehicle("LAST", time_s=START_S), header_s=START_S + 10**6),

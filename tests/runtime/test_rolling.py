@@ -1,4 +1,5 @@
-"""A rolling budget from one end to the other: replay, records, `ledger show`, `verify` and `export`."""
+"""A rolling budget from one end to the other: replay, records, `ledger show`, `verify` and
+`export`."""
 
 import json
 import os
@@ -31,15 +32,29 @@ def options(*flags):
 
 
 def worst_of(ledger, plate):
-    spans = {(span_of(name).start, span_of(name).end): nano for name, nano in ledger.charged_by_period(plate).items()}
-    return worst_window({(int(start), int(end)): nano for (start, end), nano in spans.items()}, 3600)
+    spans = {
+        (span_of(name).start, span_of(name).end): nano
+        for name, nano in ledger.charged_by_period(plate).items()
+    }
+    return worst_window(
+        {(int(start), int(end)): nano for (start, end), nano in spans.items()}, 3600
+    )
 
 
 @pytest.fixture(scope="module")
 def charged(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("rolling")
     (tmp_path / "log.ndjson").write_bytes(b"\n".join(fleet_log(hours=2.5, clean=True)) + b"\n")
-    done = run("replay", "log.ndjson", *options(*FLAGS, *FIXED), "--ledger", "l", "--out", "out", cwd=tmp_path)
+    done = run(
+        "replay",
+        "log.ndjson",
+        *options(*FLAGS, *FIXED),
+        "--ledger",
+        "l",
+        "--out",
+        "out",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert b"at epsilon 2 per rolling 1h" in done.stderr.replace(b"\n", b" ")
     return tmp_path
@@ -52,9 +67,20 @@ def test_no_hour_costs_more_than_the_budget_and_a_second_run_nothing(charged):
         plates = {plate for entry in ledger.entries() for plate in entry.plates}
         worst = [worst_of(ledger, plate) for plate in plates]
         assert max(worst) <= 2 * NANO < max(worst) + NANO // 2, "the budget is used, and never more"
-        assert max(sum(ledger.charged_by_period(plate).values()) for plate in plates) > 2 * NANO, "and comes back"
+        assert max(sum(ledger.charged_by_period(plate).values()) for plate in plates) > 2 * NANO, (
+            "and comes back"
+        )
         before = ledger.progress()
-    again = run("replay", "log.ndjson", *options(*FLAGS, *FIXED), "--ledger", "l", "--out", "again", cwd=charged)
+    again = run(
+        "replay",
+        "log.ndjson",
+        *options(*FLAGS, *FIXED),
+        "--ledger",
+        "l",
+        "--out",
+        "again",
+        cwd=charged,
+    )
     assert again.returncode == 0 and (charged / "again").read_bytes() == first
     with open_sqlite_ledger(charged / "l") as ledger:
         assert ledger.progress() == before
@@ -62,14 +88,20 @@ def test_no_hour_costs_more_than_the_budget_and_a_second_run_nothing(charged):
 
 def test_show_tells_what_is_left_in_the_latest_window_and_export_what_is_promised(charged):
     plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
-    show = run("ledger", "show", plate, "--ledger", "l", *options(*FLAGS), cwd=charged).stdout.decode().splitlines()
+    show = (
+        run("ledger", "show", plate, "--ledger", "l", *options(*FLAGS), cwd=charged)
+        .stdout.decode()
+        .splitlines()
+    )
     *spans, account = [line.split("\t") for line in show]
     assert len(spans) > 4 and all(span_of(name) and len(rest) == 1 for name, *rest in spans)
     name, latest, left, budget, most = account
     assert (name, budget) == ("rolling 1h", "of 2")
     assert float(latest.split()[1]) + float(left.split()[1]) == pytest.approx(2)
     assert float(latest.split()[1]) <= float(most.split()[2]) <= 2
-    stated = json.loads(run("ledger", "export", "--ledger", "l", *options(*FLAGS), cwd=charged).stdout)
+    stated = json.loads(
+        run("ledger", "export", "--ledger", "l", *options(*FLAGS), cwd=charged).stdout
+    )
     loss = stated["privacy"]["privacy_loss"]
     assert "rolling 1h" in loss["privacy_unit"]
     assert loss["privacy_parameters"] == {"epsilon": 2.0}
@@ -98,8 +130,13 @@ def test_verify_finds_a_window_that_was_overspent_by_hand(charged, tmp_path):
         ((spent,),) = ledger.execute(query, (period, plate)).fetchall()
         more = 2 * NANO - spent  # the span alone stays within the budget: only its windows do not
         each[at] += more
-        ledger.execute("UPDATE admissions SET charged = ? WHERE sequence = ?", (amounts_of(each), sequence))
-        ledger.execute("UPDATE balances SET spent = spent + ? WHERE period = ? AND plate = ?", (more, period, plate))
+        ledger.execute(
+            "UPDATE admissions SET charged = ? WHERE sequence = ?", (amounts_of(each), sequence)
+        )
+        ledger.execute(
+            "UPDATE balances SET spent = spent + ? WHERE period = ? AND plate = ?",
+            (more, period, plate),
+        )
         ledger.commit()
     found = run("ledger", "verify", "--ledger", "l", *options(*FLAGS), cwd=charged)
     assert found.returncode == 5
@@ -112,4 +149,6 @@ def test_what_is_left_in_a_slot_counts_all_that_its_window_has(charged):
     done = run("replay", "log.ndjson", *asked, cwd=charged)
     slots = json.loads(done.stderr.splitlines()[-1])["by_slot"].values()
     left = [slot["budget_left"] for slot in slots]
-    assert all(0 <= share < 1 for share in left) and min(left) < 0.5  # a slot alone leaves more than that
+    assert (
+        all(0 <= share < 1 for share in left) and min(left) < 0.5
+    )  # a slot alone leaves more than that

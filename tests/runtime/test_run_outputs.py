@@ -26,7 +26,9 @@ def run(folder, out, stdin, ledger="l", *more):
 
 
 def hats(done):
-    (ended,) = [entry for entry in map(json.loads, done.stderr.splitlines()) if entry["event"] == "ended"]
+    (ended,) = [
+        entry for entry in map(json.loads, done.stderr.splitlines()) if entry["event"] == "ended"
+    ]
     return sum(ended["hats"].values())
 
 
@@ -36,7 +38,9 @@ def test_a_second_run_adds_what_is_new(log, tmp_path):
     first = (tmp_path / "out.ndjson").read_bytes()
     assert first.count(b"\n") == hats(done)
     assert run(tmp_path, "out.ndjson", b"").returncode == 0
-    assert (tmp_path / "out.ndjson").read_bytes() == first and (tmp_path / "smoothed").stat().st_size > 100
+    assert (tmp_path / "out.ndjson").read_bytes() == first and (
+        tmp_path / "smoothed"
+    ).stat().st_size > 100
 
 
 @pytest.mark.parametrize("name", ["out.geojson", "out.csv", "out.ndjson.gz"])
@@ -52,14 +56,33 @@ def test_no_output_is_added_to_the_recording_that_is_read(flag, log, tmp_path):
     (tmp_path / "link.ndjson").symlink_to("monday.ndjson")
     words = ("run", "monday.ndjson", "--ledger", "l", *FLAGS, flag, "link.ndjson")
     done = run_verb(words, cwd=tmp_path, stdin=b"", env={**os.environ, "NO_COLOR": "1"})
-    assert done.returncode == 2 and b"expected a file of its own, got the input monday.ndjson" in done.stderr
+    assert (
+        done.returncode == 2
+        and b"expected a file of its own, got the input monday.ndjson" in done.stderr
+    )
     assert (tmp_path / "monday.ndjson").read_bytes() == log and not (tmp_path / "l").exists()
 
 
 def test_sighup_ends_nothing_and_makes_the_files_anew(tmp_path):
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "udp_stream", "run", "-", "--ledger", "l", "--out", "o", "--rejected", "r", *FLAGS]
-    with log.open("wb") as err, subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err, cwd=tmp_path) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "udp_stream",
+        "run",
+        "-",
+        "--ledger",
+        "l",
+        "--out",
+        "o",
+        "--rejected",
+        "r",
+        *FLAGS,
+    ]
+    with (
+        log.open("wb") as err,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err, cwd=tmp_path) as process,
+    ):
         try:
             until(lambda: b"begun" in log.read_bytes())
             (tmp_path / "o").rename(tmp_path / "o.1")

@@ -1,4 +1,5 @@
-"""Smoothed estimates of the embedded runtime follow from the ledger: whoever runs, from wherever it starts."""
+"""Smoothed estimates of the embedded runtime follow from the ledger: whoever runs, from wherever it
+starts."""
 
 import io
 import json
@@ -49,7 +50,9 @@ def before(messages, time):
 
 def test_there_is_one_for_each_hat_and_each_cell_known_and_its_fields_are_those_of_the_contract():
     out, smoothed, _ = run(MemoryLedger(), fleet_log(clean=True, buses=20), QUARTERS)
-    releases, estimates = ([json.loads(line) for line in some.splitlines()] for some in (out, smoothed))
+    releases, estimates = (
+        [json.loads(line) for line in some.splitlines()] for some in (out, smoothed)
+    )
     by_slot = {}
     for one in estimates:
         by_slot.setdefault(one["hat"]["slot_start"], []).append(one)
@@ -66,7 +69,9 @@ def test_there_is_one_for_each_hat_and_each_cell_known_and_its_fields_are_those_
     known = set()
     for slot, some in by_slot.items():
         here = [one for one in releases if one["hat"]["slot_start"] == slot]
-        assert [one["release_id"] for one in some if one["release_id"]] == [one["release_id"] for one in here]
+        assert [one["release_id"] for one in some if one["release_id"]] == [
+            one["release_id"] for one in here
+        ]
         known |= {one["hat"]["cell"] for one in here if one["mean"]}
         assert known <= {one["hat"]["cell"] for one in some}
     assert len(by_slot) == 6 and any(one["release_id"] is None for one in estimates)
@@ -83,7 +88,10 @@ def test_killed_at_any_call_of_the_ledger_the_next_run_writes_the_same_bytes(ans
         ledger = MemoryLedger()
         died = run(DyingLedger(ledger, at, answered=answered), messages, QUARTERS)
         assert not died[2] and whole[1].startswith(died[1])
-        assert run(DyingLedger(ledger, dice.randrange(at + 5, at + 25)), messages, QUARTERS)[1] in whole[1]
+        assert (
+            run(DyingLedger(ledger, dice.randrange(at + 5, at + 25)), messages, QUARTERS)[1]
+            in whole[1]
+        )
         assert run(ledger, messages, QUARTERS) == whole
         assert run(ledger, messages, QUARTERS) == whole  # all of it is recorded
 
@@ -91,7 +99,16 @@ def test_killed_at_any_call_of_the_ledger_the_next_run_writes_the_same_bytes(ans
 def test_started_anew_on_any_day_at_any_hour_it_goes_on_as_if_it_had_never_stopped():
     messages = fleet_log(clean=True, buses=8, hours=54)
     out, smoothed, _ = run(MemoryLedger(), messages)
-    assert len({json.loads(line)["mean"]["value_kmh"] for line in out.splitlines() if b'"released"' in line}) > 20
+    assert (
+        len(
+            {
+                json.loads(line)["mean"]["value_kmh"]
+                for line in out.splitlines()
+                if b'"released"' in line
+            }
+        )
+        > 20
+    )
     ledger, parts, done = MemoryLedger(), [], []
     for until in ("2024-01-08T12", "2024-01-09T00", "2024-01-09T06", "2024-01-10T08", "9"):
         part = before(messages, until)
@@ -99,7 +116,9 @@ def test_started_anew_on_any_day_at_any_hour_it_goes_on_as_if_it_had_never_stopp
         done = part
     assert b"".join(one[0] for one in parts) == out
     assert b"".join(one[1] for one in parts) == smoothed
-    again = run(ledger, messages[len(before(messages, "2024-01-09T22")) :])[1]  # begins with a slot that ends a day
+    again = run(ledger, messages[len(before(messages, "2024-01-09T22")) :])[
+        1
+    ]  # begins with a slot that ends a day
     assert smoothed.endswith(again) and b"T22:00:00+05:30" in again.splitlines()[0]
 
 
@@ -107,5 +126,7 @@ def test_a_run_over_a_part_of_the_log_knows_what_the_ledger_holds():
     messages, ledger = fleet_log(clean=True, buses=20), MemoryLedger()
     _, whole, _ = run(ledger, messages, QUARTERS)
     plates = sorted({json.loads(one)["license_plate"] for one in messages})[::2]
-    some, estimates, _ = run(ledger, [m for m in messages if json.loads(m)["license_plate"] in plates], QUARTERS)
+    some, estimates, _ = run(
+        ledger, [m for m in messages if json.loads(m)["license_plate"] in plates], QUARTERS
+    )
     assert estimates == whole and len(some.splitlines()) < 0.95 * whole.count(b'-900"')

@@ -1,4 +1,5 @@
-"""Standing queries in the embedded runtime: answers beside the truth, beside speeds, across kills, and on real days."""
+"""Standing queries in the embedded runtime: answers beside the truth, beside speeds, across kills,
+and on real days."""
 
 import base64
 import io
@@ -66,10 +67,14 @@ def configured(folder, rho=1e6, text=SURAT):
 
 
 @contextmanager
-def asking(folder, ledger_name, rho=1e6, entropy=None, watched=None, text=SURAT, flags=CONFIG, answers=True):
+def asking(
+    folder, ledger_name, rho=1e6, entropy=None, watched=None, text=SURAT, flags=CONFIG, answers=True
+):
     settings = load(configured(folder, rho, text), flags, {})
     told, out = [], io.BytesIO()
-    with ledger_and_keys(msgspec.structs.replace(settings.ledger, url=str(folder / ledger_name))) as (ledger, keys):
+    with ledger_and_keys(
+        msgspec.structs.replace(settings.ledger, url=str(folder / ledger_name))
+    ) as (ledger, keys):
         runtime = EmbeddedRuntime(
             settings, watched(ledger) if watched else ledger, entropy or SeededEntropy("queries"), keys.hash_plate,
             "udp-stream test", record_writer(out), answer=told.extend if answers else None,
@@ -82,7 +87,8 @@ def everyone(ledger):
 
 
 def test_answers_at_a_large_budget_are_the_truth_from_the_pings(tmp_path):
-    """Rho 10^6 a day: noise of some 20 m, so a count is what the accepted pings say, to a plate on the edge."""
+    """Rho 10^6 a day: noise of some 20 m, so a count is what the accepted pings say, to a plate on
+    the edge."""
     log = fleet_log(clean=True)
     with asking(tmp_path, "ledger") as (runtime, told, _, _ledger):
         runtime.run(frames_of(log))
@@ -99,7 +105,9 @@ def test_answers_at_a_large_budget_are_the_truth_from_the_pings(tmp_path):
         if result.query.kind == "nearest":
             metres = sorted(distance(result.query.place, one) for one in near.values())
             assert len(result.answer.distances_m) == 3
-            assert all(abs(a - b) < 150 for a, b in zip(result.answer.distances_m, metres, strict=False))
+            assert all(
+                abs(a - b) < 150 for a, b in zip(result.answer.distances_m, metres, strict=False)
+            )
 
 
 def distance(a, b):
@@ -108,7 +116,8 @@ def distance(a, b):
 
 
 def positions_at_moments(log):
-    """Each plate's last position before each quarter of an hour, at most ten minutes old, by its text alone."""
+    """Each plate's last position before each quarter of an hour, at most ten minutes old, by its
+    text alone."""
     pings = []
     for message in log:
         one = msgspec.json.decode(message)
@@ -127,7 +136,9 @@ def positions_at_moments(log):
 
 
 def test_releases_of_speeds_are_byte_for_byte_what_they_are_without_queries(tmp_path):
-    with embedded(tmp_path / "alone", alone := io.BytesIO(), entropy=SeededEntropy("queries")) as runtime:
+    with embedded(
+        tmp_path / "alone", alone := io.BytesIO(), entropy=SeededEntropy("queries")
+    ) as runtime:
         runtime.run(frames_of(fleet_log()))
     key = (tmp_path / "alone.key").read_bytes()
     (tmp_path / "ledger.key").write_bytes(key)
@@ -153,7 +164,12 @@ def test_releases_of_speeds_are_byte_for_byte_what_they_are_without_queries(tmp_
 def test_a_run_again_writes_the_same_bytes_and_charges_nothing(tmp_path):
     found = []
     for seed in range(2):
-        with asking(tmp_path, "ledger", rho=100, entropy=SeededEntropy(seed)) as (runtime, told, _, ledger):
+        with asking(tmp_path, "ledger", rho=100, entropy=SeededEntropy(seed)) as (
+            runtime,
+            told,
+            _,
+            ledger,
+        ):
             summary = runtime.run(frames_of(fleet_log()))
             found.append((told, ledger.progress()))
     assert found[0] == found[1] and summary.answers_made == 0
@@ -179,7 +195,9 @@ def test_a_run_that_dies_anywhere_goes_on_to_the_same_answers(tmp_path, answered
                     assert stands.setdefault(decode_result(payload).release_id, payload) == payload
     with asking(tmp_path, "ledger", rho=3000) as (_, _, _, ledger):
         assert died > 3 and ledger.verify() == [] and list(ledger.unpublished()) == []
-        recorded = {e.release_id: e.payload for e in ledger.entries() if kind_of(e.release_id) == "query"}
+        recorded = {
+            e.release_id: e.payload for e in ledger.entries() if kind_of(e.release_id) == "query"
+        }
         assert recorded == stands
 
 
@@ -199,24 +217,36 @@ def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path,
 
 
 def test_how_much_farther_the_nearest_may_be_is_not_told_where_a_plate_gave_nothing(tmp_path):
-    """A plate that has run out may stand at the stop itself, so no distance bounds how much nearer it is."""
+    """A plate that has run out may stand at the stop itself, so no distance bounds how much nearer
+    it is."""
     text = SURAT.replace("k = 3\n", "k = 3\nbudget = 50\n")
     with asking(tmp_path, "ledger", rho=50, text=text) as (runtime, told, _, _):
         runtime.run(frames_of(fleet_log(clean=True)))
     found = [result for result in map(decode_result, told) if result.query.name == "stop"]
     some = [one for one in found if 0 < one.plates.gave_nothing < one.plates.asked]
     assert some and any(one.answer.distances_m for one in some)
-    assert [one.answer.excess_m is None for one in found] == [one.plates.gave_nothing > 0 for one in found]
+    assert [one.answer.excess_m is None for one in found] == [
+        one.plates.gave_nothing > 0 for one in found
+    ]
     assert not all(one.plates.gave_nothing for one in found)
 
 
-@pytest.mark.parametrize("budget", ['accounting = "pure"\nepsilon = 10', 'accounting = "zcdp"\nrho = 2.0'])
+@pytest.mark.parametrize(
+    "budget", ['accounting = "pure"\nepsilon = 10', 'accounting = "zcdp"\nrho = 2.0']
+)
 def test_no_plate_loses_more_than_its_one_budget_by_speeds_and_positions_together(tmp_path, budget):
     text = SURAT.replace("rho = {rho}", "share = 0.25\nunit_m = 500") + f"[budget]\n{budget}\n"
     text = text.replace('every = "15m"\n', 'every = "15m"\nbudget = {rho}\n')
-    of_positions = 5 if "epsilon" in budget else 2  # a quarter of 10 by half a km; of 2, by its square
+    of_positions = (
+        5 if "epsilon" in budget else 2
+    )  # a quarter of 10 by half a km; of 2, by its square
     flags = tuple(flag for flag in CONFIG if not flag.startswith("budget."))
-    with asking(tmp_path, "ledger", rho=of_positions, text=text, flags=flags) as (runtime, told, _, ledger):
+    with asking(tmp_path, "ledger", rho=of_positions, text=text, flags=flags) as (
+        runtime,
+        told,
+        _,
+        ledger,
+    ):
         runtime.run(frames_of(fleet_log(clean=True)))
         plates = sorted({plate for entry in ledger.entries() for plate in entry.plates})
         charged = {period: ledger.balances(period, plates).charged for period in ledger.periods()}
@@ -242,7 +272,9 @@ def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
     for payload in [*told, *rounds]:
         text = payload.decode()
         assert not any(plate in text for plate in plates)
-        assert not any(one.hex() in text or base64.b64encode(one).decode() in text for one in hashes)
+        assert not any(
+            one.hex() in text or base64.b64encode(one).decode() in text for one in hashes
+        )
 
 
 def test_counts_that_are_kept_back_are_not_in_results(tmp_path):
@@ -277,7 +309,9 @@ def test_what_positions_cost_before_counts_in_the_one_budget_of_the_same_day(tmp
 def test_the_statement_and_show_say_what_both_kinds_come_to_in_the_one_budget(tmp_path):
     with asking(tmp_path, "ledger", text=SHARE, flags=NO_BUDGET) as (runtime, _, _, ledger):
         summary = runtime.run(frames_of(fleet_log(clean=True)))
-        stated = statement(load(configured(tmp_path, text=SHARE), NO_BUDGET, {}), ledger)["positions"]
+        stated = statement(load(configured(tmp_path, text=SHARE), NO_BUDGET, {}), ledger)[
+            "positions"
+        ]
         plates = sorted({plate for entry in ledger.entries() for plate in entry.plates})
         both = [ledger.balances(period, plates).charged for period in ledger.periods()]
         settings = load(configured(tmp_path, text=SHARE), NO_BUDGET, {})
@@ -297,7 +331,9 @@ def test_another_period_of_positions_is_refused_before_it_is_charged(tmp_path):
     with asking(tmp_path, "ledger") as (runtime, *_):
         runtime.run(frames_of(log))
     other = (
-        SURAT.replace("[queries]\n", '[queries]\nperiod = "7d"\n').replace('"15m"', '"30m"').replace("centre", "other")
+        SURAT.replace("[queries]\n", '[queries]\nperiod = "7d"\n')
+        .replace('"15m"', '"30m"')
+        .replace("centre", "other")
     )
 
     with (

@@ -1,4 +1,5 @@
-"""Standing queries at the command line: what it asks, says and shows, and what a stranger does wrong."""
+"""Standing queries at the command line: what it asks, says and shows, and what a stranger does
+wrong."""
 
 import json
 
@@ -22,11 +23,17 @@ def test_the_command_line_asks_says_and_shows(tmp_path):
     _, said = run_cli("replay", str(log), *ours, "--out", str(tmp_path / "out"))
     assert "--queries FILE" in said
     answers = tmp_path / "answers.ndjson"
-    _, said = run_cli("replay", str(log), *ours, "--out", str(tmp_path / "out"), "--queries", str(answers))
+    _, said = run_cli(
+        "replay", str(log), *ours, "--out", str(tmp_path / "out"), "--queries", str(answers)
+    )
     assert "centre: 3 answered" in said and "rho 100 per square km" in " ".join(said.split())
-    assert len(answers.read_bytes().splitlines()) == 3 + 1 + 1  # at 10:00 every position is older than ten minutes
+    assert (
+        len(answers.read_bytes().splitlines()) == 3 + 1 + 1
+    )  # at 10:00 every position is older than ten minutes
     in_ledger = [
-        run_cli("ledger", "releases", "--queries", *more, *ours)[0].encode().splitlines(keepends=True)
+        run_cli("ledger", "releases", "--queries", *more, *ours)[0]
+        .encode()
+        .splitlines(keepends=True)
         for more in ((), ("--to", "2024-01-08T09:30"), ("--from", "2024-01-08T09:30"))
     ]
     assert sorted(in_ledger[0]) == sorted(answers.read_bytes().splitlines(keepends=True))
@@ -34,7 +41,9 @@ def test_the_command_line_asks_says_and_shows(tmp_path):
     plate = msgspec.json.decode(fleet_log(clean=True)[0])["license_plate"]
     shown, _ = run_cli("ledger", "show", plate, *ours)
     (line,) = [line for line in shown.splitlines() if line.startswith("positions 1d from ")]
-    assert "charged rho " in line and "left rho " in line and line.endswith("of rho 100 per square km")
+    assert (
+        "charged rho " in line and "left rho " in line and line.endswith("of rho 100 per square km")
+    )
     verified, _ = run_cli("ledger", "verify", *ours)
     assert "every balance is the sum" in verified
     stated = json.loads(run_cli("ledger", "export", *ours)[0])

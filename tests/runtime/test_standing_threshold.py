@@ -33,8 +33,11 @@ def few_rounds(monkeypatch):
 
 
 @pytest.mark.parametrize("share", long_but([0.95], [0.05, 0.95]))
-def test_a_threshold_is_answered_from_the_pings_and_charges_every_plate_for_the_rounds_it_needed(tmp_path, share):
-    """Rho 10^5 a day: noise of 0.6 plates in a round, whose limit is far away. One round of eight is enough."""
+def test_a_threshold_is_answered_from_the_pings_and_charges_every_plate_for_the_rounds_it_needed(
+    tmp_path, share
+):
+    """Rho 10^5 a day: noise of 0.6 plates in a round, whose limit is far away. One round of eight
+    is enough."""
     log, text = fleet_log(clean=True), FULL.replace("SHARE", str(share))
     with asking(tmp_path, "ledger", rho=1e5, text=text) as (runtime, told, _, ledger):
         runtime.run(frames_of(log))
@@ -43,9 +46,13 @@ def test_a_threshold_is_answered_from_the_pings_and_charges_every_plate_for_the_
     results, truth = [decode_result(payload) for payload in told], positions_at_moments(log)
     assert len(results) == 6 == len(rounds) and json.loads(told[0])["query"]["share"] == share
     for result, entry in zip(results, rounds, strict=True):
-        jsonschema.validate(json.loads(msgspec.json.encode(result)), described(QueryResult, QUERY_SCHEMA))
+        jsonschema.validate(
+            json.loads(msgspec.json.encode(result)), described(QueryResult, QUERY_SCHEMA)
+        )
         near, (west, south, east, north) = truth[result.query.moment], result.query.box
-        inside = sum(west < lon < east and south < lat < north for lon, lat in near.values()) / len(near)
+        inside = sum(west < lon < east and south < lat < north for lon, lat in near.values()) / len(
+            near
+        )
         assert result.answer.sure and result.answer.below is (inside < share) is (share > 0.5)
         assert abs(result.answer.value - inside) < 3.5 / len(near)
         assert result.plates.rounds == 1 and result.plates.asked == len(near) == len(entry.plates)

@@ -55,7 +55,9 @@ def test_a_run_is_alive_then_silent_once_it_is_killed_and_stopped_after_its_end(
     assert code == 4 and found["run"]["seconds_ago"] >= 2 * SILENT_S
     log = tmp_path / "log"
     (tmp_path / "more.ndjson").write_bytes(b"\n".join(fleet_log(clean=True)[:100]))
-    ended = forked_to_log("tests.forked", ["run", "more.ndjson", *FLAGS, "--out", "out2"], log, tmp_path)
+    ended = forked_to_log(
+        "tests.forked", ["run", "more.ndjson", *FLAGS, "--out", "out2"], log, tmp_path
+    )
     assert ended.wait(30) == 0, log.read_text()
     code, found = until(lambda found: found["run"]["state"] == "stopped", tmp_path)
     assert code == 4 and found["last_slot"]["slot_start"].startswith("2024-01-08T09:")
@@ -70,7 +72,15 @@ def city(tmp_path):
     (tmp_path / "empty").mkdir()
     stops = [(f"s{at}", f"Stop {at}", 21.19 + at / 200, 72.83) for at in range(-8, 8)]
     timetables.zipped(tmp_path / "gtfs.zip", timetables.files_of(stops))
-    words = "replay", "day.ndjson", *FLAGS, "--set", "hat.timezone=America/Chicago", "--out", "out.ndjson"
+    words = (
+        "replay",
+        "day.ndjson",
+        *FLAGS,
+        "--set",
+        "hat.timezone=America/Chicago",
+        "--out",
+        "out.ndjson",
+    )
     assert run_verb(words, cwd=tmp_path).returncode == 0
     return tmp_path
 
@@ -85,11 +95,15 @@ def test_without_a_configuration_times_are_the_ledger_s_and_a_withdrawal_charges
     assert before["ledger"]["holdings"]["withdrawn"] == 0
     span = "--from", "2024-01-07T22:00", "--to", "2024-01-07T23:00"
     for reason in ("wrong", "the same again"):
-        done = run_verb(["ledger", "withdraw", "--ledger", "city.ledger", *span, "--reason", reason], cwd=city)
+        done = run_verb(
+            ["ledger", "withdraw", "--ledger", "city.ledger", *span, "--reason", reason], cwd=city
+        )
         assert done.returncode == 0, done.stderr
         after = facts()
         held, holds = (found["ledger"]["holdings"] for found in (before, after))
-        assert [holds[name] for name in ("charged", "recorded")] == [held[name] for name in ("charged", "recorded")]
+        assert [holds[name] for name in ("charged", "recorded")] == [
+            held[name] for name in ("charged", "recorded")
+        ]
         assert 20 < holds["withdrawn"] < len(records) and after["last_slot"] == before["last_slot"]
 
 
@@ -97,7 +111,16 @@ def test_without_a_configuration_times_are_the_ledger_s_and_a_withdrawal_charges
     ("gtfs", "said", "code"), [("gtfs.zip", "ok    timetable", 0), ("empty", "FAIL  timetable", 3)]
 )
 def test_doctor_takes_a_ledger_and_a_timetable(gtfs, said, code, city):
-    words = "doctor", "day.ndjson", "--ledger", "city.ledger", "--gtfs", gtfs, "--set", "hat.timezone=Asia/Kolkata"
+    words = (
+        "doctor",
+        "day.ndjson",
+        "--ledger",
+        "city.ledger",
+        "--gtfs",
+        gtfs,
+        "--set",
+        "hat.timezone=Asia/Kolkata",
+    )
     done = run_verb(words, cwd=city)
     out = done.stdout.decode()
     assert done.returncode == code and said in out, out

@@ -35,7 +35,12 @@ VERBS = (
 def city(tmp_path_factory):
     folder = tmp_path_factory.mktemp("city")
     (folder / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
-    assert run("replay", "pings.ndjson", "--ledger", "l", "--out", "out", *FLAGS, cwd=folder).returncode == 0
+    assert (
+        run(
+            "replay", "pings.ndjson", "--ledger", "l", "--out", "out", *FLAGS, cwd=folder
+        ).returncode
+        == 0
+    )
     return folder
 
 
@@ -50,7 +55,9 @@ def status_of(*words):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_invalid_configuration_is_one_for_every_verb_that_reads_it(verb, capsys, tmp_path, monkeypatch):
+def test_an_invalid_configuration_is_one_for_every_verb_that_reads_it(
+    verb, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     status = status_of(*verb.split(), *NEEDED.get(verb, []), "--set", "hat.resolution=99")
     out, err = capsys.readouterr()
@@ -67,8 +74,22 @@ NOWHERE = ("--set", "kafka.bootstrap=127.0.0.1:1")
         ("replay", "pings.ndjson", "--ledger", "no/such/l"),
         ("run", "pings.ndjson", "--ledger", "no/such/l"),
         ("demo", "--headless", "--slots", "1", "--ledger", "no/such/l"),
-        ("ledger", "verify", "--set", "ledger.url=redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
-        ("doctor", "pings.ndjson", "--set", "ledger.url=redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
+        (
+            "ledger",
+            "verify",
+            "--set",
+            "ledger.url=redis://127.0.0.1:1/0",
+            "--set",
+            "ledger.key_file=l.key",
+        ),
+        (
+            "doctor",
+            "pings.ndjson",
+            "--set",
+            "ledger.url=redis://127.0.0.1:1/0",
+            "--set",
+            "ledger.key_file=l.key",
+        ),
         ("topics", "create", *NOWHERE),
         ("releases", *NOWHERE),
         ("dashboard", *NOWHERE, "--set", "dashboard.listen=127.0.0.1:0"),
@@ -82,7 +103,9 @@ def test_what_is_not_there_is_a_dependency(words, city):
     assert b"Traceback" not in done.stderr and (words[0] == "doctor" or done.stdout == b"")
 
 
-@pytest.mark.parametrize("words", [("replay", "pings.ndjson"), ("ledger", "verify"), ("run", "pings.ndjson")], ids=str)
+@pytest.mark.parametrize(
+    "words", [("replay", "pings.ndjson"), ("ledger", "verify"), ("run", "pings.ndjson")], ids=str
+)
 def test_a_ledger_without_its_key_is_refused(words, city, tmp_path):
     for name in ("pings.ndjson", "l"):
         (tmp_path / name).write_bytes((city / name).read_bytes())
@@ -91,7 +114,9 @@ def test_a_ledger_without_its_key_is_refused(words, city, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [("replay", "-", "--trial"), ("run", "-", "--ledger", "live")], ids=lambda words: words[0]
+    "words",
+    [("replay", "-", "--trial"), ("run", "-", "--ledger", "live")],
+    ids=lambda words: words[0],
 )
 def test_ctrl_c_is_an_interruption(words, tmp_path):
     reads, writes = os.pipe()
@@ -127,12 +152,22 @@ def test_quiet_leaves_results_and_says_nothing_else(words, city):
     assert loud.stderr and (quiet.stdout == loud.stdout or "--dry-run" in words)
 
 
-def test_a_city_s_answer_that_was_not_paid_for_ends_with_5_and_is_not_drawn(tmp_path, monkeypatch, capsys):
+def test_a_city_s_answer_that_was_not_paid_for_ends_with_5_and_is_not_drawn(
+    tmp_path, monkeypatch, capsys
+):
     ask = ShapeQuestion.ask
-    underpaid = lambda self, *given: (plan := ask(self, *given)) and replace(plan, charged=np.ones_like(plan.charged))  # noqa: E731
+    underpaid = lambda self, *given: (  # noqa: E731
+        (plan := ask(self, *given)) and replace(plan, charged=np.ones_like(plan.charged))
+    )
     monkeypatch.setattr(ShapeQuestion, "ask", underpaid)
     (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=120, hours=0.5, clean=True)))
-    files = str(tmp_path / "pings.ndjson"), "--ledger", str(tmp_path / "l"), "--out", str(tmp_path / "out")
+    files = (
+        str(tmp_path / "pings.ndjson"),
+        "--ledger",
+        str(tmp_path / "l"),
+        "--out",
+        str(tmp_path / "out"),
+    )
     assert status_of("replay", *files, "--set", "hat.slot=15m") == 5
     assert "city:" in capsys.readouterr().err and (tmp_path / "out").read_bytes() == b""
     with ledger_at(tmp_path / "l") as (ledger, _):
@@ -146,19 +181,27 @@ def test_after_a_quiet_verb_its_process_is_not_quiet(tmp_path, monkeypatch, caps
 
 @pytest.mark.parametrize("verb", ["replay", "demo", "kafka"])
 def test_a_verb_that_releases_never_loads_seeded_bits(verb):
-    program = f"import sys, udp_stream.cli.main, udp_stream.cli.commands.{verb}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    program = (
+        f"import sys, udp_stream.cli.main, udp_stream.cli.commands.{verb}; print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "udp_stream.ledgers.keys" in loaded and "udp_stream.testing" not in loaded
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["worker", "--no-such-option"]], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["replay", "--help"], ["worker", "--no-such-option"]], ids=str
+)
 def test_help_and_usage_import_neither_arrays_nor_clients(arguments):
     program = (
         "import sys, udp_stream.cli.main as cli\n"
         "try: cli.main(sys.argv[1:])\n"
         "except SystemExit: print('imported:', *sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True
+    )
     loaded = done.stdout.partition("imported:")[2].split()
     assert "udp_stream.cli.main" in loaded
     assert not {"numpy", "h3", "msgspec", "faust", "kafka", "redis"} & set(loaded)

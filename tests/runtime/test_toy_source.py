@@ -1,4 +1,5 @@
-"""A source from outside of the package: a class with three methods, and a row in the table of schemes."""
+"""A source from outside of the package: a class with three methods, and a row in the table of
+schemes."""
 
 import ast
 import json
@@ -17,7 +18,14 @@ from udp_stream.sources.opening import LIVE, live_source
 
 ROOT = Path(__file__).parents[2]
 FLAGS = [
-    *("--set", "hat.slot=15m", "--set", "release.mean_epsilon=0.4", "--set", "release.min_plates=4"),
+    *(
+        "--set",
+        "hat.slot=15m",
+        "--set",
+        "release.mean_epsilon=0.4",
+        "--set",
+        "release.min_plates=4",
+    ),
     *("--set", "live.max_age=36500d"),
 ]
 
@@ -52,7 +60,9 @@ class ToySource(ConnectedSource):
 def test_a_source_from_outside_goes_through_run_to_released_records(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(LIVE, "toy", ToySource)
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "toy://city", *FLAGS, "--ledger", "city.ledger", "--out", "out.ndjson"]) == 0
+    assert (
+        main(["run", "toy://city", *FLAGS, "--ledger", "city.ledger", "--out", "out.ndjson"]) == 0
+    )
     records = [json.loads(line) for line in Path("out.ndjson").read_text().splitlines()]
     assert "released" in {record["status"] for record in records}
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -76,7 +86,9 @@ def names_of(file):
             yield node.value
 
 
-@pytest.mark.parametrize(("module", "scheme", "key"), [("brokers", "mqtts", "topics"), ("brokers", "amqps", "queue")])
+@pytest.mark.parametrize(
+    ("module", "scheme", "key"), [("brokers", "mqtts", "topics"), ("brokers", "amqps", "queue")]
+)
 def test_the_files_that_a_source_touches_are_those_that_the_architecture_names(module, scheme, key):
     text = (ROOT / "docs/architecture.md").read_text()
     (row,) = re.findall(r"^\| a source \|.*$", text, re.MULTILINE)
@@ -84,8 +96,12 @@ def test_the_files_that_a_source_touches_are_those_that_the_architecture_names(m
     assert all(path.is_file() for path in named)
     assert (ROOT / re.search(r"`(tests/[a-z_/]+\.py)`", row)[1]) == Path(__file__)
     own = ROOT / f"udp_stream/sources/{module}.py"
-    files = [file for package in ("udp_stream", "streams") for file in (ROOT / package).rglob("*.py")]
-    touched = {file for file in files if {f"udp_stream.sources.{module}", scheme} & {*names_of(file)}} - {own}
+    files = [
+        file for package in ("udp_stream", "streams") for file in (ROOT / package).rglob("*.py")
+    ]
+    touched = {
+        file for file in files if {f"udp_stream.sources.{module}", scheme} & {*names_of(file)}
+    } - {own}
     settings = (ROOT / "udp_stream/settings").iterdir()
     touched |= {file for file in settings if file.is_file() and f"    {key}: " in file.read_text()}
     assert touched == named

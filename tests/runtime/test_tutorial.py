@@ -1,8 +1,9 @@
 """docs/tutorial.md, typed as it stands: every command runs, and says what the page says.
 
-In a `console` block lines that begin with `$ ` are commands; those below are both outputs together, on a plain terminal
-of 80 columns. `...` stands for any text, alone on a line for any lines; blanks at ends do not count. A block behind
-`<!-- long: ... -->` is not typed (`test_installed.py`). The page's port is replaced by a free one.
+In a `console` block lines that begin with `$ ` are commands; those below are both outputs together,
+on a plain terminal of 80 columns. `...` stands for any text, alone on a line for any lines; blanks
+at ends do not count. A block behind `<!-- long: ... -->` is not typed (`test_installed.py`). The
+page's port is replaced by a free one.
 """
 
 import os
@@ -24,7 +25,9 @@ from udp_stream.cli.parsers import program
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
 PORT = "8765"
-BLOCK = re.compile(r"(?P<long><!-- long: [^>]* -->\n)?^```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"(?P<long><!-- long: [^>]* -->\n)?^```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,9 @@ def test_pages_are_compared_as_is_said_above():
     assert differences(("a", "b...d", "..."), ["a  ", "bcd", "x", "y"]) is None
     assert differences(("...", "z"), ["x", "y", "z"]) is None and differences((), []) is None
     assert differences(("a",), ["a", "b"]) == "nothing more, and there is: b"
-    assert differences(("a", "c"), ["a", "b", "c"]) == "c" and differences(("a.c",), ["abc"]) == "a.c"
+    assert (
+        differences(("a", "c"), ["a", "b", "c"]) == "c" and differences(("a.c",), ["abc"]) == "a.c"
+    )
 
 
 def test_every_command_of_the_page_is_one_that_there_is():
@@ -75,7 +80,9 @@ def test_every_command_of_the_page_is_one_that_there_is():
         words = shlex.split(typed.command.rstrip("&"))
         if "udp-stream" in words:
             words = words[words.index("udp-stream") + 1 :]
-            assert program().parse_args(words[: words.index(">")] if ">" in words else words).command
+            assert (
+                program().parse_args(words[: words.index(">")] if ">" in words else words).command
+            )
         if "../examples/my_city.py" in words:
             assert (ROOT / "examples" / "my_city.py").is_file()
 
@@ -137,7 +144,13 @@ def test_the_page_does_and_says_what_it_shows(folder):
         for typed in COMMANDS:
             if typed.is_long:
                 continue
-            said = [line.replace(port, PORT) for line in shell.type(typed.command.replace(PORT, port))]
-            assert (missing := differences(typed.shown, said)) is None, (typed.command, missing, said)
+            said = [
+                line.replace(port, PORT) for line in shell.type(typed.command.replace(PORT, port))
+            ]
+            assert (missing := differences(typed.shown, said)) is None, (
+                typed.command,
+                missing,
+                said,
+            )
     finally:
         shell.end()

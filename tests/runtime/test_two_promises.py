@@ -1,4 +1,5 @@
-"""Both neighbour relations on one ledger: never at one time, also where nobody was charged; one after the other."""
+"""Both neighbour relations on one ledger: never at one time, also where nobody was charged; one
+after the other."""
 
 import json
 import sqlite3
@@ -30,12 +31,16 @@ def log(folder, since=START, plates="abcdefgh"):
 
 
 def span(since, slots):
-    first, last = (datetime.fromtimestamp((since + at * SLOT) / 1000, UTC).isoformat() for at in (0, slots))
+    first, last = (
+        datetime.fromtimestamp((since + at * SLOT) / 1000, UTC).isoformat() for at in (0, slots)
+    )
     return "--from", first, "--until", last
 
 
 def replay(folder, sets, *more, status=0):
-    done = udp_stream(folder, sets, "replay", "log.ndjson", "--ledger", "city.ledger", "--out", "out", *more)
+    done = udp_stream(
+        folder, sets, "replay", "log.ndjson", "--ledger", "city.ledger", "--out", "out", *more
+    )
     assert done.returncode == status, done.stderr.decode()
     return (folder / "out").read_bytes().splitlines() if status == 0 else done.stderr
 
@@ -50,7 +55,11 @@ def kinds_in(folder):
     with ledger_at(folder / "city.ledger", ()) as (ledger, _):
         assert ledger.verify() == []
         found = [entry for entry in ledger.entries() if entry.payload is not None]
-        relations = {decode(entry.payload).privacy.neighbours for entry in found if kind_of(entry.release_id) == "hat"}
+        relations = {
+            decode(entry.payload).privacy.neighbours
+            for entry in found
+            if kind_of(entry.release_id) == "hat"
+        }
         return relations, {kind_of(entry.release_id) for entry in found}
 
 
@@ -63,12 +72,18 @@ def without_notes(folder):
 
 
 @pytest.mark.parametrize("later", [0, 12], ids=["the same slots", "later that day"])
-def test_whole_plates_are_not_released_at_a_time_of_counts_that_cost_nobody_anything(tmp_path, flags, later):
+def test_whole_plates_are_not_released_at_a_time_of_counts_that_cost_nobody_anything(
+    tmp_path, flags, later
+):
     log(tmp_path)
     before = replay(tmp_path, WITHHELD)
     assert {decode(line).status for line in before} == {"withheld_few_plates"} and len(before) == 8
     said = replay(tmp_path, flags, *span(START + later * SLOT, 8), status=5)
-    assert b"privacy.neighbours" in said and b"another version" not in said and (tmp_path / "out").read_bytes() == b""
+    assert (
+        b"privacy.neighbours" in said
+        and b"another version" not in said
+        and (tmp_path / "out").read_bytes() == b""
+    )
     assert kinds_in(tmp_path) == ({"swap-values"}, {"hat"})
     assert replay(tmp_path, WITHHELD) == before == ledger_verb(tmp_path, "releases").splitlines()
 
@@ -82,7 +97,11 @@ def test_counts_are_not_released_at_a_time_of_whole_plates(tmp_path, flags, plat
     assert len(before) == 8 * CELLS
     log(tmp_path, START + later * SLOT)
     said = replay(tmp_path, sets, status=5)
-    assert b"privacy.neighbours" in said and b"another version" not in said and (tmp_path / "out").read_bytes() == b""
+    assert (
+        b"privacy.neighbours" in said
+        and b"another version" not in said
+        and (tmp_path / "out").read_bytes() == b""
+    )
     assert kinds_in(tmp_path) == ({"add-remove"}, {"hat", NOISED_SUMS})
     assert ledger_verb(tmp_path, "releases").splitlines() == before
 
@@ -102,7 +121,9 @@ def test_records_that_an_older_version_let_stand_are_refused_by_the_other_promis
     assert b"privacy.neighbours" in replay(tmp_path, WITHHELD, status=5)
 
 
-@pytest.mark.parametrize("order", [(WITHHELD, None), (None, WITHHELD)], ids=["counts first", "whole plates first"])
+@pytest.mark.parametrize(
+    "order", [(WITHHELD, None), (None, WITHHELD)], ids=["counts first", "whole plates first"]
+)
 def test_a_live_run_is_refused_as_well(tmp_path, flags, order):
     """Each on a journal of its own, and one ledger."""
     published = []
@@ -135,7 +156,9 @@ def test_a_live_run_is_refused_as_well(tmp_path, flags, order):
     assert len(published) == first
 
 
-def test_one_after_the_other_each_has_its_records_estimates_and_words_in_the_statement(tmp_path, flags):
+def test_one_after_the_other_each_has_its_records_estimates_and_words_in_the_statement(
+    tmp_path, flags
+):
     log(tmp_path)
     counted = replay(tmp_path, COUNTED, "--smoothed", "first")
     log(tmp_path, START + DAY)
@@ -144,7 +167,9 @@ def test_one_after_the_other_each_has_its_records_estimates_and_words_in_the_sta
     again = replay(tmp_path, COUNTED)
     assert {decode(line).privacy.neighbours for line in hidden} == {"add-remove"}
     assert {len(counted), len(again)} == {8} and len(hidden) == 8 * CELLS
-    assert sorted(ledger_verb(tmp_path, "releases").splitlines()) == sorted(counted + hidden + again)
+    assert sorted(ledger_verb(tmp_path, "releases").splitlines()) == sorted(
+        counted + hidden + again
+    )
     # Nothing is estimated of a slot of the other promise, and nothing learnt of its records.
     cells = {decode(line).hat.cell for line in counted}
     smoothed = ledger_verb(tmp_path, "releases", "--smoothed", sets=COUNTED).splitlines()
@@ -158,7 +183,9 @@ def test_one_after_the_other_each_has_its_records_estimates_and_words_in_the_sta
     found = [json.loads(ledger_verb(tmp_path, "export", sets=sets)) for sets in (COUNTED, flags)]
     for stated in found:
         details = stated["details"]
-        assert details["unprotected_quantities"] == found[0]["details"]["unprotected_quantities"] != []
+        assert (
+            details["unprotected_quantities"] == found[0]["details"]["unprotected_quantities"] != []
+        )
         adjacency = details["privacy_unit_details"]["adjacency"]
         assert "swap-values: " in adjacency and "add-remove: " in adjacency
         assert len(stated["privacy"]["privacy_loss"]["periods"]) == 3

@@ -1,4 +1,5 @@
-"""Speeds change their unit on the way: releases tell, and slots after that are withheld until a person has acted."""
+"""Speeds change their unit on the way: releases tell, and slots after that are withheld until a
+person has acted."""
 
 import gzip
 import json
@@ -14,7 +15,9 @@ from tests.verbs import run_verb
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import decode
 
-pytestmark = pytest.mark.skipif(not FEEDS.is_dir(), reason="recorded days are not part of the program")
+pytestmark = pytest.mark.skipif(
+    not FEEDS.is_dir(), reason="recorded days are not part of the program"
+)
 
 TOLD_WITHIN = 8
 """Slots, of about 150 buses; two to five were measured (docs/operations.md)."""
@@ -33,7 +36,9 @@ def two_days():
 def a_day_twice():
     for date in ("06", "07"):
         for ping in days("2015-06-07"):
-            yield ping | {"observationDateTime": f"2015-06-{date}{ping['observationDateTime'][10:]}"}
+            yield ping | {
+                "observationDateTime": f"2015-06-{date}{ping['observationDateTime'][10:]}"
+            }
 
 
 def written(file, factor, pings=two_days, since="2016-11-25T12", until="2016-11-26"):
@@ -49,7 +54,11 @@ def written(file, factor, pings=two_days, since="2016-11-25T12", until="2016-11-
 def cut(file, until):
     """The pings before a time."""
     part = file.with_name(f"until-{until}")
-    kept = (line for line in file.read_text().splitlines(True) if json.loads(line)["observationDateTime"] < until)
+    kept = (
+        line
+        for line in file.read_text().splitlines(True)
+        if json.loads(line)["observationDateTime"] < until
+    )
     part.write_text("".join(kept))
     return part
 
@@ -66,7 +75,9 @@ def replay(file, folder, *flags):
             continue
         record = decode(line)
         found[record.hat.slot_start[:13]][record.status] += 1
-        assert record.status != "withheld_unit" or (record.privacy.epsilon == 0 and record.mean is None)
+        assert record.status != "withheld_unit" or (
+            record.privacy.epsilon == 0 and record.mean is None
+        )
     return found, " ".join(done.stderr.decode().split())
 
 
@@ -96,10 +107,16 @@ def test_a_unit_that_changes_at_noon_is_told_and_then_nothing_is_released_or_cha
     assert all(statuses.keys() == {"withheld_unit"} for statuses in slots[told:])
     assert not any("withheld_unit" in one for slot, one in found.items() if slot < noon)
     assert "speed.unit_checked" in said
-    (out,) = re.findall(f"look like speeds in {looks}.*? ([0-9,]+) releases of them are out: `udp-stream (.*?)`", said)
+    (out,) = re.findall(
+        f"look like speeds in {looks}.*? ([0-9,]+) releases of them are out: `udp-stream (.*?)`",
+        said,
+    )
     done = run_verb([*shlex.split(out[1]), "--ledger", "ledger"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    withdrawn = {slot: some["withdrawn"] for slot, some in replay(tmp_path / "pings.ndjson", tmp_path)[0].items()}
+    withdrawn = {
+        slot: some["withdrawn"]
+        for slot, some in replay(tmp_path / "pings.ndjson", tmp_path)[0].items()
+    }
     since = min(slot for slot, count in withdrawn.items() if count)
     assert since[:-2] == noon[:-2] and abs(int(since[-2:]) - 12) <= 1
     wrong = [slot for slot in sorted(found) if slot >= since and "withheld_unit" not in found[slot]]
@@ -119,7 +136,11 @@ def test_the_doubt_follows_from_the_ledger_and_a_person_ends_it(slower, tmp_path
     told = [statuses.keys() == {"withheld_unit"} for statuses in after("2016-11-25T12", found)]
     found, _ = replay(slower, tmp_path)
     again = [statuses.keys() == {"withheld_unit"} for statuses in after("2016-11-25T12", found)]
-    assert True in told and again == told + [True] * (len(again) - len(told)) and len(again) > len(told)
+    assert (
+        True in told
+        and again == told + [True] * (len(again) - len(told))
+        and len(again) > len(told)
+    )
     for flag in ("speed.unit_checked=true", "speed.unit=mps"):
         folder = tmp_path / flag
         folder.mkdir()
@@ -129,16 +150,22 @@ def test_the_doubt_follows_from_the_ledger_and_a_person_ends_it(slower, tmp_path
         assert sum(one["released"] for one in slots[7:]) > 20
 
 
-@pytest.mark.parametrize("name", long_but(["2017-03-21"], ["2015-06-07", "2016-03-22", "2017-03-21"]))
+@pytest.mark.parametrize(
+    "name", long_but(["2017-03-21"], ["2015-06-07", "2016-03-22", "2017-03-21"])
+)
 def test_an_ordinary_day_is_not_doubted(name, tmp_path):
     file = tmp_path / "pings.ndjson"
     file.write_text("".join(json.dumps(ping) + "\n" for ping in days(name)))
     found, said = replay(file, tmp_path)
-    assert not any("withheld_unit" in statuses for statuses in found.values()) and "speed.unit_checked" not in said
+    assert (
+        not any("withheld_unit" in statuses for statuses in found.values())
+        and "speed.unit_checked" not in said
+    )
 
 
 @pytest.mark.parametrize(
-    ("factor", "until"), [pytest.param(1.0, "2016-11-26", marks=pytest.mark.long), (0.4, "2016-11-25T13")]
+    ("factor", "until"),
+    [pytest.param(1.0, "2016-11-26", marks=pytest.mark.long), (0.4, "2016-11-25T13")],
 )
 def test_neither_two_ordinary_days_nor_a_storm_of_an_hour_is_doubted(factor, until, tmp_path):
     found, _ = replay(written(tmp_path / "pings.ndjson", factor, until=until), tmp_path)

@@ -1,4 +1,5 @@
-"""`run` and `replay` where whole plates are hidden: slots close by the wall, or by --from and --until."""
+"""`run` and `replay` where whole plates are hidden: slots close by the wall, or by --from and
+--until."""
 
 import json
 import os
@@ -33,7 +34,12 @@ def flags(tmp_path_factory):
     domain = tmp_path_factory.mktemp("domain") / "cells.txt"
     domain.write_text("\n".join(h3.grid_disk(h3.latlng_to_cell(21.19, 72.83, 7), 3)))
     return (
-        *("privacy.neighbours=add-remove", f"hat.domain={domain}", "pings.interval=10s", "hat.slot=15m"),
+        *(
+            "privacy.neighbours=add-remove",
+            f"hat.domain={domain}",
+            "pings.interval=10s",
+            "hat.slot=15m",
+        ),
         *("hat.resolution=7", "hat.timezone=UTC", "kafka.shards=1"),
     )
 
@@ -42,7 +48,9 @@ def flags(tmp_path_factory):
 def closed(monkeypatch):
     """What is closed, in place of its release: start, number of pings."""
     found = []
-    monkeypatch.setattr(_Runtime, "_release", lambda _, slot: found.append((slot.start_ms, slot.plate.size)))
+    monkeypatch.setattr(
+        _Runtime, "_release", lambda _, slot: found.append((slot.start_ms, slot.plate.size))
+    )
     return found
 
 
@@ -65,7 +73,9 @@ class Machine:
 
     def clock(self):
         self.began_s = self.now_s
-        return SteadyClock(lambda: self.now_s + self.wrong_s, lambda: self.now_s - self.began_s, hears=False)
+        return SteadyClock(
+            lambda: self.now_s + self.wrong_s, lambda: self.now_s - self.began_s, hears=False
+        )
 
 
 @contextmanager
@@ -80,7 +90,8 @@ def process(folder, machine, flags):
 
 
 def live(folder, flags, sends, minutes, dice=None, wrong=lambda _minute: 0.0):
-    """A minute a turn: what `sends` gives arrives, then a tick is due; where dice are given, processes die."""
+    """A minute a turn: what `sends` gives arrives, then a tick is due; where dice are given,
+    processes die."""
     machine, at = Machine(), 0
     while at < minutes:
         with process(folder, machine, flags) as runtime:
@@ -95,7 +106,8 @@ def live(folder, flags, sends, minutes, dice=None, wrong=lambda _minute: 0.0):
 
 
 def morning(seed, plates):
-    """Pings of these plates by the minute; some wrong ones. What others send does not follow from it."""
+    """Pings of these plates by the minute; some wrong ones. What others send does not follow from
+    it."""
     dice = {plate: random.Random(f"{seed} {plate}") for plate in "abc"}
 
     def sends(minute):
@@ -111,10 +123,14 @@ def morning(seed, plates):
 
 
 @pytest.mark.parametrize("seed", long_but([0], range(4)))
-def test_a_run_closes_the_same_slots_with_and_without_plates_and_whenever_it_dies(tmp_path, flags, closed, seed):
+def test_a_run_closes_the_same_slots_with_and_without_plates_and_whenever_it_dies(
+    tmp_path, flags, closed, seed
+):
     due = [START + SLOT * number for number in range(1, 7)]
     found = []
-    for number, (plates, dice) in enumerate((("abc", None), ("abc", random.Random(seed)), ("b", None), ("", None))):
+    for number, (plates, dice) in enumerate(
+        (("abc", None), ("abc", random.Random(seed)), ("b", None), ("", None))
+    ):
         live(tmp_path / str(number), flags, morning(seed, plates), 7 * 15 + 3, dice)
         found.append(dict(closed))
         assert list(dict.fromkeys(start for start, _ in closed)) == due
@@ -126,14 +142,23 @@ def test_a_run_closes_the_same_slots_with_and_without_plates_and_whenever_it_die
 
 @pytest.mark.parametrize("by_s", long_but([86_400.0], [3600.0, -3600.0, 86_400.0]))
 def test_a_wall_that_is_wrong_for_some_minutes_closes_nothing(tmp_path, flags, closed, by_s):
-    live(tmp_path, flags, morning(1, "abc"), 7 * 15 + 3, wrong=lambda at: by_s if 40 <= at < 49 else 0.0)
+    live(
+        tmp_path,
+        flags,
+        morning(1, "abc"),
+        7 * 15 + 3,
+        wrong=lambda at: by_s if 40 <= at < 49 else 0.0,
+    )
     assert [start for start, _ in closed] == [START + SLOT * number for number in range(1, 7)]
 
 
 def test_the_clock_that_a_run_makes_itself_hears_no_ping(tmp_path, flags, closed, monkeypatch):
     """Else pings would make a wall believed that is wrong for some minutes."""
     machine = Machine()
-    times = {"time": lambda: machine.now_s + machine.wrong_s, "monotonic": lambda: machine.now_s - START / 1000}
+    times = {
+        "time": lambda: machine.now_s + machine.wrong_s,
+        "monotonic": lambda: machine.now_s - START / 1000,
+    }
     monkeypatch.setattr("udp_stream.runtime.time", SimpleNamespace(**times))
     with Journal(tmp_path / "journal", "the ledger 5eed") as journal:
         runtime = LiveRuntime(
@@ -142,7 +167,10 @@ def test_the_clock_that_a_run_makes_itself_hears_no_ping(tmp_path, flags, closed
         )  # fmt: skip
         runtime.start()
         for minute in range(20):
-            machine.now_s, machine.wrong_s = START / 1000 + 60 * minute + 30, 86_400.0 if minute > 11 else 0.0
+            machine.now_s, machine.wrong_s = (
+                START / 1000 + 60 * minute + 30,
+                86_400.0 if minute > 11 else 0.0,
+            )
             runtime.take([ping("a", START + minute * MINUTE + 1000 * machine.wrong_s)])
             runtime.tick()
     assert closed == []
@@ -158,7 +186,12 @@ def test_a_recording_closes_every_slot_of_its_span_and_no_ping_is_late(flags, cl
         runtime.push([ping("a", START + minute * MINUTE)])
     assert closed == []
     runtime.finish()
-    assert closed == [(START + SLOT, 2), (START + 2 * SLOT, 2), (START + 3 * SLOT, 0), (START + 4 * SLOT, 1)]
+    assert closed == [
+        (START + SLOT, 2),
+        (START + 2 * SLOT, 2),
+        (START + 3 * SLOT, 0),
+        (START + 4 * SLOT, 1),
+    ]
     assert dict(runtime.summary.refused) == {"time_out_of_range": 3}
     with pytest.raises(ConfigError, match="--from"):
         EmbeddedRuntime(settings, *of_ledger)
@@ -166,19 +199,27 @@ def test_a_recording_closes_every_slot_of_its_span_and_no_ping_is_late(flags, cl
 
 def udp_stream(folder, flags, *arguments, stdin=None):
     sets = [word for flag in flags for word in ("--set", flag)]
-    return run_verb([*arguments, *sets], cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+    return run_verb(
+        [*arguments, *sets], cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"}
+    )
 
 
 SPAN = "--from", "2024-01-08T00:15", "--until", "2024-01-08T01:15:00+00:00"
 
 
-@pytest.mark.parametrize("content", [b"", b"junk\n" * 50, None, b"\n".join(fleet_log(buses=5, hours=0.2))])
+@pytest.mark.parametrize(
+    "content", [b"", b"junk\n" * 50, None, b"\n".join(fleet_log(buses=5, hours=0.2))]
+)
 @pytest.mark.parametrize("piped", [False, True])
-def test_replay_ends_well_and_closes_the_same_whatever_the_feed_holds(tmp_path, flags, closed, content, piped):
+def test_replay_ends_well_and_closes_the_same_whatever_the_feed_holds(
+    tmp_path, flags, closed, content, piped
+):
     content = ping("a", START + 20 * MINUTE) if content is None else content
     (tmp_path / "day.ndjson").write_bytes(content)
     name = "-" if piped else "day.ndjson"
-    ended = udp_stream(tmp_path, flags, "replay", name, "--trial", "--out", "out", *SPAN, stdin=content)
+    ended = udp_stream(
+        tmp_path, flags, "replay", name, "--trial", "--out", "out", *SPAN, stdin=content
+    )
     assert ended.returncode == 0, ended.stderr
     assert [start for start, _ in closed] == [START + SLOT * number for number in range(1, 5)]
     held = sum(size for _, size in closed)
@@ -197,7 +238,9 @@ def test_replay_ends_well_and_closes_the_same_whatever_the_feed_holds(tmp_path, 
         ((*SPAN, "--dry-run"), "leave --from"),
     ],
 )
-def test_a_span_that_cannot_be_is_refused_before_anything_is_charged(tmp_path, flags, arguments, rule):
+def test_a_span_that_cannot_be_is_refused_before_anything_is_charged(
+    tmp_path, flags, arguments, rule
+):
     (tmp_path / "day.ndjson").write_bytes(ping("a", START))
     trial = () if "--dry-run" in arguments else ("--ledger", "city.ledger")
     ended = udp_stream(tmp_path, flags, "replay", "day.ndjson", *trial, *arguments)
@@ -209,7 +252,10 @@ def test_the_table_by_hours_has_what_may_be_shown_and_nothing_untrue(tmp_path, f
     (tmp_path / "day.ndjson").write_bytes(b"\n".join(fleet_log(buses=20, hours=1.5, clean=True)))
     span = "--from", "2024-01-08T03:30", "--until", "2024-01-08T05:00"
     words = "replay", "day.ndjson", "--trial", "--out", "out", "--smoothed", "estimates", *span
-    said = [udp_stream(tmp_path, flags, *words, *more).stderr.decode().splitlines() for more in ((), ("--json",))]
+    said = [
+        udp_stream(tmp_path, flags, *words, *more).stderr.decode().splitlines()
+        for more in ((), ("--json",))
+    ]
     records = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
     assert {one["status"] for one in records} == {"released"} and len(records) % 6 == 0
     hours = [line.split() for line in said[0] if re.match("0[0-9]:00 ", line)]
@@ -218,7 +264,9 @@ def test_the_table_by_hours_has_what_may_be_shown_and_nothing_untrue(tmp_path, f
     (names,) = [line for line in said[0] if line.split()[:1] == ["hour"]]
     assert "cells" in names and "buses" not in names and "budget" not in names
     by_slot = json.loads(said[1][-1])["by_slot"].values()
-    assert {(one["measured"], one["buses"], one["budget_left"]) for one in by_slot} == {(int(cells), None, None)}
+    assert {(one["measured"], one["buses"], one["budget_left"]) for one in by_slot} == {
+        (int(cells), None, None)
+    }
 
 
 def test_where_pings_tell_the_slots_a_span_is_refused(tmp_path):
@@ -227,10 +275,16 @@ def test_where_pings_tell_the_slots_a_span_is_refused(tmp_path):
     assert ended.returncode == 2 and b"add-remove" in ended.stderr
 
 
-@pytest.mark.parametrize("content", [b"", b"junk\n" * 50, b"\n".join(fleet_log(buses=5, hours=0.2))])
-def test_run_ends_well_whatever_the_feed_holds_and_has_begun_its_clock(tmp_path, flags, closed, content):
+@pytest.mark.parametrize(
+    "content", [b"", b"junk\n" * 50, b"\n".join(fleet_log(buses=5, hours=0.2))]
+)
+def test_run_ends_well_whatever_the_feed_holds_and_has_begun_its_clock(
+    tmp_path, flags, closed, content
+):
     """Nothing, junk, or pings of years ago: it is said, and decides nothing."""
-    ended = udp_stream(tmp_path, flags, "run", "-", "--ledger", "city.ledger", "--out", "out", stdin=content)
+    ended = udp_stream(
+        tmp_path, flags, "run", "-", "--ledger", "city.ledger", "--out", "out", stdin=content
+    )
     assert ended.returncode == 0, ended.stderr
     said = [json.loads(line) for line in ended.stderr.splitlines()]
     assert any(entry["level"] == "warning" for entry in said)
@@ -247,7 +301,10 @@ def test_pings_of_a_stale_source_are_handed_on_and_said(flags):
     said = []
     for mode, kept in ((flags, 3), ((), 1)):
         look = LiveFeedCheck(
-            "http://feed", load(None, mode, {}), lambda *one: said.append(one), lambda: START / 1000 + 9000
+            "http://feed",
+            load(None, mode, {}),
+            lambda *one: said.append(one),
+            lambda: START / 1000 + 9000,
         )
         assert len(look.fresh([ping("a", START), b"junk", ping("b", START)])) == kept
         assert look.stale == 3 - kept

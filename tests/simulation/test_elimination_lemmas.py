@@ -1,7 +1,9 @@
-"""What *Adaptive Privacy Budgeting* (Liang and Yi) states of elimination, by simulation, at its stated probabilities.
+"""What *Adaptive Privacy Budgeting* (Liang and Yi) states of elimination, by simulation, at its
+stated probabilities.
 
-A statement that fails with probability at most beta is run many times. It is rejected if it fails so often that one in
-a million would by chance; and noise that is larger than the terms say makes it fail, so the test can see.
+A statement that fails with probability at most beta is run many times. It is rejected if it fails
+so often that one in a million would by chance; and noise that is larger than the terms say makes it
+fail, so the test can see.
 """
 
 from dataclasses import replace
@@ -14,7 +16,16 @@ from scipy import stats
 from lab.queries import Threshold
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import ABOVE, BELOW, EVERYONE, BandRule, QueryBudget, Round, Split, undecided
+from udp_stream.queries.elimination import (
+    ABOVE,
+    BELOW,
+    EVERYONE,
+    BandRule,
+    QueryBudget,
+    Round,
+    Split,
+    undecided,
+)
 from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import draw_radial
@@ -24,7 +35,8 @@ SPLITS = {"c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(
 
 
 def with_splits(few, many):
-    """Each split with what makes few runs and what makes many; a run of 64 rounds takes as long as a hundred of c4."""
+    """Each split with what makes few runs and what makes many; a run of 64 rounds takes as long as
+    a hundred of c4."""
     marks = {"c4": (), "log-c10": pytest.mark.long, "c64": pytest.mark.soak}
     return [
         *(pytest.param(split, *one, marks=marks[split]) for split in SPLITS for one in few),
@@ -96,7 +108,9 @@ def test_estimates_are_off_by_more_than_their_radius_with_probability_beta(how, 
         for beta in (0.3, 0.05, 0.001):
             radius = pie.radius(state, np.arange(n), beta)
             assert may_fail((off > radius).sum(), n, beta)
-            least = 0.9 if state.rounds == 1 and how == "distance" and cost is not RHO else 0.4  # 0.9: all but tight
+            least = (
+                0.9 if state.rounds == 1 and how == "distance" and cost is not RHO else 0.4
+            )  # 0.9: all but tight
             assert beta != 0.05 or not may_fail((off > least * radius).sum(), n, beta)
 
 
@@ -130,12 +144,17 @@ def wrongly_decided(pie, positions, factor, seed):
 
 def near_the_edge(n, seed):
     rng = np.random.default_rng(seed)
-    return np.column_stack((16_000 + rng.normal(0, 1500, n), rng.uniform(-8000, 8000, n))).astype(np.int64)
+    return np.column_stack((16_000 + rng.normal(0, 1500, n), rng.uniform(-8000, 8000, n))).astype(
+        np.int64
+    )
 
 
 def a_crowd_far_out(n, seed):
-    """Five plates at the edge, and a crowd so far from it that only some hundredths stay for a second round."""
-    crowd = np.column_stack((np.full(n, 16_000 + 21_000), np.random.default_rng(seed).uniform(-8000, 8000, n)))
+    """Five plates at the edge, and a crowd so far from it that only some hundredths stay for a
+    second round."""
+    crowd = np.column_stack(
+        (np.full(n, 16_000 + 21_000), np.random.default_rng(seed).uniform(-8000, 8000, n))
+    )
     return np.concatenate((near_the_edge(5, seed), crowd)).astype(np.int64)
 
 
@@ -143,7 +162,8 @@ def a_crowd_far_out(n, seed):
 @pytest.mark.parametrize(
     ("split", "place", "n", "runs"),
     with_splits(
-        [(near_the_edge, 6, 40), (a_crowd_far_out, 300, 12)], [(near_the_edge, 6, 600), (a_crowd_far_out, 3000, 100)]
+        [(near_the_edge, 6, 40), (a_crowd_far_out, 300, 12)],
+        [(near_the_edge, 6, 600), (a_crowd_far_out, 3000, 100)],
     ),
 )
 def test_lemma_5_2_all_plates_that_leave_are_where_it_says(how, split, place, n, runs):
@@ -158,7 +178,10 @@ def test_lemma_5_2_all_plates_that_leave_are_where_it_says(how, split, place, n,
 
 def loses_a_neighbour(pie, query, positions, factor, seed):
     nearest = set(query.truth(positions).tolist())
-    return any(nearest & {*np.flatnonzero(one.status == ABOVE).tolist()} for one in ran(pie, positions, seed, factor))
+    return any(
+        nearest & {*np.flatnonzero(one.status == ABOVE).tolist()}
+        for one in ran(pie, positions, seed, factor)
+    )
 
 
 @pytest.mark.parametrize("how", METHODS)
@@ -167,9 +190,13 @@ def test_lemma_5_3_the_nearest_are_never_let_go(how, split, runs):
     beta0, query = 0.2, Nearest.to_stop(3, 0, 0)
     where = np.random.default_rng(2).normal(0, 6000, (20, 2)).astype(np.int64)
     pie = replace(query.elimination(QueryBudget.alike(RHO, 20, how, SPLITS[split])), beta0=beta0)
-    assert may_fail(sum(loses_a_neighbour(pie, query, where, 1.0, i) for i in range(runs)), runs, beta0)
+    assert may_fail(
+        sum(loses_a_neighbour(pie, query, where, 1.0, i) for i in range(runs)), runs, beta0
+    )
     few = min(runs, 60)
-    assert not may_fail(sum(loses_a_neighbour(pie, query, where, 5.0, i) for i in range(few)), few, beta0)
+    assert not may_fail(
+        sum(loses_a_neighbour(pie, query, where, 5.0, i) for i in range(few)), few, beta0
+    )
 
 
 # Answers: Lemmas 6.4 to 6.7, Corollaries 6.3 to 6.5 and C.1
@@ -202,32 +229,53 @@ def test_answers_are_within_their_bounds_with_probability_beta(how, baseline, ru
 @pytest.mark.parametrize("baseline", [False, True], ids=["PM", "BM"])
 @pytest.mark.parametrize("how", METHODS)
 def test_lemmas_6_4_to_6_7_bound_the_excess_and_say_something_where_plates_are_close(how, baseline):
-    """Four plates, and a crowd two and a half deviations farther away: some of it are taken for nearer."""
-    where = np.column_stack((np.where(np.arange(400) < 4, 8000, 10_800), np.zeros(400))).astype(np.int64)
+    """Four plates, and a crowd two and a half deviations farther away: some of it are taken for
+    nearer."""
+    where = np.column_stack((np.where(np.arange(400) < 4, 8000, 10_800), np.zeros(400))).astype(
+        np.int64
+    )
     query, terms = Nearest.to_stop(4, 0, 0), QueryBudget.alike(RHO, 400, how, Split.even(4))
     terms = terms.baseline() if baseline else terms
     distance, shares = query.distance(where.astype(float)), []
     for i in range(10):
         pie = query.elimination(terms)
         found = query.answer(terms, pie, ran(pie, where, i)[-1])
-        shares.append((np.sort(distance[found.plates]) - np.sort(distance)[:4]).max() / (16 * found.excess_m))
+        shares.append(
+            (np.sort(distance[found.plates]) - np.sort(distance)[:4]).max() / (16 * found.excess_m)
+        )
     assert max(shares) <= 1 and np.median(shares) > 0.2
 
 
 def test_corollaries_6_3_6_4_and_6_5_where_all_is_decided_the_answer_is_right():
-    where = np.concatenate((np.tile([[0, 0]], (5, 1)), np.tile([[80_000, 0]], (40, 1)), np.tile([[0, 9000]], (3, 1))))
+    where = np.concatenate(
+        (np.tile([[0, 0]], (5, 1)), np.tile([[80_000, 0]], (40, 1)), np.tile([[0, 9000]], (3, 1)))
+    )
     where[45:, 1] += np.arange(3) * 50
     for how in METHODS:
         terms = replace(QueryBudget.alike(rho_per_square_metre(1e-2), 48, how), beta=0.3)
-        count, density, nearest = RangeCount(SQUARE), Density(50_000, 0, 300), Nearest.to_stop(5, 0, 0)
+        count, density, nearest = (
+            RangeCount(SQUARE),
+            Density(50_000, 0, 300),
+            Nearest.to_stop(5, 0, 0),
+        )
         right = 0
         for i in range(20):
-            states = [ran(query.elimination(terms), where, i)[-1] for query in (count, density, nearest)]
-            assert states[0].still_in.size == 0 and states[1].still_in.size == 0 and states[2].still_in.size == 5
+            states = [
+                ran(query.elimination(terms), where, i)[-1] for query in (count, density, nearest)
+            ]
+            assert (
+                states[0].still_in.size == 0
+                and states[1].still_in.size == 0
+                and states[2].still_in.size == 5
+            )
             answers = [query.answer(terms, query.elimination(terms), state)
                        for query, state in zip((count, density, nearest), states, strict=True)]  # fmt: skip
             right += answers[0].value == 8 and sorted(answers[2].plates.tolist()) == [0, 1, 2, 3, 4]
-            assert answers[1].value == 0 and answers[2].excess_m == 0.0 and density.truth(where) <= np.exp(-18)
+            assert (
+                answers[1].value == 0
+                and answers[2].excess_m == 0.0
+                and density.truth(where) <= np.exp(-18)
+            )
         assert may_fail(20 - right, 20, 0.15)
 
 
@@ -258,13 +306,18 @@ def counted(terms, positions, seed, width=2000.0, reach=4000):
     pie = query.elimination(terms)
     state = ran(pie, positions, seed)[-1]
     truth = positions_inside(query.region, positions)
-    return abs(query.answer(terms, pie, state).value - truth) / max(1, truth), terms.saved(state), state
+    return (
+        abs(query.answer(terms, pie, state).value - truth) / max(1, truth),
+        terms.saved(state),
+        state,
+    )
 
 
 @pytest.mark.parametrize("how", MOSTLY_DISTANCE)
 @pytest.mark.parametrize("runs", [12, pytest.param(60, marks=pytest.mark.soak)])
 def test_elimination_errs_no_more_than_its_baseline_where_a_quarter_leaves(how, runs):
-    """Remark 6 and Figure 3: the same errors, within what chance allows, and most of the budget is left."""
+    """Remark 6 and Figure 3: the same errors, within what chance allows, and most of the budget is
+    left."""
     city = a_city(800)
     for split in SPLITS.values():
         terms = QueryBudget.alike(RHO, 800, how, split)
@@ -291,13 +344,15 @@ def test_savings_grow_with_rho_and_with_the_number_of_rounds_and_hardly_depend_o
 
 
 def ramped(budget, left, m, asked):
-    """Their Algorithm 3: what each plate may spend on the next of m queries, `asked` of which are done."""
+    """Their Algorithm 3: what each plate may spend on the next of m queries, `asked` of which are
+    done."""
     gamma = 0.75 + 0.25 * asked / (m - 1) if m > 1 else 1.0
     return np.floor(gamma * (left - (m - asked) / m * budget) + budget / m).astype(np.int64)
 
 
 def error_of_many(m, adaptive, seed, plates=600):
-    """The mean relative error of m counts under one budget, and the mean share a plate may spend on each."""
+    """The mean relative error of m counts under one budget, and the mean share a plate may spend on
+    each."""
     left, errors, allowed = np.full(plates, RHO.nano, np.int64), [], []
     for asked in range(m):
         city = a_city(plates, 1000 * seed + asked) // 4
@@ -326,7 +381,12 @@ def test_savings_that_are_handed_on_lower_the_error_of_many_queries_the_more_the
     """Figure 6: the baseline's error grows with m, elimination's less."""
     gain = {}
     for m in (2, 14, 56):
-        found = np.array([[error_of_many(m, adaptive, seed)[0] for adaptive in (True, False)] for seed in range(12)])
+        found = np.array(
+            [
+                [error_of_many(m, adaptive, seed)[0] for adaptive in (True, False)]
+                for seed in range(12)
+            ]
+        )
         off = found[:, 1] - found[:, 0]
         gain[m] = off.mean()
         assert off.mean() > -3 * off.std() / np.sqrt(12)
@@ -337,7 +397,9 @@ def test_savings_that_are_handed_on_lower_the_error_of_many_queries_the_more_the
 def test_distances_beat_points_for_neighbours_and_points_beat_distances_for_densities():
     """Figures 4 and 5, in 64 dimensions and in the plane."""
     rng = np.random.default_rng(6)
-    cloud = rng.integers(0, 256, (10, 64))[rng.integers(0, 10, 300)] + rng.integers(-60, 61, (300, 64))
+    cloud = rng.integers(0, 256, (10, 64))[rng.integers(0, 10, 300)] + rng.integers(
+        -60, 61, (300, 64)
+    )
     near = Nearest(10, tuple(cloud[7].astype(float)), steps_per_unit=1)
     errors, biases = {}, {}
     city = a_city(600)
@@ -347,7 +409,9 @@ def test_distances_beat_points_for_neighbours_and_points_beat_distances_for_dens
         pie = near.elimination(terms)
         distance = near.distance(cloud.astype(float))
         found = [near.answer(terms, pie, ran(pie, cloud, i)[-1]).plates for i in range(10)]
-        errors[how] = np.mean([distance[one].sum() for one in found]) / np.sort(distance)[:10].sum() - 1
+        errors[how] = (
+            np.mean([distance[one].sum() for one in found]) / np.sort(distance)[:10].sum() - 1
+        )
         terms = QueryBudget.alike(rho_per_square_metre(3e-6), 600, how).baseline()
         pie = density.elimination(terms)
         values = [density.answer(terms, pie, ran(pie, city, i)[-1]).value for i in range(15)]

@@ -1,9 +1,11 @@
-"""Each statement of elimination fails under louder noise: at how many times its scale says how wide the bound is.
+"""Each statement of elimination fails under louder noise: at how many times its scale says how wide
+the bound is.
 
-Plates stand where a statement is nearest to failing. `breaks` is the least of 1.25, 1.5, 1.75, ... at which so many
-runs prove that it fails; a bound that was reached exactly would break at 1.25. Others are wider: lambda is where
-2 exp(-x^2 / 2) is beta, and noise is beyond it eight to twelve times less often, on one side twice as seldom again; the
-rounds share beta0; an excess allows for two plates that are off by a radius each.
+Plates stand where a statement is nearest to failing. `breaks` is the least of 1.25, 1.5, 1.75, ...
+at which so many runs prove that it fails; a bound that was reached exactly would break at 1.25.
+Others are wider: lambda is where 2 exp(-x^2 / 2) is beta, and noise is beyond it eight to twelve
+times less often, on one side twice as seldom again; the rounds share beta0; an excess allows for
+two plates that are off by a radius each.
 """
 
 from collections.abc import Callable
@@ -68,7 +70,8 @@ CROWD = 400
 
 
 def excess_is_larger(how, is_baseline, seed, factor):
-    """Lemmas 6.4 to 6.7: half of the plates stand at the stop, the others a little farther than the excess allows."""
+    """Lemmas 6.4 to 6.7: half of the plates stand at the stop, the others a little farther than the
+    excess allows."""
     query, terms = Nearest.to_stop(CROWD // 2, 0, 0), terms_of(CROWD, how, is_baseline)
     pie = query.elimination(terms)
     where = at_the_middle(CROWD)
@@ -76,13 +79,19 @@ def excess_is_larger(how, is_baseline, seed, factor):
     where[CROWD // 2 :, 0] = np.ceil(2.01 * radius)
     found = query.answer(terms, pie, ran(pie, where, seed, factor)[-1])
     distance = query.distance(where.astype(float))
-    return bool((np.sort(distance[found.plates]) - np.sort(distance)[: CROWD // 2] > 16 * found.excess_m).any())
+    return bool(
+        (
+            np.sort(distance[found.plates]) - np.sort(distance)[: CROWD // 2] > 16 * found.excess_m
+        ).any()
+    )
 
 
 def the_nearest_is_let_go(how, seed, factor):
     """Corollary 6.5, on Lemma 5.3, at beta0: one of many that are all but as near."""
     query = Nearest.to_stop(1, 0, 0)
-    where = np.column_stack((np.where(np.arange(CROWD) < 1, 16_000, 16_001), np.zeros(CROWD))).astype(np.int64)
+    where = np.column_stack(
+        (np.where(np.arange(CROWD) < 1, 16_000, 16_001), np.zeros(CROWD))
+    ).astype(np.int64)
     pie = query.elimination(terms_of(CROWD, how, False))
     return bool(ran(pie, where, seed, factor)[-1].status[0] == ABOVE)
 
@@ -140,7 +149,10 @@ CHEAPEST = [STATEMENTS[i] for i in (0, 5, 8, 10, 12, 17, 18)]
 @pytest.mark.parametrize(
     ("statement", "times"),
     [
-        *(pytest.param(one, 1, marks=() if one in CHEAPEST else pytest.mark.long) for one in STATEMENTS),
+        *(
+            pytest.param(one, 1, marks=() if one in CHEAPEST else pytest.mark.long)
+            for one in STATEMENTS
+        ),
         *(pytest.param(one, 10, marks=pytest.mark.soak) for one in STATEMENTS),
     ],
     ids=named,

@@ -1,4 +1,5 @@
-"""Every table of `make accuracy`, over three small days of a synthetic fleet: it runs to its end, and is of figures."""
+"""Every table of `make accuracy`, over three small days of a synthetic fleet: it runs to its end,
+and is of figures."""
 
 import gzip
 import re
@@ -16,8 +17,16 @@ DAYS = "austin-capmetro-2015-06-07", *accuracy.TWO_DAYS
 
 
 def rush_hour(buses, day=8, **changes):
-    now = replace(Imperfections(), far_future=0.0)  # a day on the ledger of the day before must come after it
-    return Fleet(buses=buses, start=datetime(2024, 1, day, 8, tzinfo=IST), hours=1, imperfections=now, **changes)
+    now = replace(
+        Imperfections(), far_future=0.0
+    )  # a day on the ledger of the day before must come after it
+    return Fleet(
+        buses=buses,
+        start=datetime(2024, 1, day, 8, tzinfo=IST),
+        hours=1,
+        imperfections=now,
+        **changes,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +42,15 @@ def folder(tmp_path_factory):
 def lines_of(table, folder, capsys, monkeypatch):
     asked = ["accuracy", str(folder), "--resolutions", "7", "--seeds", "2", "--tables", table]
     monkeypatch.setattr("sys.argv", asked)
-    monkeypatch.setitem(add_remove.DOMAINS, "austin", (CENTRE[1], CENTRE[0], 20.0))  # where the fleet drives
-    small = {"MECHANISMS": ("levy",), "EPSILONS": (1.0, 10.0), "DISTANCE_BUSES": 40, "JITTER_BUSES": 40}
+    monkeypatch.setitem(
+        add_remove.DOMAINS, "austin", (CENTRE[1], CENTRE[0], 20.0)
+    )  # where the fleet drives
+    small = {
+        "MECHANISMS": ("levy",),
+        "EPSILONS": (1.0, 10.0),
+        "DISTANCE_BUSES": 40,
+        "JITTER_BUSES": 40,
+    }
     small["PRESENCE"] = accuracy.PRESENCE[::2]
     with changed(accuracy, Fleet=rush_hour, **small):
         accuracy.main()

@@ -1,4 +1,5 @@
-"""The map from noised sums: its state, its mathematics on tiny cities, and what recorded days err by, in integers."""
+"""The map from noised sums: its state, its mathematics on tiny cities, and what recorded days err
+by, in integers."""
 
 import datetime as dt
 from dataclasses import fields
@@ -20,7 +21,9 @@ MONDAY, CELLS = dt.date(2024, 1, 8), 60
 
 
 def a_memory(cells=CELLS, slot_hours=1.0, **changes):
-    return AddRemoveMemory(np.arange(cells, dtype=np.uint64), 25.0, 30, slot_hours, 115.0, **changes)
+    return AddRemoveMemory(
+        np.arange(cells, dtype=np.uint64), 25.0, 30, slot_hours, 115.0, **changes
+    )
 
 
 def sums_of(seed, cells=CELLS):
@@ -45,7 +48,9 @@ def test_a_worker_that_comes_later_has_the_same_forecasts():
         found = early.learn(*when, sums_of((day, hour)), forecast)
         if day >= 2:
             other = late.learn(*when, sums_of((day, hour)), forecast)
-    assert all(np.array_equal(getattr(found, one.name), getattr(other, one.name)) for one in fields(found))
+    assert all(
+        np.array_equal(getattr(found, one.name), getattr(other, one.name)) for one in fields(found)
+    )
 
 
 def test_yesterday_is_remembered_and_the_day_before_is_not():
@@ -72,7 +77,11 @@ def test_forecasts_are_of_a_thousandth_within_bounds():
     for hour in range(6):
         learn(memory, MONDAY, hour, hour)
     forecast = memory.forecast(MONDAY, 6.0)
-    assert np.array_equal(forecast, np.round(forecast, 3)) and forecast.min() >= 1 and forecast.max() <= 114
+    assert (
+        np.array_equal(forecast, np.round(forecast, 3))
+        and forecast.min() >= 1
+        and forecast.max() <= 114
+    )
 
 
 @pytest.mark.parametrize(("plates", "slot_hours"), [(False, 1.0), (True, 1.0), (False, 0.25)])
@@ -106,7 +115,9 @@ def test_speeds_fade_with_the_hours_between_slots():
         memory = a_memory()
         learn(memory, MONDAY, 5.0, 1)
         then = MONDAY, 5.0 + hours
-        errors.append(memory.learn(*then, sums_of(1), memory.forecast(*then)).expected_abs_error.mean())
+        errors.append(
+            memory.learn(*then, sums_of(1), memory.forecast(*then)).expected_abs_error.mean()
+        )
     assert errors[0] < errors[1]
 
 
@@ -120,11 +131,14 @@ def test_a_residual_has_the_moments_of_the_mixture_over_the_traffic():
     residual = np.linspace(-150, 150, 60001)
     for at in range(8):
         prior = np.exp(-0.5 * residual**2 / spread[at])
-        # a sum's variance: the noise, and traffic apart from the expected one times what is known of the residual
+        # a sum's variance: the noise, and traffic apart from the expected one times what is known
+        # of the residual
         likelihood = 0.0
         for p, n, v in zip(probability[at], number[at], apart, strict=True):
             own = noise + v * spread[at]
-            likelihood = likelihood + p * np.exp(-0.5 * (total[at] - n * residual) ** 2 / own) / np.sqrt(own)
+            likelihood = likelihood + p * np.exp(
+                -0.5 * (total[at] - n * residual) ** 2 / own
+            ) / np.sqrt(own)
         posterior = prior * likelihood / (prior * likelihood).sum()
         mean = posterior @ residual
         variance = posterior @ (residual - mean) ** 2
@@ -134,18 +148,32 @@ def test_a_residual_has_the_moments_of_the_mixture_over_the_traffic():
 
 
 def test_a_sum_over_unknown_traffic_tells_little():
-    hidden, known = TrafficFilter(2, 1e6).learn(np.zeros(2), 0.0), TrafficFilter(2, 1.0).learn(np.full(2, 20.0), 0.0)
+    hidden, known = (
+        TrafficFilter(2, 1e6).learn(np.zeros(2), 0.0),
+        TrafficFilter(2, 1.0).learn(np.full(2, 20.0), 0.0),
+    )
     spread = np.full(2, 80.0)
-    of_hidden, of_known = (one.residual(np.array([0.0, 300.0]), 600.0, spread)[1] for one in (hidden, known))
+    of_hidden, of_known = (
+        one.residual(np.array([0.0, 300.0]), 600.0, spread)[1] for one in (hidden, known)
+    )
     assert of_hidden[1] > 10 * of_known[1]
 
 
-# Recorded days, one seed each; the next differs by some 0.02. All of it: `make accuracy`, table `presence`.
+# Recorded days, one seed each; the next differs by some 0.02. All of it: `make accuracy`, table
+# `presence`.
 
-DAYS = {"2015-06-07": 0.62, "2016-11-24": 0.71, "2016-11-25": 0.66, "2016-03-22": 0.50, "2017-03-21": 0.53}
+DAYS = {
+    "2015-06-07": 0.62,
+    "2016-11-24": 0.71,
+    "2016-11-25": 0.66,
+    "2016-03-22": 0.50,
+    "2017-03-21": 0.53,
+}
 """The error over the constant's that is asked for, at (10, 1e-6)."""
 
-recorded = pytest.mark.skipif(not FEEDS.is_dir(), reason="recorded days are not part of the program")
+recorded = pytest.mark.skipif(
+    not FEEDS.is_dir(), reason="recorded days are not part of the program"
+)
 
 
 @cache
@@ -160,7 +188,9 @@ def runs_of(epsilon, plates):
 
 def mean_errors(epsilon, plates):
     runs = runs_of(epsilon, plates)
-    return np.mean([[a_day(name).over_constant(runs[name].value, n) for n in (1, 10)] for name in DAYS], axis=0)
+    return np.mean(
+        [[a_day(name).over_constant(runs[name].value, n) for n in (1, 10)] for name in DAYS], axis=0
+    )
 
 
 @recorded
@@ -176,7 +206,8 @@ def test_a_recorded_day_errs_by_no_more_than_is_asked(name):
 
 @recorded
 @pytest.mark.parametrize(
-    ("epsilon", "plates", "most"), [(10.0, False, (0.60, 0.46)), (4.0, False, (0.80, 0.70)), (10.0, True, (0.66, 0.53))]
+    ("epsilon", "plates", "most"),
+    [(10.0, False, (0.60, 0.46)), (4.0, False, (0.80, 0.70)), (10.0, True, (0.66, 0.53))],
 )
 def test_recorded_days_err_by_no_more_than_is_asked_in_the_mean(epsilon, plates, most):
     assert (mean_errors(epsilon, plates) <= most).all()
@@ -206,7 +237,9 @@ def test_numbers_of_plates_are_off_by_a_third_at_most():
 def test_a_day_after_another_errs_by_less():
     days = [a_day(name) for name in ("2016-11-24", "2016-11-25")]
     after = run_add_remove(days, 1)[1]
-    assert days[1].over_constant(after.value) < days[1].over_constant(runs_of(10.0, False)["2016-11-25"].value)
+    assert days[1].over_constant(after.value) < days[1].over_constant(
+        runs_of(10.0, False)["2016-11-25"].value
+    )
 
 
 @recorded

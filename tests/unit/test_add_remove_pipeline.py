@@ -1,4 +1,5 @@
-"""The road of "add-remove" by hand: what it charges, what its records say, and what follows from its sums alone."""
+"""The road of "add-remove" by hand: what it charges, what its records say, and what follows from
+its sums alone."""
 
 import dataclasses
 from datetime import datetime
@@ -45,18 +46,28 @@ def sums_entry(ledger, start=START):
 
 
 def charges(entry):
-    return {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
+    return {
+        plate: nano
+        for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True)
+        if nano
+    }
 
 
 def test_each_plate_is_charged_what_its_own_vector_costs_or_its_share_of_what_it_has_left():
-    ledger, context, spent = MemoryLedger(), context_of(), dict.fromkeys((f"hash{i:04}".encode() for i in range(12)), 0)
+    ledger, context, spent = (
+        MemoryLedger(),
+        context_of(),
+        dict.fromkeys((f"hash{i:04}".encode() for i in range(12)), 0),
+    )
     budget, was_cut, was_whole = context.policy.budget_nano, 0, 0
     for hour in range(10, 24):  # of a day of 24
         contents = slot(hour, pings=200 if hour % 2 else 3000, start=MIDNIGHT + hour * HOUR)
         run(ledger, context, contents)
         entry = sums_entry(ledger, MIDNIGHT + hour * HOUR)
         asked = decode_sums("sums", entry.payload).asked
-        prices = entries(rows_in(asked.domain, *contents), asked.query).charges(len(contents[0].plates), asked.query)
+        prices = entries(rows_in(asked.domain, *contents), asked.query).charges(
+            len(contents[0].plates), asked.query
+        )
         for plate, price in zip(contents[0].plates, prices.tolist(), strict=True):
             share = min(1.0, 1.5 / min(24 - hour, 12)) * (budget - spent[plate])
             charged = charges(entry).get(plate, 0)
@@ -73,24 +84,41 @@ def test_a_record_follows_from_the_sums(plates):
     published = run(ledger, context, slot())
     sums = decode_sums("sums", sums_entry(ledger).payload)
     records = [decode(payload) for payload in published.values()]
-    assert [int(one.hat.cell, 16) for one in records] == sorted(sums.asked.domain.tolist()) and len(records) == CELLS
+    assert [int(one.hat.cell, 16) for one in records] == sorted(sums.asked.domain.tolist()) and len(
+        records
+    ) == CELLS
     for at, record in enumerate(records):
-        assert (record.status, record.mean, record.variance, record.cdf, record.counts) == ("released", *[None] * 4)
+        assert (record.status, record.mean, record.variance, record.cdf, record.counts) == (
+            "released",
+            *[None] * 4,
+        )
         noised, privacy = record.noised, record.privacy
         amount = noised.plates if plates else noised.weight
         assert noised.residual == pytest.approx(sums.residual[at] / 4096, abs=1e-3)
         assert amount == pytest.approx(sums.weight[at] / 4096 / 5, abs=1e-3)
         assert (noised.weight is None, noised.plates is None) == (plates, not plates)
-        assert noised.forecast_kmh == 18.0 and noised.sd == pytest.approx(context.add_remove.sigma / 4096, abs=1e-3)
-        assert (privacy.neighbours, privacy.holds_for, privacy.period) == ("add-remove", "period", "1d")
-        assert privacy.epsilon == privacy.period_epsilon == 10.0 and privacy.rho == privacy.period_rho
+        assert noised.forecast_kmh == 18.0 and noised.sd == pytest.approx(
+            context.add_remove.sigma / 4096, abs=1e-3
+        )
+        assert (privacy.neighbours, privacy.holds_for, privacy.period) == (
+            "add-remove",
+            "period",
+            "1d",
+        )
+        assert (
+            privacy.epsilon == privacy.period_epsilon == 10.0 and privacy.rho == privacy.period_rho
+        )
         assert 23.4 < privacy.swap_epsilon < 23.5
         assert encode(record) == published[record.release_id]
 
 
 def test_records_of_swap_values_are_as_they_were():
     (payload, *_) = (hat.payload for hat in released_slot().hats)
-    assert b"noised" not in payload and b"swap_epsilon" not in payload and encode(decode(payload)) == payload
+    assert (
+        b"noised" not in payload
+        and b"swap_epsilon" not in payload
+        and encode(decode(payload)) == payload
+    )
 
 
 def test_a_slot_without_pings_makes_the_same_calls_and_as_many_records():
@@ -102,7 +130,9 @@ def test_a_slot_without_pings_makes_the_same_calls_and_as_many_records():
     logs = [[name for name in log if name != "meta"] for log in logs]
     assert logs[0] == logs[1] == logs[2] and logs[0].count("admit") == 2
     assert list(found[0]) == list(found[1]) == list(found[2])
-    assert len({tuple(sorted(msgspec.json.decode(one))) for of in found for one in of.values()}) == 1
+    assert (
+        len({tuple(sorted(msgspec.json.decode(one))) for of in found for one in of.values()}) == 1
+    )
 
 
 def test_a_plate_changes_nothing_of_another_s_charge():
@@ -113,7 +143,9 @@ def test_a_plate_changes_nothing_of_another_s_charge():
     fewer = counts.subset(busy)
     each = np.diff(values.starts)
     kept = np.repeat(busy, each)
-    rest = dataclasses.replace(values, speed=values.speed[kept], starts=np.append(0, np.cumsum(each[busy])))
+    rest = dataclasses.replace(
+        values, speed=values.speed[kept], starts=np.append(0, np.cumsum(each[busy]))
+    )
     run(together, context_of(), (fewer, rest))
     whole, without = (charges(sums_entry(ledger)) for ledger in (alone, together))
     assert without and whole.pop(counts.plates[3]) and whole == without
@@ -132,9 +164,13 @@ def learnt(ledger, context, hours, since=MIDNIGHT):
     found = {}
     for hour in hours:
         start = since + hour * HOUR
-        contents = empty(start) if hour % 24 < 5 else slot(hour, pings=600 + 100 * (hour % 7), start=start)
+        contents = (
+            empty(start) if hour % 24 < 5 else slot(hour, pings=600 + 100 * (hour % 7), start=start)
+        )
         record_add_remove_slot(*contents, context, ledger)
-        found[start] = [encode_smoothed(one) for one in context.smoothed((start, start + HOUR), ledger)]
+        found[start] = [
+            encode_smoothed(one) for one in context.smoothed((start, start + HOUR), ledger)
+        ]
     return found
 
 
@@ -150,7 +186,9 @@ def test_a_worker_that_takes_over_comes_to_the_same_forecasts_and_estimates():
         asked = history.sums(start, start + HOUR).asked
         other = with_forecaster(context).forecaster.forecast((start, start + HOUR), history)
         assert np.array_equal(np.rint(other * 4096).astype(np.int64), asked.query.forecast)
-        assert [encode_smoothed(one) for one in again.smoothed((start, start + HOUR), ledger)] == found[start]
+        assert [
+            encode_smoothed(one) for one in again.smoothed((start, start + HOUR), ledger)
+        ] == found[start]
     forecasts = {history.sums(start, start + HOUR).asked.forecast for start in found}
     assert len(forecasts) > 60
 
@@ -159,14 +197,22 @@ def test_estimates_have_traffic_and_a_release_for_every_cell():
     ledger = MemoryLedger()
     for plates in (False, True):
         context = context_of(f"release.plates={str(plates).lower()}")
-        record_add_remove_slot(*slot(plates, pings=3000, start=START + plates * HOUR), context, ledger)
+        record_add_remove_slot(
+            *slot(plates, pings=3000, start=START + plates * HOUR), context, ledger
+        )
         of_slot = START + plates * HOUR, START + (1 + plates) * HOUR
         for one in context.smoothed(of_slot, ledger):
             low, high = one.interval95_kmh
-            assert low <= one.value_kmh <= high <= 65 and slot_of(one.release_id) == tuple(ms // 1000 for ms in of_slot)
+            assert low <= one.value_kmh <= high <= 65 and slot_of(one.release_id) == tuple(
+                ms // 1000 for ms in of_slot
+            )
             assert (one.cdf, one.cdf_withheld, one.plates is None) == (None, "off", not plates)
             amount = one.plates if plates else one.traffic
-            assert amount.interval95[0] <= (amount.value if plates else amount.bus_hours) <= amount.interval95[1]
+            assert (
+                amount.interval95[0]
+                <= (amount.value if plates else amount.bus_hours)
+                <= amount.interval95[1]
+            )
 
 
 def test_nothing_is_learnt_of_a_slot_of_which_a_hat_is_withdrawn():
@@ -176,7 +222,11 @@ def test_nothing_is_learnt_of_a_slot_of_which_a_hat_is_withdrawn():
     learnt(expected, context_of(), (8, 9))
     other = MIDNIGHT + 12 * HOUR, MIDNIGHT + 13 * HOUR
     before = context.forecaster.forecast(other, LedgerHistory(ledger))
-    wrong = [id_ for id_ in ledger.newest() if kind_of(id_) == "hat" and slot_of(id_)[0] * 1000 >= MIDNIGHT + 10 * HOUR]
+    wrong = [
+        id_
+        for id_ in ledger.newest()
+        if kind_of(id_) == "hat" and slot_of(id_)[0] * 1000 >= MIDNIGHT + 10 * HOUR
+    ]
     withdraw(ledger, [wrong[0], wrong[-1]], "unit was mph", "2022-01-02T09:00:00+00:00", "test")
     after = context.forecaster.forecast(other, LedgerHistory(ledger))
     never = with_forecaster(context).forecaster.forecast(other, LedgerHistory(expected))
@@ -191,7 +241,10 @@ def test_a_slot_is_finished_in_the_domain_and_with_the_noise_that_it_was_charged
         settings = load(None, (*FLAGS, f"hat.domain={tmp_path / 'cells'}", "budget.epsilon=8"), {})
         return with_forecaster(
             dataclasses.replace(
-                context_of(), policy=settings.policy, calendar=settings.calendar, add_remove=settings.add_remove
+                context_of(),
+                policy=settings.policy,
+                calendar=settings.calendar,
+                add_remove=settings.add_remove,
             )
         )
 
@@ -220,24 +273,39 @@ def test_a_plan_charges_nothing():
 
 def test_charges_of_the_other_promise_at_the_same_time_are_refused():
     ledger, context = MemoryLedger(), context_of()
-    one, period = np.array([0]), context.calendar.slot_in_period(START).period.replace(" of whole plates", "")
-    ledger.admit(period, 10**9, [b"hash0001"], [Admission("8742d98b6ffffff-1641000000-3600", one, one + 5, 1, b"")])
+    one, period = (
+        np.array([0]),
+        context.calendar.slot_in_period(START).period.replace(" of whole plates", ""),
+    )
+    ledger.admit(
+        period,
+        10**9,
+        [b"hash0001"],
+        [Admission("8742d98b6ffffff-1641000000-3600", one, one + 5, 1, b"")],
+    )
     with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours"):
         run(ledger, context, slot())
     assert not any(kind_of(entry.release_id) == NOISED_SUMS for entry in ledger.entries())
 
 
 @pytest.mark.parametrize("notes", [True, False])
-def test_a_hat_that_died_before_its_record_is_not_finished_under_another_promise(notes, monkeypatch):
+def test_a_hat_that_died_before_its_record_is_not_finished_under_another_promise(
+    notes, monkeypatch
+):
     """Also on a ledger of an older version, which noted nothing where nobody was charged."""
     if not notes:
         monkeypatch.setattr(charge, "note_requested", lambda *_: None)
     roads = {
-        name: lambda ledger, sets=sets: release_slot(*slot(), a_context(*sets), ledger, lambda _: None)
+        name: lambda ledger, sets=sets: release_slot(
+            *slot(), a_context(*sets), ledger, lambda _: None
+        )
         for name, sets in {"swap-values": ("release.min_plates=1000",), "charged": ()}.items()
     }
     hidden = {"add-remove": lambda ledger: run(ledger, context_of(), empty())}
-    for first, second in (*product(roads.items(), hidden.items()), *product(hidden.items(), roads.items())):
+    for first, second in (
+        *product(roads.items(), hidden.items()),
+        *product(hidden.items(), roads.items()),
+    ):
         ledger = MemoryLedger()
         dying = DyingLedger(ledger)
         dying.record = lambda releases, ledger=ledger: [
@@ -249,7 +317,9 @@ def test_a_hat_that_died_before_its_record_is_not_finished_under_another_promise
         with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours") as refused:
             second[1](ledger)
         assert "another version" not in str(refused.value)
-        assert not any(entry.payload for entry in ledger.entries() if kind_of(entry.release_id) == "hat")
+        assert not any(
+            entry.payload for entry in ledger.entries() if kind_of(entry.release_id) == "hat"
+        )
         assert notes is False or [entry.release_id for entry in ledger.entries()] == before
 
 
@@ -282,7 +352,11 @@ def test_sums_and_terms_of_another_version_are_refused_in_words():
 
 
 def test_the_road_of_swap_values_refuses_plates_that_are_hidden():
-    context, ledger, (counts, values) = dataclasses.replace(context_of(), add_remove=None), MemoryLedger(), slot()
+    context, ledger, (counts, values) = (
+        dataclasses.replace(context_of(), add_remove=None),
+        MemoryLedger(),
+        slot(),
+    )
     with pytest.raises(PrivacyRefused, match="swap-values"):
         record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
     assert not list(ledger.entries())
@@ -307,7 +381,10 @@ def test_a_statement_has_no_figure_that_follows_from_pings():
     assert texts[0] == texts[1] and disagreement(settings, texts[1]) is None
     loss = texts[1]["privacy"]["privacy_loss"]
     assert len(loss["periods"]) == 2 and loss["charged_under"][0]["hats_charged"] == 3 * CELLS
-    assert loss["privacy_parameters"]["epsilon"] == 10.0 and 23.4 < loss["swap_values"]["epsilon"] < 23.5
+    assert (
+        loss["privacy_parameters"]["epsilon"] == 10.0
+        and 23.4 < loss["swap_values"]["epsilon"] < 23.5
+    )
 
 
 def test_a_ledger_s_sentence_and_view_know_sums_that_wait_for_no_reader():
@@ -325,7 +402,11 @@ def test_a_ledger_s_sentence_and_view_know_sums_that_wait_for_no_reader():
 def test_a_summary_says_what_is_protected_and_for_whom_it_is():
     summary, settings = Summary(), load(None, FLAGS, {})
     (said,) = utility_sentences(summary, settings)
-    assert "all pings of each plate" in said and "Not for readers" in said and "Not protected" not in said
+    assert (
+        "all pings of each plate" in said
+        and "Not for readers" in said
+        and "Not protected" not in said
+    )
 
 
 @pytest.mark.parametrize("pings", [0, 600])
@@ -369,7 +450,11 @@ def without_the_busiest(contents):
     rows = np.append(0, np.cumsum(np.bincount(place)))
     speed = values.speed[np.repeat(kept, counts.count)]
     fewer = dataclasses.replace(
-        counts, cells=counts.cells[hats], hat_rows=rows, plate=counts.plate[kept], count=counts.count[kept]
+        counts,
+        cells=counts.cells[hats],
+        hat_rows=rows,
+        plate=counts.plate[kept],
+        count=counts.count[kept],
     )
     return fewer, SlotValues(speed, np.append(0, np.cumsum(fewer.count)))
 

@@ -1,4 +1,5 @@
-"""`privacy.neighbours = "add-remove"`: its settings, what is refused beside it, its domain, its noise, its periods."""
+"""`privacy.neighbours = "add-remove"`: its settings, what is refused beside it, its domain, its
+noise, its periods."""
 
 import json
 import math
@@ -63,10 +64,18 @@ def refused(path, *flags):
 def test_rules_follow_from_settings(cells):
     rules = hidden(cells).add_remove
     assert domain_of(cells) == CELLS and rules.cells.dtype == np.uint64
-    assert (rules.full, rules.active, rules.plates, rules.slot_hours, rules.max_kmh) == (360, 12, False, 1.0, 65.0)
+    assert (rules.full, rules.active, rules.plates, rules.slot_hours, rules.max_kmh) == (
+        360,
+        12,
+        False,
+        1.0,
+        65.0,
+    )
     assert rules.digest == hidden(cells).policy.domain and len(rules.digest) == 16
     assert rules.sigma / QUANTA_PER_KMH == pytest.approx(25.49, abs=0.01)
-    other = hidden(cells, "hat.slot=30m", "budget.period=2d", "pings.interval=20s", "release.plates=true").add_remove
+    other = hidden(
+        cells, "hat.slot=30m", "budget.period=2d", "pings.interval=20s", "release.plates=true"
+    ).add_remove
     assert (other.full, other.active, other.plates, other.slot_hours) == (90, 48, True, 0.5)
 
 
@@ -87,7 +96,9 @@ def test_swap_values_has_no_rules_and_is_the_default():
 @pytest.mark.parametrize("rho_nano", [500, 1_539_278_763, 7 * NANO + 1])
 def test_sigma_is_rounded_up_to_the_quantum(rho_nano, slots, plates):
     """The squares of a period cost the budget and no more; one quantum less would cost more."""
-    squares = (SCALE_PLATES_KMH2 if plates else SCALE_KMH2) * QUANTA_PER_KMH**2 * Fraction(slots, 24)
+    squares = (
+        (SCALE_PLATES_KMH2 if plates else SCALE_KMH2) * QUANTA_PER_KMH**2 * Fraction(slots, 24)
+    )
     sigma, rho = sigma_of(rho_nano, slots, plates=plates), Fraction(rho_nano, NANO)
     assert squares / (2 * sigma**2) <= rho < squares / (2 * (sigma - 1) ** 2)
 
@@ -100,7 +111,12 @@ def test_zcdp_is_a_rho_of_its_own(cells):
 
 def test_no_cdf_and_no_mean_of_public_counts_is_planned(cells):
     policy = hidden(cells).policy
-    assert (policy.cdf, policy.prices["cdf"], policy.shapes, policy.has_automatic_trees) == ("off", 0, False, False)
+    assert (policy.cdf, policy.prices["cdf"], policy.shapes, policy.has_automatic_trees) == (
+        "off",
+        0,
+        False,
+        False,
+    )
     assert not policy.shows_counts
     assert policy == hidden(cells, "release.cdf=off").policy
 
@@ -135,7 +151,10 @@ def test_no_cdf_and_no_mean_of_public_counts_is_planned(cells):
         ("release.min_plates=1", "release.min_plates: "),
         ("release.suppression=chop-user", "release.suppression: "),
         ("release.hats_max=3", "release.hats_max: "),
-        ("privacy.neighbours=add-replace", "privacy.neighbours: expected one of swap-values, add-remove"),
+        (
+            "privacy.neighbours=add-replace",
+            "privacy.neighbours: expected one of swap-values, add-remove",
+        ),
         ("budget.epsilon=0.001", "budget.epsilon: "),
         ("pings.box=[5, 0, 5, 5]", "pings.box: "),
         ("pings.box=[nan, 0, 5, 5]", "pings.box: "),
@@ -155,7 +174,9 @@ def test_noise_that_cannot_be_drawn_is_refused_and_the_rest_is_drawable(cells):
 
 
 def test_standing_queries_are_refused(cells, tmp_path):
-    table = '[[query]]\nname = "all"\nkind = "range"\nevery = "15m"\nbox = [72.6, 21.0, 73.0, 21.35]\n'
+    table = (
+        '[[query]]\nname = "all"\nkind = "range"\nevery = "15m"\nbox = [72.6, 21.0, 73.0, 21.35]\n'
+    )
     head = f'[privacy]\nneighbours = "add-remove"\n[hat]\ndomain = "{cells}"\n[pings]\ninterval = "10s"\n'
     queries = "[queries]\nepsilon = 100.0\ncenter = [72.8, 21.2]\n"
     path = written_to(tmp_path / "city.toml", head + queries + table)
@@ -165,9 +186,13 @@ def test_standing_queries_are_refused(cells, tmp_path):
     assert load(written_to(path, queries + table), (), {}).add_remove is None
 
 
-@pytest.mark.parametrize("flag", ["hat.domain=cells.txt", "pings.interval=10s", "release.plates=true"])
+@pytest.mark.parametrize(
+    "flag", ["hat.domain=cells.txt", "pings.interval=10s", "release.plates=true"]
+)
 def test_what_swap_values_does_not_read_is_refused_there(flag):
-    with pytest.raises(ConfigError, match=f"^{flag.partition('=')[0]}: expected .*swap-values.*, got "):
+    with pytest.raises(
+        ConfigError, match=f"^{flag.partition('=')[0]}: expected .*swap-values.*, got "
+    ):
         load(None, [flag], {})
 
 
@@ -192,7 +217,10 @@ def test_a_policy_has_its_domain_interval_and_plates_in_fingerprint_and_note(cel
     assert not {"hat.domain", "pings.interval", "release.plates"} & written(swapped).keys()
     ledger = MemoryLedger()
     note_policy(ledger, swapped)
-    assert "neighbours swap-values -> add-remove" in other_policies(ledger, ours)[swapped.fingerprint()]
+    assert (
+        "neighbours swap-values -> add-remove"
+        in other_policies(ledger, ours)[swapped.fingerprint()]
+    )
     assert other_budgets(ledger.meta(), ours) == ["neighbours swap-values -> add-remove"]
 
 
@@ -211,7 +239,13 @@ def polygon(*rings):
 
 
 def test_a_file_of_cells_has_comments_blank_lines_repeats_and_any_case(tmp_path):
-    lines = [f"# {len(CELLS)} cells", "", *reversed(CELLS), "  " + CELLS[0].upper() + "  # the first", ""]
+    lines = [
+        f"# {len(CELLS)} cells",
+        "",
+        *reversed(CELLS),
+        "  " + CELLS[0].upper() + "  # the first",
+        "",
+    ]
     path = tmp_path / "cells.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
     assert domain_of(path) == CELLS
@@ -221,11 +255,15 @@ def test_a_polygon_has_the_cells_that_it_touches_and_none_else(tmp_path):
     found = set(domain_of(geojson(tmp_path / "city.json", polygon(SQUARE)), BOX))
     centres = set(h3.h3shape_to_cells(h3.LatLngPoly([(lat, lon) for lon, lat in SQUARE]), 7))
     spread = {
-        h3.latlng_to_cell(lat, lon, 7) for lat in np.linspace(21.1, 21.3, 300) for lon in np.linspace(72.7, 72.9, 300)
+        h3.latlng_to_cell(lat, lon, 7)
+        for lat in np.linspace(21.1, 21.3, 300)
+        for lon in np.linspace(72.7, 72.9, 300)
     }
     assert centres < found and spread <= found
     for cell in found - spread:  # it is touched between the points
-        (south, west), (north, east) = (f(np.array(h3.cell_to_boundary(cell)), axis=0) for f in (np.min, np.max))
+        (south, west), (north, east) = (
+            f(np.array(h3.cell_to_boundary(cell)), axis=0) for f in (np.min, np.max)
+        )
         assert south < 21.301 and north > 21.099 and west < 72.901 and east > 72.699
     with_hole = set(domain_of(geojson(tmp_path / "hole.json", polygon(SQUARE, HOLE))))
     assert with_hole < found and h3.latlng_to_cell(21.2, 72.8, 7) in found - with_hole
@@ -239,14 +277,21 @@ def test_a_polygon_within_one_cell_is_that_cell(tmp_path):
 
 def test_the_form_of_a_file_does_not_matter(tmp_path):
     shape = polygon(SQUARE)
-    feature = {"type": "Feature", "properties": {"name": "Surat"}, "geometry": shape, "bbox": [72.7, 21.1, 72.9, 21.3]}
+    feature = {
+        "type": "Feature",
+        "properties": {"name": "Surat"},
+        "geometry": shape,
+        "bbox": [72.7, 21.1, 72.9, 21.3],
+    }
     forms = [
         shape,
         {"type": "MultiPolygon", "coordinates": [shape["coordinates"]] * 2},
         feature,
         {"type": "FeatureCollection", "name": "cities", "features": [feature, feature]},
     ]
-    rules = [hidden(geojson(tmp_path / f"{i}.geojson", form)).add_remove for i, form in enumerate(forms)]
+    rules = [
+        hidden(geojson(tmp_path / f"{i}.geojson", form)).add_remove for i, form in enumerate(forms)
+    ]
     names = [f"{cell:x}" for cell in rules[0].cells.tolist()]
     rules.append(hidden(written_to(tmp_path / "cells.txt", "\n".join(names[::-1]))).add_remove)
     assert len({one.digest for one in rules}) == 1
@@ -260,7 +305,12 @@ def test_a_polygon_across_the_antimeridian_is_no_belt_around_the_earth(tmp_path)
     ]
     flags = "hat.resolution=5", "hat.timezone=Pacific/Fiji"
     one = set(domain_of(geojson(tmp_path / "whole.json", whole), *flags))
-    two = set(domain_of(geojson(tmp_path / "halves.json", {"type": "MultiPolygon", "coordinates": halves}), *flags))
+    two = set(
+        domain_of(
+            geojson(tmp_path / "halves.json", {"type": "MultiPolygon", "coordinates": halves}),
+            *flags,
+        )
+    )
     assert 300 < len(one) < 600 and len(one ^ two) < 10
     assert all(abs(h3.cell_to_latlng(cell)[1]) > 177 for cell in one | two)
 
@@ -303,16 +353,34 @@ FINER, COARSER = h3.latlng_to_cell(*SURAT, 8), h3.latlng_to_cell(*SURAT, 6)
         ('{"cells": []}', "expected GeoJSON"),
         ('{"type": "Point", "coordinates": [72, 21]}', "Point"),
         ('{"type": "Feature", "geometry": null}', "$.geometry"),
-        ('{"type": "Feature", "geometry": {"type": "LineString", "coordinates": [[72, 21], [73, 21]]}}', "LineString"),
+        (
+            '{"type": "Feature", "geometry": {"type": "LineString", "coordinates": [[72, 21], [73, 21]]}}',
+            "LineString",
+        ),
         ('{"type": "FeatureCollection", "features": []}', "at least one cell"),
         ('{"type": "Polygon", "coordinates": []}', "$.coordinates"),
-        ('{"type": "Polygon", "coordinates": [[[72, 21], [73, 21], [72, 21]]]}', "$.coordinates[0]"),
+        (
+            '{"type": "Polygon", "coordinates": [[[72, 21], [73, 21], [72, 21]]]}',
+            "$.coordinates[0]",
+        ),
         ('{"type": "Polygon", "coordinates": [[[72], [73], [72], [72]]]}', "$.coordinates[0][0]"),
-        (json.dumps(polygon([[21, 172], [22, 172], [22, 173], [21, 172]])), "[longitude, latitude]"),
+        (
+            json.dumps(polygon([[21, 172], [22, 172], [22, 173], [21, 172]])),
+            "[longitude, latitude]",
+        ),
         (json.dumps(polygon([[181, 1], [182, 1], [182, 2], [181, 1]])), "[longitude, latitude]"),
-        (json.dumps(polygon([[0, 0], [60, 0], [60, 60], [0, 60], [0, 0]])), f"at most {CELLS_MAX:,} cells"),
-        (json.dumps(polygon([[-180, -90], [0, 90], [-180, -90], [-180, 90], [-180, -90]])), "at most"),
-        (json.dumps(polygon([[72, 20], [76, 20], [76, 24], [72, 24], [72, 20]])), f"at most {CELLS_MAX:,} cells"),
+        (
+            json.dumps(polygon([[0, 0], [60, 0], [60, 60], [0, 60], [0, 0]])),
+            f"at most {CELLS_MAX:,} cells",
+        ),
+        (
+            json.dumps(polygon([[-180, -90], [0, 90], [-180, -90], [-180, 90], [-180, -90]])),
+            "at most",
+        ),
+        (
+            json.dumps(polygon([[72, 20], [76, 20], [76, 24], [72, 24], [72, 20]])),
+            f"at most {CELLS_MAX:,} cells",
+        ),
     ],
 )
 def test_a_file_that_is_no_domain_is_refused_with_its_name_and_the_rule(text, said, tmp_path):
@@ -384,12 +452,18 @@ def charged_under(settings, at_ms=NOON_MS, ledger=None):
 def promise(settings, ledger, at_ms=NOON_MS):
     calendar = settings.calendar
     require_one_promise(
-        calendar.slot_in_period(at_ms).period, settings.policy.budget_nano, calendar, ledger, [b"plate"]
+        calendar.slot_in_period(at_ms).period,
+        settings.policy.budget_nano,
+        calendar,
+        ledger,
+        [b"plate"],
     )
 
 
 @pytest.mark.parametrize(("first", "second"), [KINDS, KINDS[::-1]])
-def test_a_period_that_was_charged_under_one_promise_is_refused_under_the_other(first, second, cells):
+def test_a_period_that_was_charged_under_one_promise_is_refused_under_the_other(
+    first, second, cells
+):
     one, other = settings_of(first, cells), settings_of(second, cells)
     ledger = charged_under(one)
     promise(one, ledger)
@@ -403,7 +477,9 @@ def test_a_period_that_was_charged_under_one_promise_is_refused_under_the_other(
         promise(one, ledger, NOON_MS + DAY_MS)
 
 
-@pytest.mark.parametrize("flag", ["budget.period=rolling 1d", "budget.period=2d", "hat.timezone=UTC"])
+@pytest.mark.parametrize(
+    "flag", ["budget.period=rolling 1d", "budget.period=2d", "hat.timezone=UTC"]
+)
 def test_nor_does_any_other_period_of_speeds_overlap_one_of_whole_plates(flag, cells):
     mode, swapped = hidden(cells), load(None, (flag,), {})
     for one, other in ((mode, swapped), (swapped, mode)):
@@ -416,20 +492,29 @@ def test_answers_about_positions_overlap_whole_plates_and_not_speeds(cells):
     speeds = load(None, ("queries.rho=100", "queries.center=[72.8, 21.2]"), {})
     periods, ledger = speeds.position_periods, charged_under(mode)
     with pytest.raises(PrivacyRefused, match=r"privacy\.neighbours"):
-        require_one_promise(periods.name_at(NOON_MS), periods.budget_nano, periods, ledger, [b"plate"])
+        require_one_promise(
+            periods.name_at(NOON_MS), periods.budget_nano, periods, ledger, [b"plate"]
+        )
     of_speeds = charged_under(load(None, (), {}))
-    require_one_promise(periods.name_at(NOON_MS), periods.budget_nano, periods, of_speeds, [b"plate"])
+    require_one_promise(
+        periods.name_at(NOON_MS), periods.budget_nano, periods, of_speeds, [b"plate"]
+    )
 
 
 def test_periods_of_whole_plates_are_of_the_same_time_and_follow_each_other(cells):
     mode, swapped = (settings_of(kind, cells).calendar for kind in KINDS)
-    names = [[one.slot_in_period(NOON_MS + day * DAY_MS).period for day in range(3)] for one in (mode, swapped)]
+    names = [
+        [one.slot_in_period(NOON_MS + day * DAY_MS).period for day in range(3)]
+        for one in (mode, swapped)
+    ]
     for ours, theirs in zip(*names, strict=True):
         assert ours != theirs and ours.endswith(" of whole plates in rho")
         assert [(one.start, one.end) for one in (period_of(ours), period_of(theirs))] == [
             (period_of(theirs).start, period_of(theirs).end)
         ] * 2
-    assert not mode.overlapping(names[0][1], names[0]) and mode.overlapping(names[0][1], names[1]) == (names[1][1],)
+    assert not mode.overlapping(names[0][1], names[0]) and mode.overlapping(
+        names[0][1], names[1]
+    ) == (names[1][1],)
 
 
 def test_the_statement_agrees_with_the_settings_of_the_mode(cells):
@@ -437,10 +522,13 @@ def test_the_statement_agrees_with_the_settings_of_the_mode(cells):
     stated = statement(mode, charged_under(mode))
     assert disagreement(mode, stated) is None and disagreement(swapped, stated) is not None
     (under,) = stated["privacy"]["privacy_loss"]["charged_under"]
-    assert under["period"] == "1d of whole plates" and under["rho"] == mode.policy.budget_nano / NANO
+    assert (
+        under["period"] == "1d of whole plates" and under["rho"] == mode.policy.budget_nano / NANO
+    )
     details = stated["details"]
     assert (
-        details["privacy_unit_details"]["adjacency"].startswith("add-remove") and not details["unprotected_quantities"]
+        details["privacy_unit_details"]["adjacency"].startswith("add-remove")
+        and not details["unprotected_quantities"]
     )
 
 
@@ -458,5 +546,8 @@ def test_no_output_is_written_over_the_domain(cells, tmp_path, capsys):
     flags = "privacy.neighbours=add-remove", "pings.interval=10s", f"hat.domain={cells}"
     words = [word for flag in flags for word in ("--set", flag)]
     feed = written_to(tmp_path / "pings.ndjson", "")
-    assert main(["replay", str(feed), "--out", str(cells), "--ledger", str(tmp_path / "l"), *words]) == 2
+    assert (
+        main(["replay", str(feed), "--out", str(cells), "--ledger", str(tmp_path / "l"), *words])
+        == 2
+    )
     assert f"the domain {cells}" in capsys.readouterr().err and cells.read_text() == before

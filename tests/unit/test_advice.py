@@ -27,12 +27,27 @@ def said_of(*messages, form=PLAIN, rules=RULES):
     ("change", "field", "found", "wanted"),
     [
         ({"observationDateTime": 1706159153}, "$.observationDateTime", "epoch_s", '"iso"'),
-        ({"observationDateTime": "25/01/2024 10:35"}, "$.observationDateTime", "%d/%m/%Y %H:%M", '"iso"'),
-        ({"observationDateTime": "2024-01-25T10:35:53"}, "$.observationDateTime", "iso without an offset", "time_zone"),
+        (
+            {"observationDateTime": "25/01/2024 10:35"},
+            "$.observationDateTime",
+            "%d/%m/%Y %H:%M",
+            '"iso"',
+        ),
+        (
+            {"observationDateTime": "2024-01-25T10:35:53"},
+            "$.observationDateTime",
+            "iso without an offset",
+            "time_zone",
+        ),
         ({"license_plate": 7}, "$.license_plate", "a whole number", "text"),
         ({"speed": "fast"}, "$.speed", "text", "a number"),
         ({"speed": 900}, "$.speed", None, "speed.unit"),
-        ({"location": {"type": "Point", "coordinates": [21.19, 72.83]}}, "$.location.coordinates", None, "pings.box"),
+        (
+            {"location": {"type": "Point", "coordinates": [21.19, 72.83]}},
+            "$.location.coordinates",
+            None,
+            "pings.box",
+        ),
         ({"speed": None}, "$.speed", "nothing (null)", "a number"),
     ],
 )
@@ -50,7 +65,9 @@ def test_of_a_missing_field_the_names_that_are_there_are_shown_but_none_that_may
 
 
 SWAPPED = GOOD | {"location": {"type": "Point", "coordinates": [21.19, 72.83]}}
-FLAT = FeedMapping(plate="bus", time="t", longitude="x", latitude="y", speed="v", time_format="epoch_s")
+FLAT = FeedMapping(
+    plate="bus", time="t", longitude="x", latitude="y", speed="v", time_format="epoch_s"
+)
 AUSTIN = replace(RULES, box=(-98.0, 30.0, -97.0, 31.0))
 
 
@@ -66,12 +83,16 @@ AUSTIN = replace(RULES, box=(-98.0, 30.0, -97.0, 31.0))
          replace(FLAT, longitude="y", latitude="x")),
     ],
 )  # fmt: skip
-def test_coordinates_that_are_swapped_are_named_with_the_keys_that_read_them(form, ping, rules, repair):
+def test_coordinates_that_are_swapped_are_named_with_the_keys_that_read_them(
+    form, ping, rules, repair
+):
     (said,) = said_of(json.dumps(ping).encode(), form=form, rules=rules)
     for key in ("longitude", "latitude"):
         assert f'source.{key} = "{getattr(repair, key)}"' in said
     assert "21" not in said and "97" not in said.replace(str(rules.box and list(rules.box)), "")
-    pings, refused = PingDecoder(rules, mapped_form(repair).format).decode([json.dumps(ping).encode()])
+    pings, refused = PingDecoder(rules, mapped_form(repair).format).decode(
+        [json.dumps(ping).encode()]
+    )
     assert len(pings) == 1 and not refused
 
 

@@ -1,5 +1,5 @@
-"""The rules for alerts, by Prometheus' own `promtool test rules`: a case for each alert, in which it fires and nothing
-else does, and a year's ordinary days, in which none does."""
+"""The rules for alerts, by Prometheus' own `promtool test rules`: a case for each alert, in which
+it fires and nothing else does, and a year's ordinary days, in which none does."""
 
 import json
 import subprocess
@@ -17,9 +17,14 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "alerts.yaml"
 MINUTES = 40 * 60
 KOLKATA_S = 19_800
-ALERTS = {rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"] if "alert" in rule}
+ALERTS = {
+    rule["alert"]
+    for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    if "alert" in rule
+}
 
-# What two processes of a deployment show that is well; minute by minute, from midnight UTC, 05:30 in Kolkata, on.
+# What two processes of a deployment show that is well; minute by minute, from midnight UTC, 05:30
+# in Kolkata, on.
 WELL = {
     "info": "1", "started_timestamp_seconds": "0", "zone_offset_seconds": f"{KOLKATA_S}",
     "partitions": "4", "deployment_partitions": "8",
@@ -37,9 +42,14 @@ PAGE = {"page_up": "1", "page_dashboard_newest_slot_timestamp_seconds": "0+60"}
 
 
 def over(values):
-    """A value, or a beginning and a step a minute, for the whole time; else as promtool spells a course."""
+    """A value, or a beginning and a step a minute, for the whole time; else as promtool spells a
+    course."""
     value = str(values)
-    return value if " " in value or "x" in value else f"{value}{'' if '+' in value else '+0'}x{MINUTES}"
+    return (
+        value
+        if " " in value or "x" in value
+        else f"{value}{'' if '+' in value else '+0'}x{MINUTES}"
+    )
 
 
 def course(before, minutes, after):
@@ -51,7 +61,9 @@ def named(series, instance):
     is_page, (name, _, labels) = series in PAGE, series.removeprefix("page_").partition("{")
     job = "udp-stream-dashboard" if is_page else "udp-stream"
     labels = f'instance="{instance}",job="{job}"' + (f",{labels}" if labels else "}")
-    return f"{'' if name == 'up' else 'udp_stream_'}{name}{{{labels}" + ("" if labels.endswith("}") else "}")
+    return f"{'' if name == 'up' else 'udp_stream_'}{name}{{{labels}" + (
+        "" if labels.endswith("}") else "}"
+    )
 
 
 def input_series(changed, processes=("a", "b")):
@@ -79,7 +91,11 @@ def case(changed, fires, states="firing", processes=("a", "b")):
         }
         for at, alerts in fires.items()
     ]  # fmt: skip
-    return {"interval": "1m", "input_series": input_series(changed, processes), "promql_expr_test": tests}
+    return {
+        "interval": "1m",
+        "input_series": input_series(changed, processes),
+        "promql_expr_test": tests,
+    }
 
 
 def judged(folder, tests, rules=RULES):
@@ -88,7 +104,12 @@ def judged(folder, tests, rules=RULES):
         json.dumps({"rule_files": [str(rules)], "evaluation_interval": "2m", "tests": tests})
     )
     done = subprocess.run(
-        [found(), "test", "rules", "cases.yaml"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [found(), "test", "rules", "cases.yaml"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
@@ -212,8 +233,15 @@ def test_the_first_hours_of_a_process_in_the_middle_of_a_day_have_no_alert(tmp_p
     begun |= {name: f"_x360 21600+60x{MINUTES}" for name in WELL if name.startswith("newest_ping")}
     begun |= {"started_timestamp_seconds": f"_x360 21600+0x{MINUTES}", "up": f"_x360 1+0x{MINUTES}"}
     begun |= {"published_timestamp_seconds": f"_x360 0+0x65 25560+60x{MINUTES}"}
-    begun |= {series: f"_x360 0+0x120 90+3x{MINUTES}" for series in WELL if series.startswith("hats_total")}
-    assert judged(tmp_path, [case(begun, {f"{minute}m": set() for minute in range(370, 1200, 10)})]) == ""
+    begun |= {
+        series: f"_x360 0+0x120 90+3x{MINUTES}"
+        for series in WELL
+        if series.startswith("hats_total")
+    }
+    assert (
+        judged(tmp_path, [case(begun, {f"{minute}m": set() for minute in range(370, 1200, 10)})])
+        == ""
+    )
 
 
 def test_what_a_process_shows_before_it_knows_anything_is_no_alert_not_even_a_pending_one(tmp_path):
@@ -228,17 +256,31 @@ def test_what_a_process_shows_before_it_knows_anything_is_no_alert_not_even_a_pe
     assert {name.partition("{")[0] for name in WELL} <= {name.partition("{")[0] for name in begun}
     quiet = {f"{minute}m": set() for minute in range(364, 366)}
     assert judged(tmp_path, [case(begun, quiet, "pending|firing", processes=["a"])]) == ""
-    full = case(begun | {"disk_free_bytes": f"_x360 0+0x{MINUTES}"}, quiet, "pending|firing", processes=["a"])
+    full = case(
+        begun | {"disk_free_bytes": f"_x360 0+0x{MINUTES}"},
+        quiet,
+        "pending|firing",
+        processes=["a"],
+    )
     assert "UdpStreamDiskFull" in judged(tmp_path, [full])
 
 
 def test_hours_of_service_go_by_the_zone_and_may_go_over_midnight(tmp_path):
     """From 18:00 to 03:00 in Kolkata; what is old all day is told then alone."""
     text = RULES.read_text()
-    for before, after in ("expr: vector(7)", "expr: vector(18)"), ("expr: vector(14)", "expr: vector(9)"):
+    for before, after in (
+        ("expr: vector(7)", "expr: vector(18)"),
+        ("expr: vector(14)", "expr: vector(9)"),
+    ):
         assert text.count(before) == 1
         text = text.replace(before, after)
     (tmp_path / "alerts.yaml").write_text(text)
-    fires = {f"{hour}h": {"UdpStreamPingsAreOld"} if (hour + 5.5 - 18) % 24 < 9 else set() for hour in range(1, 26)}
+    fires = {
+        f"{hour}h": {"UdpStreamPingsAreOld"} if (hour + 5.5 - 18) % 24 < 9 else set()
+        for hour in range(1, 26)
+    }
     assert {len(alerts) for alerts in fires.values()} == {0, 1}
-    assert judged(tmp_path, [case({"newest_ping_timestamp_seconds": "-600+60"}, fires)], "alerts.yaml") == ""
+    assert (
+        judged(tmp_path, [case({"newest_ping_timestamp_seconds": "-600+60"}, fires)], "alerts.yaml")
+        == ""
+    )

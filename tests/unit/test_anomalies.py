@@ -1,4 +1,5 @@
-"""As usual, or something happened: posteriors beside brute force, what a clip lets through beside simulated plates."""
+"""As usual, or something happened: posteriors beside brute force, what a clip lets through beside
+simulated plates."""
 
 from functools import cache
 
@@ -30,11 +31,14 @@ PLATES = 20_000
 def differences(rng, plates, shape=()):
     """Of plates around their HAT, of deviation one, more peaked than a normal variable."""
     peaked = rng.laplace(0, np.sqrt(0.5), (plates, *shape))
-    return np.where(rng.random((plates, *shape)) < PEAKED, peaked, rng.normal(size=(plates, *shape)))
+    return np.where(
+        rng.random((plates, *shape)) < PEAKED, peaked, rng.normal(size=(plates, *shape))
+    )
 
 
 def passed(rng, half_width, hats, off, spread, others, plates=PLATES):
-    """What the mean of many plates moves by, each clipped HAT by HAT, or scaled into a ball with other HATs."""
+    """What the mean of many plates moves by, each clipped HAT by HAT, or scaled into a ball with
+    other HATs."""
     own = off + spread * differences(rng, plates)
     if hats == 1:
         return np.clip(own, -half_width, half_width).mean()
@@ -52,8 +56,11 @@ def test_a_clip_lets_through_what_simulated_plates_show(half_width, hats):
             offs = np.array([[-6.0, -2.0, -0.5, 0.0, 0.8, 1.5, 4.0, 40.0]])
             spreads, widths = np.full(offs.shape, spread), np.array([half_width])
             found = response(widths, np.array([hats]), offs, spreads, np.array([others]))[0]
-            seen = np.array([passed(rng, half_width, hats, off, spread, others) for off in offs[0].tolist()])
-            # Normal and peaked plates share a ball, and the larger of two estimates is taken for peaked ones.
+            seen = np.array(
+                [passed(rng, half_width, hats, off, spread, others) for off in offs[0].tolist()]
+            )
+            # Normal and peaked plates share a ball, and the larger of two estimates is taken for
+            # peaked ones.
             near = 0.02 if hats == 1 else 0.06
             assert np.abs(found[:-1] - seen[:-1]).max() < near * half_width + 0.01, (others, spread)
             assert (np.diff(found[:-1]) > -1e-9).all() and found[3] == 0
@@ -86,7 +93,11 @@ def brute_force(mean, variance, carried, value, noise, clipped, hats_off):
     usual = (1 - HAPPENS) * (1 - carried.probability) * normal(mean, variance) * seen
     anomaly = HAPPENS * (1 - carried.probability) * normal(mean, wide)
     anomaly = (anomaly + carried.probability * normal(mean + carried.off, wide)) * seen
-    return anomaly.sum() / (anomaly + usual).sum(), grid @ usual / usual.sum(), grid @ anomaly / anomaly.sum()
+    return (
+        anomaly.sum() / (anomaly + usual).sum(),
+        grid @ usual / usual.sum(),
+        grid @ anomaly / anomaly.sum(),
+    )
 
 
 CLIPS = {
@@ -97,12 +108,21 @@ CLIPS = {
 }
 
 
-@pytest.mark.parametrize("carried", [NOTHING, Carryover(0.4, -9.0)], ids=["nothing carried", "carried"])
+@pytest.mark.parametrize(
+    "carried", [NOTHING, Carryover(0.4, -9.0)], ids=["nothing carried", "carried"]
+)
 @pytest.mark.parametrize("clipped", CLIPS.values(), ids=CLIPS)
 @pytest.mark.parametrize("value", [21.0, 13.0, 4.0, 36.0])
 def test_the_posterior_is_that_of_brute_force(value, clipped, carried):
     given = 20.0, 9.0
-    found = measured(*map(np.array, ([20.0], [9.0])), [carried], np.array([value]), np.array([4.0]), [clipped], MAX_KMH)
+    found = measured(
+        *map(np.array, ([20.0], [9.0])),
+        [carried],
+        np.array([value]),
+        np.array([4.0]),
+        [clipped],
+        MAX_KMH,
+    )
     others = np.sqrt(9.0) / clipped.scatter
     anomaly, usual_mean, anomaly_mean = brute_force(*given, carried, value, 4.0, clipped, others)
     assert found.anomaly[0] == pytest.approx(anomaly, abs=0.05)
@@ -119,14 +139,22 @@ def test_where_next_to_nothing_happens_it_is_the_gaussian_formula(monkeypatch):
     gain = variance / (variance + noise)
     expected = mean + gain * (value - mean)
     assert found.anomaly.max() < 1e-6
-    assert np.allclose(found.mean, expected, atol=1e-3) and np.allclose(found.median, expected, atol=1e-3)
+    assert np.allclose(found.mean, expected, atol=1e-3) and np.allclose(
+        found.median, expected, atol=1e-3
+    )
     assert np.allclose(found.variance, variance * (1 - gain), rtol=0.03, atol=0.03)
 
 
 @pytest.mark.parametrize("clipped", [NOT_CLIPPED, ReleaseClip(20.0, 0.75, 5, 0.5, 8.0)])
 def test_a_release_that_neither_case_explains_leaves_finite_numbers(clipped):
     value = np.array([-4000.0, -80.0, 0.0, 140.0, 1e6])
-    many = [np.full(5, 20.0), np.full(5, 0.5), [Carryover(0.999, -60.0)] * 5, value, np.full(5, 0.01)]
+    many = [
+        np.full(5, 20.0),
+        np.full(5, 0.5),
+        [Carryover(0.999, -60.0)] * 5,
+        value,
+        np.full(5, 0.01),
+    ]
     found = measured(*many, [clipped] * 5, MAX_KMH)
     for column in (found.anomaly, found.mean, found.variance, found.median):
         assert np.isfinite(column).all()
@@ -134,14 +162,19 @@ def test_a_release_that_neither_case_explains_leaves_finite_numbers(clipped):
     assert ((found.median >= 0) & (found.median <= MAX_KMH)).all() and found.anomaly[-1] > 0.9
 
 
-@pytest.mark.parametrize("carried", [NOTHING, Carryover(0.5, -6.0)], ids=["nothing carried", "carried"])
+@pytest.mark.parametrize(
+    "carried", [NOTHING, Carryover(0.5, -6.0)], ids=["nothing carried", "carried"]
+)
 def test_without_a_release_it_is_the_mixture_of_draws_and_plans_have_its_moments(carried):
     rng, many = np.random.default_rng(6), 400_000
     mean, variance, one = np.array([30.0]), np.array([4.0]), [carried]
     wide = np.sqrt(variance[0] + happened_variance(mean)[0])
     goes_on = rng.random(many) < carried.probability
     is_anomaly = goes_on | (rng.random(many) < HAPPENS)
-    draws = rng.normal(mean[0] + np.where(goes_on, carried.off, 0), np.where(is_anomaly, wide, np.sqrt(variance[0])))
+    draws = rng.normal(
+        mean[0] + np.where(goes_on, carried.off, 0),
+        np.where(is_anomaly, wide, np.sqrt(variance[0])),
+    )
     planned = mixed(mean, variance, one)
     assert planned[0][0] == pytest.approx(draws.mean(), abs=0.1)
     assert planned[1][0] == pytest.approx(draws.var(), rel=0.02)
@@ -150,7 +183,9 @@ def test_without_a_release_it_is_the_mixture_of_draws_and_plans_have_its_moments
     assert found.anomaly[0] == pytest.approx(is_anomaly.mean(), abs=0.005)
     assert found.mean[0] == pytest.approx(draws.mean(), abs=0.1)
     assert found.variance[0] == pytest.approx(draws.var(), rel=0.03)
-    assert found.median[0] == pytest.approx(np.median(draws), abs=0.6)  # of two normal cases, cut nowhere
+    assert found.median[0] == pytest.approx(
+        np.median(draws), abs=0.6
+    )  # of two normal cases, cut nowhere
 
 
 def test_quantiles_are_those_of_draws_from_the_mixture():
@@ -162,15 +197,22 @@ def test_quantiles_are_those_of_draws_from_the_mixture():
         [NOT_CLIPPED],
         MAX_KMH,
     )
-    deviations, rng = np.sqrt(np.array([one.usual_variance, one.anomaly_variance])), np.random.default_rng(4)
+    deviations, rng = (
+        np.sqrt(np.array([one.usual_variance, one.anomaly_variance])),
+        np.random.default_rng(4),
+    )
     is_anomaly = rng.random(200_000) < one.anomaly[0]
     draws = np.where(is_anomaly, rng.normal(one.anomaly_mean[0], deviations[1, 0], 200_000),
                      rng.normal(one.usual_mean[0], deviations[0, 0], 200_000))  # fmt: skip
     for share in (0.025, 0.5, 0.975):
-        assert one.quantile(share, deviations)[0] == pytest.approx(np.quantile(draws, share), abs=0.06)
+        assert one.quantile(share, deviations)[0] == pytest.approx(
+            np.quantile(draws, share), abs=0.06
+        )
 
 
 def test_news_goes_on_by_the_hour():
     later = Carryover(0.8, -10.0).later(2.0)
     assert later == pytest.approx((0.8 * GOES_ON**2, -10 * GOES_ON_BY**2))
-    assert Carryover(0.8, -10.0).later(0.5).later(0.5) == pytest.approx(Carryover(0.8, -10.0).later(1.0))
+    assert Carryover(0.8, -10.0).later(0.5).later(0.5) == pytest.approx(
+        Carryover(0.8, -10.0).later(1.0)
+    )

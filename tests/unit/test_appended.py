@@ -1,4 +1,5 @@
-"""Files that one run after another adds records to, and files that a replay writes from their start."""
+"""Files that one run after another adds records to, and files that a replay writes from their
+start."""
 
 import io
 import json
@@ -52,7 +53,10 @@ def test_cut_off_anywhere_the_last_write_is_removed_and_comes_again(tmp_path):
         file.write_bytes(all_of_it[:cut])
         ids = add(file, [])
         assert (IDS[0] in ids) == (cut >= before) and IDS[1] not in ids
-        add(file, [payload for payload, its_id in zip(PAYLOADS, IDS, strict=True) if its_id not in ids])
+        add(
+            file,
+            [payload for payload, its_id in zip(PAYLOADS, IDS, strict=True) if its_id not in ids],
+        )
         assert file.read_bytes() == WHOLE, cut
 
 

@@ -1,4 +1,5 @@
-"""Files that begin or end oddly: what is no text in UTF-8, lines before a header, and data that end too early."""
+"""Files that begin or end oddly: what is no text in UTF-8, lines before a header, and data that end
+too early."""
 
 import gzip
 import json
@@ -13,7 +14,9 @@ from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.texts import whole_part
 from udp_stream.sources.files import prompt_messages, read_messages
 
-FORM = mapped_form(FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed"))
+FORM = mapped_form(
+    FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed")
+)
 PINGS = [ping(at) for at in range(60)]
 HEADER = "bus;timestamp;lon;lat;speed"
 ROWS = [";".join(map(str, one.values())) for one in PINGS]
@@ -63,7 +66,9 @@ def test_lines_before_a_header_are_left_out(before, name, tmp_path):
     for size in (1, 7, 1000):
         text = (before + CSV).encode()
         blocks = (text[at : at + size] for at in range(0, len(text), size))
-        assert [one for some in prompt_messages("-", blocks, FORM) for one in some] == messages(plain)
+        assert [one for some in prompt_messages("-", blocks, FORM) for one in some] == messages(
+            plain
+        )
 
 
 def test_behind_the_header_nothing_is_left_out(tmp_path):
@@ -94,7 +99,9 @@ def test_of_json_that_ends_too_early_the_whole_elements_stay_wherever_it_ends(do
         assert pings[-1]["bus"] not in part.decode() or whole == 4
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b'{"a": 1', b"[1, 2", b"[{}}", b"nonsense", b'"[{}, {', b"[{}, {] ", b"]"])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"a": 1', b"[1, 2", b"[{}}", b"nonsense", b'"[{}, {', b"[{}, {] ", b"]"]
+)
 def test_what_has_no_whole_element_or_is_no_json_has_no_whole_part(text):
     assert whole_part(text) is None
 
@@ -103,7 +110,9 @@ def test_a_document_that_ends_too_early_gives_what_came_before_and_says_so(tmp_p
     text = json.dumps({"results": PINGS})
     path = written(tmp_path, "feed.json", text[: int(len(text) * 0.7)])
     got = []
-    with pytest.raises(UsageError, match=r"feed\.json: its JSON ends too early; what came before was read"):
+    with pytest.raises(
+        UsageError, match=r"feed\.json: its JSON ends too early; what came before was read"
+    ):
         for some in read_messages(path, form=FORM):
             got += some
     assert [json.loads(one) for one in got] == PINGS[: len(got)] and len(got) > 30

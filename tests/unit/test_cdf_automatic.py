@@ -27,5 +27,6 @@ def test_the_choice_is_bins_of_exact_zeros_and_of_equal_width():
 
 
 def test_the_proxy_is_resolution_plus_the_papers_noise():
-    """4 equal bins and zeros: a histogram of 5, whose prefix k has 8 k (5 - k) / 5: 8 on average over the 4."""
+    """4 equal bins and zeros: a histogram of 5, whose prefix k has 8 k (5 - k) / 5: 8 on average
+    over the 4."""
     assert proxy_error(4, 2 * 0.01) == pytest.approx(1 / 8 + 0.01 * math.sqrt(8))

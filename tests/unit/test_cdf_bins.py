@@ -21,14 +21,20 @@ def bin_by_definition(bins: Bins, speed_quanta: int) -> int:
 
 @st.composite
 def any_bins(draw):
-    cuts = draw(st.lists(st.floats(0.01, 64.9), min_size=1, max_size=12, unique_by=lambda x: round(x, 2)))
+    cuts = draw(
+        st.lists(st.floats(0.01, 64.9), min_size=1, max_size=12, unique_by=lambda x: round(x, 2))
+    )
     return bins_from_edges((*[0.0] * draw(st.integers(1, 2)), *sorted(cuts), 65.0), 65.0)
 
 
 @given(any_bins(), st.lists(st.integers(0, 65 * QUANTA_PER_KMH), max_size=30))
 def test_every_speed_is_in_the_bin_of_the_definition(bins, speeds):
-    edges = [math.floor(edge * QUANTA_PER_KMH) + shift for edge in bins.edges_kmh for shift in (0, 1)]
-    speeds = np.array(speeds + [edge for edge in edges if edge <= 65 * QUANTA_PER_KMH], dtype=np.int64)
+    edges = [
+        math.floor(edge * QUANTA_PER_KMH) + shift for edge in bins.edges_kmh for shift in (0, 1)
+    ]
+    speeds = np.array(
+        speeds + [edge for edge in edges if edge <= 65 * QUANTA_PER_KMH], dtype=np.int64
+    )
     assert bins.bin_of(speeds).tolist() == [bin_by_definition(bins, s) for s in speeds.tolist()]
 
 

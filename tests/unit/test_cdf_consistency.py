@@ -39,7 +39,8 @@ def small_cases():
 
 
 @pytest.mark.parametrize(
-    ("project", "metric", "cost"), [(consistent_counts, l2, squared), (consistent_counts_l1, l1, absolute)]
+    ("project", "metric", "cost"),
+    [(consistent_counts, l2, squared), (consistent_counts_l1, l1, absolute)],
 )
 def test_pooling_costs_no_more_than_the_trellis_on_thousands_of_cases(project, metric, cost):
     for total, noisy in small_cases():
@@ -53,7 +54,12 @@ def test_pooling_costs_no_more_than_the_trellis_on_thousands_of_cases(project, m
 def test_the_trellis_finds_the_optimum_of_all_sequences(cost):
     rng = np.random.default_rng(21)
     for total, bins in itertools.product((0, 1, 3), (1, 2, 3, 4)):
-        every = np.array([(*v, total) for v in itertools.combinations_with_replacement(range(total + 1), bins - 1)])
+        every = np.array(
+            [
+                (*v, total)
+                for v in itertools.combinations_with_replacement(range(total + 1), bins - 1)
+            ]
+        )
         for noisy in rng.integers(-2, total + 3, size=(20, bins)):
             costs = sum(cost(every[:, i], noisy[i]) for i in range(bins))
             best = trellis(noisy, total, cost)
@@ -62,7 +68,9 @@ def test_the_trellis_finds_the_optimum_of_all_sequences(cost):
 
 
 @given(ROWS, st.integers(0, 40))
-def test_consistent_counts_are_integers_that_rise_from_0_to_the_total_and_stay_when_projected_again(row, total):
+def test_consistent_counts_are_integers_that_rise_from_0_to_the_total_and_stay_when_projected_again(
+    row, total
+):
     noisy = np.array(row)
     for project in (consistent_counts, consistent_counts_l1):
         values = project(noisy, total)
@@ -80,10 +88,20 @@ def test_before_clipping_it_is_the_real_isotonic_regression_rounded(row):
 
 
 def test_blocks_that_move_far_are_pooled_to_the_end():
-    """Each round pools one more entry of the ramp: it takes hundreds of them. The next row is left alone."""
+    """Each round pools one more entry of the ramp: it takes hundreds of them. The next row is left
+    alone."""
     ramp = np.arange(600) * 10
-    tents = np.stack([np.append(ramp, ramp[::-1]), np.arange(1200), np.append(ramp[::-1], ramp), np.append(ramp, ramp)])
-    values = consistent_counts(np.hstack((tents + 1000, np.full((4, 1), 10_000))), 10_000)[:, :-1] - 1000
+    tents = np.stack(
+        [
+            np.append(ramp, ramp[::-1]),
+            np.arange(1200),
+            np.append(ramp[::-1], ramp),
+            np.append(ramp, ramp),
+        ]
+    )
+    values = (
+        consistent_counts(np.hstack((tents + 1000, np.full((4, 1), 10_000))), 10_000)[:, :-1] - 1000
+    )
     real = np.stack([isotonic_regression(row.astype(float)).x for row in tents])
     assert (np.abs(values - real) <= 0.5 + 1e-9).all()
     assert (values[1] == tents[1]).all() and len(set(values[0].tolist())) < 400
@@ -91,7 +109,9 @@ def test_blocks_that_move_far_are_pooled_to_the_end():
 
 def test_all_rows_at_once_come_out_as_one_by_one():
     rng = np.random.default_rng(22)
-    noisy = np.cumsum(rng.integers(0, 4, size=(3, 40, 17)), axis=-1) + rng.integers(-20, 20, size=(3, 40, 17))
+    noisy = np.cumsum(rng.integers(0, 4, size=(3, 40, 17)), axis=-1) + rng.integers(
+        -20, 20, size=(3, 40, 17)
+    )
     totals = rng.integers(0, 60, size=(3, 40))
     for project in (consistent_counts, consistent_counts_l1):
         values = project(noisy, totals)
@@ -129,7 +149,8 @@ def test_what_is_not_counts_is_refused(noisy, total, rule):
             project(noisy, total)
 
 
-# -- shares ------------------------------------------------------------------------------------------------------------
+# -- shares
+# ------------------------------------------------------------------------------------------------------------
 
 
 @given(ROWS, st.integers(1, 40))

@@ -1,4 +1,5 @@
-"""The search for the best tree: against exhaustion, and against the best tree of the papers' plain estimate."""
+"""The search for the best tree: against exhaustion, and against the best tree of the papers' plain
+estimate."""
 
 import itertools
 import math
@@ -33,10 +34,17 @@ def factorisations(n):
 
 def least_error(bins, power):
     """Over every tree that is no wider than it need be: the least error with the optimal budgets."""
-    shapes = ((-(-bins // leaves), *b) for leaves in range(1, bins) for b in factorisations(leaves) if len(b) < 7)
+    shapes = (
+        (-(-bins // leaves), *b)
+        for leaves in range(1, bins)
+        for b in factorisations(leaves)
+        if len(b) < 7
+    )
     trees = ((b, optimal_shares(b, bins, power)) for b in shapes)
     # with Laplace noise a level can be best without a budget: that tree is one of fewer levels
-    return min(Tree(b, shares, bins, power).squared_error for b, shares in trees if min(shares) > 1e-6)
+    return min(
+        Tree(b, shares, bins, power).squared_error for b, shares in trees if min(shares) > 1e-6
+    )
 
 
 @pytest.mark.parametrize("power", [1, 2])
@@ -55,7 +63,9 @@ def test_no_tree_even_a_padded_one_beats_the_best(bins, power):
         (65536, (16, 16, 16, 16), 81101343, 251e6),
     ],
 )  # fmt: skip
-def test_known_best_trees_err_a_third_as_much_as_the_best_of_the_plain_estimate(bins, branching, error, plain):
+def test_known_best_trees_err_a_third_as_much_as_the_best_of_the_plain_estimate(
+    bins, branching, error, plain
+):
     tree = best_tree(bins)
     assert tree.branching == branching
     assert round(squared_error(branching, tree.shares, bins)) == error
@@ -84,13 +94,25 @@ def coarsenings(branching):
 @pytest.mark.parametrize("power", [1, 2])
 def test_a_tree_is_beside_the_best_of_all_of_its_coarsenings(power):
     lost = 0
-    for branching in ((4, 4, 4), (8, 2), (2,) * 6, (3, 5, 2, 2), (2, 16, 2), (17, 2), (2, 2, 3, 3, 2)):
+    for branching in (
+        (4, 4, 4),
+        (8, 2),
+        (2,) * 6,
+        (3, 5, 2, 2),
+        (2, 16, 2),
+        (17, 2),
+        (2, 2, 3, 3, 2),
+    ):
         bins = math.prod(branching)
         for of in {bins, bins - bins // branching[0] // 2}:
             least = min(tree_of(one, of, power).squared_error for one in coarsenings(branching))
-            assert best_coarsening(branching, of, power).squared_error == pytest.approx(least, rel=1e-9)
+            assert best_coarsening(branching, of, power).squared_error == pytest.approx(
+                least, rel=1e-9
+            )
             asked = requested_tree(branching, of, power)
-            assert asked.branching == branching and min(asked.shares) >= SHARE_MIN[power] * (1 - 1e-6)
+            assert asked.branching == branching and min(asked.shares) >= SHARE_MIN[power] * (
+                1 - 1e-6
+            )
             assert least * (1 - 1e-9) <= asked.squared_error <= 1.4 * least
             lost += asked.squared_error > least * (1 + 1e-6)
     assert lost > 5 if power == 1 else lost == 0
@@ -109,9 +131,18 @@ def test_the_papers_plain_estimate_adds_up_the_fewest_nodes(branching, bins):
     tree = requested_tree(branching, bins, levels="even")
     assert tree.shares == (1 / len(branching),) * len(branching)
     leaves = np.random.default_rng(2).integers(0, 9, (3, bins))
-    assert (prefixes(tree, level_counts(tree, leaves), leaves.sum(axis=-1)) == np.cumsum(leaves, axis=-1)).all()
-    noise = np.random.default_rng(3).integers(-50, 51, (20_000, tree.nodes))  # of variance 850 in each node
+    assert (
+        prefixes(tree, level_counts(tree, leaves), leaves.sum(axis=-1))
+        == np.cumsum(leaves, axis=-1)
+    ).all()
+    noise = np.random.default_rng(3).integers(
+        -50, 51, (20_000, tree.nodes)
+    )  # of variance 850 in each node
     off = prefixes(tree, noise, 0)
-    assert (off**2).sum(axis=-1).mean() * len(branching) ** 2 / 850 == pytest.approx(tree.squared_error, rel=0.03)
+    assert (off**2).sum(axis=-1).mean() * len(branching) ** 2 / 850 == pytest.approx(
+        tree.squared_error, rel=0.03
+    )
     if bins == tree.leaves:
-        assert 8 * tree.squared_error == pytest.approx(plain_error(branching, tree.shares), rel=1e-12)
+        assert 8 * tree.squared_error == pytest.approx(
+            plain_error(branching, tree.shares), rel=1e-12
+        )

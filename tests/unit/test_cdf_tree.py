@@ -25,7 +25,12 @@ from udp_stream.mechanisms.noise import pure
 from udp_stream.units import NANO
 
 BRANCHINGS = [(2,), (5,), (2, 2), (3, 2), (2, 3), (2, 2, 2), (4, 3, 2), (2, 5, 3)]
-PADDED = [(b, bins) for b in BRANCHINGS for bins in range(math.prod(b) // b[0] + 1, math.prod(b) + 1) if bins > 1]
+PADDED = [
+    (b, bins)
+    for b in BRANCHINGS
+    for bins in range(math.prod(b) // b[0] + 1, math.prod(b) + 1)
+    if bins > 1
+]
 
 
 def even_tree(branching):
@@ -57,13 +62,21 @@ def test_node_counts_are_the_samples_in_the_nodes_intervals(branching):
 def random_trees():
     """Of all heights and paddings, with shares drawn; for either family of noise."""
     dice = np.random.default_rng(5)
-    for branching, bins in [*PADDED, ((7, 10), 65), ((3, 2, 2, 2, 3), 65), ((2,) * 6, 50), ((4, 13), 50)]:
+    for branching, bins in [
+        *PADDED,
+        ((7, 10), 65),
+        ((3, 2, 2, 2, 3), 65),
+        ((2,) * 6, 50),
+        ((4, 13), 50),
+    ]:
         for power in (1, 2):
             shares = dice.dirichlet(np.full(len(branching), 2.0))
             yield Tree(branching, tuple(shares.tolist()), bins, power)
 
 
-@pytest.mark.parametrize("tree", list(random_trees()), ids=lambda tree: f"{tree.branching}-{tree.bins}-{tree.power}")
+@pytest.mark.parametrize(
+    "tree", list(random_trees()), ids=lambda tree: f"{tree.branching}-{tree.bins}-{tree.power}"
+)
 def test_two_passes_give_the_dense_least_squares_solution_and_its_error(tree):
     noisy = np.random.default_rng(4).integers(-50, 50, size=(2, 2, tree.nodes))
     total = np.array([[7, 8], [9, 10]])
@@ -76,7 +89,9 @@ def test_two_passes_give_the_dense_least_squares_solution_and_its_error(tree):
     assert tree.squared_error == pytest.approx(dense_error(tree), rel=1e-9)
 
 
-@pytest.mark.parametrize("tree", list(random_trees()), ids=lambda tree: f"{tree.branching}-{tree.bins}-{tree.power}")
+@pytest.mark.parametrize(
+    "tree", list(random_trees()), ids=lambda tree: f"{tree.branching}-{tree.bins}-{tree.power}"
+)
 def test_without_noise_the_prefixes_are_exact(tree):
     leaves = np.random.default_rng(6).integers(0, 9, size=(3, tree.bins))
     found = prefixes(tree, level_counts(tree, leaves), leaves.sum(axis=-1))
@@ -85,7 +100,8 @@ def test_without_noise_the_prefixes_are_exact(tree):
 
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize(
-    ("branching", "bins"), [((8, 8, 16), 1024), ((2, 9), 18), ((7, 10), 65), ((3, 4, 6), 50), ((2, 8), 8)]
+    ("branching", "bins"),
+    [((8, 8, 16), 1024), ((2, 9), 18), ((7, 10), 65), ((3, 4, 6), 50), ((2, 8), 8)],
 )
 def test_optimal_shares_are_a_minimum_of_the_error(branching, bins, power):
     def error(free):
@@ -94,7 +110,12 @@ def test_optimal_shares_are_a_minimum_of_the_error(branching, bins, power):
 
     ours = np.log(np.maximum(optimal_shares(branching, bins, power), 1e-9))  # a level's can be 0
     best = error(ours)
-    found = minimize(error, ours + 1e-3, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-9, "maxiter": 4000})
+    found = minimize(
+        error,
+        ours + 1e-3,
+        method="Nelder-Mead",
+        options={"xatol": 1e-9, "fatol": 1e-9, "maxiter": 4000},
+    )
     assert best <= found.fun * (1 + 1e-6)
     rng = np.random.default_rng(7)
     for _ in range(200):
@@ -103,14 +124,23 @@ def test_optimal_shares_are_a_minimum_of_the_error(branching, bins, power):
 
 def test_levels_that_are_best_without_a_budget_are_left_out():
     kept = tree_of((2,) * 6, 64)
-    assert math.prod(kept.branching) == 64 and len(kept.branching) < 6 and min(kept.shares) >= SHARE_MIN[1]
-    with_all = Tree((2,) * 6, optimal_shares((2,) * 6, 64), 64) if min(optimal_shares((2,) * 6, 64)) > 0 else kept
+    assert (
+        math.prod(kept.branching) == 64
+        and len(kept.branching) < 6
+        and min(kept.shares) >= SHARE_MIN[1]
+    )
+    with_all = (
+        Tree((2,) * 6, optimal_shares((2,) * 6, 64), 64)
+        if min(optimal_shares((2,) * 6, 64)) > 0
+        else kept
+    )
     assert kept.squared_error <= with_all.squared_error * (1 + 1e-9)
     even = Tree((2,) * 6, (1 / 6,) * 6, 64)
     assert kept.squared_error < 0.8 * even.squared_error
 
 
-# -- privacy ---------------------------------------------------------------------------------------------------------
+# -- privacy
+# ---------------------------------------------------------------------------------------------------------
 
 
 def histograms(samples, bins):
@@ -119,7 +149,9 @@ def histograms(samples, bins):
         yield np.bincount(places, minlength=bins)
 
 
-@pytest.mark.parametrize(("branching", "bins"), [((3,), 3), ((2, 2), 4), ((2, 2), 3), ((3, 2), 5), ((2, 2, 2), 7)])
+@pytest.mark.parametrize(
+    ("branching", "bins"), [((3,), 3), ((2, 2), 4), ((2, 2), 3), ((3, 2), 5), ((2, 2, 2), 7)]
+)
 @pytest.mark.parametrize("cap", [1, 2, 3])
 def test_a_plate_changes_a_level_by_at_most_twice_its_samples_and_can_do_so(branching, bins, cap):
     tree = Tree(branching, (1 / len(branching),) * len(branching), bins)
@@ -134,8 +166,14 @@ def test_a_plate_changes_a_level_by_at_most_twice_its_samples_and_can_do_so(bran
             assert worst == [2 * samples] * len(branching)
 
 
-@given(st.sampled_from([b for b in BRANCHINGS if len(b) > 1]), st.integers(1, 5000), st.integers(10**6, 100 * NANO))
-def test_scales_cover_the_sensitivity_at_a_total_loss_of_at_most_epsilon(branching, cap, epsilon_nano):
+@given(
+    st.sampled_from([b for b in BRANCHINGS if len(b) > 1]),
+    st.integers(1, 5000),
+    st.integers(10**6, 100 * NANO),
+)
+def test_scales_cover_the_sensitivity_at_a_total_loss_of_at_most_epsilon(
+    branching, cap, epsilon_nano
+):
     tree = even_tree(branching)
     try:
         scales = node_scales(tree, cap, pure(epsilon_nano))
@@ -157,7 +195,10 @@ def test_level_budgets_sum_to_exactly_epsilon_and_are_the_shares_rounded(branchi
     tree = even_tree(branching)
     budgets = level_budgets(tree, epsilon_nano)
     assert sum(budgets) == epsilon_nano
-    assert all(abs(e - s * epsilon_nano) < len(branching) + 1e-3 for e, s in zip(budgets, tree.shares, strict=True))
+    assert all(
+        abs(e - s * epsilon_nano) < len(branching) + 1e-3
+        for e, s in zip(budgets, tree.shares, strict=True)
+    )
 
 
 @pytest.mark.parametrize("epsilon_nano", [2, 0, -5])

@@ -20,7 +20,9 @@ YEARS = (1999, 2049, 2050, 2051, 9999)
 @pytest.mark.parametrize("year", YEARS)
 def test_the_end_is_what_another_library_says(year, tmp_path):
     end = datetime(year, 3, 2, 1, 0, 59, tzinfo=UTC)
-    made = trustme.CA().issue_cert("127.0.0.1", not_before=datetime(1970, 1, 1, tzinfo=UTC), not_after=end)
+    made = trustme.CA().issue_cert(
+        "127.0.0.1", not_before=datetime(1970, 1, 1, tzinfo=UTC), not_after=end
+    )
     chain = b"".join(part.bytes() for part in made.cert_chain_pems)
     (tmp_path / "c.pem").write_bytes(made.private_key_pem.bytes() + chain)
     told = [one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(chain)]
@@ -41,7 +43,11 @@ def test_a_server_s_certificate_is_seen_while_it_is_polled(tmp_path):
     live = load(None, [f"live.ca_file={tmp_path / 'ca.crt'}"], {}).live
     with serving(ok(b"[]"), tls=(tmp_path / "s.pem",)) as server:
         get = HttpGet(server.url, live)
-        assert get.certificate_s == math.inf and get.get({}).body == b"[]" and get.certificate_s == end.timestamp()
+        assert (
+            get.certificate_s == math.inf
+            and get.get({}).body == b"[]"
+            and get.certificate_s == end.timestamp()
+        )
 
 
 def test_the_first_end_of_the_settings_counts_and_an_authority_s_successor_counts_for_it(tmp_path):
@@ -55,6 +61,15 @@ def test_the_first_end_of_the_settings_counts_and_an_authority_s_successor_count
     ca = f"live.ca_file={tmp_path / 'ca.crt'}"
     assert first_end(load(None, [ca], {})) == datetime(2039, 1, 1, tzinfo=UTC).timestamp()
     ours = f"kafka.client.ssl_certfile={tmp_path / 'ours.crt'}"
-    both = [ca, ours, f"kafka.client.ssl_keyfile={tmp_path / 'ours.key'}", "kafka.client.security_protocol=SSL"]
+    both = [
+        ca,
+        ours,
+        f"kafka.client.ssl_keyfile={tmp_path / 'ours.key'}",
+        "kafka.client.security_protocol=SSL",
+    ]
     assert first_end(load(None, both, {})) == datetime(2035, 1, 1, tzinfo=UTC).timestamp()
-    assert first_end(load(None, ["live.ca_file=/no/such.pem"], {})) is None is first_end(load(None, [], {}))
+    assert (
+        first_end(load(None, ["live.ca_file=/no/such.pem"], {}))
+        is None
+        is first_end(load(None, [], {}))
+    )

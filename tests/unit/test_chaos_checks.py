@@ -1,4 +1,5 @@
-"""The checks after chaos: what is sound violates nothing, and each fault is named by the check that is there for it."""
+"""The checks after chaos: what is sound violates nothing, and each fault is named by the check that
+is there for it."""
 
 import io
 from collections import Counter
@@ -35,7 +36,8 @@ IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip"
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """What there is to see after a run of the embedded runtime: both the deployment's say and the expectation."""
+    """What there is to see after a run of the embedded runtime: both the deployment's say and the
+    expectation."""
     return seen_of(tmp_path_factory.mktemp("ledger") / "ledger", CONFIG)
 
 
@@ -57,9 +59,13 @@ def seen_of(ledger_file, flags):
         entries = tuple(ledger.entries())
         balances = balances_of(ledger, entries, ())
         amiss = clips_amiss(settings, ledger, keys.hash_plate, frames_of(log))
-        assert tuple(map(repr, ledger.entries())) == tuple(map(repr, entries))  # nothing was written
+        assert tuple(map(repr, ledger.entries())) == tuple(
+            map(repr, entries)
+        )  # nothing was written
     released = tuple((decode(line).release_id, line) for line in out.getvalue().splitlines())
-    charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries}
+    charged = {
+        one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries
+    }
     expected = {id_: Expected(decode(payload), charged[id_]) for id_, payload in released}
     return Collected(
         fed=Counter(log), logged=Counter(log), expected=expected, released=released, latest=released, entries=entries,
@@ -70,7 +76,9 @@ def seen_of(ledger_file, flags):
 
 
 def without_a_balance(seen):
-    lost = next(key for key, (spent, *_) in seen.balances.items() if spent)  # who was charged nothing has none to lose
+    lost = next(
+        key for key, (spent, *_) in seen.balances.items() if spent
+    )  # who was charged nothing has none to lose
     return replace(seen, balances={key: one for key, one in seen.balances.items() if key != lost})
 
 
@@ -79,7 +87,10 @@ def first_paid(seen):
 
 
 def with_entry(seen, at, **changes):
-    return replace(seen, entries=(*seen.entries[:at], replace(seen.entries[at], **changes), *seen.entries[at + 1 :]))
+    return replace(
+        seen,
+        entries=(*seen.entries[:at], replace(seen.entries[at], **changes), *seen.entries[at + 1 :]),
+    )
 
 
 def with_record(seen, at, change):
@@ -113,7 +124,9 @@ def recharged(seen):
 
 
 def drawn_twice(seen):
-    at = next(at for at, (_, payload) in enumerate(seen.released) if decode(payload).mean is not None)
+    at = next(
+        at for at, (_, payload) in enumerate(seen.released) if decode(payload).mean is not None
+    )
     id_, payload = seen.released[at]
     return replace(seen, released=(*seen.released, (id_, encode(another_mean(decode(payload))))))
 
@@ -191,14 +204,20 @@ CLIPS_FAULTS = {
     "not remembered": lambda seen: replace(
         seen, entries=tuple(one for one in seen.entries if one is not seen.entries[clips_at(seen)])
     ),
-    "remembered and not used": lambda seen: with_entry(seen, clips_at(seen), release_id="clips:0-900"),
-    "charged for": lambda seen: with_entry(seen, clips_at(seen), plates=(b"a plate",), charged=np.array([1])),
+    "remembered and not used": lambda seen: with_entry(
+        seen, clips_at(seen), release_id="clips:0-900"
+    ),
+    "charged for": lambda seen: with_entry(
+        seen, clips_at(seen), plates=(b"a plate",), charged=np.array([1])
+    ),
     "released": lambda seen: with_entry(seen, clips_at(seen), payload=b"norms"),
 }
 
 
 @pytest.mark.parametrize("name", CLIPS_FAULTS)
-def test_clips_that_plates_share_are_remembered_once_and_nobody_is_charged_for_them(sound_in_rho, name):
+def test_clips_that_plates_share_are_remembered_once_and_nobody_is_charged_for_them(
+    sound_in_rho, name
+):
     assert violations(sound_in_rho, strictly_once=True) == []
     assert any(one.startswith("clips: ") for one in violations(CLIPS_FAULTS[name](sound_in_rho)))
 
@@ -217,29 +236,52 @@ def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
         ask = partial(clips_amiss, load(None, IN_RHO, PURE_ENV), ledger, keys.hash_plate)
         found, of_nothing = ask(frames_of(log)), ask([])
     assert found and all("other norms than those" in one for one in found)
-    assert len(of_nothing) == len(found) and all("remembered of no slot" in one for one in of_nothing)
+    assert len(of_nothing) == len(found) and all(
+        "remembered of no slot" in one for one in of_nothing
+    )
 
 
 def test_a_record_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(sound):
     twice = replace(sound, released=(*sound.released, sound.released[-1]))
     assert violations(twice) == []
-    assert [sentence.partition(":")[0] for sentence in violations(twice, strictly_once=True)] == ["repeats"]
+    assert [sentence.partition(":")[0] for sentence in violations(twice, strictly_once=True)] == [
+        "repeats"
+    ]
 
 
 def test_a_plate_that_only_the_deployment_has_charged_has_its_balance_compared(sound):
     ledger, plates = MemoryLedger(), (b"asked", b"a hat")
-    ledger.admit("May", 10, plates, [Admission("a hat", np.array([0, 1]), np.array([4, 3]), 1, b"")])
+    ledger.admit(
+        "May", 10, plates, [Admission("a hat", np.array([0, 1]), np.array([4, 3]), 1, b"")]
+    )
     entries = tuple(ledger.entries())
     in_a_hat = Expected(next(iter(sound.expected.values())).record, {b"a hat": 3, b"other": 0})
     balances = balances_of(ledger, entries, [in_a_hat])
-    assert balances == {("May", b"asked"): (4, 1), ("May", b"a hat"): (3, 1), ("May", b"other"): (0, 0)}
-    assert list(every_plate_is_charged_once(replace(sound, entries=entries, balances=balances, released=()))) == []
+    assert balances == {
+        ("May", b"asked"): (4, 1),
+        ("May", b"a hat"): (3, 1),
+        ("May", b"other"): (0, 0),
+    }
+    assert (
+        list(
+            every_plate_is_charged_once(
+                replace(sound, entries=entries, balances=balances, released=())
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(("rho", "found"), [(8.0, 0), (9.0, 1)])
 def test_a_budget_in_rho_is_compared_in_rho(sound, rho, found):
     """The ledger was told 8 of something: records say of what."""
-    in_rho = {"accounting": "approximate", "rho": 0.1, "period_rho": rho, "period_epsilon": 33.0, "delta": 1e-6}
+    in_rho = {
+        "accounting": "approximate",
+        "rho": 0.1,
+        "period_rho": rho,
+        "period_epsilon": 33.0,
+        "delta": 1e-6,
+    }
     expected = {
         id_: replace(one, record=msgspec.structs.replace(
             one.record, privacy=msgspec.structs.replace(one.record.privacy, **in_rho)

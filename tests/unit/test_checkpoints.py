@@ -14,7 +14,8 @@ MARK = Mark("a" * 32, 0, 10**6, 10**6, "87608c4d2ffffff-1704673800-3600", b"x" *
 
 @pytest.mark.parametrize("hours", [2, 1000])
 def test_256_sources_and_shards_of_any_age_fit_into_the_metadata_of_a_commit(hours):
-    """Each source is somewhere else; its moments are at most an hour ahead of its slots, as one clock moves both."""
+    """Each source is somewhere else; its moments are at most an hour ahead of its slots, as one
+    clock moves both."""
     dice = random.Random(1)
     slots, counts = ([START + dice.randrange(hours) * HOUR for _ in range(256)] for _ in range(2))
     moments = tuple(ms + dice.randrange(4) * HOUR // 4 for ms in slots)
@@ -28,7 +29,9 @@ def test_256_sources_and_shards_of_any_age_fit_into_the_metadata_of_a_commit(hou
     assert decode_checkpoint(written, whole.offset) == (whole, "b" * 32 + "." + "c" * 32, MARK)
 
 
-@pytest.mark.parametrize("moments", [None, BarrierCheckpoint(7), BarrierCheckpoint(7, (NOT_YET, START, START), HOUR)])
+@pytest.mark.parametrize(
+    "moments", [None, BarrierCheckpoint(7), BarrierCheckpoint(7, (NOT_YET, START, START), HOUR)]
+)
 def test_sources_that_have_sent_nothing_yet_come_back_as_such(moments):
     whole = ShardCheckpoint(BarrierCheckpoint(9, (START, NOT_YET)), None, moments)
     assert decode_checkpoint(encode_checkpoint(whole, "", None), whole.offset).checkpoint == whole

@@ -1,4 +1,5 @@
-"""The append clock: the log's time from event and append times, message by message, however it is cut into fetches."""
+"""The append clock: the log's time from event and append times, message by message, however it is
+cut into fetches."""
 
 from itertools import pairwise
 
@@ -17,7 +18,8 @@ RULES = WindowRules(grace_ms=2 * MINUTE, skew_ms=30_000, disorder_ms=MINUTE)
 
 
 def frame_of(messages, first=0):
-    """Messages as (append minute, [ping minutes]) or (append minute, None) for a tick; slots of an hour."""
+    """Messages as (append minute, [ping minutes]) or (append minute, None) for a tick; slots of an
+    hour."""
     rows = [(m, minute) for m, (_, pings) in enumerate(messages) for minute in pings or ()]
     n = len(rows)
     time_ms = np.array([round(minute * MINUTE) for _, minute in rows], dtype=np.int64)
@@ -77,7 +79,8 @@ message = st.tuples(
 
 
 def history(messages, cuts):
-    """Every closed slot with its pings, and every refusal by offset, for a log cut into fetches at `cuts`."""
+    """Every closed slot with its pings, and every refusal by offset, for a log cut into fetches at
+    `cuts`."""
     windows = Windows(RULES, str.encode, AppendClock(RULES))
     closed, refused = [], []
     edges = [0, *sorted(cuts), len(messages)]
@@ -85,8 +88,15 @@ def history(messages, cuts):
         frame = frame_of(messages[first:last], first)
         slots, reasons = windows.push(frame)
         closed += [(slot.start_ms, slot.time.tolist()) for slot in slots]
-        refused += [(int(frame.places.offset[frame.pings.message[r.row]]), r.reason, r.lag_ms) for r in reasons]
-    return closed, sorted(refused), [(slot.start_ms, slot.time.tolist()) for slot in windows.flush()]
+        refused += [
+            (int(frame.places.offset[frame.pings.message[r.row]]), r.reason, r.lag_ms)
+            for r in reasons
+        ]
+    return (
+        closed,
+        sorted(refused),
+        [(slot.start_ms, slot.time.tolist()) for slot in windows.flush()],
+    )
 
 
 @given(st.lists(message, max_size=25), st.data())

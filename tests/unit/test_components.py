@@ -1,4 +1,5 @@
-"""One budget over components of different kinds: Theorem 5.1 and Corollary 5.1 by looking at every pair of inputs."""
+"""One budget over components of different kinds: Theorem 5.1 and Corollary 5.1 by looking at every
+pair of inputs."""
 
 import itertools
 import math
@@ -29,8 +30,13 @@ def concentrated(p, q):
 
 
 def cost(mechanism, distance, reach, measure):
-    """Of a finite mechanism, with a row for each input: the most per unit of distance, or squared, up to the reach."""
-    pairs = [pair for pair in itertools.permutations(range(len(mechanism)), 2) if 0 < distance(*pair) <= reach]
+    """Of a finite mechanism, with a row for each input: the most per unit of distance, or squared,
+    up to the reach."""
+    pairs = [
+        pair
+        for pair in itertools.permutations(range(len(mechanism)), 2)
+        if 0 < distance(*pair) <= reach
+    ]
     if measure == "pure":
         return max(max_divergence(mechanism[a], mechanism[b]) / distance(a, b) for a, b in pairs)
     return max(concentrated(mechanism[a], mechanism[b]) / distance(a, b) ** 2 for a, b in pairs)
@@ -45,7 +51,8 @@ def normal(mechanism):
 
 
 def spaces(rng):
-    """Places on a line in metres, a value that is swapped or not, and points of a plane: metrics of their own."""
+    """Places on a line in metres, a value that is swapped or not, and points of a plane: metrics of
+    their own."""
     line, plane = np.cumsum(rng.integers(100, 900, 4)), rng.integers(0, 1000, (3, 2))
     return (
         (4, lambda a, b: abs(int(line[a] - line[b]))),
@@ -61,26 +68,35 @@ UNITS = (500, 1, 250)
 @pytest.mark.parametrize("reach", [1.5, math.inf])
 @pytest.mark.parametrize("seed", range(2))
 def test_what_reads_one_component_costs_in_the_product_what_it_costs_there(seed, reach, measure):
-    """Theorem 5.1 and Corollary 5.1: every pair of the 36 points of the product, and of its components alone."""
+    """Theorem 5.1 and Corollary 5.1: every pair of the 36 points of the product, and of its
+    components alone."""
     rng = np.random.default_rng(seed)
     parts = spaces(rng)
     points = list(itertools.product(*(range(size) for size, _ in parts)))
 
     def apart(x, y):
         scaled = (
-            metric(a, b) / unit for a, b, (_, metric), unit in zip(points[x], points[y], parts, UNITS, strict=True)
+            metric(a, b) / unit
+            for a, b, (_, metric), unit in zip(points[x], points[y], parts, UNITS, strict=True)
         )
         return max(scaled)
 
     for which, (size, metric) in enumerate(parts):
         alone = normal(random_mechanism(rng, size))
         of_product = alone[[point[which] for point in points]]
-        if not any(0 < metric(a, b) / UNITS[which] <= reach for a, b in itertools.permutations(range(size), 2)):
+        if not any(
+            0 < metric(a, b) / UNITS[which] <= reach
+            for a, b in itertools.permutations(range(size), 2)
+        ):
             continue
         own = cost(alone, metric, reach * UNITS[which], measure)  # per unit of its own metric
         in_product = cost(of_product, apart, reach, measure)
-        assert in_product == pytest.approx(own * UNITS[which] ** (1 if measure == "pure" else 2), rel=1e-9)
-        charge = component_charge_nano(math.ceil(own * NANO), measure, Fraction(UNITS[which])) / NANO
+        assert in_product == pytest.approx(
+            own * UNITS[which] ** (1 if measure == "pure" else 2), rel=1e-9
+        )
+        charge = (
+            component_charge_nano(math.ceil(own * NANO), measure, Fraction(UNITS[which])) / NANO
+        )
         assert in_product <= charge * (1 + 1e-12)
         assert charge <= in_product + UNITS[which] ** 2 / NANO * 1.01
 
@@ -108,7 +124,10 @@ def test_the_sum_of_the_charges_bounds_what_both_tell_together(seed):
         math.ceil(cost(one, metric, math.inf, "pure") * NANO)
         for one, (_, metric) in zip((first, second), parts, strict=True)
     ]
-    charges = [component_charge_nano(own, "pure", Fraction(unit)) for own, unit in zip(costs, UNITS, strict=False)]
+    charges = [
+        component_charge_nano(own, "pure", Fraction(unit))
+        for own, unit in zip(costs, UNITS, strict=False)
+    ]
     together = cost(both, apart, math.inf, "pure")
     assert together <= sum(charges) / NANO * (1 + 1e-12)
     assert together > (costs[0] + charges[1]) / NANO
@@ -116,7 +135,9 @@ def test_the_sum_of_the_charges_bounds_what_both_tell_together(seed):
 
 @pytest.mark.parametrize("measure", ["pure", "zcdp"])
 @given(whole=st.integers(1000, 10**12), part=st.integers(1, 999), unit=st.integers(1, 10**6))
-def test_what_positions_may_cost_by_distance_is_within_their_part_and_nearly_all_of_it(measure, whole, part, unit):
+def test_what_positions_may_cost_by_distance_is_within_their_part_and_nearly_all_of_it(
+    measure, whole, part, unit
+):
     one = OneBudget(measure, whole, whole * part // 1000, Decimal(unit) / 10)
     name = "positions lifetime" + " in rho" * (measure == "zcdp")
     assert one.nano_of(name, one.by_distance_nano) <= one.part_nano(name)
@@ -127,11 +148,22 @@ def test_what_positions_may_cost_by_distance_is_within_their_part_and_nearly_all
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 3 * 10**6)), max_size=15))
 def test_a_ledger_keeps_one_account_of_them_all(asked):
-    one, ledger, spent = OneBudget("zcdp", NANO // 100, NANO // 200, Decimal(3000)), MemoryLedger(), 0
+    one, ledger, spent = (
+        OneBudget("zcdp", NANO // 100, NANO // 200, Decimal(3000)),
+        MemoryLedger(),
+        0,
+    )
     for number, (is_positions, nano) in enumerate(asked):
-        charge = one.nano_of("positions lifetime in rho" if is_positions else "lifetime in rho", nano)
+        charge = one.nano_of(
+            "positions lifetime in rho" if is_positions else "lifetime in rho", nano
+        )
         assert charge == nano * (9 if is_positions else 1)
-        (verdict,) = ledger.admit("lifetime in rho", one.whole_nano, [b"plate"], [ask(f"{number}", [charge])])
+        (verdict,) = ledger.admit(
+            "lifetime in rho", one.whole_nano, [b"plate"], [ask(f"{number}", [charge])]
+        )
         assert bool(verdict.charged[0]) is (spent + charge <= one.whole_nano)
         spent += int(verdict.charged[0])
-    assert ledger.balances("lifetime in rho", [b"plate"]).charged.tolist() == [spent] and spent <= one.whole_nano
+    assert (
+        ledger.balances("lifetime in rho", [b"plate"]).charged.tolist() == [spent]
+        and spent <= one.whole_nano
+    )

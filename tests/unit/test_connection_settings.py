@@ -1,4 +1,5 @@
-"""Keys that say how services are reached: what belongs together, what is refused, and no secret among them."""
+"""Keys that say how services are reached: what belongs together, what is refused, and no secret
+among them."""
 
 import re
 
@@ -64,10 +65,22 @@ def test_keys_that_do_not_belong_together_or_break_their_rule_are_refused(flags,
         (["ledger.url=redis://a", "ledger.client.ssl_ca_certs=c"], "ledger.url:"),
         (["ledger.url=redis://a", "ledger.client.username=me"], "ledger.client.password_file:"),
         (["ledger.url=redis://u:hush@a", "ledger.client.password_file=p"], "ledger.url:"),
-        (["ledger.url=rediss://a", "ledger.client.ssl_certfile=c"], "ledger.client.ssl_keyfile: expected one"),
-        (["ledger.url=rediss+cluster://a", "ledger.client.ssl_keyfile=k"], "ledger.client.ssl_certfile: expected one"),
-        (["ledger.url=rediss://a", "ledger.client.ssl_cert_reqs=none"], "unknown key ledger.client.ssl_cert_reqs"),
-        (["ledger.url=redis://a", "ledger.client.decode_responses=true"], "unknown key ledger.client.decode_responses"),
+        (
+            ["ledger.url=rediss://a", "ledger.client.ssl_certfile=c"],
+            "ledger.client.ssl_keyfile: expected one",
+        ),
+        (
+            ["ledger.url=rediss+cluster://a", "ledger.client.ssl_keyfile=k"],
+            "ledger.client.ssl_certfile: expected one",
+        ),
+        (
+            ["ledger.url=rediss://a", "ledger.client.ssl_cert_reqs=none"],
+            "unknown key ledger.client.ssl_cert_reqs",
+        ),
+        (
+            ["ledger.url=redis://a", "ledger.client.decode_responses=true"],
+            "unknown key ledger.client.decode_responses",
+        ),
     ],
 )
 def test_keys_of_a_redis_that_do_not_belong_together_are_refused(flags, sentence):
@@ -75,7 +88,9 @@ def test_keys_of_a_redis_that_do_not_belong_together_are_refused(flags, sentence
     assert sentence in said and "hush" not in said
 
 
-@pytest.mark.parametrize("key", ["kafka.password", "kafka.client.sasl_plain_password", "ledger.client.password"])
+@pytest.mark.parametrize(
+    "key", ["kafka.password", "kafka.client.sasl_plain_password", "ledger.client.password"]
+)
 def test_a_password_is_no_key_and_what_was_given_as_one_is_not_repeated(key):
     said = refused(f"{key}=hush-hush")
     assert "unknown key" in said and "hush" not in said
@@ -135,7 +150,9 @@ def test_certificates_that_cannot_be_used_are_named(tmp_path, ca, certificate, k
     )
     secret_file(tmp_path / "sealed.key", sealed)
     with pytest.raises(ConfigError, match=sentence):
-        tls_context("kafka", *(str(tmp_path / name) if name else "" for name in (ca, certificate, key)))
+        tls_context(
+            "kafka", *(str(tmp_path / name) if name else "" for name in (ca, certificate, key))
+        )
 
 
 def test_a_group_may_read_what_root_hands_over_and_nobody_may_what_is_ours(tmp_path, monkeypatch):
@@ -170,7 +187,11 @@ def test_a_password_in_the_place_of_its_file_is_not_shown(tmp_path, monkeypatch)
 def test_policies_and_their_fingerprints_do_not_depend_on_how_services_are_reached(tmp_path):
     plain = load(None, (), {}).policy
     reached = load(None, [*SASL, "ledger.url=redis://u:hush@a"], {}).policy
-    assert reached == plain and reached.fingerprint() == plain.fingerprint() and "hush" not in repr(reached)
+    assert (
+        reached == plain
+        and reached.fingerprint() == plain.fingerprint()
+        and "hush" not in repr(reached)
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
@@ -183,23 +204,42 @@ def test_help_shows_no_password_on_a_command_line(verb, capsys):
 
 URLS = [
     ("http://ledger/0", "expected sqlite:FILE or redis://HOST:PORT/DB"),
-    ("redis://localhost:99999/0", "expected redis://HOST:PORT with a port of 1 to 65535, got something else"),
-    ("redis://localhost:0/0", "expected redis://HOST:PORT with a port of 1 to 65535, got something else"),
-    ("redis://localhost:hush/0", "expected redis://HOST:PORT with a port of 1 to 65535, got something else"),
-    ("redis://localhost:1/surat", "expected the number of a database behind the host, got something else"),
+    (
+        "redis://localhost:99999/0",
+        "expected redis://HOST:PORT with a port of 1 to 65535, got something else",
+    ),
+    (
+        "redis://localhost:0/0",
+        "expected redis://HOST:PORT with a port of 1 to 65535, got something else",
+    ),
+    (
+        "redis://localhost:hush/0",
+        "expected redis://HOST:PORT with a port of 1 to 65535, got something else",
+    ),
+    (
+        "redis://localhost:1/surat",
+        "expected the number of a database behind the host, got something else",
+    ),
     ("redis://localhost:1?db=surat", "expected ?db=NUMBER or no option, got db"),
     ("redis://localhost:1/0?passwort=hush", "expected ?db=NUMBER or no option, got passwort"),
-    ("rediss://localhost:1/0?ssl_cert_reqs=none", "expected ?db=NUMBER or no option, got ssl_cert_reqs"),
-    ("unix://run/redis.sock", "expected unix:///PATH of a socket, from the root, got something else"),
+    (
+        "rediss://localhost:1/0?ssl_cert_reqs=none",
+        "expected ?db=NUMBER or no option, got ssl_cert_reqs",
+    ),
+    (
+        "unix://run/redis.sock",
+        "expected unix:///PATH of a socket, from the root, got something else",
+    ),
 ]
-"""URLs that no run takes, and why. The client would take database 0 for a name, the first of two databases, port 6379
-for port 0, and /redis.sock for the last socket but one."""
+"""URLs that no run takes, and why. The client would take database 0 for a name, the first of two
+databases, port 6379 for port 0, and /redis.sock for the last socket but one."""
 
 
 @pytest.mark.parametrize(("url", "sentence"), URLS)
 @pytest.mark.parametrize("must_exist", [False, True])
 def test_a_ledgers_url_is_read_before_its_key_is_asked_for(url, sentence, must_exist, tmp_path):
-    """A database by name would be database 0, and an option that the client does not know ended as a fault of ours."""
+    """A database by name would be database 0, and an option that the client does not know ended as
+    a fault of ours."""
     asked = LedgerSection(url=url, key_file=f"{tmp_path}/key")
     with (
         pytest.raises(ConfigError, match=re.escape(f"ledger.url: {sentence}")),

@@ -1,4 +1,5 @@
-"""Conversions between measures never round in our favour, and an independent accountant agrees with them."""
+"""Conversions between measures never round in our favour, and an independent accountant agrees with
+them."""
 
 import math
 from decimal import Decimal, localcontext
@@ -41,7 +42,11 @@ def bound(alpha, rho, epsilon):
 
 def test_the_median_days_promise_allows_what_was_measured_with():
     assert rho_nano_of(10 * NANO, 1e-6) / NANO == pytest.approx(1.539, abs=5e-4)
-    assert rho_nano_of(10 * NANO, "1e-6") == rho_nano_of(10 * NANO, Decimal("0.000001")) == rho_nano_of(10 * NANO, 1e-6)
+    assert (
+        rho_nano_of(10 * NANO, "1e-6")
+        == rho_nano_of(10 * NANO, Decimal("0.000001"))
+        == rho_nano_of(10 * NANO, 1e-6)
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), PROMISES)
@@ -60,7 +65,9 @@ def test_rho_is_the_largest_that_keeps_the_promise(epsilon, delta):
 
 
 def _log_bound(alpha, rho, epsilon):
-    return (alpha - 1) * (alpha * rho - epsilon) - math.log(alpha - 1) + alpha * math.log1p(-1 / alpha)
+    return (
+        (alpha - 1) * (alpha * rho - epsilon) - math.log(alpha - 1) + alpha * math.log1p(-1 / alpha)
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -124,25 +131,35 @@ def _gaussian(rho_nano):
 @pytest.mark.parametrize(
     ("epsilon", "delta", "parts"),
     [
-        *(pytest.param(*one, 24, marks=pytest.mark.long if one in SLOW else ()) for one in PROMISES),
+        *(
+            pytest.param(*one, 24, marks=pytest.mark.long if one in SLOW else ())
+            for one in PROMISES
+        ),
         *(pytest.param(*one, 1, marks=pytest.mark.soak) for one in PROMISES),
     ],
 )
 def test_composed_gaussian_mechanisms_are_within_what_their_rhos_promise(epsilon, delta, parts):
-    """Exactly (Balle and Wang, arXiv 1805.06530, Theorem 8), and by the accountant's privacy loss distributions."""
+    """Exactly (Balle and Wang, arXiv 1805.06530, Theorem 8), and by the accountant's privacy loss
+    distributions."""
     whole = rho_nano_of(round(epsilon * NANO), delta)
     rho_nano = whole // parts
     mu = math.sqrt(2 * rho_nano * parts / NANO)
-    exact = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+    exact = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
+        -mu / 2 - epsilon / mu
+    )
     assert exact <= delta
-    assert 0.05 * delta < exact  # nor far below: the conversion loses less than it did by the closed form
+    assert (
+        0.05 * delta < exact
+    )  # nor far below: the conversion loses less than it did by the closed form
     accountant = dp_accounting.pld.PLDAccountant()
     accountant.compose(_gaussian(rho_nano), parts)
     assert accountant.get_delta(epsilon) <= delta
 
 
 @pytest.mark.parametrize("examples", long_but([15], [15, 60]))
-def test_what_records_say_is_never_less_than_the_exact_epsilon_and_at_most_two_millionths_more(examples):
+def test_what_records_say_is_never_less_than_the_exact_epsilon_and_at_most_two_millionths_more(
+    examples,
+):
     @given(st.integers(1, 100 * NANO), st.floats(1e-12, 1e-3))
     @settings(max_examples=examples, deadline=None)
     def check(rho_nano, delta):
@@ -153,7 +170,13 @@ def test_what_records_say_is_never_less_than_the_exact_epsilon_and_at_most_two_m
 
 
 def test_a_pure_epsilon_costs_half_its_square_rounded_up():
-    assert [rho_nano_of_pure(nano) for nano in (0, 1, 10**5, 3 * NANO, 44_722)] == [0, 1, 5, 4_500_000_000, 2]
+    assert [rho_nano_of_pure(nano) for nano in (0, 1, 10**5, 3 * NANO, 44_722)] == [
+        0,
+        1,
+        5,
+        4_500_000_000,
+        2,
+    ]
     assert rho_nano_of_pure(44_721) == 1  # 0.99998 of a nano-rho
 
 
@@ -171,27 +194,40 @@ def test_a_delta_that_is_none_is_refused(delta):
 
 
 def test_amounts_that_are_none_are_refused():
-    for call in (lambda: delta_of(-1, 0), lambda: delta_of(0, NANO_MAX + 1), lambda: rho_nano_of_pure(-1)):
+    for call in (
+        lambda: delta_of(-1, 0),
+        lambda: delta_of(0, NANO_MAX + 1),
+        lambda: rho_nano_of_pure(-1),
+    ):
         with pytest.raises(ValueError, match="expected 0 <= "):
             call()
 
 
 @pytest.mark.parametrize("examples", long_but([15], [15, 60]))
 def test_of_charges_of_both_kinds_the_lesser_of_two_epsilons_that_hold_is_stated(examples):
-    @given(st.integers(1, 20 * NANO), st.integers(1, 20 * NANO), st.sampled_from([1e-9, 1e-6, 1e-3]))
+    @given(
+        st.integers(1, 20 * NANO), st.integers(1, 20 * NANO), st.sampled_from([1e-9, 1e-6, 1e-3])
+    )
     @settings(max_examples=examples, deadline=None)
     def check(epsilon_nano, rho_nano, delta):
         stated = epsilon_of_both(epsilon_nano, rho_nano, delta)
         in_rho = rho_nano + rho_nano_of_pure(epsilon_nano)
-        beside, together = epsilon_nano + epsilon_nano_of(rho_nano, delta), epsilon_nano_of(in_rho, delta)
+        beside, together = (
+            epsilon_nano + epsilon_nano_of(rho_nano, delta),
+            epsilon_nano_of(in_rho, delta),
+        )
         assert min(beside, together) / NANO <= stated <= min(beside, together) / NANO + 3e-6
 
     check()
 
 
 def test_one_kind_alone_is_what_it_was():
-    assert epsilon_of_both(3 * NANO, 0, 1e-6) == 3.0 and epsilon_of_both(0, NANO, 1e-6) == epsilon_of(NANO, 1e-6)
-    assert epsilon_of_both(10**15, NANO, 1e-6) == pytest.approx(10**6 + epsilon_of(NANO, 1e-6)), "too large"
+    assert epsilon_of_both(3 * NANO, 0, 1e-6) == 3.0 and epsilon_of_both(
+        0, NANO, 1e-6
+    ) == epsilon_of(NANO, 1e-6)
+    assert epsilon_of_both(10**15, NANO, 1e-6) == pytest.approx(10**6 + epsilon_of(NANO, 1e-6)), (
+        "too large"
+    )
 
 
 def test_both_kinds_together_by_dp_accounting():

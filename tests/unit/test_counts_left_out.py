@@ -20,7 +20,13 @@ from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import Fleet
 from udp_stream.windows.tables import SlotPings, tabulate
 
-FLAGS = ("hat.slot=1h", "hat.resolution=7", "hat.timezone=UTC", "release.mean=forecast-clip", "release.min_plates=3")
+FLAGS = (
+    "hat.slot=1h",
+    "hat.resolution=7",
+    "hat.timezone=UTC",
+    "release.mean=forecast-clip",
+    "release.min_plates=3",
+)
 MEASURES = {"pure": (), "in rho": ("budget.accounting=approximate",)}
 HOUR = 3_600_000
 START = int(dt.datetime(2024, 1, 8, 6, tzinfo=dt.UTC).timestamp() * 1000)
@@ -41,13 +47,17 @@ def contents(number):
     speed = np.clip(rng.normal(15 + 3 * at, 6), 0, 65) * 4096
     keys, start = tuple(b"hash%04d" % name for name in names), START + number * HOUR
     time = np.arange(at.size, dtype=np.uint32)
-    pings = SlotPings(start, start + HOUR, keys, of_row.astype(np.uint32), time, CELLS[at], speed.astype(np.int32))
+    pings = SlotPings(
+        start, start + HOUR, keys, of_row.astype(np.uint32), time, CELLS[at], speed.astype(np.int32)
+    )
     return tabulate(pings)
 
 
 def context_of(*flags):
     settings = load(None, (*FLAGS, *flags), PURE_ENV)
-    return with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(2), "udp-stream test"))
+    return with_forecaster(
+        ReleaseContext(settings.policy, settings.calendar, SeededEntropy(2), "udp-stream test")
+    )
 
 
 def morning(*flags, ledger=None):
@@ -61,7 +71,9 @@ def morning(*flags, ledger=None):
 
 
 def test_records_lack_the_field_and_are_the_same_in_all_else(measure):
-    shown, left_out = (morning(*measure, f"release.counts={counts}")[0] for counts in ("all", "none"))
+    shown, left_out = (
+        morning(*measure, f"release.counts={counts}")[0] for counts in ("all", "none")
+    )
     assert {decode(payload).status for payload in shown} >= {"released", "withheld_uninformative"}
     for all_of_it, without in zip(map(decode, shown), left_out, strict=True):
         assert "counts" not in json.loads(without) and all_of_it.counts is not None
@@ -72,8 +84,13 @@ def test_records_lack_the_field_and_are_the_same_in_all_else(measure):
 def test_estimates_have_the_same_values_in_wider_intervals():
     shown, left_out = (morning(f"release.counts={counts}")[1] for counts in ("all", "none"))
     for one, other in zip(shown, left_out, strict=True):
-        assert one.value_kmh == other.value_kmh and one.expected_abs_error_kmh == other.expected_abs_error_kmh
-    width = [sum(one.interval95_kmh[1] - one.interval95_kmh[0] for one in of) for of in (shown, left_out)]
+        assert (
+            one.value_kmh == other.value_kmh
+            and one.expected_abs_error_kmh == other.expected_abs_error_kmh
+        )
+    width = [
+        sum(one.interval95_kmh[1] - one.interval95_kmh[0] for one in of) for of in (shown, left_out)
+    ]
     assert width[1] > 1.01 * width[0]
 
 
@@ -83,8 +100,12 @@ def test_estimates_are_the_same_bytes_when_they_are_made_again_from_the_records(
     for first in range(SLOTS):  # whoever starts before that slot, and has seen none
         again, forecaster = [], context_of("release.counts=none").forecaster
         for number in range(first, SLOTS):
-            again += forecaster.smoothed((START + number * HOUR, START + (number + 1) * HOUR), LedgerHistory(ledger))
-        assert again and list(map(encode_smoothed, again)) == list(map(encode_smoothed, estimates[-len(again) :]))
+            again += forecaster.smoothed(
+                (START + number * HOUR, START + (number + 1) * HOUR), LedgerHistory(ledger)
+            )
+        assert again and list(map(encode_smoothed, again)) == list(
+            map(encode_smoothed, estimates[-len(again) :])
+        )
 
 
 def test_intervals_hold_a_fleets_day_without_counts():

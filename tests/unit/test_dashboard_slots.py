@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from tests.board import cells, estimate, hat, release, withdrawal, write
 from udp_stream.dashboard.follow import GrowingFile, feed, growing
-from udp_stream.dashboard.slots import CELLS_MAX, LINE_BYTES_MAX, OPEN_BYTES, Slots, milliseconds_of, of_cell
+from udp_stream.dashboard.slots import (
+    CELLS_MAX,
+    LINE_BYTES_MAX,
+    OPEN_BYTES,
+    Slots,
+    milliseconds_of,
+    of_cell,
+)
 from udp_stream.dashboard.snapshot import BLOCK, NOTHING
 from udp_stream.errors import UsageError
 
@@ -35,7 +42,9 @@ def listed(view):
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 5))
-def test_what_is_shown_follows_from_the_records_alone_whatever_their_order_and_however_often_they_come(rng, pieces):
+def test_what_is_shown_follows_from_the_records_alone_whatever_their_order_and_however_often_they_come(
+    rng, pieces
+):
     slots, lines = Slots(48), TWO_SLOTS + rng.sample(TWO_SLOTS, 7)
     rng.shuffle(lines)
     for piece in range(pieces):
@@ -47,7 +56,9 @@ def test_what_is_shown_follows_from_the_records_alone_whatever_their_order_and_h
     for slot in slots.shown.slots:
         for kind, make in (("releases", release), ("estimates", estimate)):
             hour = (slot.start_ms - expected.slots[0].start_ms) // 3_600_000
-            assert slot.parts[kind].opened().read() == b"".join(make(cell, hour) + b"\n" for cell in sorted(CELLS))
+            assert slot.parts[kind].opened().read() == b"".join(
+                make(cell, hour) + b"\n" for cell in sorted(CELLS)
+            )
 
 
 def test_a_record_in_place_of_another_changes_its_slot_alone_and_the_same_again_changes_nothing():
@@ -61,7 +72,10 @@ def test_a_record_in_place_of_another_changes_its_slot_alone_and_the_same_again_
     assert slots.show()
     first, second = slots.shown.slots
     assert first == before.slots[0] and first.change < second.change > before.slots[1].change
-    assert second.version != before.slots[1].version and b'"value_kmh":3.0' in second.parts["estimates"].opened().read()
+    assert (
+        second.version != before.slots[1].version
+        and b'"value_kmh":3.0' in second.parts["estimates"].opened().read()
+    )
     assert second.parts["releases"] == before.slots[1].parts["releases"]
 
 
@@ -83,14 +97,18 @@ def test_little_lies_unpacked_however_large_a_slot_is_and_however_often_it_is_pa
     slots = Slots(48)
     tracemalloc.start()
     try:
-        slots.take(line(cell, hour) for part in (0, 1) for hour in range(3) for cell in many[part::2])
+        slots.take(
+            line(cell, hour) for part in (0, 1) for hour in range(3) for cell in many[part::2]
+        )
         assert slots.show()
         assert tracemalloc.get_traced_memory()[1] < 2.5 * OPEN_BYTES
     finally:
         tracemalloc.stop()
     for hour, slot in enumerate(slots.shown.slots):
         assert slot.parts["releases"].size > OPEN_BYTES and slot.hats == {"released": len(many)}
-        assert slot.parts["releases"].opened().read().splitlines() == [line(cell, hour) for cell in sorted(many)]
+        assert slot.parts["releases"].opened().read().splitlines() == [
+            line(cell, hour) for cell in sorted(many)
+        ]
 
 
 def test_a_cell_is_found_in_whatever_block_its_line_is():
@@ -109,12 +127,19 @@ def test_one_instant_is_one_slot_in_whatever_offset_it_is_written():
 
 
 def test_releases_are_counted_by_status_and_every_cell_has_its_outline():
-    lines = [release(cell, 0, status="withheld_budget", mean=None) for cell in CELLS[:2]] + [release(CELLS[2], 0)]
+    lines = [release(cell, 0, status="withheld_budget", mean=None) for cell in CELLS[:2]] + [
+        release(CELLS[2], 0)
+    ]
     view = shown([*lines, *(estimate(cell) for cell in CELLS)])
-    assert listed(view)[0]["hats"] == {"released": 1, "withheld_budget": 2} and listed(view)[0]["estimates"] == 6
+    assert (
+        listed(view)[0]["hats"] == {"released": 1, "withheld_budget": 2}
+        and listed(view)[0]["estimates"] == 6
+    )
     outlines = json.loads(view.outlines.opened().read())
     assert sorted(outlines) == sorted(CELLS)
-    assert all(ring[0] == ring[-1] and len(ring) >= 7 for rings in outlines.values() for ring in rings)
+    assert all(
+        ring[0] == ring[-1] and len(ring) >= 7 for rings in outlines.values() for ring in rings
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,12 +151,19 @@ def test_releases_are_counted_by_status_and_every_cell_has_its_outline():
 )  # fmt: skip
 def test_what_a_day_has_cost_a_plate_at_most(costs, kept, share):
     """Costs of a slot's records together are the largest, others add up, from hour to hour; of ten."""
-    slots, privacy = Slots(kept), json.loads(release(CELLS[0]))["privacy"] | {"period_epsilon": 10.0}
+    slots, privacy = (
+        Slots(kept),
+        json.loads(release(CELLS[0]))["privacy"] | {"period_epsilon": 10.0},
+    )
     for name in ("rho", "period_rho", "delta"):
         privacy.pop(name, None)
     for hour in range(-24, 3):
         slots.take(
-            release(cell, hour, privacy=privacy | {"accounting": "pure", "holds_for": holds, "epsilon": epsilon})
+            release(
+                cell,
+                hour,
+                privacy=privacy | {"accounting": "pure", "holds_for": holds, "epsilon": epsilon},
+            )
             for cell, (holds, epsilon) in zip(CELLS, costs, strict=False)
             if hour >= 0 or hour == -24
         )
@@ -143,7 +175,11 @@ def test_withdrawals_are_beside_the_records_that_they_withdraw():
     lines = [*map(release, CELLS), *map(estimate, CELLS)]
     plain, marked = shown(lines), shown([withdrawal(CELLS[1]), *lines, withdrawal(CELLS[1])])
     (before,), (after,) = listed(plain), listed(marked)
-    assert after["withdrawn"] == 1 and "withdrawn" not in before and after["version"] != before["version"]
+    assert (
+        after["withdrawn"] == 1
+        and "withdrawn" not in before
+        and after["version"] != before["version"]
+    )
     assert after["hats"] == before["hats"]
     (slot,) = marked.slots
     assert slot.parts["withdrawals"].opened().read() == withdrawal(CELLS[1]) + b"\n"
@@ -195,8 +231,12 @@ def test_no_value_of_a_field_is_too_much(value, path, is_release):
     refused = slots.take([json.dumps(record).encode("utf-8", "surrogatepass"), release(CELLS[1])])
     slots.show()
     assert refused.total() in (0, 1)
-    assert any(release(CELLS[1]) in slot.parts["releases"].opened().read() for slot in slots.shown.slots)
-    assert json.loads(slots.shown.listing.opened().read()) and json.loads(slots.shown.outlines.opened().read())
+    assert any(
+        release(CELLS[1]) in slot.parts["releases"].opened().read() for slot in slots.shown.slots
+    )
+    assert json.loads(slots.shown.listing.opened().read()) and json.loads(
+        slots.shown.outlines.opened().read()
+    )
 
 
 def test_cells_without_end_are_refused(monkeypatch):
@@ -219,7 +259,10 @@ def lines_of(file):
 @given(st.lists(st.binary(min_size=1, max_size=40).filter(lambda line: b"\n" not in line), max_size=12),
        st.lists(st.integers(0, 500), max_size=12))  # fmt: skip
 def test_lines_come_once_and_whole_however_the_file_grows(tmp_path_factory, lines, cuts):
-    path, text = tmp_path_factory.mktemp("grows") / "records", b"".join(line + b"\n" for line in lines)
+    path, text = (
+        tmp_path_factory.mktemp("grows") / "records",
+        b"".join(line + b"\n" for line in lines),
+    )
     found = []
     with closing(GrowingFile(path)) as file:
         for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(text)], strict=True):
@@ -292,4 +335,8 @@ def test_what_is_refused_is_said_once_for_each_file_and_not_quoted(tmp_path, cap
         feed(growing(files), slots, at_end)
     said = capsys.readouterr().err
     assert said.count("pings.ndjson") == 1 and "releases.ndjson" not in said and "GJ05" not in said
-    assert slots.refused == 4 and ends == [True, False, False] and slots.shown.slots[0].parts["estimates"] == NOTHING
+    assert (
+        slots.refused == 4
+        and ends == [True, False, False]
+        and slots.shown.slots[0].parts["estimates"] == NOTHING
+    )

@@ -12,21 +12,33 @@ from udp_stream.testing import a_context, two_hats
 
 
 def test_a_plate_that_was_charged_less_than_its_part_by_now_stays_out_and_is_not_counted_as_charged():
-    """Its pings have become more since it was charged: nothing is taken back, and nothing of it is in the release."""
+    """Its pings have become more since it was charged: nothing is taken back, and nothing of it is
+    in the release."""
     (counts, _), context = two_hats(), a_context()
     plan = plan_slot(counts, context, MemoryLedger())
     charged = plan.charged.copy()
     charged[1] -= 1
-    ready, _ = decide(hats_of(counts), counts, dataclasses.replace(plan, charged=charged), context.policy)
+    ready, _ = decide(
+        hats_of(counts), counts, dataclasses.replace(plan, charged=charged), context.policy
+    )
     assert ready.charged.tolist() == [charged[0], 0, charged[2], charged[3]]
-    assert ready.admitted.tolist() == [True, False, True, True] and ready.plan.by_plate.tolist() == [1, 2, 1]
+    assert ready.admitted.tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ] and ready.plan.by_plate.tolist() == [1, 2, 1]
 
 
 @pytest.mark.parametrize(
-    ("min_plates", "late", "status"), [(3, 1, "released"), (3, 2, "withheld_budget"), (1, 3, "released")]
+    ("min_plates", "late", "status"),
+    [(3, 1, "released"), (3, 2, "withheld_budget"), (1, 3, "released")],
 )
-def test_of_plates_that_were_charged_enough_have_to_be_left_once_some_stay_out(min_plates, late, status):
-    """The ledger counted all that it charged; those whose pings have become more since do not count any more."""
+def test_of_plates_that_were_charged_enough_have_to_be_left_once_some_stay_out(
+    min_plates, late, status
+):
+    """The ledger counted all that it charged; those whose pings have become more since do not count
+    any more."""
     (counts, _), context = two_hats(), a_context()
     policy = replace(context.policy, min_plates=min_plates)
     plan = plan_slot(counts, context, MemoryLedger())
@@ -34,7 +46,9 @@ def test_of_plates_that_were_charged_enough_have_to_be_left_once_some_stay_out(m
     charged[:late] -= 1
     decided, _ = decide(hats_of(counts), counts, dataclasses.replace(plan, charged=charged), policy)
     assert (decided.status, int(decided.admitted.sum())) == (status, 4 - late)
-    assert (decided.charge_nano > 0) == (status == "released")  # what is withheld costs nothing, says its record
+    assert (decided.charge_nano > 0) == (
+        status == "released"
+    )  # what is withheld costs nothing, says its record
 
 
 def test_the_ledger_is_asked_to_leave_out_plates_beyond_their_allowance():
@@ -51,4 +65,7 @@ def test_the_ledger_is_asked_to_admit_as_many_plates_as_terms_and_settings_want(
     plan, hat = plan_slot(counts, context, ledger), hats_of(counts)[0]
     for of_terms, of_settings, expected in ((0, 2, 2), (4, 2, 4), (3, 4, 4)):
         terms = replace(plan.terms[0], admitted_min=of_terms)
-        assert hat.with_price(terms, plan.priced[0]).admission(counts, of_settings).min_admitted == expected
+        assert (
+            hat.with_price(terms, plan.priced[0]).admission(counts, of_settings).min_admitted
+            == expected
+        )

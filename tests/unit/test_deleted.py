@@ -1,4 +1,5 @@
-"""Records that are deleted while a worker is behind stop it: a consumer alone would go on with what is left."""
+"""Records that are deleted while a worker is behind stop it: a consumer alone would go on with what
+is left."""
 
 import random
 
@@ -6,7 +7,16 @@ import pytest
 from faust.types import TP
 
 from tests.unit.test_ledger_identity import in_a_thread
-from tests.unit.test_processors import FLAGS, START, TOPICS, Worker, filled, outcome, ping, with_worker
+from tests.unit.test_processors import (
+    FLAGS,
+    START,
+    TOPICS,
+    Worker,
+    filled,
+    outcome,
+    ping,
+    with_worker,
+)
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.record import decode
@@ -17,8 +27,8 @@ PINGS, PARTS = TP(TOPICS.pings.name, 0), TP(TOPICS.parts.name, 0)
 
 
 def read_with_a_gap(broker, log, accept_loss=False):
-    """A worker has read the first record of a log, and is then given what is behind the three that follow: up to where
-    it has read in the end, and where the log ends."""
+    """A worker has read the first record of a log, and is then given what is behind the three that
+    follow: up to where it has read in the end, and where the log ends."""
 
     async def work(worker):
         of_log = worker.pings if log == PINGS else worker.parts
@@ -50,7 +60,8 @@ def test_a_loss_that_is_accepted_does_not_stop_it(log):
 
 
 def after_a_worker_that_was_through(broker, then, accept_loss=False):
-    """A worker reads and commits all, `then` something happens, and another one reads all: release id -> payload."""
+    """A worker reads and commits all, `then` something happens, and another one reads all: release
+    id -> payload."""
     ledger = MemoryLedger()
 
     async def run(thread):
@@ -78,7 +89,9 @@ def test_a_log_that_ends_before_what_was_read_of_it_stops_a_worker(log, left):
         after_a_worker_that_was_through(filled(), loses_its_end)
     read_to, end = found
     ends = f"{log.topic}[0] ends at offset {end}, but was read up to {read_to} before: "
-    assert str(stopped.value).startswith(ends) and "`udp-stream worker --accept-loss`" in str(stopped.value)
+    assert str(stopped.value).startswith(ends) and "`udp-stream worker --accept-loss`" in str(
+        stopped.value
+    )
 
 
 def goes_on(broker):
@@ -106,12 +119,16 @@ def test_in_a_new_log_nothing_is_skipped_or_counted_twice_if_the_loss_is_accepte
 
     broker = filled()
     expected = after_a_worker_that_was_through(filled(), goes_on)
-    assert after_a_worker_that_was_through(broker, made_anew, accept_loss=True) == expected and broker.seeks == 1
+    assert (
+        after_a_worker_that_was_through(broker, made_anew, accept_loss=True) == expected
+        and broker.seeks == 1
+    )
     assert broker.offsets[log].offset == len(broker.logs[log])
 
 
 def first_of(later):
-    """`Broker.first`, for a log that is whole when it is assigned, and begins later when it is asked for again."""
+    """`Broker.first`, for a log that is whole when it is assigned, and begins later when it is
+    asked for again."""
     asked = []
 
     async def first(tps):
@@ -126,17 +143,25 @@ OTHER_SHARD = b"73.7"
 
 
 def counts_of(shard, broker):
-    """Where the planner's log has the counts of a slot of this shard, and where its end markers of them are."""
+    """Where the planner's log has the counts of a slot of this shard, and where its end markers of
+    them are."""
     messages = [(one.offset, decode_message(one.value)) for one in broker.logs[PARTS]]
-    of_shard = [(at, type(one).__name__) for at, one in messages if getattr(one, "shard", None) == shard]
-    chunks, ends = ([at for at, name in of_shard if name == kind] for kind in ("CountChunk", "CountsEnd"))
+    of_shard = [
+        (at, type(one).__name__) for at, one in messages if getattr(one, "shard", None) == shard
+    ]
+    chunks, ends = (
+        [at for at, name in of_shard if name == kind] for kind in ("CountChunk", "CountsEnd")
+    )
     return chunks, ends
 
 
-@pytest.mark.parametrize("flags", [(), ("release.mean=baseline",)], ids=["follows", "does not follow"])
+@pytest.mark.parametrize(
+    "flags", [(), ("release.mean=baseline",)], ids=["follows", "does not follow"]
+)
 @pytest.mark.parametrize("behind", [0, 1])
 def test_a_shard_whose_counts_are_deleted_and_their_end_is_not_holds_up_nothing(behind, flags):
-    """The planner knows then that the shard has closed the slot, and never plans it: counts sent again are too late."""
+    """The planner knows then that the shard has closed the slot, and never plans it: counts sent
+    again are too late."""
     settings = load(None, (*FLAGS, "kafka.shards=2", *flags), {})
     broker, ledger = filled(source_1=OTHER_SHARD), MemoryLedger()
     shards = [TP(TOPICS.parts.name, shard) for shard in range(2)]

@@ -1,4 +1,5 @@
-"""The discrete Gaussian sampler draws exactly what it says, from the same bits the same on every machine."""
+"""The discrete Gaussian sampler draws exactly what it says, from the same bits the same on every
+machine."""
 
 import math
 from decimal import Decimal, localcontext
@@ -13,7 +14,17 @@ from udp_stream.mechanisms.noise import DIVISOR_MAX, SCALE_MAX
 from udp_stream.mechanisms.samplers import below_exp_minus, discrete_gaussian, exp_minus_floor
 from udp_stream.testing import seeded_bits
 
-SCALES = [(1, 1), (3, 2), (1, 3), (2, 5), (8, 1), (100, 7), (4096, 1000), (77_777, 65_536), (40 * 65_536, 65_536)]
+SCALES = [
+    (1, 1),
+    (3, 2),
+    (1, 3),
+    (2, 5),
+    (8, 1),
+    (100, 7),
+    (4096, 1000),
+    (77_777, 65_536),
+    (40 * 65_536, 65_536),
+]
 
 
 def chi_square_p(draws, sigma):
@@ -21,14 +32,20 @@ def chi_square_p(draws, sigma):
     x = np.arange(-reach - 1, reach + 2)
     wide = np.arange(-int(12 * sigma) - 9, int(12 * sigma) + 10)
     weight = np.exp(-(wide**2) / (2 * sigma**2))
-    expected = np.array([weight[np.clip(wide, x[0], x[-1]) == at].sum() for at in x]) / weight.sum() * draws.size
+    expected = (
+        np.array([weight[np.clip(wide, x[0], x[-1]) == at].sum() for at in x])
+        / weight.sum()
+        * draws.size
+    )
     observed = np.bincount(np.clip(draws, x[0], x[-1]) - x[0], minlength=x.size)
     big = expected >= 5
     observed = np.append(observed[big], observed[~big].sum())
     expected = np.append(expected[big], expected[~big].sum())
     some = expected > 0
     assert observed[~some].sum() == 0
-    return float(stats.chisquare(observed[some], expected[some] * observed.sum() / expected.sum()).pvalue)
+    return float(
+        stats.chisquare(observed[some], expected[some] * observed.sum() / expected.sum()).pvalue
+    )
 
 
 @pytest.mark.parametrize(("t", "s"), SCALES)
@@ -60,7 +77,9 @@ def test_a_scale_that_is_half_a_percent_off_is_noticed():
 
 
 def test_every_draw_has_its_own_scale():
-    draws = discrete_gaussian(seeded_bits(6), np.tile([1, 50, 2500, 3], 40_000), np.tile([1, 1, 1, 2], 40_000))
+    draws = discrete_gaussian(
+        seeded_bits(6), np.tile([1, 50, 2500, 3], 40_000), np.tile([1, 1, 1, 2], 40_000)
+    )
     deviation = draws.reshape(-1, 4).std(axis=0)
     exact = [_deviation(sigma) for sigma in (1, 50, 2500, 1.5)]
     assert deviation == pytest.approx(exact, rel=0.02)
@@ -100,7 +119,8 @@ def many_scales():
 
 
 def test_what_the_filter_decides_integers_decide_alike(monkeypatch):
-    """With a margin beyond all numbers nothing is left to the filter: the same draws, from the same bits."""
+    """With a margin beyond all numbers nothing is left to the filter: the same draws, from the same
+    bits."""
     filtered, exact = Counted(11), Counted(11)
     draws = discrete_gaussian(filtered, *many_scales())
     asked = []
@@ -116,9 +136,14 @@ def test_another_machines_rounding_changes_neither_draws_nor_what_bits_they_take
     draws = discrete_gaussian(ours, *many_scales())
     exp_minus, dice = sampler._exp_minus, np.random.default_rng(1)
     monkeypatch.setattr(
-        sampler, "_exp_minus", lambda g: exp_minus(g) + sampler.MARGIN * dice.uniform(-0.9, 0.9, g.size)
+        sampler,
+        "_exp_minus",
+        lambda g: exp_minus(g) + sampler.MARGIN * dice.uniform(-0.9, 0.9, g.size),
     )
-    assert np.array_equal(discrete_gaussian(theirs, *many_scales()), draws) and theirs.taken == ours.taken
+    assert (
+        np.array_equal(discrete_gaussian(theirs, *many_scales()), draws)
+        and theirs.taken == ours.taken
+    )
 
 
 def exactly_kept(t, s, size):
@@ -132,20 +157,27 @@ def exactly_kept(t, s, size):
 
 
 @pytest.mark.parametrize(
-    ("t", "s"), [*SCALES, (SCALE_MAX, 1), (SCALE_MAX, DIVISOR_MAX), (1, DIVISOR_MAX), (2**26 - 1, 3)]
+    ("t", "s"),
+    [*SCALES, (SCALE_MAX, 1), (SCALE_MAX, DIVISOR_MAX), (1, DIVISOR_MAX), (2**26 - 1, 3)],
 )
 def test_the_filter_is_off_by_less_than_its_proof_says(t, s):
     candidates = sampler._Candidates(np.array([t]), np.array([s]))
     sigma = t / s
-    sizes = np.unique(np.abs(np.random.default_rng(t).normal(sigma, 2 * sigma + 1, 300)).astype(np.int64))
+    sizes = np.unique(
+        np.abs(np.random.default_rng(t).normal(sigma, 2 * sigma + 1, 300)).astype(np.int64)
+    )
     for size in [*sizes.tolist(), int(9 * sigma), 2**40, 2**52]:
         off = np.array([size]) - candidates.centre
         found = sampler._exp_minus(np.minimum(off * off / candidates.doubled, 40))
-        assert abs(Decimal(float(found[0])) - exactly_kept(t, s, size)) < Decimal(sampler.MARGIN) / 16
+        assert (
+            abs(Decimal(float(found[0])) - exactly_kept(t, s, size)) < Decimal(sampler.MARGIN) / 16
+        )
 
 
 def test_the_table_and_series_are_off_by_less_than_their_proof_says():
-    g = np.append(np.random.default_rng(2).uniform(0, 40, 3000), [0.0, 1 / 64, 40.0, np.nextafter(1 / 64, 0)])
+    g = np.append(
+        np.random.default_rng(2).uniform(0, 40, 3000), [0.0, 1 / 64, 40.0, np.nextafter(1 / 64, 0)]
+    )
     with localcontext() as context:
         context.prec = 50
         off = [
@@ -155,9 +187,12 @@ def test_the_table_and_series_are_off_by_less_than_their_proof_says():
     assert max(off) < Decimal(2) ** -45
 
 
-@pytest.mark.parametrize(("t", "s", "size"), [(1, 1, 0), (3, 2, 1), (8, 1, 20), (2**26, 1, 10**8), (65_537, 65_536, 3)])
+@pytest.mark.parametrize(
+    ("t", "s", "size"), [(1, 1, 0), (3, 2, 1), (8, 1, 20), (2**26, 1, 10**8), (65_537, 65_536, 3)]
+)
 def test_every_first_word_is_decided_as_arithmetic_says(t, s, size, monkeypatch):
-    """Over all of them: those wholly below exp(-g) are kept, those above are not, the one that straddles asks on."""
+    """Over all of them: those wholly below exp(-g) are kept, those above are not, the one that
+    straddles asks on."""
     every = np.arange(65_536, dtype="<u2").tobytes()
     asked = []
 
@@ -167,14 +202,18 @@ def test_every_first_word_is_decided_as_arithmetic_says(t, s, size, monkeypatch)
 
     candidates = sampler._Candidates(np.full(65_536, t), np.full(65_536, s))
     first = [every]
-    kept = candidates.kept(lambda n: first.pop() if first else further(n), np.arange(65_536), np.full(65_536, size))
+    kept = candidates.kept(
+        lambda n: first.pop() if first else further(n), np.arange(65_536), np.full(65_536, size)
+    )
     assert int(kept.sum()) == int(exactly_kept(t, s, size) * 65_536)
     assert asked == [2]
 
 
 def test_a_candidate_at_the_peak_is_always_kept_and_takes_no_more_bits():
     candidates = sampler._Candidates(np.array([4]), np.array([1]))
-    top = candidates.kept(lambda n: b"\xff" * n, np.array([0]), np.array([4]))  # |Y| = sigma^2 / T = 4, so g = 0
+    top = candidates.kept(
+        lambda n: b"\xff" * n, np.array([0]), np.array([4])
+    )  # |Y| = sigma^2 / T = 4, so g = 0
     assert top.tolist() == [True]
 
 
@@ -185,7 +224,9 @@ def test_sizes_that_doubles_do_not_hold_are_left_to_integers():
 
 
 @pytest.mark.parametrize("width", [16, 32, 64, 200])
-@pytest.mark.parametrize("g", [Fraction(1, 2**40), Fraction(1, 3), Fraction(7), Fraction(11_111, 1000), Fraction(39)])
+@pytest.mark.parametrize(
+    "g", [Fraction(1, 2**40), Fraction(1, 3), Fraction(7), Fraction(11_111, 1000), Fraction(39)]
+)
 def test_exponentials_are_floored_exactly(g, width):
     with localcontext() as context:
         context.prec = 120
@@ -194,7 +235,9 @@ def test_exponentials_are_floored_exactly(g, width):
 
 
 @pytest.mark.parametrize("guard", [0, 3, 8, 40])
-@pytest.mark.parametrize("g", [Fraction(0), Fraction(1, 97), Fraction(1), Fraction(7, 2), Fraction(12), Fraction(39)])
+@pytest.mark.parametrize(
+    "g", [Fraction(0), Fraction(1, 97), Fraction(1), Fraction(7, 2), Fraction(12), Fraction(39)]
+)
 def test_bounds_of_exponentials_hold_with_few_bits_too(g, guard):
     low, high = sampler._exp_bounds(g.numerator, g.denominator, guard)
     with localcontext() as context:
@@ -210,7 +253,9 @@ def test_a_tie_takes_more_bits_and_is_resolved_with_the_right_probability():
     yes = sum(below_exp_minus(seeded_bits(i), word, 1, 1) for i in range(4000))
     assert stats.binomtest(yes, 4000, float(share)).pvalue > 1e-6
     for decided in (word - 1, word + 1):
-        assert below_exp_minus(lambda size: pytest.fail("no bits are due"), decided, 1, 1) == (decided < word)
+        assert below_exp_minus(lambda size: pytest.fail("no bits are due"), decided, 1, 1) == (
+            decided < word
+        )
 
 
 def test_the_next_words_tie_takes_a_third():
@@ -218,4 +263,6 @@ def test_the_next_words_tie_takes_a_third():
     third = exp_minus_floor(1, 1, 48) % 2**16
     for last, below in ((third - 1, True), (third + 1, False)):
         more = [word.to_bytes(2, "little") for word in (last, second)]
-        assert below_exp_minus(lambda size, more=more: more.pop(), first, 1, 1) == below and not more
+        assert (
+            below_exp_minus(lambda size, more=more: more.pop(), first, 1, 1) == below and not more
+        )

@@ -35,16 +35,23 @@ def dry(capsys, log, *flags):
     return status, " ".join(printed.out.split()), " ".join(printed.err.split())
 
 
-def test_a_feed_that_is_set_rightly_has_no_warning_and_nothing_is_left_behind(capsys, log, monkeypatch, tmp_path):
+def test_a_feed_that_is_set_rightly_has_no_warning_and_nothing_is_left_behind(
+    capsys, log, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     status, out, err = dry(capsys, log)
     assert status == 0 and "warning" not in out and "pings of 40 plates, " in out
-    assert re.search(r"expected error baseline guess .* verdict 7 1h [\d,]+ \d+ \d+ \d+% [\d.]+ [\d.]+ [\d.]+ ", out)
+    assert re.search(
+        r"expected error baseline guess .* verdict 7 1h [\d,]+ \d+ \d+ \d+% [\d.]+ [\d.]+ [\d.]+ ",
+        out,
+    )
     assert "nothing was charged" in err and "keep it to yourself" in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_errors_of_plan_and_of_a_dry_run_are_near_each_other_and_it_is_said_why_they_differ(capsys, log, monkeypatch):
+def test_errors_of_plan_and_of_a_dry_run_are_near_each_other_and_it_is_said_why_they_differ(
+    capsys, log, monkeypatch
+):
     monkeypatch.setattr(plan_of_feed, "SLOTS", ())
     _, out, _ = dry(capsys, log)
     assert cli.main(["plan", str(log)]) == 0
@@ -55,12 +62,19 @@ def test_errors_of_plan_and_of_a_dry_run_are_near_each_other_and_it_is_said_why_
     assert "`plan`" in out and "noise" in out
 
 
-@pytest.mark.parametrize("verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]])
-def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(capsys, log, tmp_path, monkeypatch, verb):
+@pytest.mark.parametrize(
+    "verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]]
+)
+def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(
+    capsys, log, tmp_path, monkeypatch, verb
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plan_of_feed, "SLOTS", ())
     pings = [json.loads(line) for line in log.read_bytes().splitlines()[:2000]]
-    lines = [json.dumps(ping | ({} if at % 4 else {"license_plate": "XXXXX"})) for at, ping in enumerate(pings)]
+    lines = [
+        json.dumps(ping | ({} if at % 4 else {"license_plate": "XXXXX"}))
+        for at, ping in enumerate(pings)
+    ]
     (tmp_path / "some.ndjson").write_text("\n".join(lines))
     assert cli.main([verb[0], "some.ndjson", *verb[1:], "--set", "hat.resolution=5"]) == 0
     printed = " ".join(" ".join(capsys.readouterr()).split())
@@ -75,7 +89,9 @@ def test_no_plate_is_shown_and_outputs_are_refused(capsys, log, tmp_path):
     assert first["license_plate"] not in out + err
     for name in ("--out", "--smoothed", "--rejected"):
         assert cli.main(["replay", str(log), "--dry-run", name, str(tmp_path / "x")]) == 2
-        assert f"--dry-run writes nothing: leave {name} out" in " ".join(capsys.readouterr().err.split())
+        assert f"--dry-run writes nothing: leave {name} out" in " ".join(
+            capsys.readouterr().err.split()
+        )
 
 
 def test_a_ping_from_the_future_is_refused_as_in_a_replay(capsys, log, tmp_path):
@@ -83,7 +99,9 @@ def test_a_ping_from_the_future_is_refused_as_in_a_replay(capsys, log, tmp_path)
     first = first[0] if isinstance(first, list) else first
     odd = tmp_path / "odd.ndjson"
     odd.write_bytes(
-        log.read_bytes() + b"\n" + json.dumps(first | {"observationDateTime": "2068-01-08T06:00:00Z"}).encode()
+        log.read_bytes()
+        + b"\n"
+        + json.dumps(first | {"observationDateTime": "2068-01-08T06:00:00Z"}).encode()
     )
     _, out, err = dry(capsys, odd)
     assert "2068" not in out and "time_in_future" in out + err

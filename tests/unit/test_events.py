@@ -1,4 +1,5 @@
-"""Facts of a run: both runtimes report the same ones of the same log, and none holds a plate or a speed."""
+"""Facts of a run: both runtimes report the same ones of the same log, and none holds a plate or a
+speed."""
 
 import random
 from collections import Counter
@@ -41,7 +42,8 @@ def ping(plate, minute):
 
 
 def log():
-    """(minute, source, message): three hours in order of time. The last plate is in the first two only.
+    """(minute, source, message): three hours in order of time. The last plate is in the first two
+    only.
 
     Half an hour in, both sources say the same of the first plate. Some messages are junk.
     """
@@ -57,7 +59,13 @@ def log():
 
 def of_embedded(ledger, *observers, sink=lambda _: None, settings=SETTINGS):
     runtime = EmbeddedRuntime(
-        settings, ledger, SeededEntropy(1), lambda plate: plate.encode(), "test", sink, observers=observers
+        settings,
+        ledger,
+        SeededEntropy(1),
+        lambda plate: plate.encode(),
+        "test",
+        sink,
+        observers=observers,
     )
     runtime.run([[message] for _, _, message in log()])
     return runtime.summary
@@ -84,7 +92,9 @@ def read_in_all(facts):
     """One fact for all that was read: how a log is cut into batches is the runtime's own affair."""
     batches = [event for event in facts if isinstance(event, BatchRead)]
     refused = sum((Counter(one.refused) for one in batches), Counter())
-    return BatchRead(sum(one.messages for one in batches), sum(one.pings for one in batches), dict(refused))
+    return BatchRead(
+        sum(one.messages for one in batches), sum(one.pings for one in batches), dict(refused)
+    )
 
 
 def of_slots(facts):
@@ -136,8 +146,8 @@ PUBLIC_NUMBERS = {
     "SlotSmoothed.guess_error", "Backlog.still_s", "Backlog.ledger_away_s", "SourceStatus.silent_s",
     "SourceStatus.certificate_s",
 }  # fmt: skip
-"""Fields with fractions: known from settings and counts before noise is drawn, made of releases and counts alone, or a
-clock's."""
+"""Fields with fractions: known from settings and counts before noise is drawn, made of releases and
+counts alone, or a clock's."""
 
 
 def leaves(hint):
@@ -149,13 +159,18 @@ def leaves(hint):
 
 def test_by_its_types_a_fact_holds_no_plate_and_no_speed():
     kinds = get_args(RunEvent)
-    assert all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds) and len(kinds) == 12
+    assert (
+        all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds)
+        and len(kinds) == 12
+    )
     free = {"text": set(), "fractions": set()}
     for kind in kinds:
         hints = get_type_hints(kind)
         for one in fields(kind):
             found = leaves(hints[one.name])
-            assert found <= {int, float, str, bool, NoneType, Reason, Literal}, f"{kind.__name__}.{one.name}: {found}"
+            assert found <= {int, float, str, bool, NoneType, Reason, Literal}, (
+                f"{kind.__name__}.{one.name}: {found}"
+            )
             if str in found:
                 free["text"].add(f"{kind.__name__}.{one.name}")
             if float in found:

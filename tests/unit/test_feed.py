@@ -1,4 +1,5 @@
-"""Where `feed` puts a ping, and with which others: decided by plates, numbers and what is not a speed."""
+"""Where `feed` puts a ping, and with which others: decided by plates, numbers and what is not a
+speed."""
 
 import sys
 import time
@@ -56,7 +57,11 @@ class Producer:
 def kafka(monkeypatch):
     Producer.limit, Producer.sent = 2**20, []
     client, errors = ModuleType("kafka"), ModuleType("kafka.errors")
-    client.KafkaProducer, client.errors, errors.KafkaError = Producer, errors, MessageSizeTooLargeError
+    client.KafkaProducer, client.errors, errors.KafkaError = (
+        Producer,
+        errors,
+        MessageSizeTooLargeError,
+    )
     monkeypatch.setitem(sys.modules, "kafka", client)
     monkeypatch.setitem(sys.modules, "kafka.errors", errors)
     monkeypatch.setattr(feeding, "partitions_of", lambda bootstrap, topic: PARTITIONS)
@@ -81,10 +86,15 @@ def shape(records):
 
     def pings(value):
         found = msgspec.json.decode(value)
-        return [(ping["license_plate"], ping["observationDateTime"]) for ping in found if isinstance(ping, dict)]
+        return [
+            (ping["license_plate"], ping["observationDateTime"])
+            for ping in found
+            if isinstance(ping, dict)
+        ]
 
     return [
-        (partition, pings(value if value.startswith(b"[") else b"[" + value + b"]")) for partition, _, value in records
+        (partition, pings(value if value.startswith(b"[") else b"[" + value + b"]"))
+        for partition, _, value in records
     ]
 
 
@@ -102,9 +112,15 @@ def test_arrays_are_cut_by_number_whatever_the_digits_of_speeds(speed):
 def test_the_partition_of_what_is_no_single_ping_follows_from_its_number_alone(wrap):
     def log(speed):
         ping = a_ping("A", speed)
-        return [wrap % (ping.replace(b'"', b'\\"') if wrap.startswith(b'"') else ping), a_ping("B", speed)] * 9
+        return [
+            wrap % (ping.replace(b'"', b'\\"') if wrap.startswith(b'"') else ping),
+            a_ping("B", speed),
+        ] * 9
 
-    where = [[partition for partition, _, _ in sent(log(speed))] for speed in ("1", "2", "3.5", "44", "5", "6.25")]
+    where = [
+        [partition for partition, _, _ in sent(log(speed))]
+        for speed in ("1", "2", "3.5", "44", "5", "6.25")
+    ]
     assert where.count(where[0]) == len(where)
     assert where[0][::2] == [number % PARTITIONS for number in range(9)]
 
@@ -117,18 +133,25 @@ def test_where_speeds_are_by_movement_arrays_stay_together_and_single_pings_stay
     assert where == [0, partition_of("B", PARTITIONS), 0] * 3
 
 
-def test_where_whole_plates_are_hidden_no_plate_decides_on_which_partition_messages_of_others_are(tmp_path):
-    """Pings of one plate and time count once in a partition: on two, in two cells, they may count twice."""
+def test_where_whole_plates_are_hidden_no_plate_decides_on_which_partition_messages_of_others_are(
+    tmp_path,
+):
+    """Pings of one plate and time count once in a partition: on two, in two cells, they may count
+    twice."""
     (tmp_path / "cells").write_text("87608c4d2ffffff")
     hidden = "privacy.neighbours=add-remove", f"hat.domain={tmp_path}/cells", "pings.interval=10s"
-    others = [b"[%s,%s]" % (a_ping("A", "1", second), a_ping("B", "1", second)) for second in range(20)]
+    others = [
+        b"[%s,%s]" % (a_ping("A", "1", second), a_ping("B", "1", second)) for second in range(20)
+    ]
     crowd = [b"[%s]" % a_ping("C", "1", second) for second in range(20)]
 
     def where(crowds):
         mixed = [one for at, other in enumerate(others) for one in (other, *crowd[: crowds(at)])]
         (tmp_path / "log.ndjson").write_bytes(b"\n".join(mixed))
         sets = [word for key in hidden for word in ("--set", key)]
-        assert cli.main(["feed", str(tmp_path / "log.ndjson"), "--bootstrap", "nowhere:1", *sets]) == 0
+        assert (
+            cli.main(["feed", str(tmp_path / "log.ndjson"), "--bootstrap", "nowhere:1", *sets]) == 0
+        )
         return [record for record in Producer.sent if record[2] in others]
 
     assert len(alone := where(lambda _: 0)) == 20
@@ -136,11 +159,14 @@ def test_where_whole_plates_are_hidden_no_plate_decides_on_which_partition_messa
 
 
 def test_a_plate_stays_on_one_partition_for_ever():
-    """The numbers are those of the first version that sent pings: a log that is continued needs them."""
+    """The numbers are those of the first version that sent pings: a log that is continued needs
+    them."""
     plates = ["GJ05ZZ0001", "GJ05ZZ0002", " GJ05ZZ0001 ", "é", "A"]
     assert [partition for partition, _, _ in sent([a_ping(plate) for plate in plates])] == EXPECTED
     for speed in SPEEDS:
-        assert [partition for partition, _, _ in sent([a_ping(plate, speed) for plate in plates])] == EXPECTED
+        assert [
+            partition for partition, _, _ in sent([a_ping(plate, speed) for plate in plates])
+        ] == EXPECTED
 
 
 EXPECTED = [3, 1, 3, 1, 1]
@@ -204,6 +230,8 @@ def test_arrays_of_a_live_source_do_not_end_where_its_frames_do(cuts):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_records_have_no_key(batch):
     """Keys show up in tools and logs; anyone with a list of plates can undo an unkeyed hash of one."""
-    records = sent([a_ping("GJ05", second=second) for second in range(7)] + [b"[]", b"", b"?"], batch)
+    records = sent(
+        [a_ping("GJ05", second=second) for second in range(7)] + [b"[]", b"", b"?"], batch
+    )
     assert len(records) == (10 if batch == 1 else 6)
     assert {key for _, key, _ in records} == {None}

@@ -26,15 +26,21 @@ class Watched:
     def __init__(self, *flags):
         self.said, self.now_ms = [], 1_704_688_500_000
         settings = load(None, flags, {})
-        self.watch = RefusalWatch(settings, lambda text, event, figures: self.said.append((event, text, figures)))
-        rules = ReadingRules(settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode)
+        self.watch = RefusalWatch(
+            settings, lambda text, event, figures: self.said.append((event, text, figures))
+        )
+        rules = ReadingRules(
+            settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode
+        )
         self.reader, self.offset = SourceReader(rules, SourceCheckpoint(0)), 0
 
     def read(self, *messages, tick=False):
         count = len(messages)
         offsets = np.arange(self.offset, self.offset + count)
         now_ms = np.full(count, self.now_ms)
-        self.watch.check(messages, self.reader.read(messages, LogPlaces(offsets, now_ms, np.full(count, tick))))
+        self.watch.check(
+            messages, self.reader.read(messages, LogPlaces(offsets, now_ms, np.full(count, tick)))
+        )
         self.offset += count
 
     @property

@@ -1,4 +1,5 @@
-"""Feeds as they are: each form that public feeds have, read to the pings that are in it, and what is wrong named."""
+"""Feeds as they are: each form that public feeds have, read to the pings that are in it, and what
+is wrong named."""
 
 import gzip
 import json
@@ -38,7 +39,10 @@ def decoded(form, *messages):
     pings, refusals = PingDecoder(RULES, form).decode(messages)
     rows = zip(pings.plate.tolist(), pings.time_ms.tolist(), pings.speed.tolist(), strict=True)
     return (
-        [(pings.plates[plate], time_ms // 1000, round(quanta / 4096, 2)) for plate, time_ms, quanta in rows],
+        [
+            (pings.plates[plate], time_ms // 1000, round(quanta / 4096, 2))
+            for plate, time_ms, quanta in rows
+        ],
         [(refusal.position, str(refusal.reason), refusal.path) for refusal in refusals],
     )
 
@@ -64,8 +68,12 @@ def test_a_number_that_is_not_finite_costs_its_ping_alone(word, envelope):
         pings, refusals = decoded(JSON, text)
         assert [plate for plate, *_ in pings] == ["A1", "C3"]
         assert refusals == [(1, "speed_not_finite", "$.speed")]
-    said = advise([(Refusal(0, 1, Reason.SPEED_NOT_FINITE, "$.speed"), json.dumps(array[1]).encode())], PLAIN)
-    assert said == ["speed_not_finite at $.speed: found NaN or Infinity, wanted a number, 0 or more"]
+    said = advise(
+        [(Refusal(0, 1, Reason.SPEED_NOT_FINITE, "$.speed"), json.dumps(array[1]).encode())], PLAIN
+    )
+    assert said == [
+        "speed_not_finite at $.speed: found NaN or Infinity, wanted a number, 0 or more"
+    ]
 
 
 def test_what_is_refused_for_it_keeps_its_bytes_and_a_text_that_says_nan_is_a_text():
@@ -87,7 +95,9 @@ def test_a_document_with_such_a_number_is_cut_into_pings(tmp_path):
     form = mapped_form(FeedMapping())
     content = json.dumps([ping("A1", float("nan")), ping("B2")], indent=1).encode()
     pings, refusals = read(tmp_path, content, form)
-    assert [plate for plate, *_ in pings] == ["B2"] and refusals == [(-1, "speed_not_finite", "$.speed")]
+    assert [plate for plate, *_ in pings] == ["B2"] and refusals == [
+        (-1, "speed_not_finite", "$.speed")
+    ]
 
 
 def test_no_spelling_of_a_speed_decides_how_long_the_rest_of_a_message_is():
@@ -107,12 +117,18 @@ def test_operator_and_number_together_name_a_vehicle():
     vehicles = [(12, 1001, "01"), (22, 1001, "01"), (12, 1001, "02")]
     place = {"spd": 8.2, "lat": 60.17, "long": 24.94}
     messages = [
-        json.dumps({"VP": {"oper": oper, "veh": veh, "tst": f"2024-03-05T07:00:{at}.000Z", **place}}).encode()
+        json.dumps(
+            {"VP": {"oper": oper, "veh": veh, "tst": f"2024-03-05T07:00:{at}.000Z", **place}}
+        ).encode()
         for oper, veh, at in vehicles
     ]
     pings, refusals = decoded(HFP.format, *messages)
     assert [plate for plate, *_ in pings] == ["12/1001", "22/1001", "12/1001"] and not refusals
-    assert [single_ping(one, HFP.mapping).plate for one in messages] == ["12/1001", "22/1001", "12/1001"]
+    assert [single_ping(one, HFP.mapping).plate for one in messages] == [
+        "12/1001",
+        "22/1001",
+        "12/1001",
+    ]
 
 
 def test_other_events_are_no_faults_and_have_a_reason_of_their_own():
@@ -124,16 +140,31 @@ def test_other_events_are_no_faults_and_have_a_reason_of_their_own():
 
 def plate_of(*values):
     form = mapped_form(FeedMapping(plate=("a", "b")))
-    pings, refusals = decoded(form.format, json.dumps(ping() | dict(zip("ab", values, strict=True))).encode())
+    pings, refusals = decoded(
+        form.format, json.dumps(ping() | dict(zip("ab", values, strict=True))).encode()
+    )
     return pings[0][0] if pings else refusals[0][1:]
 
 
 def test_two_vehicles_never_share_a_plate_and_a_part_that_names_none_is_refused():
-    pairs = [("a/b", "c"), ("a", "b/c"), ("a~1b", "c"), ("a\uff0fb", "c~"), ("1", "12"), ("11", "2")]
+    pairs = [
+        ("a/b", "c"),
+        ("a", "b/c"),
+        ("a~1b", "c"),
+        ("a\uff0fb", "c~"),
+        ("1", "12"),
+        ("11", "2"),
+    ]
     assert len({plate_of(*pair) for pair in pairs}) == len(pairs)
     assert plate_of(" 12 ", 7) == plate_of("12", "7") == "12/7"
-    assert plate_of("12", " ") == ("empty_plate", "$.a") and plate_of("unknown", "7") == ("placeholder_plate", "$.a")
-    assert plate_of("12", None) == ("wrong_type", "$.b") and plate_of("1" * 40, "2" * 40) == ("wrong_type", "$.a")
+    assert plate_of("12", " ") == ("empty_plate", "$.a") and plate_of("unknown", "7") == (
+        "placeholder_plate",
+        "$.a",
+    )
+    assert plate_of("12", None) == ("wrong_type", "$.b") and plate_of("1" * 40, "2" * 40) == (
+        "wrong_type",
+        "$.a",
+    )
 
 
 def test_columns_of_a_table_together_name_a_vehicle(tmp_path):
@@ -147,7 +178,9 @@ def test_columns_of_a_table_together_name_a_vehicle(tmp_path):
 def test_the_paths_of_a_plate_are_part_of_what_a_ledger_was_made_with():
     one, two = (SourceSection(plate=plate).written for plate in ("veh", ("oper", "veh")))
     assert dict(one)["plate"] == "veh" and dict(two)["plate"] == '["oper", "veh"]'
-    assert [name for name, _ in one] == [name for name, _ in two] and "message_time" not in dict(one)
+    assert [name for name, _ in one] == [name for name, _ in two] and "message_time" not in dict(
+        one
+    )
     with pytest.raises(Exception, match=r"source\.plate"):
         _ = SourceSection(plate=("veh", "veh")).mapping
     with pytest.raises(Exception, match=r"source\.plate"):
@@ -162,13 +195,21 @@ SENT_MS = 1709622060000
 
 def nextbus(*ago, sent=str(SENT_MS)):
     vehicles = [
-        {"id": f"880{at}", "lat": "37.77", "lon": "-122.41", "secsSinceReport": seconds, "speedKmHr": "18"}
+        {
+            "id": f"880{at}",
+            "lat": "37.77",
+            "lon": "-122.41",
+            "secsSinceReport": seconds,
+            "speedKmHr": "18",
+        }
         for at, seconds in enumerate(ago)
     ]
     return {"vehicle": vehicles} | ({} if sent is None else {"lastTime": {"time": sent}})
 
 
-@pytest.mark.parametrize("sent", [SENT_MS, str(SENT_MS), SENT_MS // 1000, SENT_MS * 1000, "2024-03-05T07:01:00Z"])
+@pytest.mark.parametrize(
+    "sent", [SENT_MS, str(SENT_MS), SENT_MS // 1000, SENT_MS * 1000, "2024-03-05T07:01:00Z"]
+)
 def test_times_count_back_from_the_messages(tmp_path, sent):
     message = json.dumps(nextbus("12", 41, "0.5", sent=sent)).encode()
     seconds = [SENT_MS // 1000 - 12, SENT_MS // 1000 - 41, SENT_MS // 1000 - 1]
@@ -181,14 +222,24 @@ def test_times_count_back_from_the_messages(tmp_path, sent):
 
 def test_one_vehicle_that_is_no_array_is_a_ping():
     message = nextbus("12") | {"vehicle": nextbus("12")["vehicle"][0]}
-    assert decoded(NEXTBUS.format, json.dumps(message).encode())[0] == [("8800", SENT_MS // 1000 - 12, 18.0)]
+    assert decoded(NEXTBUS.format, json.dumps(message).encode())[0] == [
+        ("8800", SENT_MS // 1000 - 12, 18.0)
+    ]
 
 
 def test_a_message_without_its_time_is_refused_at_its_path_and_a_ping_without_its_seconds_alone():
-    for sent, reason in ((None, "missing_field"), ("noon", "wrong_type"), ("1e999", "time_out_of_range")):
-        pings, refusals = decoded(NEXTBUS.format, json.dumps(nextbus("12", "13", sent=sent)).encode())
+    for sent, reason in (
+        (None, "missing_field"),
+        ("noon", "wrong_type"),
+        ("1e999", "time_out_of_range"),
+    ):
+        pings, refusals = decoded(
+            NEXTBUS.format, json.dumps(nextbus("12", "13", sent=sent)).encode()
+        )
         assert not pings and {one[1] for one in refusals} == {reason} and len(refusals) == 2
-    pings, refusals = decoded(NEXTBUS.format, json.dumps(nextbus("12", None, "soon", 1e300)).encode())
+    pings, refusals = decoded(
+        NEXTBUS.format, json.dumps(nextbus("12", None, "soon", 1e300)).encode()
+    )
     assert len(pings) == 1
     assert [(at, reason) for at, reason, _ in refusals] == [
         (1, "wrong_type"), (2, "wrong_type"), (3, "time_out_of_range"),
@@ -196,20 +247,35 @@ def test_a_message_without_its_time_is_refused_at_its_path_and_a_ping_without_it
 
 
 def test_a_message_with_its_time_and_no_array_has_no_pings(tmp_path):
-    for preset, text in (("nextbus", b'{"lastTime": {"time": "1"}}'), ("gtfs-rt", b'{"header": {"timestamp": "1"}}')):
+    for preset, text in (
+        ("nextbus", b'{"lastTime": {"time": "1"}}'),
+        ("gtfs-rt", b'{"header": {"timestamp": "1"}}'),
+    ):
         form = mapped_form(PRESETS[preset].mapping)
         assert decoded(form.format, text) == ([], []) == read(tmp_path, text, form)
-        assert decoded(form.format, b"{}")[1] and decoded(form.format, text[:-1] + b', "id": 7, "vehicle": 7}')[1]
+        assert (
+            decoded(form.format, b"{}")[1]
+            and decoded(form.format, text[:-1] + b', "id": 7, "vehicle": 7}')[1]
+        )
 
 
 def test_an_entity_without_a_time_has_the_messages_and_one_with_it_its_own(tmp_path):
     form = mapped_form(PRESETS["gtfs-rt"].mapping)
     where = {"position": {"latitude": 21.25, "longitude": 72.5, "speed": 5}}
     own = {"vehicle": {"vehicle": {"id": "A1"}, "timestamp": "1641012000", **where}}
-    none, null = ({"vehicle": {"vehicle": {"id": "B2"}, **more, **where}} for more in ({}, {"timestamp": None}))
-    message = json.dumps({"header": {"timestamp": "1641012035"}, "entity": [own, none, null]}).encode()
+    none, null = (
+        {"vehicle": {"vehicle": {"id": "B2"}, **more, **where}}
+        for more in ({}, {"timestamp": None})
+    )
+    message = json.dumps(
+        {"header": {"timestamp": "1641012035"}, "entity": [own, none, null]}
+    ).encode()
     for found in (decoded(form.format, message), read(tmp_path, message, form)):
-        assert [time_s for _, time_s, _ in found[0]] == [1641012000, 1641012035, 1641012035] and not found[1]
+        assert [time_s for _, time_s, _ in found[0]] == [
+            1641012000,
+            1641012035,
+            1641012035,
+        ] and not found[1]
     without = json.dumps({"header": {}, "entity": [own, none]}).encode()
     assert decoded(form.format, without)[1] == [(1, "missing_field", "$.vehicle.timestamp")]
 
@@ -226,7 +292,10 @@ def test_json_in_a_string_within_an_envelope_is_unwrapped_once():
     form = mapped_form(FeedMapping(records="payload.value"))
     for held, count in ((ping("A1"), 1), ([ping("A1"), ping("B2")], 2)):
         inside = json.dumps(held)
-        assert len(decoded(form.format, json.dumps({"payload": {"value": inside}}).encode())[0]) == count
+        assert (
+            len(decoded(form.format, json.dumps({"payload": {"value": inside}}).encode())[0])
+            == count
+        )
         twice = json.dumps({"payload": {"value": json.dumps(inside)}}).encode()
         assert decoded(form.format, twice) == ([], [(-1, "wrong_type", "$.payload.value")])
     junk = json.dumps({"payload": {"value": "no JSON"}}).encode()
@@ -296,13 +365,31 @@ def test_attributes_text_and_repeated_elements_become_json():
 
 
 def test_the_topic_before_a_payload_and_a_registrys_frame_are_left_out():
-    message = json.dumps({"VP": {"oper": 1, "veh": 2, "tst": "2024-03-05T07:00:01Z", "spd": 1, "lat": 1, "long": 1}})
-    topics = ["/hfp/v2/journey/ongoing/vp/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24/19/74/12 ", "bus/1\t"]
-    topics += ["2024-03-05T09:00:00+0200 hfp/v2 ", "CreateTime:1709622001000\t12-1001\t"]  # other clients' words
+    message = json.dumps(
+        {"VP": {"oper": 1, "veh": 2, "tst": "2024-03-05T07:00:01Z", "spd": 1, "lat": 1, "long": 1}}
+    )
+    topics = [
+        "/hfp/v2/journey/ongoing/vp/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24/19/74/12 ",
+        "bus/1\t",
+    ]
+    topics += [
+        "2024-03-05T09:00:00+0200 hfp/v2 ",
+        "CreateTime:1709622001000\t12-1001\t",
+    ]  # other clients' words
     for start in (*topics, "\0\0\0\x07\x7b", "\ufeff "):
-        assert [plate for plate, *_ in decoded(HFP.format, (start + message).encode())[0]] == ["1/2"]
+        assert [plate for plate, *_ in decoded(HFP.format, (start + message).encode())[0]] == [
+            "1/2"
+        ]
         assert single_ping((start + message).encode(), HFP.mapping).plate == "1/2"
-    for start in ("junk", "junk ", "2024-03-05 INFO ", '"a/b" ', "a\nb/c ", "{/} ", "\0\0\0\x07\x7b\x02"):
+    for start in (
+        "junk",
+        "junk ",
+        "2024-03-05 INFO ",
+        '"a/b" ',
+        "a\nb/c ",
+        "{/} ",
+        "\0\0\0\x07\x7b\x02",
+    ):
         assert decoded(HFP.format, (start + message).encode())[1] == [(-1, "not_json", "$")], start
         assert trim((start + message).encode()) == (start + message).encode()
 
@@ -331,7 +418,11 @@ def polled(tmp_path, *polls, name="{}.pb", plate=()):
     assert all(map(is_gtfs_file, names))
     said = []
     form = replace(PLAIN, gtfs_plate=plate)
-    messages = [one for some in GtfsFiles(names, log_message=said.append, form=form).messages() for one in some]
+    messages = [
+        one
+        for some in GtfsFiles(names, log_message=said.append, form=form).messages()
+        for one in some
+    ]
     return [plate for plate, *_ in decoded(JSON, *messages)[0]], decoded(JSON, *messages)[1], said
 
 
@@ -340,8 +431,14 @@ def test_a_label_names_a_vehicle_where_it_is_asked_to_and_is_named_where_it_is_n
     plates, refusals, _ = polled(tmp_path, both, plate=("label",))
     assert plates == ["4711"] and refusals == [(-1, "missing_field", "$.license_plate")]
     assert polled(tmp_path, both)[0] == ["7"]
-    assert polled(tmp_path, poll(({"label": "a/b", "id": "7"}, START_S)), plate=("id", "label"))[0] == ["7/a~1b"]
-    (message,) = (one for one in RepeatFilter(GTFS_REALTIME, 10**6, 100).take(both) if b"license_plate" not in one)
+    assert polled(tmp_path, poll(({"label": "a/b", "id": "7"}, START_S)), plate=("id", "label"))[
+        0
+    ] == ["7/a~1b"]
+    (message,) = (
+        one
+        for one in RepeatFilter(GTFS_REALTIME, 10**6, 100).take(both)
+        if b"license_plate" not in one
+    )
     (said,) = advise([(Refusal(0, -1, Reason.MISSING_FIELD, "$.license_plate"), message)], PLAIN)
     assert "vehicle.vehicle.label is set" in said and "4711" not in said
 
@@ -349,17 +446,29 @@ def test_a_label_names_a_vehicle_where_it_is_asked_to_and_is_named_where_it_is_n
 def test_the_key_for_it_leaves_the_contracts_form_and_is_part_of_the_policy():
     section = SourceSection(plate="vehicle.vehicle.label")
     assert section.form.is_plain and section.form.gtfs_plate == ("label",) and section.written
-    assert SourceSection(plate=("vehicle.vehicle.id", "vehicle.vehicle.label")).form.gtfs_plate == ("id", "label")
-    for other in (SourceSection(plate="vehicle.vehicle.label", preset="gtfs-rt"), SourceSection(plate="bus.label")):
+    assert SourceSection(plate=("vehicle.vehicle.id", "vehicle.vehicle.label")).form.gtfs_plate == (
+        "id",
+        "label",
+    )
+    for other in (
+        SourceSection(plate="vehicle.vehicle.label", preset="gtfs-rt"),
+        SourceSection(plate="bus.label"),
+    ):
         assert not other.form.is_plain and not other.form.gtfs_plate
 
 
 def test_times_in_milliseconds_are_read_and_said(tmp_path):
-    first, second = (poll(({"id": "A1"}, at * 1000), header_s=at * 1000) for at in (START_S, START_S + 10))
+    first, second = (
+        poll(({"id": "A1"}, at * 1000), header_s=at * 1000) for at in (START_S, START_S + 10)
+    )
     plates, refusals, said = polled(tmp_path, second, first)
     assert plates == ["A1", "A1"] and not refusals
     assert [one for one in said if isinstance(one, QualityWarning) and "milliseconds" in one]
-    assert not [one for one in polled(tmp_path, poll(({"id": "A1"}, START_S)))[2] if isinstance(one, QualityWarning)]
+    assert not [
+        one
+        for one in polled(tmp_path, poll(({"id": "A1"}, START_S)))[2]
+        if isinstance(one, QualityWarning)
+    ]
 
 
 @pytest.mark.parametrize("name", ["{}.pbf", "{}.bin", "{}.PB.gz", "{}.bin.gz"])
@@ -395,7 +504,8 @@ CASES = Path(__file__).parents[3] / "shared" / "cases"
 
 @dataclass
 class Said:
-    """What `init` must find: pings, plates, unit, keys of its own, words of a CHECK, messages of other events."""
+    """What `init` must find: pings, plates, unit, keys of its own, words of a CHECK, messages of
+    other events."""
 
     pings: int
     plates: int
@@ -409,7 +519,9 @@ SIRI_RECORDS = "Siri.ServiceDelivery.VehicleMonitoringDelivery.0.VehicleActivity
 FOUND = {
     "01-kmh-*.pb": Said(4000, 100, "kmh", check="specification says mps"),
     "02-milliseconds-*.pb": Said(80, 40, "mps", check="milliseconds"),
-    "03-label-only-*.pb": Said(80, 40, "mps", {"plate": "vehicle.vehicle.label"}, "vehicle.vehicle.label is set"),
+    "03-label-only-*.pb": Said(
+        80, 40, "mps", {"plate": "vehicle.vehicle.label"}, "vehicle.vehicle.label is set"
+    ),
     "05-many-polls-*.pb": Said(1600, 40, "mps"),
     "05-many-polls-0[0-3].pb": Said(160, 40, "mps"),
     "06-siri-vm.ndjson": Said(280, 20, "kmh", {"records": SIRI_RECORDS}),
@@ -430,24 +542,39 @@ FOUND = {
 def test_cases_that_were_found_read_as_they_say(pattern, tmp_path):
     said, paths = FOUND[pattern], sorted(map(str, CASES.glob(pattern)))
     found = find_feed(paths)
-    assert (found.pings, found.plates, found.unit, found.others) == (said.pings, said.plates, said.unit, said.others)
+    assert (found.pings, found.plates, found.unit, found.others) == (
+        said.pings,
+        said.plates,
+        said.unit,
+        said.others,
+    )
     (tmp_path / "city.toml").write_text(city_file(found, "sample"))
     settings = load(tmp_path / "city.toml", (), {})
     assert {name: getattr(settings.source, name) for name in said.keys} == said.keys
     checks = " ".join(sentence for some in found.checks.values() for sentence in some)
-    assert said.check in checks and (said.check or not [one for one in checks.split() if "refused" in one])
+    assert said.check in checks and (
+        said.check or not [one for one in checks.split() if "refused" in one]
+    )
     # With what was written, the verbs read them too.
     opened = open_sources(paths, settings.speed.unit, form=settings.source.form)
-    messages = [(source.format, one) for _, source in opened for some in source.messages() for one in some]
-    read = sum(len(PingDecoder(settings.ping_rules, form).decode([one])[0]) for form, one in messages)
+    messages = [
+        (source.format, one) for _, source in opened for some in source.messages() for one in some
+    ]
+    read = sum(
+        len(PingDecoder(settings.ping_rules, form).decode([one])[0]) for form, one in messages
+    )
     assert read == said.pings
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not at hand")
 def test_speeds_and_times_of_the_cases_are_those_that_they_say():
-    knots = mapped_form(FeedMapping(plate="deviceId", time="fixTime", longitude="longitude", latitude="latitude"))
+    knots = mapped_form(
+        FeedMapping(plate="deviceId", time="fixTime", longitude="longitude", latitude="latitude")
+    )
     rules = PingRules(max_kmh=65, reject_above_kmh=200, unit="knots")
-    pings, _ = PingDecoder(rules, knots.format).decode([(CASES / "traccar-knots.json").read_bytes()])
+    pings, _ = PingDecoder(rules, knots.format).decode(
+        [(CASES / "traccar-knots.json").read_bytes()]
+    )
     assert [round(quanta / 4096, 1) for quanta in pings.speed.tolist()] == [20.0, 10.0]
     assert pings.plates == ("41", "42")
     found, _ = decoded(NEXTBUS.format, (CASES / "nextbus-relative.json").read_bytes())

@@ -1,4 +1,5 @@
-"""Feeds as they are, once more: each kind by small inputs of its own, with what `init` says and what is read then."""
+"""Feeds as they are, once more: each kind by small inputs of its own, with what `init` says and
+what is read then."""
 
 import gzip
 import json
@@ -37,7 +38,13 @@ def fixes(buses=BUSES, polls=POLLS, every_s=EVERY_S, at=(-74.1, 4.65)):
     for poll in range(polls):
         for bus in range(buses):
             lon = at[0] + 0.00009 * every_s * poll * (1 if bus % 2 else -1)
-            yield bus, START + timedelta(seconds=every_s * poll + bus % 5), round(lon, 6), at[1] + 0.005 * bus, 36.0
+            yield (
+                bus,
+                START + timedelta(seconds=every_s * poll + bus % 5),
+                round(lon, 6),
+                at[1] + 0.005 * bus,
+                36.0,
+            )
 
 
 def rows(make, **given):
@@ -45,7 +52,13 @@ def rows(make, **given):
 
 
 def plain(bus, time, lon, lat, speed):
-    return {"vehicle": f"SIT{bus:03}", "time": time.isoformat(), "lon": lon, "lat": lat, "speed": speed}
+    return {
+        "vehicle": f"SIT{bus:03}",
+        "time": time.isoformat(),
+        "lon": lon,
+        "lat": lat,
+        "speed": speed,
+    }
 
 
 def lines(some):
@@ -96,7 +109,9 @@ def by_bus(make=plain, drop=()):
     held = {}
     for one in fixes():
         made = make(*one)
-        held.setdefault(made["vehicle"], []).append({k: v for k, v in made.items() if k not in (*drop, "vehicle")})
+        held.setdefault(made["vehicle"], []).append(
+            {k: v for k, v in made.items() if k not in (*drop, "vehicle")}
+        )
     return held
 
 
@@ -116,7 +131,10 @@ def own_names(bus, time, lon, lat, speed):
 
 def unnamed(*order):
     return [
-        [(f"SIT{one[0]:03}", int(one[1].timestamp()), one[2], one[3] + 3.7e-5, one[4])[at] for at in order]
+        [
+            (f"SIT{one[0]:03}", int(one[1].timestamp()), one[2], one[3] + 3.7e-5, one[4])[at]
+            for at in order
+        ]
         for one in fixes()
     ]
 
@@ -177,8 +195,12 @@ def test_each_form_is_read_with_what_init_writes(kind, tmp_path):
     words = sum(at % 9 in (1, 2, 3, 4) for at in range(ALL[0])) if kind == "words" else 0
     assert read == (ALL[0] - words, BUSES), said
     assert (feed.pings, feed.plates) == read and "SIT0" not in city_file(feed, "x")
-    assert ("is it the vehicle's" in said) == (kind in ("names of its own", "a name of its own", "arrays around"))
-    assert ("which is which" in said) == (kind in ("names of its own", "no names", "no names, longitude first"))
+    assert ("is it the vehicle's" in said) == (
+        kind in ("names of its own", "a name of its own", "arrays around")
+    )
+    assert ("which is which" in said) == (
+        kind in ("names of its own", "no names", "no names, longitude first")
+    )
     assert feed.box[0] < -74.1 < feed.box[2] and EXCHANGED not in said
     assert ("are refused" in said) == (kind == "words")
 
@@ -186,7 +208,14 @@ def test_each_form_is_read_with_what_init_writes(kind, tmp_path):
 def test_a_number_that_varies_within_a_vehicle_is_no_plate_and_a_line_is_none(tmp_path):
     def made(bus, time, lon, lat, speed):
         odometer = int(time.timestamp()) % 100_000 * 100 + bus
-        return {"id": odometer, "linha": bus % 3, "ts": time.isoformat(), "lon": lon, "lat": lat, "speed": speed}
+        return {
+            "id": odometer,
+            "linha": bus % 3,
+            "ts": time.isoformat(),
+            "lon": lon,
+            "lat": lat,
+            "speed": speed,
+        }
 
     with pytest.raises(UsageError, match="plate: found"):
         found(tmp_path, lines(rows(made)))
@@ -207,7 +236,9 @@ def test_fine_numbers_that_are_no_places_of_one_city_are_none(tmp_path):
 
     with pytest.raises(UsageError) as raised:
         found(tmp_path, lines(rows(made)))
-    assert "longitude: found no such name" in str(raised.value) and "kurs, druck" in str(raised.value)
+    assert "longitude: found no such name" in str(raised.value) and "kurs, druck" in str(
+        raised.value
+    )
 
 
 def test_places_without_names_are_east_of_90_degrees_where_they_are(tmp_path):
@@ -217,12 +248,17 @@ def test_places_without_names_are_east_of_90_degrees_where_they_are(tmp_path):
 
 
 def test_what_lacks_a_name_is_said_of_arrays_and_of_places_in_one_column(tmp_path):
-    polls = [{"time": 1709550000 + 15 * n, "states": unnamed(0, 2, 3)[12 * n :][:12]} for n in range(POLLS)]
+    polls = [
+        {"time": 1709550000 + 15 * n, "states": unnamed(0, 2, 3)[12 * n :][:12]}
+        for n in range(POLLS)
+    ]
     with pytest.raises(UsageError, match=r"\n  time: found a number at 1, wanted a date"):
         found(tmp_path, lines(polls))
     places = [{"vehicle": one["vehicle"], "time": one["time"], "at": f"{one['lat']:.5f} {one['lon']:.5f}"}
               for one in rows(plain)]  # fmt: skip
-    with pytest.raises(UsageError, match="longitude: found two numbers in one text at at, wanted a column for each"):
+    with pytest.raises(
+        UsageError, match="longitude: found two numbers in one text at at, wanted a column for each"
+    ):
         found(tmp_path, csv(places), "feed.csv")
 
 
@@ -237,7 +273,9 @@ def test_a_plate_from_outside_is_only_taken_where_no_ping_has_one():
     form, one = mapped_form(FeedMapping(plate="device", **names)), rows(plain)[0]
     mixed = {"device": "FEED", "points": [one | {"device": "A1"}, one]}
     pings, refused = PingDecoder(WIDE, form.format).decode([json.dumps(mixed).encode()])
-    assert pings.plates == ("A1",) and [(at.position, at.path) for at in refused] == [(1, "$.device")]
+    assert pings.plates == ("A1",) and [(at.position, at.path) for at in refused] == [
+        (1, "$.device")
+    ]
     outside = json.dumps({"device": "B2", "points": [one, one]}).encode()
     pieces = form.format.split(outside)
     assert PingDecoder(WIDE, form.format).decode(list(map(bytes, pieces)))[0].plates == ("B2",)
@@ -255,11 +293,23 @@ def test_a_time_of_two_fields_needs_a_pattern_or_iso():
 @pytest.mark.parametrize("name", ["vehicle", "time", "lon", "speed"])
 def test_a_word_for_a_missing_value_is_counted_and_no_reason_to_stop(name, word, tmp_path):
     settings = load(None, (), {})
-    names = {"plate": "vehicle", "time": "time", "longitude": "lon", "latitude": "lat", "speed": "speed"}
+    names = {
+        "plate": "vehicle",
+        "time": "time",
+        "longitude": "lon",
+        "latitude": "lat",
+        "speed": "speed",
+    }
     form = mapped_form(FeedMapping(**names))
-    messages = [json.dumps(one | ({name: word} if at % 4 else {})).encode() for at, one in enumerate(rows(plain))]
+    messages = [
+        json.dumps(one | ({name: word} if at % 4 else {})).encode()
+        for at, one in enumerate(rows(plain))
+    ]
     assert len(require_mostly_read(messages, form.format, settings, "")) == ALL[0] // 4
-    wrong = [json.dumps(one | ({name: {"a": 1}} if at % 4 else {})).encode() for at, one in enumerate(rows(plain))]
+    wrong = [
+        json.dumps(one | ({name: {"a": 1}} if at % 4 else {})).encode()
+        for at, one in enumerate(rows(plain))
+    ]
     with pytest.raises(UsageError, match="72 of 96"):
         require_mostly_read(wrong, form.format, settings, "")
 
@@ -268,7 +318,9 @@ def test_a_word_for_a_missing_value_is_counted_and_no_reason_to_stop(name, word,
 
 
 def scaled(power):
-    return [one | {name: round(one[name] * 10**power) for name in ("lon", "lat")} for one in rows(plain)]
+    return [
+        one | {name: round(one[name] * 10**power) for name in ("lon", "lat")} for one in rows(plain)
+    ]
 
 
 MENDS = {
@@ -308,7 +360,9 @@ def test_a_command_that_is_told_makes_the_feed_readable_when_it_is_pasted(kind, 
     command = re.search("`([^`]*)`", said)[1]
     assert "36" not in said.replace(str(tmp_path), "") and "FILE" in command, said
     new = tmp_path / f"new.{name.removesuffix('.gz').rpartition('.')[2]}"
-    command = command.replace("FILE", str(tmp_path / name)) + ("" if "> NEW" in command else " > NEW")
+    command = command.replace("FILE", str(tmp_path / name)) + (
+        "" if "> NEW" in command else " > NEW"
+    )
     subprocess.run(command.replace("NEW", str(new)), shell=True, check=True)
     feed, _, read = found(tmp_path, new.read_bytes(), new.name)
     assert read == ALL and -74.3 <= feed.box[0] < -74.1 < feed.box[2] and 4.4 < feed.box[1] < 4.7
@@ -321,7 +375,14 @@ def test_a_command_that_is_told_makes_the_feed_readable_when_it_is_pasted(kind, 
 
 
 def read_of(some, form=None, **more):
-    names = {"plate": "vehicle", "time": "time", "longitude": "lon", "latitude": "lat", "speed": "speed", **more}
+    names = {
+        "plate": "vehicle",
+        "time": "time",
+        "longitude": "lon",
+        "latitude": "lat",
+        "speed": "speed",
+        **more,
+    }
     form = form or mapped_form(FeedMapping(**names))
     return PingDecoder(WIDE, form.format).decode([json.dumps(one).encode() for one in some])[0]
 
@@ -329,7 +390,10 @@ def read_of(some, form=None, **more):
 def test_times_in_whole_minutes_are_said_by_all_verbs(tmp_path):
     some = rows(with_time(lambda time: f"{time:%Y-%m-%dT%H:%M}:00Z"))
     feed, said, _ = found(tmp_path, lines(some))
-    assert "times are whole minutes: 72 of 96 pings share plate and time with another and count once" in said
+    assert (
+        "times are whole minutes: 72 of 96 pings share plate and time with another and count once"
+        in said
+    )
     assert "too few pairs" not in said and feed.refused == 0
     settings = load(tmp_path / "city.toml", (), {})
     messages = [json.dumps(one).encode() for one in some]
@@ -350,7 +414,9 @@ def test_times_in_whole_minutes_are_said_by_all_verbs(tmp_path):
 
 def test_autumns_hour_is_told_from_other_causes_and_few_repeats_are_not_said(tmp_path):
     begin = datetime(2024, 10, 26, 23, 30, tzinfo=UTC)
-    shown = [(begin + timedelta(minutes=at)).astimezone(ZoneInfo("Europe/Helsinki")) for at in range(120)]
+    shown = [
+        (begin + timedelta(minutes=at)).astimezone(ZoneInfo("Europe/Helsinki")) for at in range(120)
+    ]
     some = [
         {"vehicle": f"HEL{bus}", "time": f"{time:%Y-%m-%d %H:%M:%S}", "lon": 24.9 + at / 1e3, "lat": 60.2, "speed": 5}
         for at, time in enumerate(shown) for bus in range(3)
@@ -358,9 +424,13 @@ def test_autumns_hour_is_told_from_other_causes_and_few_repeats_are_not_said(tmp
     _, said, _ = found(tmp_path, csv(some), "feed.csv")
     assert "autumn's doubled hour without offsets: 90 of 360 pings count as repeats" in said
     good = rows(plain)
-    assert repeat_warning(read_of(good)) is None and repeat_warning(read_of([*good, good[0]])) is None
+    assert (
+        repeat_warning(read_of(good)) is None and repeat_warning(read_of([*good, good[0]])) is None
+    )
     assert "same again" in repeat_warning(read_of(good * 2))
-    shared = [one | {"vehicle": "B1", "lat": one["lat"] + at % 7 / 20} for at, one in enumerate(good)]
+    shared = [
+        one | {"vehicle": "B1", "lat": one["lat"] + at % 7 / 20} for at, one in enumerate(good)
+    ]
     assert "several vehicles" in repeat_warning(read_of(shared))
     tens = rows(with_time(lambda time: (time - timedelta(seconds=time.second % 20)).isoformat()))
     assert "multiples of 20 s" in repeat_warning(read_of(tens))
@@ -369,7 +439,9 @@ def test_autumns_hour_is_told_from_other_causes_and_few_repeats_are_not_said(tmp
 def poll(some, header_s=None, swap=False):
     feed = FeedMessage()
     feed.header.gtfs_realtime_version = "2.0"
-    feed.header.timestamp = header_s or max((int(time.timestamp()) for _, time, *_ in some), default=1)
+    feed.header.timestamp = header_s or max(
+        (int(time.timestamp()) for _, time, *_ in some), default=1
+    )
     for bus, time, lon, lat, speed in some:
         vehicle = feed.entity.add(id=str(bus)).vehicle
         vehicle.vehicle.id, vehicle.timestamp = f"SIT{bus:03}", int(time.timestamp())
@@ -387,11 +459,15 @@ def test_polls_whose_times_stand_while_their_places_change_are_said():
     once = RepeatFilter(GTFS_REALTIME, 10**6, 1000)
     for some in polled():
         once.take(poll([(bus, START, *rest) for bus, _, *rest in some]))
-    assert once.counts["read"] == ALL[0] and any("lie elsewhere" in one for one in sentences(once.counts))
+    assert once.counts["read"] == ALL[0] and any(
+        "lie elsewhere" in one for one in sentences(once.counts)
+    )
     once = RepeatFilter(GTFS_REALTIME, 10**6, 1000)
     for some in [*polled(), polled()[-1]]:
         once.take(poll(some))
-    assert once.counts["repeats"] == BUSES and not any("elsewhere" in one for one in sentences(once.counts))
+    assert once.counts["repeats"] == BUSES and not any(
+        "elsewhere" in one for one in sentences(once.counts)
+    )
 
 
 # Another kind of message.
@@ -412,21 +488,36 @@ def varint(number):
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
 
 
-TRIPS = {"header": {"timestamp": "1"}, "entity": [{"id": "1", "tripUpdate": {"trip": {"tripId": "x"}}}]}
+TRIPS = {
+    "header": {"timestamp": "1"},
+    "entity": [{"id": "1", "tripUpdate": {"trip": {"tripId": "x"}}}],
+}
 OTHERS = {
     "alerts.pb": (others("alert"), f"40 entities, none with a vehicle: alerts: {ELSEWHERE}"),
-    "trips.pb": (others("trip_update"), f"40 entities, none with a vehicle: trip updates: {ELSEWHERE}"),
+    "trips.pb": (
+        others("trip_update"),
+        f"40 entities, none with a vehicle: trip updates: {ELSEWHERE}",
+    ),
     "empty.pb": (poll([]), "no entity"),
     "text.pb": (b'header {\n  gtfs_realtime_version: "2.0"\n}\n', "ask for the binary form"),
     "text.txt": (b'header {\n  gtfs_realtime_version: "2.0"\n}\n', "ask for the binary form"),
     "page.pb": (b"<!DOCTYPE html>\n<html><body>x</body></html>", "a page for people"),
     "page.json": (b"\n<html lang='en'><body>x</body></html>", "a page for people"),
     "error.pb": (b'{"error": {"code": 403, "message": "no"}}', SERVER_ERROR),
-    "error.json": (b'{"status": 401, "message": "Access denied due to invalid subscription key"}', SERVER_ERROR),
+    "error.json": (
+        b'{"status": 401, "message": "Access denied due to invalid subscription key"}',
+        SERVER_ERROR,
+    ),
     "json.pb": (json.dumps(rows(plain)).encode(), "JSON: give it a name in .json"),
     "trips.json": (json.dumps(TRIPS).encode(), f"trip updates: {ELSEWHERE}"),
-    "stops.csv": (b"stop_id,stop_name,stop_lat,stop_lon\na,A,4.6,-74.1\nb,B,4.7,-74.2\n", f"timetables: {ELSEWHERE}"),
-    "arrivals.json": (b'[{"vehicleId": "v1", "expectedArrival": "2024-03-04T11:00:00Z"}]', f"timetables: {ELSEWHERE}"),
+    "stops.csv": (
+        b"stop_id,stop_name,stop_lat,stop_lon\na,A,4.6,-74.1\nb,B,4.7,-74.2\n",
+        f"timetables: {ELSEWHERE}",
+    ),
+    "arrivals.json": (
+        b'[{"vehicleId": "v1", "expectedArrival": "2024-03-04T11:00:00Z"}]',
+        f"timetables: {ELSEWHERE}",
+    ),
     "values.json": (b'["A1", 4.61, -74.11]\n["A2", 4.62, -74.12]\n', "JSON without a record in it"),
     "cut.pb": (poll(polled()[0])[:-7], "data that are no whole message"),
 }
@@ -437,16 +528,24 @@ def test_what_another_kind_of_message_is_and_what_to_ask_for(name, tmp_path):
     content, words = OTHERS[name]
     with pytest.raises(UsageError) as raised:
         found(tmp_path, content, name)
-    assert words in str(raised.value) and "0 of 0" not in str(raised.value) and "a name in .pb" not in str(raised.value)
+    assert (
+        words in str(raised.value)
+        and "0 of 0" not in str(raised.value)
+        and "a name in .pb" not in str(raised.value)
+    )
     if name.endswith((".pb", "page.json")):
         said = []
         messages = [
-            one for some in GtfsFiles([str(tmp_path / name)], log_message=said.append).messages() for one in some
+            one
+            for some in GtfsFiles([str(tmp_path / name)], log_message=said.append).messages()
+            for one in some
         ]
         assert words in " ".join(said) or messages or name == "empty.pb"
 
 
-@pytest.mark.parametrize("length", [varint, lambda n: n.to_bytes(4, "big"), lambda n: n.to_bytes(4, "little")])
+@pytest.mark.parametrize(
+    "length", [varint, lambda n: n.to_bytes(4, "big"), lambda n: n.to_bytes(4, "little")]
+)
 @pytest.mark.parametrize("name", ["feed.pb", "feed.bin"])
 def test_messages_behind_their_lengths_are_read(length, name, tmp_path):
     messages = [poll(some) for some in polled()]
@@ -460,14 +559,18 @@ def test_messages_behind_their_lengths_are_read(length, name, tmp_path):
 
 @pytest.mark.parametrize("at", [(-74.1, 4.65), (-97.7, 30.2), (24.9, 60.2)])
 def test_places_that_are_exchanged_in_pb_are_told_before_zone_and_unit_and_read(at, tmp_path):
-    content = b"".join(varint(len(one)) + one for one in (poll(some, swap=True) for some in polled(at=at)))
+    content = b"".join(
+        varint(len(one)) + one for one in (poll(some, swap=True) for some in polled(at=at))
+    )
     feed, said, read = found(tmp_path, content, "feed.pb")
     assert EXCHANGED in said and feed.keys == {"exchanged": True} and read == ALL
     assert feed.box[0] < at[0] < feed.box[2] and feed.zone.startswith(("America/", "Europe/"))
     settings = load(tmp_path / "city.toml", (), {})
     assert settings.form.is_plain and dict(settings.source.written)["exchanged"] == "true"
     assert replace(settings.form).format.paths.longitude == "$.location.coordinates[1]"
-    again, said, _ = found(tmp_path, b"".join(varint(len(one)) + one for one in map(poll, polled(at=at))), "good.pb")
+    again, said, _ = found(
+        tmp_path, b"".join(varint(len(one)) + one for one in map(poll, polled(at=at))), "good.pb"
+    )
     assert EXCHANGED not in said and again.box == feed.box
 
 
@@ -478,7 +581,9 @@ def test_exchanged_is_a_key_of_any_form(tmp_path):
         "[source]\nexchanged = true\n" + "\n".join(f'{k} = "{v}"' for k, v in names.items())
     )
     form = load(tmp_path / "a.toml", (), {}).form
-    assert read_of([one | {"lon": one["lat"], "lat": one["lon"]}], form).lon.tolist() == [one["lon"]]
+    assert read_of([one | {"lon": one["lat"], "lat": one["lon"]}], form).lon.tolist() == [
+        one["lon"]
+    ]
     point = {"license_plate": "A1", "observationDateTime": one["time"], "speed": 5,
              "location": {"type": "Point", "coordinates": [one["lat"], one["lon"]]}}  # fmt: skip
     pings = read_of([point, point | {"license_plate": "B2"}], exchanged(PLAIN))
@@ -492,9 +597,16 @@ def test_a_stray_fleet_that_sends_more_than_all_others_makes_neither_zone_nor_bo
     depot = [one | {"vehicle": "TEST1"} for one in rows(plain, buses=1, polls=500, at=(13.4, 52.5))]
     feed, said, _ = found(tmp_path, lines([*rows(plain), *depot]))
     assert feed.zone == "America/Bogota" and feed.box[2] < -70 and "1 plate of 13 lie far" in said
-    turned = [one | {"lon": one["lat"], "lat": one["lon"]} if one["vehicle"] < "SIT003" else one for one in rows(plain)]
+    turned = [
+        one | {"lon": one["lat"], "lat": one["lon"]} if one["vehicle"] < "SIT003" else one
+        for one in rows(plain)
+    ]
     feed, said, _ = found(tmp_path, lines(turned))
-    assert "3 plates of 12 lie far" in said and "of these are exchanged" in said and feed.zone == "America/Bogota"
+    assert (
+        "3 plates of 12 lie far" in said
+        and "of these are exchanged" in said
+        and feed.zone == "America/Bogota"
+    )
 
 
 # Words.
@@ -505,7 +617,10 @@ def test_sentences_on_the_unit_say_what_is_so(tmp_path):
     _, said, _ = found(tmp_path, lines(slow))
     assert "fit no unit" in said and "too few pairs" not in said
     coarse = rows(
-        with_time(lambda time: (time - timedelta(seconds=time.second % 30)).isoformat()), buses=40, polls=20, every_s=10
+        with_time(lambda time: (time - timedelta(seconds=time.second % 30)).isoformat()),
+        buses=40,
+        polls=20,
+        every_s=10,
     )
     feed, said, _ = found(tmp_path, lines(coarse))
     assert feed.unit_by == "movement" and "multiples of 30 s" in said and "fit no unit" not in said
@@ -520,6 +635,6 @@ def test_a_value_that_is_not_read_is_shown_by_its_form_without_its_digits(tmp_pa
     with pytest.raises(UsageError) as raised:
         found(tmp_path, lines(some))
     assert 'found text such as "0000|000 00a00" at time' in str(raised.value)
-    assert not np.any([word in str(raised.value) for word in ("2024", "11h")]) and "in one field" not in str(
-        raised.value
-    )
+    assert not np.any(
+        [word in str(raised.value) for word in ("2024", "11h")]
+    ) and "in one field" not in str(raised.value)

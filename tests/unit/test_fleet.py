@@ -1,4 +1,5 @@
-"""The synthetic fleet: likeness to the published statistics of the real feed, determinism, faults at their rates."""
+"""The synthetic fleet: likeness to the published statistics of the real feed, determinism, faults
+at their rates."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ MORNING = datetime(2024, 1, 8, 10, 10, tzinfo=IST)
 
 
 def small(**changes: object) -> Fleet:
-    return replace(Fleet(buses=40, start=MORNING, hours=0.2, imperfections=Imperfections.none()), **changes)
+    return replace(
+        Fleet(buses=40, start=MORNING, hours=0.2, imperfections=Imperfections.none()), **changes
+    )
 
 
 def sent(fleet: Fleet) -> list[bytes]:

@@ -1,4 +1,5 @@
-"""The synthetic fleet as of now: on time, without end, at any hour; and a sign of life, seldom and in time."""
+"""The synthetic fleet as of now: on time, without end, at any hour; and a sign of life, seldom and
+in time."""
 
 import json
 from datetime import datetime
@@ -40,7 +41,9 @@ def test_buses_drive_at_midnight_and_their_pings_come_within_seconds_or_a_known_
     clock, lags = Clock(monkeypatch), []
     for messages in islice(live_messages(30), 2000):
         lags += [clock.time - told for told in times(messages)]
-    assert len(lags) > 30 * (clock.time - MIDNIGHT) / 10 / 3  # a ping every ten seconds, if less at stops
+    assert (
+        len(lags) > 30 * (clock.time - MIDNIGHT) / 10 / 3
+    )  # a ping every ten seconds, if less at stops
     assert min(lags) >= 0
     assert np.median(lags) < 30 and sorted(lags)[int(0.98 * len(lags))] < 65
 

@@ -1,4 +1,5 @@
-"""The road from a closed slot to published releases, driven by hand: what it asks for, and what survives."""
+"""The road from a closed slot to published releases, driven by hand: what it asks for, and what
+survives."""
 
 import dataclasses
 import itertools
@@ -23,7 +24,13 @@ from udp_stream.mechanisms.variance import variance_query
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release import pipeline
 from udp_stream.release import pipeline as draw
-from udp_stream.release.charge import CountsPlanner, ForecastPlanner, ReleaseContext, SlotToPlan, plan_slot
+from udp_stream.release.charge import (
+    CountsPlanner,
+    ForecastPlanner,
+    ReleaseContext,
+    SlotToPlan,
+    plan_slot,
+)
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -40,7 +47,9 @@ CELLS = (609161983530369023, 609162003226820607, 609162003243597823)
 
 def a_context(*flags, seed=1, entropy=None):
     settings = load(None, (*FIXED, *flags), {})
-    return ReleaseContext(settings.policy, settings.calendar, entropy or SeededEntropy(seed), "udp-stream test")
+    return ReleaseContext(
+        settings.policy, settings.calendar, entropy or SeededEntropy(seed), "udp-stream test"
+    )
 
 
 def slot(seed=0, plates=12, pings=400, start=START):
@@ -59,7 +68,8 @@ def slot(seed=0, plates=12, pings=400, start=START):
 
 
 def run(ledger, context, contents, dies_at=None, log=None, answered=False):
-    """Drive the road over a ledger that may die at its n-th call. Returns what was published, in order."""
+    """Drive the road over a ledger that may die at its n-th call. Returns what was published, in
+    order."""
     dying, published = DyingLedger(ledger, dies_at, answered=answered), []
     if log is not None:
         dying.calls = log
@@ -90,7 +100,8 @@ def test_charges_come_before_draws_and_only_what_is_recorded_is_published():
 
 
 def test_the_caller_is_called_before_each_admission_and_not_for_a_slot_that_is_recorded():
-    """It notes the settings that plates are charged under: after a crash the ledger still says which these were."""
+    """It notes the settings that plates are charged under: after a crash the ledger still says
+    which these were."""
     ledger, contents, log = MemoryLedger(), slot(), []
     context = dataclasses.replace(a_context(), before_charge=lambda: log.append("(before)"))
     run(ledger, context, contents, log=log)
@@ -125,7 +136,8 @@ def test_every_hat_gets_one_record_with_its_public_counts():
 
 
 def test_the_mark_names_a_record_with_noise_in_it_wherever_that_is_in_the_slot():
-    """What is withheld is drawn alike by every ledger: it would not show one that went back and came as far again."""
+    """What is withheld is drawn alike by every ledger: it would not show one that went back and
+    came as far again."""
     recorded = pipeline.release_slot(*slot(), a_context(), MemoryLedger(), publish=lambda _: None)
     statuses = {hat.release_id: hat.status for hat in recorded.hats}
     assert set(statuses.values()) == {"released", "withheld_few_plates"}
@@ -143,16 +155,21 @@ def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
     assert [entry.charged.tolist() for entry in ledger.entries()] == charged
 
 
-@pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf=tree", "release.cdf_epsilon=auto")])
+@pytest.mark.parametrize(
+    "epsilon", [(), ("release.mean_epsilon=auto", "release.cdf=tree", "release.cdf_epsilon=auto")]
+)
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("dies_at", range(11))  # ten calls and the publishing
 def test_dying_between_any_two_calls_loses_nothing_and_repeats_nothing(dies_at, answered, epsilon):
-    """After each death another process, with other bits, does the slot again: one payload per id, each plate once."""
+    """After each death another process, with other bits, does the slot again: one payload per id,
+    each plate once."""
     ledger, contents, seen = MemoryLedger(), slot(), {}
     for attempt in range(3):
         try:
             at = dies_at if attempt < 2 else None
-            published = run(ledger, a_context(*epsilon, seed=attempt), contents, at, answered=answered)
+            published = run(
+                ledger, a_context(*epsilon, seed=attempt), contents, at, answered=answered
+            )
         except Died as death:
             published = death.args[0]
         for id_, payload in published:
@@ -166,12 +183,15 @@ def test_dying_between_any_two_calls_loses_nothing_and_repeats_nothing(dies_at, 
 
 
 def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
-    """With "auto" the balances have changed by the retry; the charge that was made is the epsilon that is drawn for."""
+    """With "auto" the balances have changed by the retry; the charge that was made is the epsilon
+    that is drawn for."""
     auto = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
         run(ledger, a_context(*auto), contents, dies_at=6)
-    charged = {entry.release_id: max(entry.charged.tolist(), default=0) for entry in ledger.entries()}
+    charged = {
+        entry.release_id: max(entry.charged.tolist(), default=0) for entry in ledger.entries()
+    }
     drained = contents[0].plates
     other = Admission("other", np.arange(len(drained)), np.full(len(drained), 10**9), 1, b"{}")
     ledger.admit(a_context(*auto).calendar.slot_in_period(START).period, 10**10, drained, [other])
@@ -183,12 +203,18 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
 @pytest.mark.parametrize("call", range(11))
 def test_a_race_between_two_workers_gives_both_the_same_bytes(call):
     ledger, contents, won = MemoryLedger(), slot(), []
-    rivalled = RivalledLedger(ledger, call, lambda: won.extend(run(ledger, a_context(seed=8), contents)))
+    rivalled = RivalledLedger(
+        ledger, call, lambda: won.extend(run(ledger, a_context(seed=8), contents))
+    )
     drawn_alone = run(MemoryLedger(), a_context(seed=7), contents)
     ours = run(rivalled, a_context(seed=7), contents)
     assert len(won) == 3 and ours == won
     first = won if call <= 8 else drawn_alone  # whose record came first
-    assert ours == first != (drawn_alone if call <= 8 else run(MemoryLedger(), a_context(seed=8), contents))
+    assert (
+        ours
+        == first
+        != (drawn_alone if call <= 8 else run(MemoryLedger(), a_context(seed=8), contents))
+    )
     assert ledger.verify() == []
 
 
@@ -200,7 +226,10 @@ def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
     ledger, statuses, admitted = MemoryLedger(), [], []
     context = a_context("budget.epsilon=2.0")
     for hour in range(4):
-        records = [decode(p) for _, p in run(ledger, context, slot(seed=hour, start=START + hour * 3_600_000))]
+        records = [
+            decode(p)
+            for _, p in run(ledger, context, slot(seed=hour, start=START + hour * 3_600_000))
+        ]
         statuses.append([record.status for record in records])
         admitted.append(max(record.counts.admitted_plates for record in records))
     assert "released" in statuses[0]
@@ -227,14 +256,20 @@ def spoiled(ledger, context, plates, share):
     charge = int(context.policy.budget_nano * (1 - share))
     period = context.calendar.slot_in_period(START).period
     ledger.admit(
-        period, context.policy.budget_nano, plates, [Admission("x", some, np.full(some.size, charge), 1, b"{}")]
+        period,
+        context.policy.budget_nano,
+        plates,
+        [Admission("x", some, np.full(some.size, charge), 1, b"{}")],
     )
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 @pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal", "levy", "auto"])
-def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean, grouping, monkeypatch):
-    """Exactly: what each admitted plate can move the drawn statistics by, at 0 against U, over the scales drawn."""
+def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(
+    mean, grouping, monkeypatch
+):
+    """Exactly: what each admitted plate can move the drawn statistics by, at 0 against U, over the
+    scales drawn."""
     flags = (
         f"release.mean={mean}", f"release.grouping={grouping}", "budget.epsilon=2.3", "release.variance_epsilon=0.3",
     )  # fmt: skip
@@ -251,7 +286,10 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
     records = [decode(payload) for _, payload in run(ledger, context, contents)]
     charged = [entry.charged for entry in ledger.entries() if entry.release_id != "x"]
     released = [record for record in records if record.status == "released"]
-    assert any(record.counts.admitted_plates < record.counts.plates for record in released) and len(drawn) == 2
+    assert (
+        any(record.counts.admitted_plates < record.counts.plates for record in released)
+        and len(drawn) == 2
+    )
     paid_by_id = {e.release_id: e.charged[e.charged > 0] for e in ledger.entries()}
     for plan, record in zip(drawn, released, strict=True):
         paid = paid_by_id[record.release_id]
@@ -264,7 +302,8 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
 
 
 def losses(plan):
-    """Each plate's loss to mean (in full where speeds choose an interval), variance and CDF, as exact fractions."""
+    """Each plate's loss to mean (in full where speeds choose an interval), variance and CDF, as
+    exact fractions."""
     ends, cdf = np.cumsum(plan.by_plate), plan.statistics["cdf"]
     middle = np.full(int(plan.by_plate.sum()), 30 * 4096)
     for start, end in zip(ends - plan.by_plate, ends, strict=True):
@@ -275,8 +314,12 @@ def losses(plan):
             mechanism = MECHANISMS[plan.mean.mechanism]
             ask = [mechanism.query(plan.mean, samples, None) for samples in (slow, fast)]
             lattice = lattice_of(ask[0].sensitivity, plan.mean.noise_cost)
-            mean = Fraction(lattice.project(ask[1].statistic) - lattice.project(ask[0].statistic), lattice.t)
-        ask = [variance_query(plan.statistics["variance"], samples) for samples in (slow, fast, middle)]
+            mean = Fraction(
+                lattice.project(ask[1].statistic) - lattice.project(ask[0].statistic), lattice.t
+            )
+        ask = [
+            variance_query(plan.statistics["variance"], samples) for samples in (slow, fast, middle)
+        ]
         lattice = lattice_of(ask[0].sensitivity, plan.statistics["variance"].cost)
         lowest, *_, highest = sorted(lattice.project(one.statistic) for one in ask)
         variance = Fraction(highest - lowest, lattice.t)
@@ -286,7 +329,8 @@ def losses(plan):
 
 
 def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
-    """Mechanism and grouping decide on shares; a retry takes them from the terms and not from the policy."""
+    """Mechanism and grouping decide on shares; a retry takes them from the terms and not from the
+    policy."""
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
         run(ledger, a_context("release.mean=baseline"), contents, dies_at=5)
@@ -299,7 +343,10 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
 
 
 def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for():
-    asked = [decode(p) for _, p in run(MemoryLedger(), a_context("release.variance_epsilon=0.25"), slot())]
+    asked = [
+        decode(p)
+        for _, p in run(MemoryLedger(), a_context("release.variance_epsilon=0.25"), slot())
+    ]
     released = [record for record in asked if record.status == "released"]
     assert released and all(record.privacy.epsilon == 1.0 for record in released)
     for record in released:
@@ -308,14 +355,19 @@ def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for
         assert record.variance.expected_abs_error_kmh2 == record.variance.scale_kmh2 > 0
     assert all(record.variance is None for record in asked if record.status != "released")
     alone = a_context(
-        "release.mean_epsilon=0", "release.cdf_epsilon=0", "release.variance_epsilon=200", "budget.epsilon=200"
+        "release.mean_epsilon=0",
+        "release.cdf_epsilon=0",
+        "release.variance_epsilon=200",
+        "budget.epsilon=200",
     )
     contents = slot()
     for hat, record in enumerate(decode(p) for _, p in run(MemoryLedger(), alone, contents)):
         if record.status == "released":
             truth = (contents[1].samples_of(contents[0].rows(hat)) / 4096).var()
             assert (record.mean, record.cdf) == (None, None)
-            assert record.variance.value_kmh2 == pytest.approx(truth, abs=20 * record.variance.scale_kmh2)
+            assert record.variance.value_kmh2 == pytest.approx(
+                truth, abs=20 * record.variance.scale_kmh2
+            )
             assert record.variance.scale_kmh2 < 5
 
 
@@ -334,12 +386,21 @@ def test_the_planner_is_given_no_speed():
     from udp_stream.planning import plan
     from udp_stream.planning import slot as planner
 
-    of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.at, one.subset)]
-    of_slots = (plan.slot_terms, plan.HatPlans.plan_hat, plan.HatPlans.plan_statistic, planner.terms_from_counts)
+    of_statistics = [
+        method for one in STATISTICS.values() for method in (one.plan, one.at, one.subset)
+    ]
+    of_slots = (
+        plan.slot_terms,
+        plan.HatPlans.plan_hat,
+        plan.HatPlans.plan_statistic,
+        planner.terms_from_counts,
+    )
     functions = (*of_slots, plan.plan_hat, plan.HatPlan.subset, *of_statistics)
     for function in (*functions, CountsPlanner.plan, ForecastPlanner.plan, SlotToPlan, plan_slot):
         assert "SlotValues" not in str(inspect.signature(function))
-    assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})
+    assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint(
+        {"speed", "values", "samples"}
+    )
 
 
 def test_everything_but_the_noisy_values_is_a_function_of_counts():
@@ -359,18 +420,24 @@ def test_everything_but_the_noisy_values_is_a_function_of_counts():
     assert public((counts, values)) == public((counts, other))
 
 
-@pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal", "levy", "fixed-quantile", "eps-quantile"])
+@pytest.mark.parametrize(
+    "mean", ["baseline", "array-averaging", "optimal", "levy", "fixed-quantile", "eps-quantile"]
+)
 def test_speeds_above_a_lowered_maximum_are_clamped_before_they_count(mean):
-    """Parts of a slot may have been read under a higher `speed.max_kmh`: sensitivities hold up to today's."""
+    """Parts of a slot may have been read under a higher `speed.max_kmh`: sensitivities hold up to
+    today's."""
     counts, values = slot()
     context = a_context("speed.max_kmh=40", "release.variance_epsilon=0.5", f"release.mean={mean}")
     clamped = dataclasses.replace(values, speed=np.minimum(values.speed, 40 * 4096))
     assert (clamped.speed < values.speed).any()
-    assert run(MemoryLedger(), context, (counts, values)) == run(MemoryLedger(), context, (counts, clamped))
+    assert run(MemoryLedger(), context, (counts, values)) == run(
+        MemoryLedger(), context, (counts, clamped)
+    )
 
 
 def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
-    """A ledger that lies, or a log that grew between a charge and its retry: nobody is drawn for who has not paid."""
+    """A ledger that lies, or a log that grew between a charge and its retry: nobody is drawn for
+    who has not paid."""
 
     class Cheap(MemoryLedger):
         def admit(self, period, budget, plates, admissions):
@@ -395,7 +462,10 @@ OVERLAPPING = {
     "another zone": (UTC, "1d from 2022-01-01T00:00:00+00:00"),
     "a longer period": (("budget.period=7d",), "7d from 2021-12-26T00:00:00+05:30"),
     "a lifetime": (("budget.period=lifetime", "budget.epsilon=12.5"), "lifetime"),
-    "another measure": (("budget.accounting=zcdp", "budget.rho=1"), "1d from 2022-01-01T00:00:00+05:30 in rho"),
+    "another measure": (
+        ("budget.accounting=zcdp", "budget.rho=1"),
+        "1d from 2022-01-01T00:00:00+05:30 in rho",
+    ),
 }
 MORNING = "1d from 2022-01-01T00:00:00+05:30"
 
@@ -433,7 +503,9 @@ def test_a_rolling_budget_does_not_reach_back_over_what_is_archived(tmp_path):
     midnight = START + 14 * 3_600_000
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
         run(ledger, a_context(), slot())
-        run(ledger, a_context("release.min_plates=1000"), slot(start=midnight + 5 * day))  # it charges nobody
+        run(
+            ledger, a_context("release.min_plates=1000"), slot(start=midnight + 5 * day)
+        )  # it charges nobody
         archive(ledger, midnight // 1000, tmp_path / "archive")
         assert ledger.periods() == []
         for start in (midnight, midnight + 2 * day - 3_600_000):
@@ -444,7 +516,8 @@ def test_a_rolling_budget_does_not_reach_back_over_what_is_archived(tmp_path):
 
 
 class Turns:
-    """A ledger of which each of two threads makes a call when it is its turn: `order` has a letter for each call."""
+    """A ledger of which each of two threads makes a call when it is its turn: `order` has a letter
+    for each call."""
 
     def __init__(self, ledger, order):
         self.ledger, self.order, self.changed = ledger, list(order), threading.Condition()
@@ -456,7 +529,9 @@ class Turns:
             def __getattr__(self, call):
                 def waits(*arguments):
                     with turns.changed:
-                        assert turns.changed.wait_for(lambda: name not in turns.order or turns.order[0] == name, 30)
+                        assert turns.changed.wait_for(
+                            lambda: name not in turns.order or turns.order[0] == name, 30
+                        )
                         try:
                             return getattr(turns.ledger, call)(*arguments)
                         finally:
@@ -495,11 +570,14 @@ def test_of_two_runs_that_begin_at_the_same_moment_in_two_zones_none_draws_unsee
         for done in [pool.submit(plan, "a", (), START), pool.submit(plan, "b", UTC, AFTERNOON)]:
             done.result()
     assert refused == ({"a", "b"} if order[0] != order[1] else {order[2]})
-    assert {entry.period for entry in ledger.entries()} == set(ledger.periods()) and len(ledger.periods()) == 2
+    assert {entry.period for entry in ledger.entries()} == set(ledger.periods()) and len(
+        ledger.periods()
+    ) == 2
 
 
 @pytest.mark.parametrize(
-    ("zone", "start"), [("America/Chicago", 1_647_086_400_000), ("Antarctica/Troll", 1_648_256_400_000)]
+    ("zone", "start"),
+    [("America/Chicago", 1_647_086_400_000), ("Antarctica/Troll", 1_648_256_400_000)],
 )
 def test_slots_of_one_calendar_overlap_nothing_also_where_the_clock_changes(zone, start):
     ledger = MemoryLedger()

@@ -1,4 +1,5 @@
-"""Forecasts: features by their definitions, a filter that is exact, and a memory that ends after two days."""
+"""Forecasts: features by their definitions, a filter that is exact, and a memory that ends after
+two days."""
 
 import datetime as dt
 import math
@@ -37,7 +38,8 @@ MAX_KMH = 65.0
 
 
 def disk(centre, radius=3):
-    """Cells around a centre, by their place in the grid: the same places around another one lie alike."""
+    """Cells around a centre, by their place in the grid: the same places around another one lie
+    alike."""
     origin = h3.cell_to_local_ij(centre, centre)
     places = [(i, j) for i in range(-radius, radius + 1) for j in range(-radius, radius + 1)]
     return {(i, j): h3.local_ij_to_cell(centre, origin[0] + i, origin[1] + j) for i, j in places}
@@ -80,7 +82,9 @@ def by_definition(visits):
 
     def around(h):
         pings = sum(sum(of_hat[k].values()) for k in beside[h])
-        return math.log(pings / sum(len(of_hat[k]) for k in beside[h]) / usual) if pings else dwell[h]
+        return (
+            math.log(pings / sum(len(of_hat[k]) for k in beside[h]) / usual) if pings else dwell[h]
+        )
 
     rows = {}
     for (p, h), m in visits.items():
@@ -94,17 +98,25 @@ def by_definition(visits):
             math.log(sum(elsewhere) / len(elsewhere) / usual) if elsewhere else math.log(m / usual),
             *pairs_apart(cells[h], [cells[k] for k in beside[h] if k in of_plate[p]]),
         ]  # fmt: skip
-    mean = lambda h, at: sum(m * rows[p, h][at] for p, m in of_hat[h].items()) / sum(of_hat[h].values())  # noqa: E731
-    hats = {h: [dwell[h], mean(h, 2), mean(h, 1), mean(h, 3), around(h), math.log(len(of_hat[h]))] for h in places}
+    mean = lambda h, at: (  # noqa: E731
+        sum(m * rows[p, h][at] for p, m in of_hat[h].items()) / sum(of_hat[h].values())
+    )
+    hats = {
+        h: [dwell[h], mean(h, 2), mean(h, 1), mean(h, 3), around(h), math.log(len(of_hat[h]))]
+        for h in places
+    }
     return rows, hats
 
 
 def pairs_apart(cell, visited):
-    """Pairs of these neighbours of a cell that lie 60, 120 and 180 degrees apart, by the bearings of their centres."""
+    """Pairs of these neighbours of a cell that lie 60, 120 and 180 degrees apart, by the bearings
+    of their centres."""
     middle = np.array(h3.cell_to_latlng(cell))
     north, east = (np.array([h3.cell_to_latlng(one) for one in visited]).reshape(-1, 2) - middle).T
     bearings = np.degrees(np.arctan2(east * math.cos(math.radians(middle[0])), north))
-    angles = [abs((one - other + 180) % 360 - 180) for one, other in combinations(bearings.tolist(), 2)]
+    angles = [
+        abs((one - other + 180) % 360 - 180) for one, other in combinations(bearings.tolist(), 2)
+    ]
     return [sum(round(angle / 60) == places for angle in angles) for places in (1, 2, 3)]
 
 
@@ -144,7 +156,9 @@ def test_a_feed_that_pings_twelve_times_as_often_has_the_same_features(seed):
     before, after = features_of(counts), features_of(often)
     assert np.allclose(before.by_row, after.by_row, atol=1e-9)
     assert np.allclose(before.by_hat, after.by_hat, atol=1e-9)
-    assert not np.allclose(before.by_row, features_of(replace(counts, count=counts.count + 12)).by_row, atol=1e-3)
+    assert not np.allclose(
+        before.by_row, features_of(replace(counts, count=counts.count + 12)).by_row, atol=1e-3
+    )
 
 
 class Dense:
@@ -176,14 +190,17 @@ class Dense:
         return likelihood
 
     def next_day(self, seen):
-        """What a night adds to the globals, cells take along as they follow from them; then each has its own."""
+        """What a night adds to the globals, cells take along as they follow from them; then each
+        has its own."""
         at = GLOBALS + np.arange(seen)
         of_globals = self.covariance[:GLOBALS, :GLOBALS]
         follows = self.covariance[at, :GLOBALS] @ np.linalg.inv(of_globals)
         own = self.covariance[at, at] - np.einsum("ij,jk,ik->i", follows, of_globals, follows)
         moved, both = np.vstack([np.eye(GLOBALS), follows]), np.append(np.arange(GLOBALS), at)
         self.covariance[np.ix_(both, both)] += moved @ (NIGHT * self.first) @ moved.T
-        self.covariance[at, at] += np.minimum(own + NIGHT * self.cell_variance, self.cell_variance) - own
+        self.covariance[at, at] += (
+            np.minimum(own + NIGHT * self.cell_variance, self.cell_variance) - own
+        )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -195,28 +212,51 @@ def test_the_filter_is_that_of_a_dense_covariance(seed):
         arrow.grow(grown - known)
         known = grown
         at = rng.permutation(known)[: int(rng.integers(1, known + 1))]
-        design = design_of(rng.normal(size=at.size), rng.normal(size=(at.size, 6)), rng.random(at.size) < 0.7)
+        design = design_of(
+            rng.normal(size=at.size), rng.normal(size=(at.size, 6)), rng.random(at.size) < 0.7
+        )
         seen = design, rng.normal(18, 6, at.size), rng.uniform(0.5, 60, at.size)
         assert arrow.update(at, *seen) == pytest.approx(dense.update(at, *seen), rel=1e-8)
         if slot % 12 == 11:
             arrow.next_day()
             dense.next_day(known)
         every = np.arange(cells)
-        design = design_of(rng.normal(size=cells), rng.normal(size=(cells, 6)), rng.random(cells) < 0.5)
-        found, expected = arrow.predict(np.where(every < known, every, -1), design), dense.predict(every, design)
-        assert np.allclose(found[0], expected[0], rtol=1e-8) and np.allclose(found[1], expected[1], rtol=1e-7)
+        design = design_of(
+            rng.normal(size=cells), rng.normal(size=(cells, 6)), rng.random(cells) < 0.5
+        )
+        found, expected = (
+            arrow.predict(np.where(every < known, every, -1), design),
+            dense.predict(every, design),
+        )
+        assert np.allclose(found[0], expected[0], rtol=1e-8) and np.allclose(
+            found[1], expected[1], rtol=1e-7
+        )
         assert np.allclose(arrow.mean, dense.mean[:GLOBALS], rtol=1e-7, atol=1e-7)
 
 
 def observed(seed, cells=20, order=None, prior_sd=0.3):
     rng = np.random.default_rng(seed)
     prior = SlotPrior(np.zeros(0), rng.normal(0, prior_sd, cells), rng.normal(size=(cells, 6)))
-    value, noise, unexplained = rng.normal(18, 5, cells), rng.uniform(0.5, 25, cells), rng.uniform(0.5, 25, cells)
+    value, noise, unexplained = (
+        rng.normal(18, 5, cells),
+        rng.uniform(0.5, 25, cells),
+        rng.uniform(0.5, 25, cells),
+    )
     clips = np.where(rng.random(cells) < 0.8, rng.choice(HALF_WIDTHS, cells), 0.0)
     order = np.arange(cells) if order is None else order
-    clipped = [ReleaseClip(18.0, width, 1, 0.7, 8.0) if width else NOT_CLIPPED for width in clips[order].tolist()]
+    clipped = [
+        ReleaseClip(18.0, width, 1, 0.7, 8.0) if width else NOT_CLIPPED
+        for width in clips[order].tolist()
+    ]
     prior = SlotPrior(prior.by_row, prior.by_hat[order], prior.features[order])
-    return ReleasedHats(1000 + order.astype(np.uint64), prior, value[order], noise[order], unexplained[order], clipped)
+    return ReleasedHats(
+        1000 + order.astype(np.uint64),
+        prior,
+        value[order],
+        noise[order],
+        unexplained[order],
+        clipped,
+    )
 
 
 def test_forecasts_of_a_large_city_are_the_same_bits_on_one_core_and_on_several():
@@ -252,15 +292,22 @@ def test_yesterday_counts_and_the_day_before_does_not():
     assert forecast(learnt((0, 0)), day_after(2)) == nothing
     assert forecast(learnt((0, 0), (1, 1)), day_after(2)) == forecast(learnt((1, 1)), day_after(2))
     assert forecast(learnt((0, 0), (1, 1)), day_after(1)) != forecast(learnt((1, 1)), day_after(1))
-    assert forecast(learnt((0, 0), (1, 1), (2, 2)), day_after(2)) == forecast(learnt((1, 1), (2, 2)), day_after(2))
+    assert forecast(learnt((0, 0), (1, 1), (2, 2)), day_after(2)) == forecast(
+        learnt((1, 1), (2, 2)), day_after(2)
+    )
 
 
 def test_news_that_is_carried_on_is_that_of_two_days_too():
-    asked, slots = observed(9), [(day, seed) for seed, day in enumerate([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])]
+    asked, slots = (
+        observed(9),
+        [(day, seed) for seed, day in enumerate([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])],
+    )
     for day in range(2, 5):
         here = [slot for slot in slots if slot[0] <= day]
         last = [slot for slot in here if slot[0] > day - 2]
-        found = [learnt(*some).carried(day_after(day), asked.cells) for some in (here, last, last[-1:])]
+        found = [
+            learnt(*some).carried(day_after(day), asked.cells) for some in (here, last, last[-1:])
+        ]
         assert found[0] == found[1] != found[2] and max(one.probability for one in found[0]) > 0.05
     # After a gap of a day, and in cells that the last slot did not measure, nothing is carried on.
     assert set(learnt((0, 0)).carried(day_after(2), asked.cells)) == {NOTHING}
@@ -279,6 +326,8 @@ def test_releases_that_agree_with_their_counts_turn_the_slope_and_those_that_dis
         for seed in range(12):
             seen = observed(seed, prior_sd=0.5)
             value, noise = 18 + sign * 12 * seen.prior.by_hat, np.full(20, 3.0)
-            memory.learn(MONDAY, replace(seen, value=value, noise=noise, unexplained=np.ones(20)), MAX_KMH)
+            memory.learn(
+                MONDAY, replace(seen, value=value, noise=noise, unexplained=np.ones(20)), MAX_KMH
+            )
         slopes.append(memory.predict(MONDAY, np.zeros(1, np.uint64), observed(9, 1).prior).slope)
     assert slopes[0] == pytest.approx(12, abs=1.5) and slopes[1] == pytest.approx(-12, abs=1.5)

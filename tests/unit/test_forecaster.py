@@ -1,4 +1,5 @@
-"""A forecaster keeps nothing of its own: whoever starts later, on any ledger, forecasts the same to the last bit."""
+"""A forecaster keeps nothing of its own: whoever starts later, on any ledger, forecasts the same to
+the last bit."""
 
 import dataclasses
 import datetime as dt
@@ -71,7 +72,14 @@ def said(forecaster, number, ledger):
     one = forecaster.forecast(contents(number)[0], LedgerHistory(ledger))
     return b"".join(
         part.tobytes()
-        for part in (one.mean, one.variance, one.deviation, one.unexplained, one.plates, one.prior.by_hat)
+        for part in (
+            one.mean,
+            one.variance,
+            one.deviation,
+            one.unexplained,
+            one.plates,
+            one.prior.by_hat,
+        )
     )
 
 
@@ -88,16 +96,23 @@ SLOTS = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 15, 22, 23, 24]
 """Of four a day: a slot left out, nights, and gaps of a day and more."""
 
 
-def test_a_forecaster_restarted_after_any_slot_forecasts_what_one_does_that_ran_all_the_time(ledger):
+def test_a_forecaster_restarted_after_any_slot_forecasts_what_one_does_that_ran_all_the_time(
+    ledger,
+):
     always, others = a_forecaster(), []
     for number in SLOTS:
         forecasts = [said(one, number, ledger) for one in (always, a_forecaster(), *others)]
         assert len(set(forecasts)) == 1
-        others = [*others, a_forecaster()][-5:]  # some of them, each of which started at another slot
+        others = [*others, a_forecaster()][
+            -5:
+        ]  # some of them, each of which started at another slot
         for one in (always, *others):
             one.saw(contents(number)[0])
         released(ledger, number, always)
-    measured = sum(hat.plan is not None and hat.plan.around is not None for hat in released(ledger, 25, always).hats)
+    measured = sum(
+        hat.plan is not None and hat.plan.around is not None
+        for hat in released(ledger, 25, always).hats
+    )
     assert measured > 3  # there was something to learn
     assert said(a_forecaster(), 26, ledger) != said(a_forecaster(), 26, MemoryLedger())
 
@@ -115,7 +130,11 @@ def test_one_that_reads_two_days_of_releases_forecasts_what_one_does_that_ran_fo
     carried = [one._memory.carried(day, counts.cells) for one in (started, always)]
     assert carried[0] == carried[1] and any(one.probability for one in carried[0])
     # Yesterday counts: without it the forecast is another.
-    slots = {slot: cells for slot, cells in history.slots_since(MIDNIGHT).items() if slot[0] >= MIDNIGHT + 16 * SLOT}
+    slots = {
+        slot: cells
+        for slot, cells in history.slots_since(MIDNIGHT).items()
+        if slot[0] >= MIDNIGHT + 16 * SLOT
+    }
     assert slots
 
     class OfToday(LedgerHistory):
@@ -138,7 +157,8 @@ def test_releases_are_the_same_bytes_whether_it_restarts_before_each_slot_or_nev
 
 @pytest.mark.parametrize("up", [1, -1])
 def test_terms_are_the_same_bytes_where_a_forecast_differs_in_its_last_bits(up):
-    """As it may on another processor: what is kept is rounded, and so little moves neither price nor order."""
+    """As it may on another processor: what is kept is rounded, and so little moves neither price
+    nor order."""
     ledger = MemoryLedger()
     for number in SLOTS[:3]:
         released(ledger, number, a_forecaster())
@@ -156,12 +176,15 @@ def test_terms_are_the_same_bytes_where_a_forecast_differs_in_its_last_bits(up):
     assert other.mean.tobytes() != one.mean.tobytes()
     in_period = SETTINGS.calendar.slot_in_period(counts.start_ms)
     spent, plans = nothing_spent(counts), HatPlans(policy.public)
-    kept = [encode(terms_around(counts, of, spent, in_period, policy, plans)) for of in (one, other)]
+    kept = [
+        encode(terms_around(counts, of, spent, in_period, policy, plans)) for of in (one, other)
+    ]
     assert kept[0] == kept[1] and kept[0].count(b'"forecast-clip"') > 10
 
 
 def test_what_is_recorded_already_is_learnt_when_the_log_is_read_again():
-    """A restart from the log's start: nothing is planned for what is recorded, and the next slot is as it was."""
+    """A restart from the log's start: nothing is planned for what is recorded, and the next slot is
+    as it was."""
     ledger = MemoryLedger()
     for number in SLOTS[:6]:
         released(ledger, number, a_forecaster())
@@ -188,12 +211,22 @@ def test_history_reads_back_as_far_as_it_is_asked_to_and_no_further():
 
     counting, since = Counting(), MIDNIGHT + 18 * SLOT
     slots = LedgerHistory(counting).slots_since(since)
-    assert sorted(start for start, _ in slots) == [MIDNIGHT + number * SLOT for number in (18, 20, 22)]
+    assert sorted(start for start, _ in slots) == [
+        MIDNIGHT + number * SLOT for number in (18, 20, 22)
+    ]
     for (start, end), cells in slots.items():
-        assert sorted(cells) == contents((start - MIDNIGHT) // SLOT)[0].cells.tolist() and end - start == SLOT
+        assert (
+            sorted(cells) == contents((start - MIDNIGHT) // SLOT)[0].cells.tolist()
+            and end - start == SLOT
+        )
     everything = len(list(ledger.newest()))
-    assert counting.read < everything - sum(len(contents(number)[0].cells) for number in (0, 2, 4, 6, 8))
-    assert LedgerHistory(ledger).releases(MIDNIGHT + SLOT, MIDNIGHT + 2 * SLOT, CELLS[:2].tolist()) == [None] * 2
+    assert counting.read < everything - sum(
+        len(contents(number)[0].cells) for number in (0, 2, 4, 6, 8)
+    )
+    assert (
+        LedgerHistory(ledger).releases(MIDNIGHT + SLOT, MIDNIGHT + 2 * SLOT, CELLS[:2].tolist())
+        == [None] * 2
+    )
 
 
 def test_estimates_follow_from_records_alone_and_are_between_forecast_and_release():
@@ -203,7 +236,12 @@ def test_estimates_follow_from_records_alone_and_are_between_forecast_and_releas
     history = LedgerHistory(ledger)
     made = []
     for one in (a_forecaster(), a_forecaster()):
-        made.append([[encode_smoothed(of) for of in one.smoothed(slot_ends(number), history)] for number in range(4)])
+        made.append(
+            [
+                [encode_smoothed(of) for of in one.smoothed(slot_ends(number), history)]
+                for number in range(4)
+            ]
+        )
     assert made[0] == made[1] and len(made[0]) == 4
     seen = set()
     again = a_forecaster()
@@ -214,7 +252,10 @@ def test_estimates_follow_from_records_alone_and_are_between_forecast_and_releas
         there = {int(one.hat.cell, 16) for one in estimates}
         assert cells <= there <= cells | seen
         seen |= cells
-        records = {record.release_id: record for record in history.releases(*slot_ends(number), sorted(cells))}
+        records = {
+            record.release_id: record
+            for record in history.releases(*slot_ends(number), sorted(cells))
+        }
         for one in estimates:
             assert one.interval95_kmh[0] <= one.value_kmh <= one.interval95_kmh[1]
             assert (one.release_id in records) is (int(one.hat.cell, 16) in cells)
@@ -228,9 +269,13 @@ def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_
     policy = load(None, (*FLAGS, "budget.epsilon=1000000"), PURE_ENV).policy
     (counts, _), in_period = contents(0), SETTINGS.calendar.slot_in_period(MIDNIGHT)
     forecast = a_forecaster().forecast(counts, LedgerHistory(MemoryLedger()))
-    terms = terms_around(counts, forecast, nothing_spent(counts), in_period, policy, HatPlans(policy.public))
+    terms = terms_around(
+        counts, forecast, nothing_spent(counts), in_period, policy, HatPlans(policy.public)
+    )
     assert max(one.charge_nano for one in terms) == EPSILON_NANO_MAX
-    assert not load(None, ("release.mean_epsilon=0", "release.cdf_epsilon=0.5"), PURE_ENV).policy.forecasts
+    assert not load(
+        None, ("release.mean_epsilon=0", "release.cdf_epsilon=0.5"), PURE_ENV
+    ).policy.forecasts
 
 
 @pytest.mark.parametrize("cdf", ["0", "auto"])
@@ -239,10 +284,15 @@ def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_
     [
         (["budget.epsilon=0.072"], ["budget.epsilon=0.0359"]),
         (["budget.epsilon=0.072"], ["budget.epsilon=1e-6", "release.bins=4096"]),
-        (["budget.accounting=zcdp", "budget.rho=3.6e-5"], ["budget.accounting=zcdp", "budget.rho=1.79e-5"]),
+        (
+            ["budget.accounting=zcdp", "budget.rho=3.6e-5"],
+            ["budget.accounting=zcdp", "budget.rho=1.79e-5"],
+        ),
     ],
 )
-def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_no_plate_pays(cdf, enough, too_little):
+def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_no_plate_pays(
+    cdf, enough, too_little
+):
     def charged(*flags):
         ledger = MemoryLedger()
         asked = f"release.cdf_epsilon={cdf}", "release.cdf=tree", "release.bins=4"
@@ -252,22 +302,36 @@ def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_
         return {hat.terms.withheld for hat in slot.hats} - {"few_plates"}, max(spent) > 0
 
     assert charged(*too_little) == ({"budget"}, False)
-    assert charged(*enough)[1] == (cdf == "auto")  # a mean alone tells too little here, too, but is priced
+    assert charged(*enough)[1] == (
+        cdf == "auto"
+    )  # a mean alone tells too little here, too, but is priced
 
 
 @pytest.mark.parametrize(
     ("epsilon", "is_held"), [("auto", True), (1.9, True), (5.0, True), (8.5, False), (10.0, False)]
 )
-def test_all_but_a_fifth_of_a_budget_is_let_out_over_the_day_unless_a_hat_may_cost_more_than_that(epsilon, is_held):
-    """The most that any plate has been charged of 10 after each quarter of a day; within one it visits four HATs."""
+def test_all_but_a_fifth_of_a_budget_is_let_out_over_the_day_unless_a_hat_may_cost_more_than_that(
+    epsilon, is_held
+):
+    """The most that any plate has been charged of 10 after each quarter of a day; within one it
+    visits four HATs."""
     flags = (f"release.mean_epsilon={epsilon}",)
-    ledger, forecaster, policy = MemoryLedger(), a_forecaster(), load(None, (*FLAGS, *flags), PURE_ENV).policy
+    ledger, forecaster, policy = (
+        MemoryLedger(),
+        a_forecaster(),
+        load(None, (*FLAGS, *flags), PURE_ENV).policy,
+    )
     found = []
     for number in range(4):
         counts, _ = contents(number)
         released(ledger, number, forecaster, policy=policy)
         forecaster.saw(counts)
-        found.append(max(sum(ledger.charged_by_period(plate).values()) for plate in counts.plates) / 1e9)
-    assert all(most <= let_out for most, let_out in zip(found, (4.0, 6.0, 8.0, 10.0), strict=True)) == is_held
+        found.append(
+            max(sum(ledger.charged_by_period(plate).values()) for plate in counts.plates) / 1e9
+        )
+    assert (
+        all(most <= let_out for most, let_out in zip(found, (4.0, 6.0, 8.0, 10.0), strict=True))
+        == is_held
+    )
     # Of 5 none can be paid in the first quarter.
     assert found[-1] > 8 and found[0] >= (8 if not is_held else 0 if epsilon == 5.0 else 3)

@@ -1,4 +1,5 @@
-"""What `init` finds in feeds of many forms: mapping, times, plate, zone, unit, box; and what it asks to be checked."""
+"""What `init` finds in feeds of many forms: mapping, times, plate, zone, unit, box; and what it
+asks to be checked."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -20,7 +21,9 @@ def ping(at, per_second=3, **changes):
     time = datetime(2022, 1, 1, 10, tzinfo=IST) + timedelta(seconds=at // per_second)
     made = {"bus": PLATES[at % 9], "timestamp": time.isoformat(), "lon": 72.8 + (at % 77) / 1000,
             "lat": 21.1 + (at % 91) / 1000, "speed": at % 40}  # fmt: skip
-    made |= {name: value(made, time) if callable(value) else value for name, value in changes.items()}
+    made |= {
+        name: value(made, time) if callable(value) else value for name, value in changes.items()
+    }
     return {name: value for name, value in made.items() if value is not ...}
 
 
@@ -47,8 +50,12 @@ def message_id(at):
 
 
 @pytest.mark.parametrize("ids", [message_id, lambda _: "surat/feed"])
-def test_an_id_of_each_message_or_of_all_of_them_is_no_plate_while_another_field_may_be(ids, tmp_path):
-    feed, said = found(tmp_path, bus=..., vehicle=ids, deviceId=lambda made, _: f"d{int(made['lat'] * 1000) % 7}")
+def test_an_id_of_each_message_or_of_all_of_them_is_no_plate_while_another_field_may_be(
+    ids, tmp_path
+):
+    feed, said = found(
+        tmp_path, bus=..., vehicle=ids, deviceId=lambda made, _: f"d{int(made['lat'] * 1000) % 7}"
+    )
     assert feed.keys["plate"] == "deviceId" and feed.plates == 7 and said == []
 
 
@@ -60,7 +67,10 @@ CITIES = [
 
 @pytest.mark.parametrize(("zone", "lon", "lat"), CITIES)
 def test_zone_and_box_are_those_of_the_positions(zone, lon, lat, tmp_path):
-    changes = {"lon": lambda made, _: made["lon"] - 72.8 + lon, "lat": lambda made, _: made["lat"] - 21.1 + lat}
+    changes = {
+        "lon": lambda made, _: made["lon"] - 72.8 + lon,
+        "lat": lambda made, _: made["lat"] - 21.1 + lat,
+    }
     feed, _ = found(tmp_path, **changes, timestamp=lambda _, time: int(time.timestamp()))
     west, south, east, north = feed.box
     assert feed.zone == zone and feed.keys["time_format"] == "epoch_s"
@@ -69,7 +79,9 @@ def test_zone_and_box_are_those_of_the_positions(zone, lon, lat, tmp_path):
 
 
 def test_stray_fixes_do_not_widen_the_box_and_two_cities_are_refused(tmp_path):
-    feed, _ = found(tmp_path, lon=lambda made, _: made["lon"] - 30 if made["lat"] == 21.1 else made["lon"])
+    feed, _ = found(
+        tmp_path, lon=lambda made, _: made["lon"] - 30 if made["lat"] == 21.1 else made["lon"]
+    )
     assert feed.box[0] > 72 and feed.zone == "Asia/Kolkata"
     with pytest.raises(UsageError, match="far apart"):
         found(tmp_path, lon=lambda made, _: made["lon"] if made["speed"] % 2 else made["lon"] - 170)
@@ -90,7 +102,12 @@ def test_times_of_many_forms_are_read(pattern, time_format, zone, tmp_path):
 
 
 def test_a_speed_of_minus_one_is_not_known_and_a_value_below_a_name_is_the_field(tmp_path):
-    assert found(tmp_path, speed=lambda made, _: made["speed"] if made["speed"] % 3 == 0 else -1)[0].plates == 9
+    assert (
+        found(tmp_path, speed=lambda made, _: made["speed"] if made["speed"] % 3 == 0 else -1)[
+            0
+        ].plates
+        == 9
+    )
     feed, _ = found(tmp_path, speed=lambda made, _: {"value": made["speed"], "unit": "km/h"})
     assert feed.keys["speed"] == "speed.value"
 
@@ -135,7 +152,13 @@ def polls(vehicles=60, count=3, zero=False):
         yield (
             now,
             [
-                (1000 + at, now - at // 2 % 30, 72.83 + 0.003 * at, 21.19 + 0.0005405 * 6 * poll, 0 if zero else 36.0)
+                (
+                    1000 + at,
+                    now - at // 2 % 30,
+                    72.83 + 0.003 * at,
+                    21.19 + 0.0005405 * 6 * poll,
+                    0 if zero else 36.0,
+                )
                 for at in range(vehicles)
             ],
         )
@@ -164,7 +187,9 @@ def siri(now, vehicles):
         </MonitoredVehicleJourney>
       </VehicleActivity>"""
     inner = "".join(
-        each.format(iso(time_s), f"{number}-{time_s}", "AB" if at % 2 else "CD", lon, lat, number // 2)
+        each.format(
+            iso(time_s), f"{number}-{time_s}", "AB" if at % 2 else "CD", lon, lat, number // 2
+        )
         for at, (number, time_s, lon, lat, _) in enumerate(vehicles)
     )
     return f"""<?xml version="1.0" encoding="UTF-8"?>
@@ -183,7 +208,10 @@ def test_xml_over_many_lines_is_one_document_whose_vehicles_may_be_one_or_none(t
     some[0] = (some[0][0], some[0][1][:1])
     feed = find_feed(saved(tmp_path, [siri(*one) for one in some], "{}.xml"))
     assert (feed.pings, feed.plates, feed.refused, feed.unit, feed.form) == (121, 60, 0, "", "XML")
-    assert feed.keys["plate"] == ("MonitoredVehicleJourney.OperatorRef", "MonitoredVehicleJourney.VehicleRef")
+    assert feed.keys["plate"] == (
+        "MonitoredVehicleJourney.OperatorRef",
+        "MonitoredVehicleJourney.VehicleRef",
+    )
     one = find_feed(saved(tmp_path, [siri(some[0][0], some[0][1])], "one-{}.xml"))
     assert one.pings == 1 and one.keys["records"] == feed.keys["records"]
 
@@ -191,10 +219,11 @@ def test_xml_over_many_lines_is_one_document_whose_vehicles_may_be_one_or_none(t
 def test_vehicles_in_attributes_are_an_array_even_where_there_is_one_or_none(tmp_path):
     def nextbus(now, vehicles):
         each = '<vehicle id="{}" routeTag="N" lat="{}" lon="{}" secsSinceReport="{}" heading="1" speedKmHr="{}"/>\n'
-        inner = "".join(each.format(number, lat, lon, now - at, speed) for number, at, lon, lat, speed in vehicles)
-        return (
-            f'<?xml version="1.0" encoding="utf-8"?>\n<body copyright="X">\n{inner}<lastTime time="{now}000"/>\n</body>'
+        inner = "".join(
+            each.format(number, lat, lon, now - at, speed)
+            for number, at, lon, lat, speed in vehicles
         )
+        return f'<?xml version="1.0" encoding="utf-8"?>\n<body copyright="X">\n{inner}<lastTime time="{now}000"/>\n</body>'
 
     some = [nextbus(now, vehicles[: (60, 1, 0)[at]]) for at, (now, vehicles) in enumerate(polls())]
     feed = find_feed(saved(tmp_path, some, "{}.xml"))
@@ -210,11 +239,20 @@ def test_of_several_arrays_the_one_whose_records_have_times_of_their_own_is_of_v
              "tripStatus": {"position": {"lat": lat + 1, "lon": lon}, "lastUpdateTime": (at - 900) * 1000}}
             for number, at, lon, lat, _ in vehicles
         ]  # fmt: skip
-        stops = [{"id": f"1_{at}", "lat": 21.1 + at / 1e4, "lon": 72.8, "name": "x"} for at in range(300)]
-        return json.dumps({"currentTime": now * 1000, "data": {"list": listed, "references": {"stops": stops}}})
+        stops = [
+            {"id": f"1_{at}", "lat": 21.1 + at / 1e4, "lon": 72.8, "name": "x"} for at in range(300)
+        ]
+        return json.dumps(
+            {"currentTime": now * 1000, "data": {"list": listed, "references": {"stops": stops}}}
+        )
 
     feed = find_feed(saved(tmp_path, [answer(*one) for one in polls()]))
-    assert (feed.keys["records"], feed.keys["plate"], feed.pings, feed.plates) == ("data.list", "vehicleId", 180, 60)
+    assert (feed.keys["records"], feed.keys["plate"], feed.pings, feed.plates) == (
+        "data.list",
+        "vehicleId",
+        180,
+        60,
+    )
     assert feed.keys["latitude"] == "location.lat" and feed.keys["time"] == "lastLocationUpdateTime"
 
 
@@ -240,12 +278,19 @@ def test_no_path_leads_through_a_key_that_may_be_a_plate(tmp_path):
 
 @pytest.mark.parametrize("zero", [True, False])
 def test_speeds_that_are_all_zero_while_buses_move_are_derived(zero, tmp_path):
-    rows = [f"{n},{at},{lon},{lat},{speed}" for _, some in polls(zero=zero) for n, at, lon, lat, speed in some]
+    rows = [
+        f"{n},{at},{lon},{lat},{speed}"
+        for _, some in polls(zero=zero)
+        for n, at, lon, lat, speed in some
+    ]
     (tmp_path / "avl.csv").write_text("\n".join(["bus,timestamp,lon,lat,speed", *rows]))
     feed = find_feed([str(tmp_path / "avl.csv")])
     (tmp_path / "city.toml").write_text(city_file(feed, "avl.csv"))
     settings = load(tmp_path / "city.toml", (), {})
-    assert (settings.speed.from_, settings.source.speed) == ("movement" if zero else "field", "speed")
+    assert (settings.speed.from_, settings.source.speed) == (
+        "movement" if zero else "field",
+        "speed",
+    )
     assert any("every speed is 0" in one for one in checks(feed)) == zero
     one_poll = [f"{row.rpartition(',')[0]},0" for row in rows[:60]]
     (tmp_path / "poll.csv").write_text("\n".join(["bus,timestamp,lon,lat,speed", *one_poll]))

@@ -1,4 +1,5 @@
-"""Feeds that stand still, in part or altogether: said before anything is charged, and not made into pings."""
+"""Feeds that stand still, in part or altogether: said before anything is charged, and not made into
+pings."""
 
 import json
 from dataclasses import replace
@@ -11,7 +12,13 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from udp_stream.cli.main import main
-from udp_stream.cli.preflight import LiveFeedCheck, rollover_warning, speed_warnings, still_warning, unclamped
+from udp_stream.cli.preflight import (
+    LiveFeedCheck,
+    rollover_warning,
+    speed_warnings,
+    still_warning,
+    unclamped,
+)
 from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON, PLAIN, without_speeds
@@ -30,14 +37,20 @@ BUSES, STILL, POLLS, EVERY_S = 40, 25, 12, 10
 
 
 def polls(folder, fields):
-    """Polls of a fleet of which the first 25 stand where they stood; `fields` of a bus and poll over these."""
+    """Polls of a fleet of which the first 25 stand where they stood; `fields` of a bus and poll
+    over these."""
     names = []
     for at in range(POLLS):
         header_s = START_S + EVERY_S * at
         some = []
         for bus in range(BUSES):
             moved = 0 if bus < STILL else at * 0.001
-            given = {"time_s": None, "lat": 21.25 + moved, "lon": 72.5 + bus / 100, "speed": 10.0} | fields(bus, at)
+            given = {
+                "time_s": None,
+                "lat": 21.25 + moved,
+                "lon": 72.5 + bus / 100,
+                "speed": 10.0,
+            } | fields(bus, at)
             some.append(vehicle(number=f"B{bus}", **given))
         (path := folder / f"{at:02}.pb").write_bytes(snapshot(*some, header_s=header_s))
         names.append(str(path))
@@ -58,8 +71,12 @@ def test_a_fix_without_a_time_counts_once_and_who_stands_at_speed_is_said(tmp_pa
 
 
 def test_no_speed_decides_which_fixes_count(tmp_path):
-    """A standing bus whose speed is told anew in each poll has as many pings; and one that stands at 0 is no fault."""
-    assert read(polls(tmp_path, lambda bus, at: {"speed": 5.0 + at}))[0] == STILL + (BUSES - STILL) * POLLS
+    """A standing bus whose speed is told anew in each poll has as many pings; and one that stands
+    at 0 is no fault."""
+    assert (
+        read(polls(tmp_path, lambda bus, at: {"speed": 5.0 + at}))[0]
+        == STILL + (BUSES - STILL) * POLLS
+    )
     assert read(polls(tmp_path, lambda bus, at: {"speed": 0.0}))[1] == []
 
 
@@ -84,20 +101,26 @@ def test_times_that_stand_far_before_their_messages_are_said(tmp_path):
     old = START_S - 93 * 86_400
     pings, said = read(polls(tmp_path, lambda bus, at: {"time_s": old, "lat": 21.25 + at * 0.001}))
     assert pings == BUSES and len(said) == 1 and "480 of 480 pings are over 10 min older" in said[0]
-    parked = polls(tmp_path, lambda bus, at: {"time_s": old if bus < STILL else START_S + EVERY_S * at})
+    parked = polls(
+        tmp_path, lambda bus, at: {"time_s": old if bus < STILL else START_S + EVERY_S * at}
+    )
     assert read(parked)[1] == [], "buses that do not send at night are no fault"
 
 
 def message(plate, time_s, lat=21.25, lon=72.8, speed=20.0):
     time = datetime.fromtimestamp(time_s, UTC).isoformat()
     place = {"coordinates": [lon, lat]}
-    return json.dumps({"license_plate": plate, "observationDateTime": time, "speed": speed, "location": place}).encode()
+    return json.dumps(
+        {"license_plate": plate, "observationDateTime": time, "speed": speed, "location": place}
+    ).encode()
 
 
 def rolled_over(buses=20, wrong=2):
     """Of some buses the clocks are 1,024 weeks behind; they come first."""
     return [
-        message(f"B{bus}", START_S + at - (WEEKS_1024_S if bus < wrong else 0), lon=72.8 + bus / 1000)
+        message(
+            f"B{bus}", START_S + at - (WEEKS_1024_S if bus < wrong else 0), lon=72.8 + bus / 1000
+        )
         for at in range(0, 600, 10)
         for bus in range(buses)
     ]
@@ -116,17 +139,23 @@ def test_clocks_that_rolled_over_are_refused_and_said():
 
 
 def test_a_recording_of_then_is_read_and_an_arrival_of_now_is_not():
-    """By the log's clock: a file of 2004 is of 2004, and what arrives today with times of 2004 is wrong, from the first
-    message on."""
+    """By the log's clock: a file of 2004 is of 2004, and what arrives today with times of 2004 is
+    wrong, from the first message on."""
     settings = load(None, (), {})
-    pings, _ = settings.decoder.decode([message("B1", START_S - WEEKS_1024_S), message("B2", START_S - WEEKS_1024_S)])
+    pings, _ = settings.decoder.decode(
+        [message("B1", START_S - WEEKS_1024_S), message("B2", START_S - WEEKS_1024_S)]
+    )
     start, end = settings.calendar.slots.place(pings.time_ms)
     frame = Frame(pings, cells_of(pings.lat, pings.lon, 7), start, end)
     assert Windows(settings.window_rules, str.encode).push(frame)[1] == []
-    rules = ReadingRules(settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode)
+    rules = ReadingRules(
+        settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode
+    )
     reader = SourceReader(rules, SourceCheckpoint(0))
     now = LogPlaces(np.array([0]), np.array([(START_S + 5) * 1000]), np.array([False]))
-    assert [one.refusal.reason.value for one in reader.read(rolled_over()[:1], now).refused] == ["time_rolled_over"]
+    assert [one.refusal.reason.value for one in reader.read(rolled_over()[:1], now).refused] == [
+        "time_rolled_over"
+    ]
 
 
 class Look:
@@ -135,7 +164,9 @@ class Look:
         self.settings = load(None, flags, {})
         self.steady_s = 77.0
         clocks = {"clock": lambda: self.now_s, "steady": lambda: self.steady_s}
-        self.look = LiveFeedCheck(source, self.settings, lambda *words: self.said.append(words[:3]), **clocks)
+        self.look = LiveFeedCheck(
+            source, self.settings, lambda *words: self.said.append(words[:3]), **clocks
+        )
         self.fresh = self.look.fresh
 
     def passes(self, seconds, jump_s=0):
@@ -143,14 +174,16 @@ class Look:
         self.steady_s += seconds
 
 
-@pytest.mark.parametrize(("age_s", "is_read"), [(0, True), (599, True), (601, False), (93 * 86_400, False)])
+@pytest.mark.parametrize(
+    ("age_s", "is_read"), [(0, True), (599, True), (601, False), (93 * 86_400, False)]
+)
 def test_a_live_source_that_is_stale_is_not_read(age_s, is_read):
     here = Look()
     some = [message("B1", START_S - age_s), b"junk", message("B2", START_S - age_s - 5)]
     assert here.fresh(some) == (some if is_read else [b"junk"])
-    assert here.look.stale == (0 if is_read else 2) and [event for _, event, _ in here.said] == ["stale"] * (
-        not is_read
-    )
+    assert here.look.stale == (0 if is_read else 2) and [event for _, event, _ in here.said] == [
+        "stale"
+    ] * (not is_read)
     assert not any("B1" in text for text, _, _ in here.said)
 
 
@@ -158,7 +191,9 @@ def test_one_fresh_ping_makes_a_source_fresh_and_one_from_the_future_does_not():
     here = Look("amqps://me:hush@host/queue", "live.max_age=1m")
     old = [message("B1", START_S - 100)]
     assert here.fresh(old) == [] and here.fresh([message("B2", START_S + 10**6)]) == []
-    assert here.fresh([message("B3", START_S)]) != [] and here.fresh(old) == old, "others send seldom"
+    assert here.fresh([message("B3", START_S)]) != [] and here.fresh(old) == old, (
+        "others send seldom"
+    )
     here.passes(120)
     assert here.fresh(old) == []
     assert [event for _, event, _ in here.said] == ["stale", "fresh", "stale"]
@@ -187,9 +222,17 @@ def test_a_recording_or_a_pipe_has_no_age(source):
 def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_and_again_while_it_lasts():
     here = Look("-")
     log = list(fleet_log(buses=40, hours=1.5, clean=True))
-    slow = [json.dumps(ping | {"speed": ping["speed"] / 3.6}).encode() for ping in map(json.loads, log)]
+    slow = [
+        json.dumps(ping | {"speed": ping["speed"] / 3.6}).encode() for ping in map(json.loads, log)
+    ]
     half = len(log) // 2
-    for some, times in ((log[:half], 0), (log[half:], 0), (slow[:half], 1), (slow[half:], 1), (slow[:half], 2)):
+    for some, times in (
+        (log[:half], 0),
+        (log[half:], 0),
+        (slow[:half], 1),
+        (slow[half:], 1),
+        (slow[:half], 2),
+    ):
         here.fresh(some)
         here.passes(LiveFeedCheck.SAMPLE_S)
         here.fresh([])
@@ -206,7 +249,10 @@ def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_and_again_while_i
 def test_a_doubt_is_said_once_and_again_when_it_had_been_gone_for_a_day(factor, flags):
     here = Look("-", *flags)
     log = list(fleet_log(buses=40, hours=0.1, clean=True))
-    odd = [json.dumps(ping | {"speed": ping["speed"] * factor}).encode() for ping in map(json.loads, log)]
+    odd = [
+        json.dumps(ping | {"speed": ping["speed"] * factor}).encode()
+        for ping in map(json.loads, log)
+    ]
     day = round(86_400 / LiveFeedCheck.SAMPLE_S)
     by_night = [odd, log] * 4 + [log] * (day // 2) + [odd] * 4
     for looks, times in ((by_night, 1), ([odd] * day, 1), ([log] * day, 1), ([odd] * 4, 2)):

@@ -1,4 +1,5 @@
-"""Every statistic takes zero-concentrated costs: from plan over query to estimate and record, as under epsilon."""
+"""Every statistic takes zero-concentrated costs: from plan over query to estimate and record, as
+under epsilon."""
 
 import math
 
@@ -40,7 +41,8 @@ def squares(moves, most):
 
 
 def normal_of(values, sigma):
-    """Whether values less what they are of are normal with this deviation; 30 % more or less is not."""
+    """Whether values less what they are of are normal with this deviation; 30 % more or less is
+    not."""
     assert stats.kstest(values / sigma, "norm").pvalue > 1e-6
     squares = float(((values / sigma) ** 2).sum())
     for factor, accepted in ((1.0, True), (0.7, False), (1.3, False)):
@@ -78,7 +80,9 @@ def test_a_projected_mean_chooses_its_interval_within_rho(name, grouping):
     a, b = one["mean"].projected_to
     assert U // 4 < (a + b) / 2 < 7 * U // 12 and (name != "fixed-quantile" or b - a < U // 3)
     record = STATISTICS["mean"].record(plan, one["mean"])
-    assert record.mechanism == name and record.value_kmh == pytest.approx(float(speeds.mean()) / 4096, rel=0.05)
+    assert record.mechanism == name and record.value_kmh == pytest.approx(
+        float(speeds.mean()) / 4096, rel=0.05
+    )
     assert record.interval95_kmh[0] <= record.value_kmh <= record.interval95_kmh[1]
 
 
@@ -92,7 +96,9 @@ def test_a_variance_has_gaussian_noise_and_squared_charges(samples):
     plan = plan_variance(COUNTS, COST, SPEEDS)
     final = STATISTICS["variance"].subset(plan, ADMITTED)
     assert (final.charges <= plan.charges[ADMITTED]).all() and final.cost.measure == "zcdp"
-    precise = plan_variance(COUNTS, concentrated(5000 * NANO), SPEEDS)  # so that none is clamped at 0
+    precise = plan_variance(
+        COUNTS, concentrated(5000 * NANO), SPEEDS
+    )  # so that none is clamped at 0
     sigma = precise.sensitivity / 100 / precise.divisor
     found = estimates(samples, variance=precise)
     values = np.array([one["variance"].value for one in found])
@@ -103,13 +109,20 @@ def test_a_variance_has_gaussian_noise_and_squared_charges(samples):
 
 
 def test_a_mean_around_a_forecast_has_gaussian_noise_and_squared_charges(samples):
-    plan = plan_around(COUNTS, ForecastClip(18 * 4096, np.linspace(10, 30, 8).astype(np.int64) * 4096), COST, SPEEDS)
+    plan = plan_around(
+        COUNTS,
+        ForecastClip(18 * 4096, np.linspace(10, 30, 8).astype(np.int64) * 4096),
+        COST,
+        SPEEDS,
+    )
     lattice = lattice_of(plan.sensitivity, COST)
     steps = [lattice.steps(int(move)) for move in plan.plate_sensitivities]
     assert plan.charges.tolist() == squares(steps, lattice.steps(plan.sensitivity))
     assert (AROUND.subset(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
     assert plan.noise_deviation == pytest.approx(plan.noise_bound * math.sqrt(math.pi / 2))
-    assert plan.expected_error == pytest.approx(math.hypot(plan.noise_deviation, plan.spread) * math.sqrt(2 / math.pi))
+    assert plan.expected_error == pytest.approx(
+        math.hypot(plan.noise_deviation, plan.spread) * math.sqrt(2 / math.pi)
+    )
     found = estimates(samples, **{"forecast-clip": plan})
     values = np.array([one["forecast-clip"].value for one in found])
     normal_of(values - values.mean(), plan.noise_deviation)
@@ -121,12 +134,17 @@ def test_a_mean_around_a_forecast_has_gaussian_noise_and_squared_charges(samples
 @pytest.mark.parametrize("bins", [8, 64, "auto"])
 def test_a_cdf_has_gaussian_noise_squared_charges_and_states_its_error(bins, samples):
     plan = plan_cdf(COUNTS, COST, 65.0, bins)
-    assert plan.charges.tolist() == squares(plan.given, plan.cap) and sum(plan.budgets_nano) == COST.nano
+    assert (
+        plan.charges.tolist() == squares(plan.given, plan.cap)
+        and sum(plan.budgets_nano) == COST.nano
+    )
     assert (STATISTICS["cdf"].subset(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
     exact = plan.cap / np.sqrt(np.array(plan.budgets_nano) / NANO)  # one scale per level
     drawn = np.unique(plan.t / plan.s)
     assert all(np.any((scale <= drawn) & (drawn < scale * 1.001)) for scale in exact)
-    steps = np.round(2**20 * np.random.default_rng(3).normal(0, plan.t / plan.s, (4000, plan.t.size))).astype(np.int64)
+    steps = np.round(
+        2**20 * np.random.default_rng(3).normal(0, plan.t / plan.s, (4000, plan.t.size))
+    ).astype(np.int64)
     off = prefixes(plan.tree, steps, np.zeros(4000, np.int64)) / 2**20
     assert plan.rms_error == pytest.approx(math.sqrt((off**2).mean()) / plan.kept, rel=0.05)
     for one in estimates(samples, 20, cdf=plan):
@@ -135,8 +153,13 @@ def test_a_cdf_has_gaussian_noise_squared_charges_and_states_its_error(bins, sam
 
 
 def test_all_of_one_family_are_drawn_together_and_two_are_not(samples):
-    mean, variance = MECHANISMS["baseline"].plan(COUNTS, COST, SPEEDS, "best-fit"), plan_variance(COUNTS, COST, SPEEDS)
-    (one,) = estimates(samples, 1, mean=mean, variance=variance, cdf=plan_cdf(COUNTS, COST, 65.0, 8))
+    mean, variance = (
+        MECHANISMS["baseline"].plan(COUNTS, COST, SPEEDS, "best-fit"),
+        plan_variance(COUNTS, COST, SPEEDS),
+    )
+    (one,) = estimates(
+        samples, 1, mean=mean, variance=variance, cdf=plan_cdf(COUNTS, COST, 65.0, 8)
+    )
     assert list(one) == priced()
     with pytest.raises(ValueError, match="one family"):
         estimates(samples, 1, mean=mean, variance=plan_variance(COUNTS, pure(NANO), SPEEDS))

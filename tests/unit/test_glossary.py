@@ -1,11 +1,14 @@
-"""docs/glossary.md: one row for each word that records, tables and pages use without saying what it means."""
+"""docs/glossary.md: one row for each word that records, tables and pages use without saying what it
+means."""
 
 import json
 import re
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
-ROWS = re.findall(r"^\| (?!word |---)([^|]+?) \| [^|]+ \|", (DOCS / "glossary.md").read_text("utf-8"), re.M)
+ROWS = re.findall(
+    r"^\| (?!word |---)([^|]+?) \| [^|]+ \|", (DOCS / "glossary.md").read_text("utf-8"), re.M
+)
 
 
 def test_a_word_has_one_row_and_none_that_a_reader_meets_is_missing():

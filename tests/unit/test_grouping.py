@@ -25,7 +25,8 @@ counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(
 
 
 def naive_best_fit(counts, cap):
-    """The paper's text, O(L^2): users by non-increasing count, each into the fullest array with room, lowest index."""
+    """The paper's text, O(L^2): users by non-increasing count, each into the fullest array with
+    room, lowest index."""
     arrays = [0] * len(counts)
     of_plate = {}
     for user in sorted(range(len(counts)), key=lambda u: -counts[u]):
@@ -38,7 +39,8 @@ def naive_best_fit(counts, cap):
 
 
 def naive_wrap_around(counts, cap):
-    """Samples (user, place) poured one after another, in arrays of `cap`; the last one only if it is full."""
+    """Samples (user, place) poured one after another, in arrays of `cap`; the last one only if it
+    is full."""
     poured = [
         (user, place)
         for user in sorted(range(len(counts)), key=lambda u: -counts[u])
@@ -63,7 +65,9 @@ def test_wrap_around_equals_the_papers_text(case):
     owners = [(user, place) for user, count in enumerate(counts) for place in range(count)]
     arrays = naive_wrap_around(counts, cap)
     assert wrap_around_count(hat, cap) == len(arrays) >= 1
-    assert [owners[i] for i in wrap_around_positions(hat, cap)] == [sample for array in arrays for sample in array]
+    assert [owners[i] for i in wrap_around_positions(hat, cap)] == [
+        sample for array in arrays for sample in array
+    ]
 
 
 @given(counts_and_cap)
@@ -81,8 +85,9 @@ def test_levys_cap_is_best_among_all_lengths_not_only_among_counts(counts):
     assert hat.kept(levy_cap(hat)) / levy_cap(hat) ** 0.5 == pytest.approx(best)
 
 
-# The lemmas of arXiv 2401.15906 (IV of its early version), for BestFit. The papers state them of the proxy U m / sum
-# min(m_l, m), or of K = floor(sum min(m_l, m) / m); BestFit has the noise U / K-bar.
+# The lemmas of arXiv 2401.15906 (IV of its early version), for BestFit. The papers state them of
+# the proxy U m / sum min(m_l, m), or of K = floor(sum min(m_l, m) / m); BestFit has the noise U /
+# K-bar.
 
 scaling = st.integers(2, 5)
 
@@ -91,7 +96,11 @@ scaling = st.integers(2, 5)
 def test_lemma_iii_1_clipping_never_needs_more_noise_than_baseline(case):
     counts, cap = case
     hat = SamplesPerPlate(np.array(counts))
-    best, proxy, baseline = 1 / best_fit(hat, cap).count, cap / hat.kept(cap), hat.largest / hat.total
+    best, proxy, baseline = (
+        1 / best_fit(hat, cap).count,
+        cap / hat.kept(cap),
+        hat.largest / hat.total,
+    )
     assert best <= proxy * (1 + 1e-12) and proxy <= baseline * (1 + 1e-12)
 
 
@@ -104,7 +113,9 @@ def test_lemma_iii_2_the_median_gains_at_least_half_of_what_any_cap_could(counts
 
 
 @given(counts_and_cap, scaling)
-def test_lemma_iv_1_more_samples_of_each_plate_fill_the_same_arrays_that_are_as_much_longer(case, times):
+def test_lemma_iv_1_more_samples_of_each_plate_fill_the_same_arrays_that_are_as_much_longer(
+    case, times
+):
     counts, cap = case
     hat, scaled = SamplesPerPlate(np.array(counts)), SamplesPerPlate(np.array(counts) * times)
     arrays, longer = best_fit(hat, cap), best_fit(scaled, cap * times)
@@ -112,13 +123,15 @@ def test_lemma_iv_1_more_samples_of_each_plate_fill_the_same_arrays_that_are_as_
     assert longer.filled.tolist() == [times * filled for filled in arrays.filled.tolist()]
     assert wrap_around_count(scaled, cap * times) == wrap_around_count(hat, cap)
     best = scaled.kept(levy_cap(scaled)) / levy_cap(scaled) ** 0.5
-    assert scaled.kept(times * levy_cap(hat)) / (times * levy_cap(hat)) ** 0.5 == pytest.approx(best)
+    assert scaled.kept(times * levy_cap(hat)) / (times * levy_cap(hat)) ** 0.5 == pytest.approx(
+        best
+    )
 
 
 @given(counts_and_cap, scaling)
 def test_lemma_iv_2_more_plates_fill_as_many_times_the_arrays(case, times):
-    """BestFit packs anew, into no fewer arrays than WrapAround. Best fit in falling order has at most 11/9 of
-    the fewest possible and 6/9: not many more than `times` its own.
+    """BestFit packs anew, into no fewer arrays than WrapAround. Best fit in falling order has at
+    most 11/9 of the fewest possible and 6/9: not many more than `times` its own.
     """
     counts, cap = case
     hat, scaled = SamplesPerPlate(np.array(counts)), SamplesPerPlate(np.repeat(counts, times))
@@ -128,14 +141,21 @@ def test_lemma_iv_2_more_plates_fill_as_many_times_the_arrays(case, times):
         < times * (wrap_around_count(hat, cap) + 1)
     )
     packed = best_fit(scaled, cap).count
-    assert times * wrap_around_count(hat, cap) <= packed <= (11 * times * best_fit(hat, cap).count + 6) / 9
+    assert (
+        times * wrap_around_count(hat, cap)
+        <= packed
+        <= (11 * times * best_fit(hat, cap).count + 6) / 9
+    )
     best = scaled.kept(levy_cap(scaled)) / levy_cap(scaled) ** 0.5
     assert scaled.kept(levy_cap(hat)) / levy_cap(hat) ** 0.5 == pytest.approx(best)
 
 
 @pytest.mark.parametrize("mechanism", ["array-averaging", "optimal", "levy", "baseline"])
 def test_a_cap_that_was_chosen_for_larger_counts_is_the_largest_count_now(mechanism):
-    """A retry may count fewer repeats: terms keep the cap, and each plate then gives all that it has."""
+    """A retry may count fewer repeats: terms keep the cap, and each plate then gives all that it
+    has."""
     asked = StatisticTerms("mean", NANO, mechanism, choice=Choice(mechanism, cap=9))
-    plan = STATISTICS["mean"].plan(SamplesPerPlate(np.array([3, 1])), asked, PublicSettings(Range(0, 100)))
+    plan = STATISTICS["mean"].plan(
+        SamplesPerPlate(np.array([3, 1])), asked, PublicSettings(Range(0, 100))
+    )
     assert plan.mechanism == mechanism and plan.cap == 3 and plan.used_samples <= 4

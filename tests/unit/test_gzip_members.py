@@ -1,4 +1,5 @@
-"""Gzip in pieces of any size, in any number of members, cut or damaged: what was whole comes out, bounded."""
+"""Gzip in pieces of any size, in any number of members, cut or damaged: what was whole comes out,
+bounded."""
 
 import gzip
 import random
@@ -8,13 +9,21 @@ import pytest
 from udp_stream.sources import files
 
 DATA = random.Random(1).randbytes(9000) + bytes(200_000)
-MEMBERS = gzip.compress(DATA[:100]) + gzip.compress(b"") + bytes(7) + gzip.compress(DATA[100:]) + bytes(5000)
+MEMBERS = (
+    gzip.compress(DATA[:100])
+    + gzip.compress(b"")
+    + bytes(7)
+    + gzip.compress(DATA[100:])
+    + bytes(5000)
+)
 
 
 def unpacked(packed, piece):
     out = []
     try:
-        for some in files.inflated(iter([packed[first : first + piece] for first in range(0, len(packed), piece)])):
+        for some in files.inflated(
+            iter([packed[first : first + piece] for first in range(0, len(packed), piece)])
+        ):
             assert 0 < len(some) <= files._BLOCK_BYTES
             out.append(some)
     except files.GzipError as error:
@@ -46,7 +55,8 @@ def test_junk_behind_a_member_and_a_wrong_checksum_are_damage(piece):
 
 
 def test_well_packed_data_come_out_in_blocks_and_not_at_once(monkeypatch):
-    """A hundred megabytes of zeros are a hundred kilobytes of gzip: no more than a block of them is held."""
+    """A hundred megabytes of zeros are a hundred kilobytes of gzip: no more than a block of them is
+    held."""
     monkeypatch.setattr(files, "_BLOCK_BYTES", 1000)
     blocks = files.inflated(iter([gzip.compress(bytes(10**7))]))
     assert max(len(next(blocks)) for _ in range(50)) <= 1000

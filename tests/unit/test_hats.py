@@ -1,4 +1,5 @@
-"""Slots follow the wall clock, daylight saving changes included; every instant lies in exactly one slot."""
+"""Slots follow the wall clock, daylight saving changes included; every instant lies in exactly one
+slot."""
 
 import datetime as dt
 import itertools
@@ -14,7 +15,8 @@ from udp_stream.windows.tables import SlotGrid, cell_center, cell_name, cells_of
 
 
 def slots_of_day(zone, day, seconds):
-    """The distinct slots over a local day and a bit, as wall-clock texts, with their real lengths in minutes."""
+    """The distinct slots over a local day and a bit, as wall-clock texts, with their real lengths
+    in minutes."""
     start = dt.datetime.combine(day, dt.time(), ZoneInfo(zone)).timestamp()
     times = np.arange(start * 1000, (start + 26 * 3600) * 1000, 60_000).astype(np.int64)
     grid = SlotGrid(seconds, ZoneInfo(zone))
@@ -26,12 +28,16 @@ def slots_of_day(zone, day, seconds):
 
 
 @pytest.mark.parametrize(("month", "day", "hours"), [(11, 6, (0, 1, 1, 2)), (3, 13, (0, 1, 3, 4))])
-def test_hours_happen_twice_where_the_clock_is_set_back_and_not_at_all_where_it_is_set_forward(month, day, hours):
+def test_hours_happen_twice_where_the_clock_is_set_back_and_not_at_all_where_it_is_set_forward(
+    month, day, hours
+):
     found = slots_of_day("America/Chicago", dt.date(2016, month, day), 3600)
     assert found[:4] == [(f"{hour:02}:00", 60) for hour in hours]
 
 
-@pytest.mark.parametrize(("day", "night"), [(dt.date(2016, 11, 6), 7 * 60), (dt.date(2016, 3, 13), 5 * 60)])
+@pytest.mark.parametrize(
+    ("day", "night"), [(dt.date(2016, 11, 6), 7 * 60), (dt.date(2016, 3, 13), 5 * 60)]
+)
 def test_longer_slots_grow_and_shrink_with_the_change(day, night):
     found = slots_of_day("America/Chicago", day, 6 * 3600)
     assert found[:4] == [("00:00", night), ("06:00", 360), ("12:00", 360), ("18:00", 360)]
@@ -48,7 +54,9 @@ def test_slots_of_several_days_tile_the_calendar():
     times = np.arange(1_600_000_000_000, 1_605_000_000_000, 3_600_000, dtype=np.int64)
     starts, ends = grid.place(times)
     assert np.all((starts <= times) & (times < ends))
-    assert set(np.unique(ends - starts).tolist()) <= {7 * 86_400_000 + h * 3_600_000 for h in (-1, 0, 1)}
+    assert set(np.unique(ends - starts).tolist()) <= {
+        7 * 86_400_000 + h * 3_600_000 for h in (-1, 0, 1)
+    }
 
 
 @pytest.mark.parametrize("seconds", [0, 7, 5000, 86_400 + 3600])
@@ -63,7 +71,9 @@ def test_any_mixture_of_times_is_placed_like_each_alone(examples):
     @given(
         st.lists(st.integers(0, 4_000_000_000_000), min_size=1, max_size=30),
         st.sampled_from([60, 900, 3600, 5400, 21_600, 86_400, 3 * 86_400]),
-        st.sampled_from(["UTC", "Asia/Kolkata", "America/Chicago", "Australia/Lord_Howe", "America/Santiago"]),
+        st.sampled_from(
+            ["UTC", "Asia/Kolkata", "America/Chicago", "Australia/Lord_Howe", "America/Santiago"]
+        ),
     )
     def check(times, seconds, zone):
         grid = SlotGrid(seconds, ZoneInfo(zone))

@@ -1,4 +1,5 @@
-"""The history: all slots that were read, whatever the order, also after a restart; spans of it over HTTP."""
+"""The history: all slots that were read, whatever the order, also after a restart; spans of it over
+HTTP."""
 
 import json
 import sqlite3
@@ -37,7 +38,10 @@ def whole(path, *readings, kept=KEPT):
 
 def texts(slots):
     return [
-        [slots.slot_at(start_ms(hour)).parts[kind].opened().read() for kind in ("releases", "estimates")]
+        [
+            slots.slot_at(start_ms(hour)).parts[kind].opened().read()
+            for kind in ("releases", "estimates")
+        ]
         for hour in range(HOURS)
     ]
 
@@ -56,7 +60,9 @@ def test_all_that_was_read_is_there_also_of_slots_that_are_no_longer_kept(file):
     assert [slots.slot_at(start_ms(hour)).version for hour in (0, 30)] == [
         known.slot_at(start_ms(hour)).version for hour in (0, 30)
     ]
-    assert slots.slots_in(TimeRange(), "estimates") == [(start_ms(hour), 3) for hour in range(HOURS)]
+    assert slots.slots_in(TimeRange(), "estimates") == [
+        (start_ms(hour), 3) for hour in range(HOURS)
+    ]
 
 
 def test_the_records_of_slots_that_are_not_asked_for_stay_out(file):
@@ -79,7 +85,9 @@ def test_after_a_restart_the_newest_are_shown_and_the_same_records_change_nothin
     assert texts(again) == texts(before)
 
 
-def test_a_file_of_others_of_a_later_version_or_in_use_is_said_and_there_is_no_history(file, capsys):
+def test_a_file_of_others_of_a_later_version_or_in_use_is_said_and_there_is_no_history(
+    file, capsys
+):
     history = History(str(file))
     with pytest.raises(HistoryError, match="another dashboard"):
         History(str(file))
@@ -164,7 +172,9 @@ def test_a_file_that_is_damaged_while_it_is_used_is_none_from_then_on(file, caps
     assert slots.show() and str(file) in capsys.readouterr().err
 
 
-def test_of_large_files_the_newest_come_first_and_in_the_end_all_is_as_it_is_written(file, monkeypatch):
+def test_of_large_files_the_newest_come_first_and_in_the_end_all_is_as_it_is_written(
+    file, monkeypatch
+):
     class Enough(Exception):
         pass
 
@@ -175,12 +185,17 @@ def test_of_large_files_the_newest_come_first_and_in_the_end_all_is_as_it_is_wri
 
     monkeypatch.setattr(follow, "NEWEST_BYTES", 2**14)
     write(file.with_name("r"), [*lines_of(release), b"none"])
-    write(file.with_name("e"), [*lines_of(estimate), estimate(CELLS[0], HOURS - 1, 9.0), estimate(CELLS[1], 0, 8.0)])
+    write(
+        file.with_name("e"),
+        [*lines_of(estimate), estimate(CELLS[0], HOURS - 1, 9.0), estimate(CELLS[1], 0, 8.0)],
+    )
     slots, ends = Slots(KEPT, history=opened(str(file))), []
     with ExitStack() as stack, pytest.raises(Enough):
         files = [stack.enter_context(closing(GrowingFile(file.with_name(name)))) for name in "re"]
         feed(growing(files), slots, at_end)
-    assert ends == [[start_ms(hour) for hour in range(HOURS - KEPT, HOURS)]] * 2 and slots.refused == 1
+    assert (
+        ends == [[start_ms(hour) for hour in range(HOURS - KEPT, HOURS)]] * 2 and slots.refused == 1
+    )
     both = [file.with_name(name).read_bytes().splitlines() for name in "re"]
     assert texts(slots) == texts(whole(file.with_name("other"), *both, kept=HOURS))
 
@@ -223,7 +238,9 @@ def test_v1_answers_for_any_slot_and_for_spans_in_pages(address):
         link = headers.get("Link", "")
         path = link[1 : link.index(">")] if link else ""
         assert not path or urlsplit(path).path == "/v1/releases"
-    assert found == sorted(lines_of(release, range(42)), key=lambda line: json.loads(line)["hat"]["slot_start"])
+    assert found == sorted(
+        lines_of(release, range(42)), key=lambda line: json.loads(line)["hat"]["slot_start"]
+    )
     of_cell = get(f"{address}/v1/estimates?cell={CELLS[1]}&from={day(0)}&to={day(1)}&form=csv")[2]
     assert of_cell.count(b"\n") == 1 + 18
     listed = json.loads(get(f"{address}/v1/slots?from={day(1)}&to={day(2)}")[2])["slots"]
@@ -234,12 +251,23 @@ def test_v1_answers_for_any_slot_and_for_spans_in_pages(address):
 
 
 @pytest.mark.parametrize("places", [0, 1])
-def test_whole_histories_have_a_lane_that_ends_in_503_and_nothing_else_waits_in_it(places, file, monkeypatch):
+def test_whole_histories_have_a_lane_that_ends_in_503_and_nothing_else_waits_in_it(
+    places, file, monkeypatch
+):
     monkeypatch.setattr(server, "BULK_MAX", places)
-    with serving(Dashboard(whole(file, lines_of(release), lines_of(estimate))), "127.0.0.1:0") as address:
+    with serving(
+        Dashboard(whole(file, lines_of(release), lines_of(estimate))), "127.0.0.1:0"
+    ) as address:
         for kind in ("releases", "estimates", "releases"):
             status, headers, _ = get(f"{address}v1/{kind}?from={day(0)}&form=csv")
-            assert (status, int(headers.get("Retry-After", 0)) > 0) == ((200, False) if places else (503, True))
-        for query in (f"cell={CELLS[0]}", f"cell={CELLS[0]}&from={day(0)}", "slot=latest&form=csv", "slot=latest"):
+            assert (status, int(headers.get("Retry-After", 0)) > 0) == (
+                (200, False) if places else (503, True)
+            )
+        for query in (
+            f"cell={CELLS[0]}",
+            f"cell={CELLS[0]}&from={day(0)}",
+            "slot=latest&form=csv",
+            "slot=latest",
+        ):
             assert get(f"{address}v1/estimates?{query}")[0] == 200
         assert get(f"{address}v1/slots?from={day(0)}")[0] == 200

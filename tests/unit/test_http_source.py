@@ -1,4 +1,5 @@
-"""An address that is polled, on a server that stalls, cuts, repeats and lies: nothing lost, nothing twice."""
+"""An address that is polled, on a server that stalls, cuts, repeats and lies: nothing lost, nothing
+twice."""
 
 import json
 import re
@@ -27,7 +28,13 @@ ENCODED = "a/b+c== d"
 def ping(plate, second=0, speed=47.25):
     time_ = f"2024-01-08T10:00:{second:02}+05:30"
     point = {"type": "Point", "coordinates": [72.5, 21.25]}
-    return {"license_plate": plate, "observationDateTime": time_, "location": point, "speed": speed, "trip_id": "9"}
+    return {
+        "license_plate": plate,
+        "observationDateTime": time_,
+        "location": point,
+        "speed": speed,
+        "trip_id": "9",
+    }
 
 
 def answer(*pings):
@@ -38,10 +45,14 @@ ONE = answer(ping("A1"), ping("B2"))
 TWO = answer(ping("A1", 1), ping("B2"))
 
 
-def source(url, said=None, every_s=0.03, timeout_s=0.5, max_bytes=10**6, unit=None, form="auto", **options):
+def source(
+    url, said=None, every_s=0.03, timeout_s=0.5, max_bytes=10**6, unit=None, form="auto", **options
+):
     live = LiveSection(every=f"{every_s}s", timeout=f"{timeout_s}s", format=form, **options)
     log_message = (said if said is not None else []).append
-    return PolledSource(url, Settings(live=live, speed=SpeedSection(unit=unit)), log_message, max_bytes=max_bytes)
+    return PolledSource(
+        url, Settings(live=live, speed=SpeedSection(unit=unit)), log_message, max_bytes=max_bytes
+    )
 
 
 def plates(frame):
@@ -73,7 +84,10 @@ FAULTS = {
     "500": (status(500), "answers 500"),
     "401": (status(401), r"answers 401: it asks for a token \(live\.token_file\)"),
     "404": (status(404), "answers 404"),
-    "a page": (ok(b"<!DOCTYPE html><p>A1 47.25", "text/html"), r"answers with a page for people \(HTML\)"),
+    "a page": (
+        ok(b"<!DOCTYPE html><p>A1 47.25", "text/html"),
+        r"answers with a page for people \(HTML\)",
+    ),
     "403": (status(403), "answers 403"),
     "429": (status(429, Retry_After="0"), r"answers 429: it was asked too often.*live\.every"),
     "half of JSON": (ok(TWO[:-9]), "answers with what is no JSON of pings"),
@@ -88,7 +102,9 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_between_two_polls_is_said_and_loses_nothing_and_doubles_nothing(fault):
     step, words = FAULTS[fault]
-    faulty = [step] * {"round and round": 6, "reset": 2}.get(fault, 1)  # what is reset is asked for once more
+    faulty = [step] * {"round and round": 6, "reset": 2}.get(
+        fault, 1
+    )  # what is reset is asked for once more
     said = []
     with serving(ok(ONE), *faulty, ok(TWO), ok(TWO), ok(answer(ping("C3")))) as running:
         assert polled(running.url, 3, said) == [["A1", "B2"], ["A1"], ["C3"]]
@@ -111,14 +127,21 @@ def test_repeats_between_polls_are_handed_on_once_and_only_the_contracts_fields_
         live = source(running.url)
         first, second = islice(live.messages(), 2)
     assert plates(first) == ["A1", "B2"] and plates(second) == ["A1"]
-    assert sorted(json.loads(first[0])) == ["license_plate", "location", "observationDateTime", "speed"]
+    assert sorted(json.loads(first[0])) == [
+        "license_plate",
+        "location",
+        "observationDateTime",
+        "speed",
+    ]
 
 
 def test_what_is_no_ping_is_handed_on_once_for_the_reader_to_refuse():
     bad = answer(ping("A1"), {"license_plate": "B2"}, 7)
     with serving(ok(bad), ok(bad), ok(ONE)) as running:
         first, second = islice(source(running.url).messages(), 2)
-    assert [json.loads(one) for one in first[1:]] == [{"license_plate": "B2"}, 7] and plates(second) == ["B2"]
+    assert [json.loads(one) for one in first[1:]] == [{"license_plate": "B2"}, 7] and plates(
+        second
+    ) == ["B2"]
 
 
 def test_an_answer_that_the_server_calls_unchanged_is_not_sent_again():
@@ -138,7 +161,9 @@ def test_gtfs_realtime_is_known_by_its_content_type_its_name_or_its_content():
         said = []
         with serving(ok(feed, kind)) as running:
             (frame,) = polled(running.url + path, 1, said, unit="mps")
-        assert frame == ["A1", "B2"] and f"GTFS-realtime by its {why}, polled every 0.03 s" in said[0]
+        assert (
+            frame == ["A1", "B2"] and f"GTFS-realtime by its {why}, polled every 0.03 s" in said[0]
+        )
         assert "2 pings" not in said[1] and "1 ping has its plate from vehicle.id" in said[1]
 
 
@@ -167,17 +192,29 @@ def test_the_token_goes_in_its_header_and_is_read_again_for_each_poll(tmp_path):
         next(frames)
         token_file(tmp_path, "Bearer renewed")
         next(frames)
-    assert [headers["Authorization"] for _, _, headers in running.requests] == [TOKEN, "Bearer renewed"]
+    assert [headers["Authorization"] for _, _, headers in running.requests] == [
+        TOKEN,
+        "Bearer renewed",
+    ]
 
 
 def test_a_redirect_to_another_host_is_followed_without_the_token(tmp_path):
     """Another port is another host. Back on the first one the token is sent again."""
     file = token_file(tmp_path)
     with serving(ok(ONE)) as there, serving(status(302, Location="/here")) as running:
-        running.script = [status(302, Location="/here"), status(307, Location=f"{there.url}/x?y=1"), ok(ONE)]
+        running.script = [
+            status(302, Location="/here"),
+            status(307, Location=f"{there.url}/x?y=1"),
+            ok(ONE),
+        ]
         assert polled(running.url, 1, token_file=file, token_header="X-Key") == [["A1", "B2"]]
-    assert [(path, headers.get("X-Key")) for _, path, headers in running.requests] == [("/", TOKEN), ("/here", TOKEN)]
-    assert [(path, headers.get("X-Key")) for _, path, headers in there.requests] == [("/x?y=1", None)]
+    assert [(path, headers.get("X-Key")) for _, path, headers in running.requests] == [
+        ("/", TOKEN),
+        ("/here", TOKEN),
+    ]
+    assert [(path, headers.get("X-Key")) for _, path, headers in there.requests] == [
+        ("/x?y=1", None)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -191,9 +228,15 @@ def test_a_redirect_to_another_host_is_followed_without_the_token(tmp_path):
     ],
     ids=["as it is", "a form", "small letters", "only what has to be", "within another address"],
 )
-def test_a_redirect_that_carries_the_token_away_is_not_followed_however_it_is_encoded(tmp_path, token, carried):
-    """A token of base64, and an old space; a gateway's page for the login gets the whole address that was asked."""
-    with serving(ok(ONE)) as there, serving(status(302, Location=f"{there.url}/?{carried}")) as running:
+def test_a_redirect_that_carries_the_token_away_is_not_followed_however_it_is_encoded(
+    tmp_path, token, carried
+):
+    """A token of base64, and an old space; a gateway's page for the login gets the whole address
+    that was asked."""
+    with (
+        serving(ok(ONE)) as there,
+        serving(status(302, Location=f"{there.url}/?{carried}")) as running,
+    ):
         live = source(running.url, token_file=token_file(tmp_path, token))
         with pytest.raises(DependencyUnavailable, match="with the token in the address") as refused:
             next(live.messages())
@@ -215,7 +258,9 @@ def certificates(tmp_path):
 def test_certificates_are_checked_and_an_authority_of_ones_own_can_be_named(certificates, tmp_path):
     authority, pair = certificates
     with serving(ok(ONE), tls=pair) as running:
-        assert polled(running.url, 1, ca_file=authority, token_file=token_file(tmp_path)) == [["A1", "B2"]]
+        assert polled(running.url, 1, ca_file=authority, token_file=token_file(tmp_path)) == [
+            ["A1", "B2"]
+        ]
         with pytest.raises(DependencyUnavailable, match="has a certificate"):
             next(source(running.url, token_file=token_file(tmp_path)).messages())
     assert len(running.requests) == 1
@@ -243,7 +288,9 @@ def test_a_server_that_never_ends_the_greeting_of_tls_is_given_up_too():
 
         thread = threading.Thread(target=greet)
         thread.start()
-        get = HttpGet(f"https://127.0.0.1:{listening.getsockname()[1]}", LiveSection(timeout="0.5s"))
+        get = HttpGet(
+            f"https://127.0.0.1:{listening.getsockname()[1]}", LiveSection(timeout="0.5s")
+        )
         began = time.monotonic()
         try:
             with pytest.raises(SourceFailure) as failed:
@@ -251,7 +298,9 @@ def test_a_server_that_never_ends_the_greeting_of_tls_is_given_up_too():
         finally:
             stopped.set()
             thread.join()
-    assert time.monotonic() - began < 10 and failed.value.sentence.startswith("gave no whole answer")
+    assert time.monotonic() - began < 10 and failed.value.sentence.startswith(
+        "gave no whole answer"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "two\nlines", "k\u00e9y", "x" * 20_000])
@@ -265,7 +314,10 @@ def test_a_token_file_that_holds_no_token_is_refused_without_what_it_holds(tmp_p
 
 def test_stopping_ends_a_poll_that_stalls_and_a_pause():
     for step, every_s in ((server.stall, 0.03), (ok(ONE), 60.0)):
-        with serving(step) as running, Handover(source(running.url, every_s=every_s, timeout_s=20)) as handover:
+        with (
+            serving(step) as running,
+            Handover(source(running.url, every_s=every_s, timeout_s=20)) as handover,
+        ):
             while not running.requests:
                 handover.take(0.05)
             began = time.monotonic()

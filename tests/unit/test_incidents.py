@@ -1,4 +1,5 @@
-"""A day of arrays down the real road: what estimates say where something happens, and where nothing does."""
+"""A day of arrays down the real road: what estimates say where something happens, and where nothing
+does."""
 
 import datetime as dt
 
@@ -30,7 +31,11 @@ def a_day(factor):
     rng, slots = np.random.default_rng(7), []
     usual = rng.normal(20, 3, CELLS.size)
     for hour in range(14):
-        visits = [(plate, cell) for plate in range(PLATES) for cell in rng.choice(CELLS.size, 3, replace=False)]
+        visits = [
+            (plate, cell)
+            for plate in range(PLATES)
+            for cell in rng.choice(CELLS.size, 3, replace=False)
+        ]
         visits += [(plate, LARGE) for plate in range(0, PLATES, 2)]
         visits = np.array(sorted(set(visits)))
         own = usual[visits[:, 1]] + rng.normal(0, 4, len(visits))
@@ -74,13 +79,19 @@ def test_estimates_show_what_happens_in_its_own_slot(without, factor, is_held):
 @pytest.mark.long
 @pytest.mark.skipif(not FEEDS.is_dir(), reason="recorded days are not part of the program")
 def test_smaller_cells_have_no_larger_share_of_false_marks():
-    """Of the HATs that the page draws as measured, on four recorded days where nothing was made to happen."""
+    """Of the HATs that the page draws as measured, on four recorded days where nothing was made to
+    happen."""
     names = [name for name in DAYS if name.startswith("austin") and not name.endswith("24")]
     shares = {}
     for resolution in (7, 9):
-        days = [day_of(f"{FEEDS / name}.ndjson.gz{DAYS[name]}", f"hat.resolution={resolution}") for name in names]
+        days = [
+            day_of(f"{FEEDS / name}.ndjson.gz{DAYS[name]}", f"hat.resolution={resolution}")
+            for name in names
+        ]
         runs = [run([day], 1, None, (*OURS, "budget.accounting=approximate"))[0] for day in days]
-        drawn, news = (np.concatenate([getattr(one, of) for one in runs]) for of in ("drawn", "news"))
+        drawn, news = (
+            np.concatenate([getattr(one, of) for one in runs]) for of in ("drawn", "news")
+        )
         assert drawn.sum() > 500
         shares[resolution] = (news[drawn] > 0.5).mean()
     assert shares[9] <= shares[7] < 0.01

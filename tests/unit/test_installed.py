@@ -24,10 +24,18 @@ def packages_of(extra):
 
 def test_the_extra_of_kafka_names_every_package_that_streams_imports():
     """Its own range for each, not one that another package happens to ask for."""
-    nodes = [node for path in (ROOT / "streams").glob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    nodes = [
+        node
+        for path in (ROOT / "streams").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+    ]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    of_others = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"streams", "udp_stream"}
+    of_others = (
+        {name.partition(".")[0] for name in names}
+        - sys.stdlib_module_names
+        - {"streams", "udp_stream"}
+    )
     by_import = metadata.packages_distributions()
     needed = {by_import[name][0] for name in of_others}
     assert {"aiokafka", "faust-streaming", "kafka-python"} <= needed <= packages_of("kafka").keys()
@@ -51,13 +59,19 @@ def test_a_wheel_with_services_runs_the_demo_on_kafka_in_an_environment_of_its_o
     environment = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     pip = [environment / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True, timeout=200)
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True, timeout=200
+    )
     (wheel,) = tmp_path.glob("*.whl")
     subprocess.run([*pip, "install", f"{wheel}[services]"], check=True, timeout=280)
     program = [environment / "bin" / "udp-stream"]
-    said = subprocess.run([*program, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [*program, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
     assert said.strip() == f"udp-stream {__version__}"
-    bare = subprocess.run([*program, "reproduce", "worst-case"], cwd=tmp_path, capture_output=True, text=True)
+    bare = subprocess.run(
+        [*program, "reproduce", "worst-case"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert bare.returncode == 4 and "[plots]" in bare.stderr
     demo = [*program, "demo", "--kafka", "--slots", "1", "--buses", "40", "--set", "hat.slot=1h"]
     done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, timeout=250)

@@ -1,4 +1,5 @@
-"""Intervals of smoothed estimates: what they hold of a fleet's day, how they grow, and that nothing follows them."""
+"""Intervals of smoothed estimates: what they hold of a fleet's day, how they grow, and that nothing
+follows them."""
 
 from datetime import datetime
 from functools import cache
@@ -31,7 +32,8 @@ def estimated(ran):
 
 
 def held(day, seeds, **constants):
-    """Shares over runs that differ in their noise; HATs of one run err together, as they share a filter."""
+    """Shares over runs that differ in their noise; HATs of one run err together, as they share a
+    filter."""
     with changed(intervals, **constants):
         return held_in(day, [run([day], seed)[0] for seed in range(seeds)])
 
@@ -41,7 +43,9 @@ def held_in(day, runs):
 
 
 @pytest.mark.parametrize("seeds", long_but([2], [2, 4, 8]))
-def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the_days_of_the_fit(day, ran, seeds):
+def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the_days_of_the_fit(
+    day, ran, seeds
+):
     shares = held_in(day, map(ran, range(seeds)))
     assert shares.size > 900 and 0.93 <= shares.mean() <= 0.985
     for least, most in ((1, 2), (3, 5), (6, 9), (10, 29), (30, 10**9)):

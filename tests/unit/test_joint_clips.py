@@ -1,4 +1,5 @@
-"""Shared clips on the road: the same factors for any number of shards, messages of any size, and settings."""
+"""Shared clips on the road: the same factors for any number of shards, messages of any size, and
+settings."""
 
 import re
 from dataclasses import replace
@@ -12,8 +13,20 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import WHOLE, PlateNorms, merged_norms
-from udp_stream.release.charge import EMPTY_ROWS, ReleaseContext, key_without_secret, plan_slot, with_forecaster
-from udp_stream.release.pipeline import HASH_BYTES, factors_once, record_slot, slot_factors, slot_norms
+from udp_stream.release.charge import (
+    EMPTY_ROWS,
+    ReleaseContext,
+    key_without_secret,
+    plan_slot,
+    with_forecaster,
+)
+from udp_stream.release.pipeline import (
+    HASH_BYTES,
+    factors_once,
+    record_slot,
+    slot_factors,
+    slot_norms,
+)
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
@@ -37,7 +50,10 @@ IN_RHO = ("hat.slot=1h", "hat.timezone=UTC", "budget.accounting=approximate", "r
 def slot_of(part=None, shards=1):
     """Forty plates all over a city for an hour, or what one shard has of them."""
     rng = np.random.default_rng(3)
-    plate, time = np.repeat(np.arange(40, dtype=np.uint32), 60), np.tile(np.arange(60, dtype=np.uint32) * 60_000, 40)
+    plate, time = (
+        np.repeat(np.arange(40, dtype=np.uint32), 60),
+        np.tile(np.arange(60, dtype=np.uint32) * 60_000, 40),
+    )
     lat, lon = 21.1 + rng.random(2400) / 10, 72.8 + rng.random(2400) / 10
     cell, speed = cells_of(lat, lon, 7), rng.integers(0, 65 * 4096, 2400).astype(np.int32)
     keep = slice(None) if part is None else shard_of(cell, shards) == part
@@ -48,7 +64,9 @@ def slot_of(part=None, shards=1):
 
 def context_of(*flags):
     settings = load(None, (*IN_RHO, *flags), PURE_ENV)
-    return with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test"))
+    return with_forecaster(
+        ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
+    )
 
 
 def planned(*flags):
@@ -57,7 +75,9 @@ def planned(*flags):
 
 
 def factors_of(norms, plan, counts, context, ledger):
-    return factors_once(norms, plan.jointly_clipped_hats(counts), (counts.start_ms, counts.end_ms), context, ledger)
+    return factors_once(
+        norms, plan.jointly_clipped_hats(counts), (counts.start_ms, counts.end_ms), context, ledger
+    )
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
@@ -86,7 +106,9 @@ def test_of_a_shard_that_is_missing_plates_move_nothing_and_without_factors_noth
     assert missing and {factors[plate] for plate in missing} == {0}
     with pytest.raises(ValueError, match="needs each plate's factor"):
         record_slot(counts, values, plan, context, ledger)
-    assert ledger.recorded([hat.release_id for hat in ledger.entries()]) == [None] * len(list(ledger.entries()))
+    assert ledger.recorded([hat.release_id for hat in ledger.entries()]) == [None] * len(
+        list(ledger.entries())
+    )
 
 
 def of_plates(values, counts, chosen, change):
@@ -103,12 +125,15 @@ CHANGES = {
 
 @pytest.mark.parametrize("changed", CHANGES)
 def test_of_a_slot_that_was_drawn_in_part_only_plates_with_other_speeds_move_nothing(changed):
-    """Its first HATs may have used up what such a plate can lose in the slot; of all others nothing has changed."""
+    """Its first HATs may have used up what such a plate can lose in the slot; of all others nothing
+    has changed."""
     counts, values, plan, context, ledger = planned()
     ours = slot_factors(counts, values, plan, context, ledger)
     record_slot(*slot_of(0, 2), plan, context, ledger, ours)
     chosen = [3, 17, 30]
-    after = slot_factors(counts, of_plates(values, counts, chosen, CHANGES[changed]), plan, context, ledger)
+    after = slot_factors(
+        counts, of_plates(values, counts, chosen, CHANGES[changed]), plan, context, ledger
+    )
     others = {counts.plates[plate] for plate in chosen}
     assert {plate for plate in ours if after[plate] != ours[plate]} == others
     assert all(after[plate] == 0 for plate in others)
@@ -117,7 +142,10 @@ def test_of_a_slot_that_was_drawn_in_part_only_plates_with_other_speeds_move_not
 
 def test_plates_that_come_or_go_between_two_runs_leave_the_others_as_they_are():
     counts, values, plan, context, ledger = planned()
-    norms, expected = slot_norms(counts, values, plan, context.policy), plan.jointly_clipped_hats(counts)
+    norms, expected = (
+        slot_norms(counts, values, plan, context.policy),
+        plan.jointly_clipped_hats(counts),
+    )
     slot, gone, come = (counts.start_ms, counts.end_ms), norms.plates[4], b"\xff" * 16
     ours = factors_once(norms, expected, slot, context, ledger)
     left = [at for at, plate in enumerate(norms.plates) if plate != gone]
@@ -131,7 +159,9 @@ def test_plates_that_come_or_go_between_two_runs_leave_the_others_as_they_are():
 def test_what_was_planned_without_a_shared_clip_is_released_without_one():
     counts, values, plan, context, ledger = planned("release.mean=levy")
     assert not plan.has_joint_clips and slot_factors(counts, values, plan, context, ledger) is None
-    together = context_of().policy  # the setting changes between plan and draw: terms say what holds
+    together = (
+        context_of().policy
+    )  # the setting changes between plan and draw: terms say what holds
     assert together.has_joint_clips and slot_norms(counts, values, plan, together).plates == ()
     assert record_slot(counts, values, plan, context, ledger).made
 
@@ -142,12 +172,23 @@ def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix
     chunks = [decode_message(encode_message(one)) for one in cut_norms(norms, 0, 9, 1, rows_max=7)]
     old, arriving = list(cut_norms(PlateNorms.nobody(), 0, 9, 1)), ChunkAssembly()
     begun = next(cut_norms(PlateNorms(plates[:9], *np.ones((5, 9), np.int64)), 0, 9, 1, rows_max=7))
-    for one in (begun, *chunks[::-1], chunks[3], *old):  # the first that is whole counts, whatever comes behind it
+    for one in (
+        begun,
+        *chunks[::-1],
+        chunks[3],
+        *old,
+    ):  # the first that is whole counts, whatever comes behind it
         arriving.add(one)
     merged = merge_norms(arriving.whole)
     assert merged.plates == plates and all(map(np.array_equal, merged.columns, norms.columns))
-    factors, measured = dict(zip(plates, range(50), strict=True)), dict(zip(plates, norms.checks.tolist(), strict=True))
-    answer = [decode_message(encode_message(one)) for one in cut_factors(factors, norms, chunks[0], rows_max=7)]
+    factors, measured = (
+        dict(zip(plates, range(50), strict=True)),
+        dict(zip(plates, norms.checks.tolist(), strict=True)),
+    )
+    answer = [
+        decode_message(encode_message(one))
+        for one in cut_factors(factors, norms, chunks[0], rows_max=7)
+    ]
     assert merge_factors(answer[::-1]).of(measured) == merge_factors(answer).of(measured) == factors
     others = measured | {plates[9]: measured[plates[8]], b"not answered": 5}
     assert merge_factors(answer).of(others) == factors | {plates[9]: 0, b"not answered": 0}
@@ -155,11 +196,16 @@ def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix
 
 def test_clips_are_shared_in_rho_around_forecasts():
     flags = IN_RHO, (), (*IN_RHO, "release.mean=optimal", "release.mean_epsilon=0.1")
-    assert [load(None, one, PURE_ENV).policy.has_joint_clips for one in flags] == [True, False, False]
+    assert [load(None, one, PURE_ENV).policy.has_joint_clips for one in flags] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
-    """Norms of a slot are few numbers: who guesses them could else see from the ledger that the guess is right."""
+    """Norms of a slot are few numbers: who guesses them could else see from the ledger that the
+    guess is right."""
     counts, values, plan, context, _ = planned()
     held = []
     for key in (b"one key", b"another"):
@@ -168,11 +214,20 @@ def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
         slot_factors(counts, values, plan, keyed, ledger)
         (kept,) = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS]
         (verdict,) = ledger.admit(
-            kept.period, kept.budget, (), [Admission(kept.release_id, EMPTY_ROWS, EMPTY_ROWS, 0, b"")]
+            kept.period,
+            kept.budget,
+            (),
+            [Admission(kept.release_id, EMPTY_ROWS, EMPTY_ROWS, 0, b"")],
         )
         assert kept.payload is None and not kept.plates
-        held.append({verdict.terms[at : at + HASH_BYTES] for at in range(0, len(verdict.terms), HASH_BYTES)})
-        assert len(verdict.terms) == HASH_BYTES * len(plan.jointly_clipped_hats(counts)) == HASH_BYTES * len(held[-1])
+        held.append(
+            {verdict.terms[at : at + HASH_BYTES] for at in range(0, len(verdict.terms), HASH_BYTES)}
+        )
+        assert (
+            len(verdict.terms)
+            == HASH_BYTES * len(plan.jointly_clipped_hats(counts))
+            == HASH_BYTES * len(held[-1])
+        )
     assert not held[0] & held[1]
 
 
@@ -191,8 +246,11 @@ def test_a_run_hashes_them_with_the_plates_key():
 
 def test_a_ledger_names_its_latest_slot_and_counts_what_it_remembers():
     counts, values, plan, context, ledger = planned()
-    record_slot(counts, values, plan, context, ledger, slot_factors(counts, values, plan, context, ledger))
-    said = ledger_sentence("city.ledger", {}, ledger.progress(), context.calendar.slots)
-    assert re.search(r"^ledger city.ledger: \d+ HATs and slots, .* the latest of 1970-01-01T00:00:00\+00:00$", said), (
-        said
+    record_slot(
+        counts, values, plan, context, ledger, slot_factors(counts, values, plan, context, ledger)
     )
+    said = ledger_sentence("city.ledger", {}, ledger.progress(), context.calendar.slots)
+    assert re.search(
+        r"^ledger city.ledger: \d+ HATs and slots, .* the latest of 1970-01-01T00:00:00\+00:00$",
+        said,
+    ), said

@@ -1,4 +1,5 @@
-"""Each plate's latest position at a moment: beside a search through all pings, whole, in pieces, and in any order."""
+"""Each plate's latest position at a moment: beside a search through all pings, whole, in pieces,
+and in any order."""
 
 from datetime import UTC
 from zoneinfo import ZoneInfo
@@ -29,7 +30,10 @@ def pings_of(rows):
 
 def told(moments):
     return {
-        m.time_ms: dict(zip(m.plates, zip(m.lat.tolist(), m.lon.tolist(), strict=True), strict=True)) for m in moments
+        m.time_ms: dict(
+            zip(m.plates, zip(m.lat.tolist(), m.lon.tolist(), strict=True), strict=True)
+        )
+        for m in moments
     }
 
 
@@ -38,21 +42,26 @@ def fed(positions, rows, watermarks=None, size=7):
     for i in range(0, len(rows), size):
         part = rows[i : i + size]
         newest = max(row[1] for row in rows[: i + size])
-        found += positions.push(pings_of(part), np.arange(len(part)), newest if watermarks is None else watermarks)
+        found += positions.push(
+            pings_of(part), np.arange(len(part)), newest if watermarks is None else watermarks
+        )
     return found + positions.flush()
 
 
 def a_log(seed, n=400, plates=9, minutes=150, lag=0):
     rng = np.random.default_rng(seed)
     times = np.sort(rng.integers(0, minutes * MINUTE, n)) - rng.integers(0, lag + 1, n)
-    times = np.where(rng.random(n) < 0.2, times // (5 * MINUTE) * 5 * MINUTE, times)  # some of them at boundaries
+    times = np.where(
+        rng.random(n) < 0.2, times // (5 * MINUTE) * 5 * MINUTE, times
+    )  # some of them at boundaries
     places = rng.integers(0, 9, (2, n)).astype(float).tolist()
     names = [f"plate{p}" for p in rng.integers(0, plates, n)]
     return list(zip(names, np.maximum(times, 0).tolist(), *places, strict=True))
 
 
 def searched(rows, age=AGE):
-    """What every moment holds, by looking at every ping: of several of one plate and time the first in the log."""
+    """What every moment holds, by looking at every ping: of several of one plate and time the first
+    in the log."""
     moments = {}
     for moment in range(EVERY * 1000, max(row[1] for row in rows) + EVERY * 1000 + 1, EVERY * 1000):
         held = {}
@@ -97,7 +106,10 @@ def test_which_ping_of_one_plate_and_time_counts_follows_from_no_position():
 @pytest.mark.parametrize("age_minutes", [1, 10, 20, 90])
 def test_no_moment_has_a_position_that_is_older_than_the_age(every_minutes, age_minutes):
     positions, found = latest(age_minutes * MINUTE, every=60 * every_minutes), []
-    rows = [("A", 7 * MINUTE, 1.0, 1.0), *[("B", minute * MINUTE, 2.0, 2.0) for minute in range(240)]]
+    rows = [
+        ("A", 7 * MINUTE, 1.0, 1.0),
+        *[("B", minute * MINUTE, 2.0, 2.0) for minute in range(240)],
+    ]
     for row in sorted(rows, key=lambda row: row[1]):
         found += positions.push(pings_of([row]), np.array([0]), row[1])
     for moment in [*found, *positions.flush()]:

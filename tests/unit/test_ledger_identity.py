@@ -1,4 +1,5 @@
-"""Workers of a deployment work on one ledger and one key: what says otherwise is refused before anything is charged."""
+"""Workers of a deployment work on one ledger and one key: what says otherwise is refused before
+anything is charged."""
 
 import asyncio
 import random
@@ -87,7 +88,8 @@ def test_pings_that_another_worker_has_handed_on_under_another_ledger_are_not_re
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_worker_on_another_ledger_takes_nothing_over_whenever_the_other_died(seed):
-    """Killed between any two effects: before its first commit, after it, over a slot that is charged."""
+    """Killed between any two effects: before its first commit, after it, over a slot that is
+    charged."""
     broker, first, second = filled(random.Random(f"die {seed}")), MemoryLedger(), MemoryLedger()
     broker.dies = 0.05
 
@@ -101,7 +103,9 @@ def test_a_worker_on_another_ledger_takes_nothing_over_whenever_the_other_died(s
             await Worker(broker, second, thread, binding=OTHER_LEDGER).run(random.Random(seed))
 
     in_a_thread(work)
-    assert {entry.release_id for entry in first.entries()}.isdisjoint(entry.release_id for entry in second.entries())
+    assert {entry.release_id for entry in first.entries()}.isdisjoint(
+        entry.release_id for entry in second.entries()
+    )
 
 
 def test_commits_say_on_which_ledger_whoever_takes_over_has_to_work():
@@ -111,14 +115,17 @@ def test_commits_say_on_which_ledger_whoever_takes_over_has_to_work():
         await Worker(broker, ledger, thread).run(random.Random(0))
         for tps, take in ((PINGS, "pings"), (PARTS, "parts")):
             worker = Worker(broker, MemoryLedger(), thread, binding=OTHER_LEDGER)
-            with pytest.raises(PrivacyRefused, match=rf"the worker that last committed bus\.{take}\.v1\["):
+            with pytest.raises(
+                PrivacyRefused, match=rf"the worker that last committed bus\.{take}\.v1\["
+            ):
                 await getattr(worker, take).assign(tps)
 
     in_a_thread(work)
 
 
 def test_a_ledger_that_is_behind_what_a_commit_knows_is_refused_at_a_takeover():
-    """The same ledger by its id, restored from before: the machine that takes over has published nothing yet."""
+    """The same ledger by its id, restored from before: the machine that takes over has published
+    nothing yet."""
     broker, ledger = filled(), MemoryLedger()
 
     async def work(thread):
@@ -144,7 +151,9 @@ def test_a_ledger_that_is_set_back_while_a_worker_runs_publishes_nothing_more(tm
         def aside(call, *arguments):
             return asyncio.get_running_loop().run_in_executor(thread, call, *arguments)
 
-        ledger = await aside(lambda: open_sqlite_ledger(tmp_path / "ledger", id_file=tmp_path / "id"))
+        ledger = await aside(
+            lambda: open_sqlite_ledger(tmp_path / "ledger", id_file=tmp_path / "id")
+        )
         await aside(adopt, ledger, tmp_path / "id", "here")
         worker = Worker(broker, ledger, thread, PAPERS)
         await sources(worker)

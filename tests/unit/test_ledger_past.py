@@ -1,4 +1,5 @@
-"""A ledger is behind a mark if it holds less, or another record; what was accepted as forgotten is forgiven."""
+"""A ledger is behind a mark if it holds less, or another record; what was accepted as forgotten is
+forgiven."""
 
 import fcntl
 import os
@@ -13,7 +14,14 @@ from udp_stream.ledger import rules as ledger_past
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.ledger.rules import AcceptedRollback, caveats, forget, forgotten, see
 from udp_stream.ledgers import keys as ledger_id
-from udp_stream.ledgers.keys import adopt, compare, kept_mark, raise_mark, remember_ledger, replace_mark
+from udp_stream.ledgers.keys import (
+    adopt,
+    compare,
+    kept_mark,
+    raise_mark,
+    remember_ledger,
+    replace_mark,
+)
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 
 
@@ -46,7 +54,9 @@ def test_a_ledger_that_holds_less_is_behind():
     assert "1 charged and 1 recorded" in how and "2 charged and 2 recorded" in how
     waiting = ledger_of(b"a")
     waiting.admit("p", 100, [b"plate"], [Admission("hat-1", np.array([0]), np.array([1]), 1, b"")])
-    assert behind(waiting, mark_of(ledger_of(b"a", b"b"))) is not None  # as many charged, fewer recorded
+    assert (
+        behind(waiting, mark_of(ledger_of(b"a", b"b"))) is not None
+    )  # as many charged, fewer recorded
     assert behind(ledger_of(b"a"), mark_of(waiting)) is not None  # as many recorded, fewer charged
     assert behind(waiting, mark_of(waiting)) is None
 
@@ -68,7 +78,8 @@ def test_what_was_accepted_is_forgiven_and_not_one_hat_more():
 
 
 def test_two_machines_that_each_accept_their_own_mark_can_both_go_on(tmp_path):
-    """The acceptance on one machine begins an era after that on the other, whose mark is none that was accepted."""
+    """The acceptance on one machine begins an era after that on the other, whose mark is none that
+    was accepted."""
     restored, files = ledger_of(b"a"), [tmp_path / "one", tmp_path / "other"]
     for file, published in zip(files, ((b"a", b"b"), (b"a", b"b", b"c")), strict=True):
         remember_ledger(file, "5eed")
@@ -95,7 +106,8 @@ def test_a_mark_of_an_earlier_era_is_no_excuse_for_a_later_fall_behind():
 
 
 def test_what_is_accepted_in_a_later_era_forgives_no_mark_of_an_earlier_one():
-    """Another machine may keep a higher mark of that time: nobody has read what it says is forgotten."""
+    """Another machine may keep a higher mark of that time: nobody has read what it says is
+    forgotten."""
     restored = ledger_of(b"a")
     forget(restored, AcceptedRollback("first", "2026-11-22", mark_of(ledger_of(b"a", b"b"))))
     second = Mark("5eed", 1, admitted=2, recorded=2)
@@ -135,7 +147,9 @@ def test_a_mark_is_kept_and_only_ever_raised(file):
     assert kept_mark(file) is None
     raise_mark(early, file, "here", "hat-0")
     high = raise_mark(late, file, "here", "hat-1")
-    assert kept_mark(file) == high == mark_of(late, "hat-1") and file.read_text().startswith("5eed\n")
+    assert kept_mark(file) == high == mark_of(late, "hat-1") and file.read_text().startswith(
+        "5eed\n"
+    )
     with pytest.raises(PrivacyRefused, match="it holds 1 charged"):
         raise_mark(early, file, "here", "hat-0")
     with pytest.raises(PrivacyRefused, match="accept-older"):
@@ -209,12 +223,15 @@ def test_a_mark_that_another_process_raises_meanwhile_is_not_lowered(file, monke
     [
         lambda file: raise_mark(ledger_of(b"a"), file, "here", "hat-0"),
         lambda file: replace_mark(ledger_of(b"a"), file),
-        lambda file: compare(ledger_of(b"a"), file, "here", mark_of(ledger_of(b"a", b"b"), "hat-1")),
+        lambda file: compare(
+            ledger_of(b"a"), file, "here", mark_of(ledger_of(b"a", b"b"), "hat-1")
+        ),
     ],
     ids=["raised", "replaced", "of another machine"],
 )
 def test_a_mark_is_written_under_the_lock_of_the_file_that_is_there_now(change, file, monkeypatch):
-    """Also where the file was replaced while we waited for its lock: that one's lock would keep out nobody."""
+    """Also where the file was replaced while we waited for its lock: that one's lock would keep out
+    nobody."""
     locks, written = [], []
     lock, write = fcntl.flock, ledger_id._write
 
@@ -239,7 +256,8 @@ def test_a_mark_is_written_under_the_lock_of_the_file_that_is_there_now(change, 
 
 
 def test_a_mark_and_an_id_are_on_disk_before_they_have_their_place(tmp_path, monkeypatch):
-    """After a power cut the file is whole, or as it was before: an empty one would refuse every run."""
+    """After a power cut the file is whole, or as it was before: an empty one would refuse every
+    run."""
     file, synced, real = tmp_path / "key.ledger-id", [], os.fsync
 
     def watched(descriptor):
@@ -264,7 +282,8 @@ def test_the_mark_of_another_ledger_is_refused(file):
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x00" * 33, b"<html>\n"])
 def test_an_id_file_that_is_damaged_is_refused_and_is_no_other_ledger(file, content, tmp_path):
-    """Where another ledger is there, the advice is to begin anew: never where the file alone is damaged."""
+    """Where another ledger is there, the advice is to begin anew: never where the file alone is
+    damaged."""
     file.write_bytes(content)
     with pytest.raises(PrivacyRefused, match="got something else"):
         open_sqlite_ledger(tmp_path / "ledger", id_file=file)
@@ -282,14 +301,21 @@ def test_a_mark_that_cannot_be_written_stops_before_anything_is_published(file, 
         raise_mark(ledger_of(b"a"), file, "here", "hat-0")
 
 
-def test_a_mark_that_cannot_be_locked_is_a_dependency_that_fails_and_no_fault_of_ours(file, monkeypatch):
-    """As where another user's file may be read and not written, or where a network's disk has no locks."""
+def test_a_mark_that_cannot_be_locked_is_a_dependency_that_fails_and_no_fault_of_ours(
+    file, monkeypatch
+):
+    """As where another user's file may be read and not written, or where a network's disk has no
+    locks."""
     with monkeypatch.context() as refusing:
         refusing.setattr("fcntl.flock", _without_locks)
         with pytest.raises(DependencyUnavailable, match="cannot be written"):
             raise_mark(ledger_of(b"a"), file, "here", "hat-0")
     opened = Path.open
-    monkeypatch.setattr(Path, "open", lambda path, mode="r", **how: _forbidden(path, mode) or opened(path, mode, **how))
+    monkeypatch.setattr(
+        Path,
+        "open",
+        lambda path, mode="r", **how: _forbidden(path, mode) or opened(path, mode, **how),
+    )
     with pytest.raises(DependencyUnavailable, match="cannot be written"):
         raise_mark(ledger_of(b"a"), file, "here", "hat-0")
 

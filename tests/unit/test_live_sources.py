@@ -1,4 +1,5 @@
-"""Live sources hand on what they have: pipes within a second, in every form; the thread between source and keeper."""
+"""Live sources hand on what they have: pipes within a second, in every form; the thread between
+source and keeper."""
 
 import gzip
 import os
@@ -157,11 +158,15 @@ def test_a_source_waits_while_its_messages_are_not_taken():
 
 
 class TwoConnections(ConnectedSource):
-    """The first is lost before what it gave is acknowledged; in the second messages have the same numbers again."""
+    """The first is lost before what it gave is acknowledged; in the second messages have the same
+    numbers again."""
 
     def __init__(self):
         super().__init__("broker", Settings(), lambda _: None)
-        self.script, self.acknowledged = [[(1, b"{}")], [(2, b"[]")], SourceFailure("is gone"), [(1, b"{ }")], []], []
+        self.script, self.acknowledged = (
+            [[(1, b"{}")], [(2, b"[]")], SourceFailure("is gone"), [(1, b"{ }")], []],
+            [],
+        )
 
     def open(self):
         pass

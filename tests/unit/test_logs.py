@@ -26,7 +26,8 @@ from udp_stream.testing import SeededEntropy
 from udp_stream.windows.clocks import SteadyClock
 
 PLATES = st.one_of(
-    st.text(min_size=1, max_size=9), st.sampled_from(["%s", "%(one)s", "{}", "100%", "a\nb", '"', "Topic %s not found"])
+    st.text(min_size=1, max_size=9),
+    st.sampled_from(["%s", "%(one)s", "{}", "100%", "a\nb", '"', "Topic %s not found"]),
 )
 SPEEDS = st.one_of(st.floats(allow_nan=True), st.integers(-(10**7), 10**7))
 
@@ -76,8 +77,14 @@ def write_in_every_way(plate, speed):
     log.error(error)
     log.error("it failed: %r", error)
     log.error("it failed", exc_info=error)
-    log.error("it failed", extra={"plate": plate, "event": plate, "figures": {plate: speed}}, stack_info=True)
-    CompositeLogger(log, formatter=lambda _level, message, *_args, **_kwargs: f"{plate}: {message}").error("of Faust")
+    log.error(
+        "it failed",
+        extra={"plate": plate, "event": plate, "figures": {plate: speed}},
+        stack_info=True,
+    )
+    CompositeLogger(
+        log, formatter=lambda _level, message, *_args, **_kwargs: f"{plate}: {message}"
+    ).error("of Faust")
 
 
 @given(PLATES, SPEEDS)
@@ -89,7 +96,9 @@ def test_a_library_s_lines_are_the_same_whatever_the_plate_and_the_speed(plate, 
 
 def test_a_library_s_line_has_logger_level_place_and_exception():
     def write():
-        logging.getLogger("a.library").error("no place for %s", "GJ05ZZ0001", exc_info=quoting("GJ05ZZ0001", 3))
+        logging.getLogger("a.library").error(
+            "no place for %s", "GJ05ZZ0001", exc_info=quoting("GJ05ZZ0001", 3)
+        )
 
     (line,) = lines_of(write, as_json=False)
     head, _, at = line.partition(", ")
@@ -99,14 +108,23 @@ def test_a_library_s_line_has_logger_level_place_and_exception():
 
 def test_an_outage_of_kafka_is_one_line_and_its_end_another(monkeypatch):
     now = [0.0]
-    broker = Outage("a Kafka broker does not answer", "Kafka answers again", quiet_s=QUIET_S, clock=lambda: now[0])
+    broker = Outage(
+        "a Kafka broker does not answer",
+        "Kafka answers again",
+        quiet_s=QUIET_S,
+        clock=lambda: now[0],
+    )
     monkeypatch.setattr(logs, "BROKER", broker)
 
     def write():
         for now[0] in range(60):
-            logging.getLogger("kafka.cluster").error("Metadata refresh: failed %s", quoting("GJ05ZZ0001", 3))
+            logging.getLogger("kafka.cluster").error(
+                "Metadata refresh: failed %s", quoting("GJ05ZZ0001", 3)
+            )
             logging.getLogger("kafka.net.transport").error("%s: socket disconnected", "GJ05ZZ0001")
-            logging.getLogger("aiokafka.client").error("Unable connect to node with id %s: %s", 1, "GJ05ZZ0001")
+            logging.getLogger("aiokafka.client").error(
+                "Unable connect to node with id %s: %s", 1, "GJ05ZZ0001"
+            )
             logging.getLogger("aiokafka.consumer.group_coordinator").exception("of the group")
             logging.getLogger("faust.app").warning("of Faust")
             broker.back()  # one of three brokers answers
@@ -117,7 +135,9 @@ def test_an_outage_of_kafka_is_one_line_and_its_end_another(monkeypatch):
         logging.getLogger("faust.app").warning("of Faust, later")
 
     begun, other, ended, later = lines_of(write, as_json=False)
-    assert "a Kafka broker does not answer" in begun and "a.library" in other and "faust.app" in later
+    assert (
+        "a Kafka broker does not answer" in begun and "a.library" in other and "faust.app" in later
+    )
     assert ended == "udp-stream: Kafka answers again, after 80 s"
 
 
@@ -144,7 +164,9 @@ class Unreadable:
 
 
 def test_a_message_that_fails_at_being_looked_at_stops_nothing():
-    lines = lines_of(lambda: logging.getLogger("a.library").warning(Unreadable(), Unreadable()), as_json=False)
+    lines = lines_of(
+        lambda: logging.getLogger("a.library").warning(Unreadable(), Unreadable()), as_json=False
+    )
     assert len(lines) == 1 and "GJ05" not in lines[0]
 
 
@@ -172,11 +194,20 @@ class RefusingLedger:
         return call
 
 
-HOSTILE = ["ZQXPLATE1", "%(ZQXPLATE)s", "{ZQXPLATE!r}", "ZQXPLATE\n4", "udp-stream: ZQXPLATE", "ZQXPLATE पलट"]
+HOSTILE = [
+    "ZQXPLATE1",
+    "%(ZQXPLATE)s",
+    "{ZQXPLATE!r}",
+    "ZQXPLATE\n4",
+    "udp-stream: ZQXPLATE",
+    "ZQXPLATE पलट",
+]
 
 
 def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_path):
-    settings = load(None, ("release.min_plates=1", "hat.timezone=UTC", "hat.slot=1h", "hat.grace=1m"), PURE_ENV)
+    settings = load(
+        None, ("release.min_plates=1", "hat.timezone=UTC", "hat.slot=1h", "hat.grace=1m"), PURE_ENV
+    )
     begins, now = 1_704_700_800, [1_704_700_800.0]
     point = {"type": "Point", "coordinates": [72.8312, 21.1702]}
     log = RunLogger(settings.calendar.slots, settings.policy.grace_ms)
@@ -196,7 +227,9 @@ def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_pa
                 at = f"2024-01-08T{8 + minute // 60:02}:{minute % 60:02}:00+00:00"
                 pings = [{"license_plate": plate, "observationDateTime": at, "location": point, "speed": speed}
                          for plate in HOSTILE for speed in (31.0, "ZQXPLATE")]  # fmt: skip
-                runtime.take([msgspec.json.encode(ping) for ping in pings] + [b'{"license_plate": "ZQXPLATE'])
+                runtime.take(
+                    [msgspec.json.encode(ping) for ping in pings] + [b'{"license_plate": "ZQXPLATE']
+                )
                 log.log_due()
         log_message(str(as_own_error(failed.value)))
     text = said.getvalue()
@@ -229,13 +262,22 @@ def test_warnings_and_errors_in_threads_are_written_without_their_texts(monkeypa
             warnings.warn("GJ05ZZ0001", RuntimeWarning, stacklevel=1)
 
     lines = lines_of(write, as_json=False)
-    assert len(lines) == 3 and all("test_logs.py:" in line for line in lines) and "GJ05" not in "".join(lines)
-    assert threading.excepthook is threading.__excepthook__ and sys.unraisablehook is sys.__unraisablehook__
+    assert (
+        len(lines) == 3
+        and all("test_logs.py:" in line for line in lines)
+        and "GJ05" not in "".join(lines)
+    )
+    assert (
+        threading.excepthook is threading.__excepthook__
+        and sys.unraisablehook is sys.__unraisablehook__
+    )
 
 
 @given(PLATES, SPEEDS)
 def test_an_error_of_ours_by_mistake_is_said_without_its_text(plate, speed):
-    assert str(as_own_error(quoting(plate, speed))) == str(as_own_error(quoting("GJ05ZZ0001", 31.5)))
+    assert str(as_own_error(quoting(plate, speed))) == str(
+        as_own_error(quoting("GJ05ZZ0001", 31.5))
+    )
 
 
 MISTAKE = """

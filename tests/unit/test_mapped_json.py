@@ -1,4 +1,5 @@
-"""Messages in a feed's own form: the same columns as the contract's form, lenient fields, refusals by their paths."""
+"""Messages in a feed's own form: the same columns as the contract's form, lenient fields, refusals
+by their paths."""
 
 import json
 from datetime import datetime
@@ -23,11 +24,17 @@ SECONDS = 1641012035
 
 def nested(plate="A1", time=SECONDS, lon=72.5, lat=21.25, speed=12.5):
     position = {"longitude": lon, "latitude": lat, "speed": speed}
-    return {"id": "7", "vehicle": {"vehicle": {"id": plate}, "timestamp": time, "position": position}}
+    return {
+        "id": "7",
+        "vehicle": {"vehicle": {"id": plate}, "timestamp": time, "position": position},
+    }
 
 
 def decode(mapping, *messages):
-    raw = [message if isinstance(message, bytes) else json.dumps(message).encode() for message in messages]
+    raw = [
+        message if isinstance(message, bytes) else json.dumps(message).encode()
+        for message in messages
+    ]
     return PingDecoder(RULES, mapped_form(mapping).format).decode(raw)
 
 
@@ -64,7 +71,9 @@ def test_without_a_path_results_and_features_are_found_but_not_in_a_ping(envelop
     ping = {"bus": "A1", "t": "2022-01-01T10:10:35+05:30", "x": 72.5, "y": 21.25, "speed": 12.5}
     pings, refusals = decode(mapping, {envelope: [ping, {}]}, ping | {envelope: [7]})
     assert rows(pings) == [(*ONE, 0, 0), (*ONE, 1, -1)]
-    assert [(one.position, one.reason, one.path) for one in refusals] == [(1, "missing_field", "$.bus")]
+    assert [(one.position, one.reason, one.path) for one in refusals] == [
+        (1, "missing_field", "$.bus")
+    ]
 
 
 LENIENT = [
@@ -76,7 +85,11 @@ LENIENT = [
 @pytest.mark.parametrize("changes", LENIENT, ids=str)
 def test_mapped_fields_are_lenient_alone_in_an_array_and_beside_a_fault(changes):
     expected = (str(changes.get("plate", "A1")), *ONE[1:])
-    for message in (nested(**changes), [nested(**changes)], [nested(**changes), nested(speed=None)]):
+    for message in (
+        nested(**changes),
+        [nested(**changes)],
+        [nested(**changes), nested(speed=None)],
+    ):
         pings, refusals = decode(NESTED, message)
         assert [row[:5] for row in rows(pings)] == [expected]
         assert [(one.reason, one.path) for one in refusals] in (
@@ -138,11 +151,15 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize(("message", "reason", "path"), WHOLE, ids=[repr(message[:20]) for message, *_ in WHOLE])
+@pytest.mark.parametrize(
+    ("message", "reason", "path"), WHOLE, ids=[repr(message[:20]) for message, *_ in WHOLE]
+)
 def test_a_message_that_is_no_ping_is_refused_whole(message, reason, path):
     pings, refusals = decode(NESTED, message, nested())
     assert rows(pings) == [(*ONE, 1, -1)]
-    assert [(one.message, one.position, one.reason, one.path) for one in refusals] == [(0, -1, reason, path)]
+    assert [(one.message, one.position, one.reason, one.path) for one in refusals] == [
+        (0, -1, reason, path)
+    ]
 
 
 TIMES = [
@@ -167,7 +184,9 @@ def test_local_times_follow_the_zone_through_its_changes():
     zone = ZoneInfo("America/Chicago")
     texts = [f"2024-{day}T{hour:02}:{minute:02}:10" for day in ("03-10", "07-01", "11-03") for hour in range(24)
              for minute in (0, 59)]  # fmt: skip
-    expected = [int(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()) * 1000 for text in texts]
+    expected = [
+        int(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()) * 1000 for text in texts
+    ]
     assert read_times(texts, "iso", zone)[0].tolist() == expected
     mixed = [texts[0], "2024-03-10T06:00:10Z", "no time"]
     assert read_times(mixed, "iso", zone)[1].tolist() == [READ, READ, NO_TIME]
@@ -181,7 +200,10 @@ BAD_PATHS = [
     ({"speed": "a.1000"}, "speed: expected indices of arrays below 1000"),
     ({"plate": "location"}, "longitude: expected a path beside plate's"),
     ({"plate": "location.0"}, "longitude: got 'location.coordinates.0': of one value"),
-    ({"speed": "license_plate"}, "speed: expected a path of its own, got 'license_plate', which is that of plate"),
+    (
+        {"speed": "license_plate"},
+        "speed: expected a path of its own, got 'license_plate', which is that of plate",
+    ),
     ({"latitude": "location.coordinates[0]"}, "latitude: expected a path of its own"),
     ({"records": "."}, "records: expected a path"),
     ({"time_format": "epoch"}, "time_format: expected iso, epoch_s"),
@@ -193,17 +215,30 @@ BAD_PATHS = [
 
 @pytest.mark.parametrize(("keys", "words"), BAD_PATHS, ids=str)
 def test_a_mapping_that_cannot_hold_names_field_value_and_rule(keys, words):
-    with pytest.raises(ValueError, match="^" + words.replace("[", r"\[") if words != "ambiguous" else words):
+    with pytest.raises(
+        ValueError, match="^" + words.replace("[", r"\[") if words != "ambiguous" else words
+    ):
         FeedMapping(**keys)
 
 
 def test_what_a_sender_asks_of_a_message_never_depends_on_the_speeds_value():
-    known = [single_ping(json.dumps(nested(speed=speed)).encode(), NESTED) for speed in (1, "x", None, 10**30)]
-    assert {one.plate for one in known} == {"A1"} and [one.speed_bytes for one in known] == [1, 3, 4, 31]
+    known = [
+        single_ping(json.dumps(nested(speed=speed)).encode(), NESTED)
+        for speed in (1, "x", None, 10**30)
+    ]
+    assert {one.plate for one in known} == {"A1"} and [one.speed_bytes for one in known] == [
+        1,
+        3,
+        4,
+        31,
+    ]
     absent = nested()
     del absent["vehicle"]["position"]["speed"], absent["vehicle"]["timestamp"]
     assert single_ping(json.dumps(absent).encode(), NESTED) == ("A1", "", 0)
-    assert single_ping(b"junk", NESTED) is None and single_ping(json.dumps(nested(plate=" ")).encode(), NESTED) is None
+    assert (
+        single_ping(b"junk", NESTED) is None
+        and single_ping(json.dumps(nested(plate=" ")).encode(), NESTED) is None
+    )
 
 
 VALUES = ["A1", 7, 7.5, "7", "7,5", " 7 ", "", None, True, [], {}, [1], "x", 10**30, -1, 300, 1e300, SECONDS,
@@ -233,8 +268,14 @@ def oracle(record):
         return None
     time, lon, lat, speed = values
     good = 1 <= len(str(plate).strip()) <= 64 and 946_684_800 <= time < 4_102_444_800
-    good = good and abs(lon) <= 180 and abs(lat) <= 90 and (lon, lat) != (0, 0) and 0 <= speed <= 200
-    return (str(plate).strip(), int(time * 1000), lon, lat, round(min(speed, 65) * 4096)) if good else None
+    good = (
+        good and abs(lon) <= 180 and abs(lat) <= 90 and (lon, lat) != (0, 0) and 0 <= speed <= 200
+    )
+    return (
+        (str(plate).strip(), int(time * 1000), lon, lat, round(min(speed, 65) * 4096))
+        if good
+        else None
+    )
 
 
 def mutated(rng):
@@ -251,19 +292,33 @@ def mutated(rng):
 @pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_mutated_messages_give_what_a_plain_reading_gives_and_nothing_is_lost(count):
     rng = np.random.default_rng(5)
-    mapping = FeedMapping(plate="plate", time="time", longitude="longitude", latitude="latitude", time_format="epoch_s")
+    mapping = FeedMapping(
+        plate="plate",
+        time="time",
+        longitude="longitude",
+        latitude="latitude",
+        time_format="epoch_s",
+    )
     decoder = PingDecoder(RULES, mapped_form(mapping).format)
     for first in range(0, count, 1000):
         records = [[mutated(rng) for _ in range(rng.integers(1, 4))] for _ in range(1000)]
-        messages = [json.dumps(some if rng.random() < 0.5 or len(some) > 1 else some[0]).encode() for some in records]
-        cut = {at: int(rng.integers(0, len(messages[at]))) for at in rng.choice(1000, 100, replace=False).tolist()}
+        messages = [
+            json.dumps(some if rng.random() < 0.5 or len(some) > 1 else some[0]).encode()
+            for some in records
+        ]
+        cut = {
+            at: int(rng.integers(0, len(messages[at])))
+            for at in rng.choice(1000, 100, replace=False).tolist()
+        }
         messages = [one[: cut[at]] if at in cut else one for at, one in enumerate(messages)]
         pings, refusals = decoder.decode(messages)
         expected = {}
         for at, some in enumerate(records):
             if at not in cut:
                 single = messages[at].startswith(b"{")
-                expected |= {(at, -1 if single else place): oracle(one) for place, one in enumerate(some)}
+                expected |= {
+                    (at, -1 if single else place): oracle(one) for place, one in enumerate(some)
+                }
         found = {tuple(row[5:]): tuple(row[:5]) for row in rows(pings)}
         assert found == {place: row for place, row in expected.items() if row is not None}, first
         refused = {(one.message, one.position) for one in refusals}

@@ -1,4 +1,5 @@
-"""Metrics: labels of closed lists, whatever is read; times that grow by themselves; a port that is spelt out."""
+"""Metrics: labels of closed lists, whatever is read; times that grow by themselves; a port that is
+spelt out."""
 
 import json
 import re
@@ -79,7 +80,11 @@ def test_every_series_is_of_the_parser_s_kind_and_has_no_time_of_its_making():
     assert {name for name, kind in kinds.items() if kind == "counter"} == {
         "pings", "pings_refused", "pings_stale", "hats", "source_failures",
     }  # fmt: skip
-    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 27
+    assert (
+        kinds["release_seconds"] == "histogram"
+        and kinds["info"] == "gauge"
+        and len(kinds) == len(names()) == 27
+    )
     assert not [sample.name for sample in found.samples if sample.name.endswith("_created")]
     assert found.labels() == CLOSED
 
@@ -88,27 +93,46 @@ def test_rules_and_the_manual_name_just_what_there_is():
     (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
     alerts = [rule for rule in group["rules"] if "alert" in rule]
     of_dashboard = {family.name for family in _Series(Dashboard(Slots(48))).collect()}
-    texts = [rule["expr"] + rule.get("annotations", {}).get("summary", "") for rule in group["rules"]]
+    texts = [
+        rule["expr"] + rule.get("annotations", {}).get("summary", "") for rule in group["rules"]
+    ]
     assert {name for text in texts for name in NAME.findall(text)} <= names() | of_dashboard
     assert len({rule["alert"] for rule in alerts}) == len(alerts) == 23
     made = {rule["record"] for rule in group["rules"] if "record" in rule}
     assert {name for text in texts for name in re.findall(r"udp_stream:\w+", text)} == made
     _, _, section = (ROOT / "docs" / "operations.md").read_text().partition("### Metrics\n")
-    rows = [line.split("|")[1] for line in section.partition("\n### ")[0].splitlines() if line.startswith("| `udp_")]
+    rows = [
+        line.split("|")[1]
+        for line in section.partition("\n### ")[0].splitlines()
+        if line.startswith("| `udp_")
+    ]
     assert {name for row in rows for name in NAME.findall(row)} == names()
 
 
 def test_a_unit_is_in_doubt_as_long_as_slots_are_withheld_for_it():
     metrics, found = fresh(), []
-    for hats in ({"released": 2}, {"withheld_unit": 3}, {"withheld_unit": 1}, {"withheld_few_plates": 1}):
+    for hats in (
+        {"released": 2},
+        {"withheld_unit": 3},
+        {"withheld_unit": 1},
+        {"withheld_few_plates": 1},
+    ):
         metrics.observe(SlotPublished(0, hats))
         found.append(metrics.registry.get_sample_value("udp_stream_unit_in_doubt"))
     assert found == [0, 1, 1, 0]
 
 
 def hostile_pings():
-    """Pings of which any field may be anything, whole messages that are none, and words that would end a label."""
-    anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just('"} 1\nsecret 1')
+    """Pings of which any field may be anything, whole messages that are none, and words that would
+    end a label."""
+    anything = (
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text(max_size=9)
+        | st.just('"} 1\nsecret 1')
+    )
     good = {"license_plate": "GJ05ZZ0001", "observationDateTime": "2024-01-08T10:00:05+05:30", "speed": 23.5,
             "location": {"type": "Point", "coordinates": [72.83, 21.19]}}  # fmt: skip
     changed = st.dictionaries(st.sampled_from(list(good)), anything, max_size=2)
@@ -124,7 +148,9 @@ def test_no_message_makes_a_label(messages):
     metrics.observe(BatchRead(len(messages), len(pings), refused, None))
     found = series(metrics)
     assert found.labels() == CLOSED and len(found.samples) == len(series(fresh()).samples)
-    assert found["pings_total"] == len(pings) and found.by("pings_refused_total", "reason").total() == len(refusals)
+    assert found["pings_total"] == len(pings) and found.by(
+        "pings_refused_total", "reason"
+    ).total() == len(refusals)
     assert "secret" not in found.text and "GJ05" not in found.text
 
 
@@ -153,7 +179,9 @@ def test_a_slot_that_another_worker_has_is_not_waited_for():
     assert series(metrics)["closing_seconds"] == 0
     metrics.observe(SlotPublished(0, {"released": 1}))  # it was under way
     found = series(metrics)
-    assert found["release_seconds_count"] == 0 and found.by("hats_total", "status") == {"released": 1}
+    assert found["release_seconds_count"] == 0 and found.by("hats_total", "status") == {
+        "released": 1
+    }
 
 
 def test_a_runtime_that_says_nothing_any_more_is_stuck():
@@ -164,13 +192,20 @@ def test_a_runtime_that_says_nothing_any_more_is_stuck():
     clock.now_s += 40
     found = series(metrics)
     assert found["stuck_seconds"] == 55
-    assert [found[name] for name in ("open_slots", "open_pings", "unread_messages", "partitions")] == [2, 400, 7, 8]
+    assert [
+        found[name] for name in ("open_slots", "open_pings", "unread_messages", "partitions")
+    ] == [2, 400, 7, 8]
 
 
 def test_what_is_told_is_shown():
     now_s, certificate_s = time.time(), 2_000_000_000.0
-    metrics = Metrics("udp-stream test", POLICY, ZoneInfo("Asia/Kolkata"), Clock(), certificate_s=certificate_s)
-    assert series(metrics)["clock_ahead_seconds"] == 0 and series(metrics)["source_silent_seconds"] == 0
+    metrics = Metrics(
+        "udp-stream test", POLICY, ZoneInfo("Asia/Kolkata"), Clock(), certificate_s=certificate_s
+    )
+    assert (
+        series(metrics)["clock_ahead_seconds"] == 0
+        and series(metrics)["source_silent_seconds"] == 0
+    )
     metrics.observe(Backlog(1, 4, 0, 3, clock_ms=round((now_s + 3600) * 1000), of_partitions=5))
     assert isnan(series(metrics)["disk_free_bytes"])
     metrics.observe(DiskStatus(ledger=4096, journal=77, free=10**9))
@@ -178,14 +213,23 @@ def test_what_is_told_is_shown():
     metrics.observe(SourceStatus(1.5, 5, is_away=False, stale=6, certificate_s=certificate_s - 1))
     found = series(metrics)
     assert 3590 < found["clock_ahead_seconds"] <= 3601 and found["zone_offset_seconds"] == 19_800
-    assert [found[f"{name}_bytes"] for name in ("ledger", "journal", "disk_free")] == [4096, 77, 10**9]
+    assert [found[f"{name}_bytes"] for name in ("ledger", "journal", "disk_free")] == [
+        4096,
+        77,
+        10**9,
+    ]
     assert found["source_failures_total"] == 5 and found["pings_stale_total"] == 6
-    assert found["source_silent_seconds"] == 1.5 and found["certificate_end_timestamp_seconds"] == certificate_s - 1
+    assert (
+        found["source_silent_seconds"] == 1.5
+        and found["certificate_end_timestamp_seconds"] == certificate_s - 1
+    )
     assert (found["partitions"], found["deployment_partitions"]) == (3, 5)
     assert now_s - 1 < found["started_timestamp_seconds"] < now_s + 60
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1:9464", "0.0.0.0:1", "node-1.example.org:65535", "[::1]:9464"])
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:9464", "0.0.0.0:1", "node-1.example.org:65535", "[::1]:9464"]
+)
 def test_a_host_and_its_port_are_read(text):
     host, port = listening(text)
     assert text in (f"{host}:{port}", f"[{host}]:{port}")

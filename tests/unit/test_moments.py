@@ -1,4 +1,5 @@
-"""Moments of a source partition: the same, however fetches cut its log and wherever its reader is killed."""
+"""Moments of a source partition: the same, however fetches cut its log and wherever its reader is
+killed."""
 
 import random
 from dataclasses import replace
@@ -15,16 +16,25 @@ MINUTE = 60_000
 
 
 def rules_of(*everies, age):
-    return replace(RULES, moments=MomentRules(tuple(SlotGrid(60 * every, UTC) for every in everies), age * MINUTE))
+    return replace(
+        RULES,
+        moments=MomentRules(tuple(SlotGrid(60 * every, UTC) for every in everies), age * MINUTE),
+    )
 
 
 def told(read):
-    return [(m.time_ms, m.plates, m.seen_ms.tolist(), m.lat.tolist(), m.lon.tolist()) for m in read.moments]
+    return [
+        (m.time_ms, m.plates, m.seen_ms.tolist(), m.lat.tolist(), m.lon.tolist())
+        for m in read.moments
+    ]
 
 
 def placed_log(seed):
     """Each ping elsewhere, so that a moment shows which one it was made of."""
-    return [one._replace(value=one.value.replace(b"72.8", b"72.%03d" % i)) for i, one in enumerate(a_log(seed))]
+    return [
+        one._replace(value=one.value.replace(b"72.8", b"72.%03d" % i))
+        for i, one in enumerate(a_log(seed))
+    ]
 
 
 GRIDS = [(10, 10), (15, 40), (15, 2), (120, 200)]
@@ -32,7 +42,9 @@ GRIDS = [(10, 10), (15, 40), (15, 2), (120, 200)]
 
 
 @pytest.mark.parametrize(("every", "age"), GRIDS)
-@pytest.mark.parametrize("seed", [1, *[pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]])
+@pytest.mark.parametrize(
+    "seed", [1, *[pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]]
+)
 def test_killed_anywhere_it_goes_on_from_its_checkpoint_as_if_nothing_had_been(seed, every, age):
     log, rules = placed_log(seed), rules_of(every, 30, age=age)
     whole = told(take(SourceReader(rules, SourceCheckpoint(0)), log))
@@ -58,18 +70,23 @@ def test_killed_anywhere_it_goes_on_from_its_checkpoint_as_if_nothing_had_been(s
 
 @pytest.mark.parametrize(("every", "age"), GRIDS)
 def test_however_fetches_cut_the_log_moments_hold_what_a_search_through_the_log_finds(every, age):
-    """Lateness is judged in the log's order: a ping behind the one that makes a moment due is not in it."""
+    """Lateness is judged in the log's order: a ping behind the one that makes a moment due is not
+    in it."""
     log, rules = placed_log(7), rules_of(every, age=age)
     whole = told(take(SourceReader(rules, SourceCheckpoint(0)), log))
     assert whole == searched(log, every * MINUTE, age * MINUTE)
     for fetch in (1, 7, 30):
         reader = SourceReader(rules, SourceCheckpoint(0))
-        assert [one for at in range(0, len(log), fetch) for one in told(take(reader, log[at : at + fetch]))] == whole
+        assert [
+            one
+            for at in range(0, len(log), fetch)
+            for one in told(take(reader, log[at : at + fetch]))
+        ] == whole
 
 
 def searched(log, every_ms, age_ms):
-    """Record by record: the watermark by hand, each plate's latest by looking at all pings accepted so far; of several
-    of one time it is the first."""
+    """Record by record: the watermark by hand, each plate's latest by looking at all pings accepted
+    so far; of several of one time it is the first."""
     watermark, accepted, through, found = None, [], None, []
     for one in log:
         row = seen(one)
@@ -106,13 +123,21 @@ def seen(one):
     text = one.value.decode()
     plate, clock = text.split('"')[3], text.split("2024-01-01T")[1][:8]
     hours, minutes, _ = map(int, clock.split(":"))
-    return START + hours * HOUR + minutes * MINUTE, plate.encode(), float(text.split("[")[1].split(",")[0])
+    return (
+        START + hours * HOUR + minutes * MINUTE,
+        plate.encode(),
+        float(text.split("[")[1].split(",")[0]),
+    )
 
 
 def test_the_checkpoint_is_held_back_by_the_latest_position_of_a_plate_and_no_longer():
     reader = SourceReader(rules_of(15, age=10), SourceCheckpoint(0))
-    take(reader, [record(5, 52, ping("a", 52)), record(6, 64, ping("b", 64))])  # the slot before 1:00 is closed
-    assert reader.checkpoint().offset == 6 and reader.checkpoint().positions_ms is None  # 0:52 is too old for 1:15
+    take(
+        reader, [record(5, 52, ping("a", 52)), record(6, 64, ping("b", 64))]
+    )  # the slot before 1:00 is closed
+    assert (
+        reader.checkpoint().offset == 6 and reader.checkpoint().positions_ms is None
+    )  # 0:52 is too old for 1:15
     reader = SourceReader(rules_of(5, age=10), SourceCheckpoint(0))
     take(reader, [record(5, 57, ping("a", 57)), record(6, 64, ping("b", 64))])
     assert reader.checkpoint() == SourceCheckpoint(5, START + 63 * MINUTE, 7, -(2**63))
@@ -123,8 +148,12 @@ def test_the_checkpoint_is_held_back_by_the_latest_position_of_a_plate_and_no_lo
 def test_a_tick_is_wanted_for_a_moment_too():
     reader = SourceReader(rules_of(15, age=10), SourceCheckpoint(0))
     take(reader, [record(0, 5, ping("a", 5))])
-    assert not reader.tick_would_close(START + 17 * MINUTE) and reader.tick_would_close(START + 18 * MINUTE)
-    assert [m.time_ms for m in take(reader, [record(1, 18, b"", tick=True)]).moments] == [START + 15 * MINUTE]
+    assert not reader.tick_would_close(START + 17 * MINUTE) and reader.tick_would_close(
+        START + 18 * MINUTE
+    )
+    assert [m.time_ms for m in take(reader, [record(1, 18, b"", tick=True)]).moments] == [
+        START + 15 * MINUTE
+    ]
 
 
 @pytest.mark.parametrize(("every", "age"), GRIDS)
@@ -133,7 +162,9 @@ def test_no_moment_of_an_archived_time_is_told_nor_made_of_its_pings(every, age)
     log, rules = placed_log(7), rules_of(every, age=age)
     whole = told(take(SourceReader(rules, SourceCheckpoint(0)), log))
     archived_ms = START + HOUR
-    reader = SourceReader(replace(rules, windows=replace(rules.windows, archived_ms=archived_ms)), SourceCheckpoint(0))
+    reader = SourceReader(
+        replace(rules, windows=replace(rules.windows, archived_ms=archived_ms)), SourceCheckpoint(0)
+    )
     found = told(take(reader, log))
     assert all(time_ms > archived_ms for time_ms, *_ in found) and found
     far = archived_ms + age * MINUTE

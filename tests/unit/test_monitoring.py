@@ -1,4 +1,5 @@
-"""Prometheus, Grafana, `run` and the dashboard in compose: what each file says of the others, and of this program."""
+"""Prometheus, Grafana, `run` and the dashboard in compose: what each file says of the others, and
+of this program."""
 
 import json
 import os
@@ -23,7 +24,8 @@ VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 SOURCE = "https://feed.example/vehicles.pb"
 COMPOSE = yaml.safe_load(
     VARIABLE.sub(
-        lambda found: found[3] if found[2] == "-" else SOURCE, (HERE / "docker-compose.yml").read_text(encoding="utf-8")
+        lambda found: found[3] if found[2] == "-" else SOURCE,
+        (HERE / "docker-compose.yml").read_text(encoding="utf-8"),
     )
 )
 SERVICES = COMPOSE["services"]
@@ -51,19 +53,28 @@ def test_every_query_names_series_that_there_are_and_no_series_is_left_out():
 
 def test_prometheus_understands_every_query_and_its_configuration(tmp_path):
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(QUERIES)]
-    (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    (tmp_path / "queries.yaml").write_text(
+        yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]})
+    )
     shutil.copy(HERE / "prometheus.yml", tmp_path)
     shutil.copy(ROOT / "deploy" / "alerts.yaml", tmp_path)
     for words in (["rules", "queries.yaml"], ["config", "prometheus.yml"]):
         done = subprocess.run(
-            [found(), "check", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            [found(), "check", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_panels_lie_beside_each_other_and_ask_the_one_source_that_is_provisioned():
     (source,) = yaml.safe_load((HERE / "datasource.yaml").read_text())["datasources"]
-    assert {panel["datasource"]["uid"] for panel in PANELS} == {source["uid"]} and "prometheus" in SERVICES
+    assert {panel["datasource"]["uid"] for panel in PANELS} == {
+        source["uid"]
+    } and "prometheus" in SERVICES
     assert source["url"] == "http://prometheus:9090"
     cells = [
         (x, y)
@@ -78,19 +89,29 @@ def test_panels_lie_beside_each_other_and_ask_the_one_source_that_is_provisioned
 def test_what_is_scraped_answers_there_and_what_is_mounted_is_there():
     words = {name: shlex.split(SERVICES[name]["command"]) for name in ("run", "dashboard")}
     run, board = (program().parse_args(words[name]) for name in words)
-    assert run.source == SOURCE and run.metrics == ("0.0.0.0", 9464) and board.set == ["dashboard.listen=0.0.0.0:8321"]
-    jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in PROMETHEUS["scrape_configs"]}
+    assert (
+        run.source == SOURCE
+        and run.metrics == ("0.0.0.0", 9464)
+        and board.set == ["dashboard.listen=0.0.0.0:8321"]
+    )
+    jobs = {
+        job["job_name"]: job["static_configs"][0]["targets"] for job in PROMETHEUS["scrape_configs"]
+    }
     assert jobs == {"udp-stream": ["run:9464"], "udp-stream-dashboard": ["dashboard:8321"]}
     assert all(f'job="{job}"' in str(RULES) for job in ["udp-stream"])
     assert [str(run.out), str(run.smoothed)] == list(board.files)
     for service in SERVICES.values():
         for volume in service["volumes"]:
             place, target, *mode = volume.split(":")
-            assert place in COMPOSE["volumes"] or ((HERE / place).is_file() and mode == ["ro"]), volume
+            assert place in COMPOSE["volumes"] or ((HERE / place).is_file() and mode == ["ro"]), (
+                volume
+            )
             assert target.startswith("/")
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
     folders = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
-    assert {f"/etc/prometheus/{name}" for name in ("prometheus.yml", *PROMETHEUS["rule_files"])} < folders
+    assert {
+        f"/etc/prometheus/{name}" for name in ("prometheus.yml", *PROMETHEUS["rule_files"])
+    } < folders
     (provider,) = yaml.safe_load((HERE / "grafana.yaml").read_text())["providers"]
     assert f"{provider['options']['path']}/udp-stream.json" in str(SERVICES["grafana"]["volumes"])
 
@@ -100,18 +121,28 @@ def test_the_dashboard_has_neither_ledger_nor_key_and_health_is_asked_where_it_i
     assert set(of_board) == {"../trial.toml", "released"} and of_board["released"].endswith(":ro")
     assert "http://127.0.0.1:9464/readyz" in SERVICES["run"]["healthcheck"]["test"][-1]
     assert "http://127.0.0.1:8321/healthz" in SERVICES["dashboard"]["healthcheck"]["test"][-1]
-    made = re.findall(r"install --directory .*--owner udp-stream .* (/\S+) (/\S+)\n", (ROOT / "Dockerfile").read_text())
+    made = re.findall(
+        r"install --directory .*--owner udp-stream .* (/\S+) (/\S+)\n",
+        (ROOT / "Dockerfile").read_text(),
+    )
     assert made == [("/var/lib/udp-stream", "/var/lib/udp-stream/released")]
 
 
 def has_compose():
     command = ["docker", "compose", "version"]
-    return bool(shutil.which("docker")) and not subprocess.run(command, capture_output=True, check=False).returncode
+    return (
+        bool(shutil.which("docker"))
+        and not subprocess.run(command, capture_output=True, check=False).returncode
+    )
 
 
-@pytest.mark.skipif(not has_compose(), reason="without docker compose; the file is parsed all the same")
+@pytest.mark.skipif(
+    not has_compose(), reason="without docker compose; the file is parsed all the same"
+)
 def test_compose_understands_the_file():
     command = ["docker", "compose", "-f", HERE / "docker-compose.yml", "config", "--quiet"]
     given = {**os.environ, "UDP_STREAM_SOURCE": SOURCE}
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=given, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr

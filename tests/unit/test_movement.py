@@ -1,4 +1,5 @@
-"""Speeds by movement: which pings have one, how fast they are, and that nothing else of the log changes them."""
+"""Speeds by movement: which pings have one, how fast they are, and that nothing else of the log
+changes them."""
 
 import math
 from dataclasses import replace
@@ -61,7 +62,10 @@ def going(plate, seconds, kmh, lat=52.2, lon=21.0):
         ([0, 20, 400, 420], [0, 20, 400, 420]),  # behind a gap it begins anew
         ([0, 400, 420], [400, 420]),
         ([7], []),
-        ([0, 1, 2, 3, 4, 5, 6], [0, 1, 5, 6]),  # each second: 2, 3 and 4 have none 5 s off on either side
+        (
+            [0, 1, 2, 3, 4, 5, 6],
+            [0, 1, 5, 6],
+        ),  # each second: 2, 3 and 4 have none 5 s off on either side
         (range(20), range(20)),
     ],
 )
@@ -82,19 +86,31 @@ def test_distances_are_those_of_the_great_circle():
     other_lat = lat + km * np.sin(turn) / 111.2
     other_lon = (lon + km * np.cos(turn) / 111.2 / np.cos(np.radians(lat)) + 180) % 360 - 180
     ours = km_between(places_of(lat), places_of(lon), places_of(other_lat), places_of(other_lon))
-    theirs = np.array([haversine_km(*one) for one in zip(lat, lon, other_lat, other_lon, strict=True)])
-    assert (np.abs(ours - theirs) < 1e-5 + 1e-5 * theirs).all(), "a centimetre, and a hundred-thousandth"
+    theirs = np.array(
+        [haversine_km(*one) for one in zip(lat, lon, other_lat, other_lon, strict=True)]
+    )
+    assert (np.abs(ours - theirs) < 1e-5 + 1e-5 * theirs).all(), (
+        "a centimetre, and a hundred-thousandth"
+    )
 
 
 def test_what_cells_tell_to_be_too_fast_is_left_out_and_the_rest_is_clamped():
-    far, near = ("A", 20, 53.2, 21.0), ("A", 20, 52.21, 21.0)  # 111 km, 1.1 km: 200 km/h are 1.1 km in 20 s
+    far, near = (
+        ("A", 20, 53.2, 21.0),
+        ("A", 20, 52.21, 21.0),
+    )  # 111 km, 1.1 km: 200 km/h are 1.1 km in 20 s
     assert speeds_of([("A", 0, 52.2, 21.0), far]) == {}
     assert speeds_of([("A", 0, 52.2, 21.0), near]) == {("A", 0): 65.0, ("A", 20): 65.0}
     here = h3.cell_to_latlng("871f53c93ffffff")
     ends = sorted(h3.cell_to_boundary("871f53c93ffffff"))
-    inner = [tuple(0.98 * a + 0.02 * b for a, b in zip(end, here, strict=True)) for end in (ends[0], ends[-1])]
+    inner = [
+        tuple(0.98 * a + 0.02 * b for a, b in zip(end, here, strict=True))
+        for end in (ends[0], ends[-1])
+    ]
     across = [("A", 5 * at, *place) for at, place in enumerate(inner)]
-    assert haversine_km(*inner[0], *inner[1]) * 3600 / 5 > 1000, "as fast as no bus, within one cell"
+    assert haversine_km(*inner[0], *inner[1]) * 3600 / 5 > 1000, (
+        "as fast as no bus, within one cell"
+    )
     assert set(speeds_of(across).values()) == {65.0}
 
 
@@ -125,7 +141,9 @@ def values_of(pings):
     """The samples of each (cell, plate)."""
     counts, values = tabulate(pings)
     return {
-        (int(counts.cells[hat]), counts.plates[counts.plate[row]]): values.samples_of(slice(row, row + 1)).tolist()
+        (int(counts.cells[hat]), counts.plates[counts.plate[row]]): values.samples_of(
+            slice(row, row + 1)
+        ).tolist()
         for hat, rows in enumerate(counts.each_rows())
         for row in range(rows.start, rows.stop)
     }
@@ -137,7 +155,11 @@ def test_a_plates_speeds_are_the_same_bytes_whoever_else_is_there():
     whole = values_of(with_speeds(*slot_of(rows), RULES))
     for seed in range(30):
         dice = np.random.default_rng(seed)
-        some = set(dice.choice([f"P{plate}" for plate in range(30)], dice.integers(1, 30), replace=False).tolist())
+        some = set(
+            dice.choice(
+                [f"P{plate}" for plate in range(30)], dice.integers(1, 30), replace=False
+            ).tolist()
+        )
         part = [rows[at] for at in dice.permutation(len(rows)) if rows[at][0] in some]
         found = values_of(with_speeds(*slot_of(part), RULES))
         assert found == {key: one for key, one in whole.items() if key[1].decode() in some}
@@ -149,13 +171,17 @@ def test_windows_close_slots_with_speeds_by_movement_however_the_log_is_cut():
     expected = values_of(with_speeds(*slot_of(rows), settings.movement_rules))
     line = '{{"license_plate":"{}","observationDateTime":"1970-01-02T00:{:02}:{:02}Z",'
     line += '"location":{{"coordinates":[{},{}]}}}}'
-    messages = [line.format(plate, s // 60, s % 60, lon, lat).encode() for plate, s, lat, lon in rows]
+    messages = [
+        line.format(plate, s // 60, s % 60, lon, lat).encode() for plate, s, lat, lon in rows
+    ]
     rules = replace(settings.window_rules, grace_ms=HOUR)
     early = replace(settings.ping_rules, earliest_ms=0)
     for size in (len(rows), 97):
         windows = Windows(rules, str.encode)
         for at in range(0, len(messages), size):
-            pings, refusals = replace(settings.decoder, rules=early).decode(messages[at : at + size])
+            pings, refusals = replace(settings.decoder, rules=early).decode(
+                messages[at : at + size]
+            )
             assert not refusals, "a ping without a speed is one"
             start, end = settings.calendar.slots.place(pings.time_ms)
             cells = cells_of(pings.lat, pings.lon, 7)

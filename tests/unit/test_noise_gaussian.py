@@ -1,4 +1,5 @@
-"""The Gaussian family: what a cost buys, what plates lose by it, exactly; audited by Renyi divergences."""
+"""The Gaussian family: what a cost buys, what plates lose by it, exactly; audited by Renyi
+divergences."""
 
 import itertools
 import math
@@ -41,7 +42,9 @@ def loss(moved, t, s=1):
 
 @pytest.mark.parametrize("sensitivity", SENSITIVITIES)
 @pytest.mark.parametrize("nano", COSTS)
-def test_noise_on_the_lattice_covers_the_sensitivity_with_rounding_and_hardly_more(sensitivity, nano):
+def test_noise_on_the_lattice_covers_the_sensitivity_with_rounding_and_hardly_more(
+    sensitivity, nano
+):
     lattice = lattice_of(sensitivity, concentrated(nano))
     step = 1 << lattice.shift
     bases = [0, 1, step // 2, step - 1, step, 3 * step + step // 3, 12_345_678]
@@ -62,7 +65,8 @@ def test_noise_on_the_lattice_covers_the_sensitivity_with_rounding_and_hardly_mo
 @example([2**55, 1, 0], 1, [True] * 6)
 @example([3, 2, 1], 10**9, [False, True, True, True, True, True])
 def test_no_plate_loses_more_than_its_charge_whoever_is_admitted(moves, nano, chosen):
-    """The property that the sums of the lattice hold together: charged on a plan for all, drawn for some."""
+    """The property that the sums of the lattice hold together: charged on a plan for all, drawn for
+    some."""
     moves, most = np.array(moves), max(1, *moves, 1)
     charges = charges_of(moves, most, concentrated(nano))
     assert (charges <= nano).all() and (charges > 0).tolist() == (moves > 0).tolist()
@@ -100,7 +104,10 @@ def test_costs_below_a_nano_are_refused():
 @pytest.mark.parametrize("nano", COSTS)
 def test_scales_are_rounded_up_and_hardly(nano):
     cost = concentrated(nano)
-    for (over, under), squared in ((FAMILY.unit_scale(cost), 2), (FAMILY.counts_unit_scale(cost), 1)):
+    for (over, under), squared in (
+        (FAMILY.unit_scale(cost), 2),
+        (FAMILY.counts_unit_scale(cost), 1),
+    ):
         exact = Fraction(NANO, squared * nano)
         assert exact <= Fraction(over, under) ** 2 <= exact * (1 + Fraction(1, 10**13))
 
@@ -109,20 +116,27 @@ def test_scales_are_rounded_up_and_hardly(nano):
 def test_counts_move_by_at_most_sqrt_2_a_sample_by_brute_force(moved):
     """Every way in which a plate of so many samples may put them into four bins, before and after."""
     tree = Tree((2, 2), (0.5, 0.5), 4)
-    ways = [level_counts(tree, np.bincount(way, minlength=4)) for way in itertools.product(range(4), repeat=moved)]
+    ways = [
+        level_counts(tree, np.bincount(way, minlength=4))
+        for way in itertools.product(range(4), repeat=moved)
+    ]
     apart = [(one - other) ** 2 for one in ways for other in ways]
     by_level = np.array([[off[:2].sum(), off[2:].sum()] for off in apart])
     assert by_level.max(axis=0).tolist() == [2 * moved**2] * 2
     cost = concentrated(10**8)
     scales = node_scales(tree, moved, cost)
     losses = sum(loss(2 * moved**2, t, s) for t, s in scales)
-    assert Fraction(cost.nano, NANO) * (1 - Fraction(1, 10**4)) < losses <= Fraction(cost.nano, NANO)
+    assert (
+        Fraction(cost.nano, NANO) * (1 - Fraction(1, 10**4)) < losses <= Fraction(cost.nano, NANO)
+    )
 
 
 @pytest.mark.parametrize("moved", [1, 3, 1000, 2**24])
 def test_scales_of_counts_cover_the_moved_samples(moved):
     t, s = counts_scale(moved, concentrated(10**9))
-    assert t <= SCALE_MAX and loss(2 * moved**2, t, s) <= 1 < loss(2 * moved**2, t - 1, s) * (1 + Fraction(1, 10**9))
+    assert t <= SCALE_MAX and loss(2 * moved**2, t, s) <= 1 < loss(2 * moved**2, t - 1, s) * (
+        1 + Fraction(1, 10**9)
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -132,20 +146,25 @@ def test_scales_of_counts_cover_the_moved_samples(moved):
     st.sampled_from([2, 8, 64, "auto"]),
     st.lists(st.booleans(), min_size=6, max_size=6),
 )
-def test_a_cdf_can_be_drawn_for_whoever_is_admitted_within_their_charges(counts, nano, bins, chosen):
+def test_a_cdf_can_be_drawn_for_whoever_is_admitted_within_their_charges(
+    counts, nano, bins, chosen
+):
     plan = plan_cdf(SamplesPerPlate(np.array(counts)), concentrated(nano), 65.0, bins)
     admitted = np.array(chosen[: len(counts)])
     if not admitted.any():
         return
     final = STATISTICS["cdf"].subset(plan, admitted)
     assert (final.t <= SCALE_MAX).all() and (final.charges <= plan.charges[admitted]).all()
-    scales = {(size, int(final.t[start]), int(final.s[start])) for size, start in _levels(final.tree)}
+    scales = {
+        (size, int(final.t[start]), int(final.s[start])) for size, start in _levels(final.tree)
+    }
     for given_samples, charge in zip(final.given.tolist(), final.charges.tolist(), strict=True):
         assert sum(loss(2 * given_samples**2, t, s) for _, t, s in scales) <= Fraction(charge, NANO)
 
 
 def test_caps_stay_where_a_sample_is_still_charged_for_in_every_level():
-    """180,000 samples could do with a larger cap, but for the plate of one sample, should it be left alone."""
+    """180,000 samples could do with a larger cap, but for the plate of one sample, should it be
+    left alone."""
     counts = SamplesPerPlate(np.array([3000] * 60 + [1]))
     plan = plan_cdf(counts, concentrated(10**7), 65.0, 64)
     assert 300 < plan.cap < 3000 and min(plan.charges) >= 4 * len(plan.tree.branching)
@@ -167,10 +186,15 @@ def pmf(sigma, at=0):
 @pytest.mark.parametrize("order", [1.001, 1.5, 2.0, 5.0, 32.0])
 def test_renyi_divergences_at_neighbouring_integers_are_what_rho_promises(nano, order):
     """Exact sums, at the scale that is drawn; noise of a sigma 5 % too small breaks the promise."""
-    rho, (t, s) = nano / NANO, counts_scale(1, concentrated(2 * nano))  # that is 1 / sqrt(2 rho), a statistic's
+    rho, (t, s) = (
+        nano / NANO,
+        counts_scale(1, concentrated(2 * nano)),
+    )  # that is 1 / sqrt(2 rho), a statistic's
 
     def divergence(sigma):
-        x = np.arange(-int((14 + order) * sigma + order) - 12, int((14 + order) * sigma + order) + 13)
+        x = np.arange(
+            -int((14 + order) * sigma + order) - 12, int((14 + order) * sigma + order) + 13
+        )
         terms = (-order * x**2 - (1 - order) * (x - 1) ** 2) / (2 * sigma**2)
         norm = np.log(np.exp(-(x**2) / (2 * sigma**2)).sum())
         return (np.log(np.exp(terms - terms.max()).sum()) + terms.max() - norm) / (order - 1)
@@ -184,19 +208,27 @@ def test_renyi_divergences_at_neighbouring_integers_are_what_rho_promises(nano, 
 def test_expected_sizes_bound_those_of_the_discrete_noise_and_are_near(sigma):
     x = np.arange(-int(14 * sigma) - 12, int(14 * sigma) + 13)
     size, square = float(np.abs(x) @ pmf(sigma)), float(x**2 @ pmf(sigma))
-    assert size <= FAMILY.expected_abs(sigma) and square <= FAMILY.expected_square(sigma) * (1 + 1e-12)
+    assert size <= FAMILY.expected_abs(sigma) and square <= FAMILY.expected_square(sigma) * (
+        1 + 1e-12
+    )
     if sigma >= 1:
-        assert size == pytest.approx(FAMILY.expected_abs(sigma) * (1 - 1 / (12 * sigma**2)), rel=0.01)
+        assert size == pytest.approx(
+            FAMILY.expected_abs(sigma) * (1 - 1 / (12 * sigma**2)), rel=0.01
+        )
         assert square == pytest.approx(FAMILY.expected_square(sigma), rel=1e-6)
 
 
 def test_expected_noise_is_that_of_the_cost():
     assert expected_noise(3, concentrated(125_000_000)) == pytest.approx(6 * math.sqrt(2 / math.pi))
-    assert expected_noise_of_counts(concentrated(250_000_000)) == pytest.approx(2 * math.sqrt(2 / math.pi))
+    assert expected_noise_of_counts(concentrated(250_000_000)) == pytest.approx(
+        2 * math.sqrt(2 / math.pi)
+    )
     assert noise_of(concentrated(1)).name == "discrete-gaussian"
 
 
-@pytest.mark.parametrize(("size", "spread"), [(1.0, 0.0), (3.0, 5.0), (30.0, 1.0), (1e-3, 0.0), (1e4, 0.0), (1e9, 0.0)])
+@pytest.mark.parametrize(
+    ("size", "spread"), [(1.0, 0.0), (3.0, 5.0), (30.0, 1.0), (1e-3, 0.0), (1e4, 0.0), (1e9, 0.0)]
+)
 def test_the_expected_error_in_a_range_is_that_of_normal_noise(size, spread):
     width, deviation = 65, math.hypot(size * math.sqrt(math.pi / 2), spread)
     assert FAMILY.error(size, spread) == pytest.approx(deviation * math.sqrt(2 / math.pi))
@@ -209,7 +241,9 @@ def test_the_expected_error_in_a_range_is_that_of_normal_noise(size, spread):
 
     exact = float((upward(truths) + upward(width - truths)).mean())
     assert FAMILY.clamped_error(size, spread, width) == pytest.approx(exact, rel=1e-5)
-    assert FAMILY.clamped_error(size, spread, width) <= min(width / 2 * (1 + 1e-9), FAMILY.error(size, spread))
+    assert FAMILY.clamped_error(size, spread, width) <= min(
+        width / 2 * (1 + 1e-9), FAMILY.error(size, spread)
+    )
 
 
 def test_likelihoods_are_normal():
@@ -222,10 +256,15 @@ def test_likelihoods_are_normal():
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from([10**5, 2 * 10**8, 10**9, 20 * 10**9]), st.sampled_from([1, 2]))
 def test_private_choices_keep_to_their_rho(data, nano, sensitivity):
-    """Renyi divergences of exact probabilities, between tables that differ by what a plate can move penalties by."""
-    penalties = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 17, 34, 36, 70, 400]), min_size=2, max_size=6))
+    """Renyi divergences of exact probabilities, between tables that differ by what a plate can move
+    penalties by."""
+    penalties = data.draw(
+        st.lists(st.sampled_from([0, 1, 2, 3, 17, 34, 36, 70, 400]), min_size=2, max_size=6)
+    )
     moved = [max(0, one + data.draw(st.integers(-sensitivity, sensitivity))) for one in penalties]
-    table = exponential_weights(FAMILY.choice_epsilon_nano(concentrated(nano)) // sensitivity, largest=10**6)
+    table = exponential_weights(
+        FAMILY.choice_epsilon_nano(concentrated(nano)) // sensitivity, largest=10**6
+    )
     one, other = (choice_weights(of, [1] * len(of), table) for of in (penalties, moved))
     p, q = (np.array([float(Fraction(weight, sum(of))) for weight in of]) for of in (one, other))
     for order in (1.01, 2.0, 8.0, 64.0):
@@ -235,12 +274,15 @@ def test_private_choices_keep_to_their_rho(data, nano, sensitivity):
 
 
 def test_the_largest_epsilon_of_a_choice_is_no_larger_than_it_may_be():
-    """Two candidates that swap places come near to rho, and would break it if epsilon were a tenth larger."""
+    """Two candidates that swap places come near to rho, and would break it if epsilon were a tenth
+    larger."""
     epsilon = FAMILY.choice_epsilon_nano(concentrated(10**6)) / NANO
 
     def divergence(epsilon, order=1.01):
         p = 1 / (1 + math.exp(epsilon / 2))
-        return math.log(p**order * (1 - p) ** (1 - order) + (1 - p) ** order * p ** (1 - order)) / (order - 1)
+        return math.log(p**order * (1 - p) ** (1 - order) + (1 - p) ** order * p ** (1 - order)) / (
+            order - 1
+        )
 
     assert 0.99 < divergence(epsilon) / (1.01 * 1e-3) <= 1
     assert divergence(1.1 * epsilon) > 1.01 * 1e-3

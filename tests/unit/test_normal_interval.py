@@ -1,4 +1,5 @@
-"""The interval of a mean under Gaussian noise misses each truth in [0, U] with probability 0.05, and never more."""
+"""The interval of a mean under Gaussian noise misses each truth in [0, U] with probability 0.05,
+and never more."""
 
 import math
 
@@ -30,9 +31,12 @@ def last_held(truth, width):
 
 @pytest.mark.parametrize("width", [1e-3, 0.1, 1.0, 2.5, 3.9, 4.5, 10.0, 1e3, 1e6])
 def test_every_truth_is_missed_with_probability_5_percent_and_never_more(width):
-    """By exact integration: x between the two ends at which the truth enters and leaves the interval."""
+    """By exact integration: x between the two ends at which the truth enters and leaves the
+    interval."""
     shares = [0, 1e-3, 0.01, 0.1, 0.25, 0.4, 0.5, 0.7, 0.9, 0.999, 1]
-    for truth in {width * share for share in shares} | {min(one, width) for one in (0.3, 1.0, 1.7, 2.0, 3.0, 4.0)}:
+    for truth in {width * share for share in shares} | {
+        min(one, width) for one in (0.3, 1.0, 1.7, 2.0, 3.0, 4.0)
+    }:
         above = last_held(truth, width) - truth
         below = last_held(width - truth, width) - (width - truth)  # by symmetry
         held = stats.norm.cdf(above) - stats.norm.cdf(-below)
@@ -47,11 +51,22 @@ def test_no_interval_is_empty_or_beyond_the_range_and_ends_move_up_with_the_valu
     lows, highs = np.array(found).T
     assert (np.diff(lows) >= -1e-6).all() and (np.diff(highs) >= -1e-6).all()
     x = np.linspace(0, width, 50)
-    assert all(low <= one <= high for one, (low, high) in ((one, interval(one, width)) for one in x.tolist()))
+    assert all(
+        low <= one <= high
+        for one, (low, high) in ((one, interval(one, width)) for one in x.tolist())
+    )
 
 
 def test_ends_are_those_of_feldman_and_cousins():
-    """Their Table X: 95 % intervals of a mean that is not negative, for a measured x0 in deviations."""
-    table = {-3.0: (0, 0.42), -1.0: (0, 1.10), 0.0: (0, 1.96), 1.0: (0, 2.96), 2.0: (0.35, 3.96), 3.0: (1.14, 4.96)}
+    """Their Table X: 95 % intervals of a mean that is not negative, for a measured x0 in
+    deviations."""
+    table = {
+        -3.0: (0, 0.42),
+        -1.0: (0, 1.10),
+        0.0: (0, 1.96),
+        1.0: (0, 2.96),
+        2.0: (0.35, 3.96),
+        3.0: (1.14, 4.96),
+    }
     for x, ends in table.items():
         assert interval(x, 10**6) == pytest.approx(ends, abs=0.01)

@@ -1,5 +1,5 @@
-"""Commits: asked again after a lost connection, and only by whom the partitions still belong to. Read only from a
-broker that knows them."""
+"""Commits: asked again after a lost connection, and only by whom the partitions still belong to.
+Read only from a broker that knows them."""
 
 import asyncio
 from functools import partial
@@ -78,13 +78,15 @@ def test_a_commit_of_somebody_else_s_partition_is_dropped():
 
 
 def test_who_was_put_out_of_the_group_commits_nothing():
-    """Paused past its session: while it has not joined again, a group without members would take it."""
+    """Paused past its session: while it has not joined again, a group without members would take
+    it."""
     committed, coordinator = commit([None], generation=-1)
     assert not committed and coordinator.asked == 0
 
 
 class Knowing:
-    """It answers a question for commits as it is told to: an error beside the partitions, and what it says of each."""
+    """It answers a question for commits as it is told to: an error beside the partitions, and what
+    it says of each."""
 
     group_id = "group"
 
@@ -99,7 +101,9 @@ class Knowing:
 
     async def _send_req(self, _request):
         code, partitions = self.answers.pop(0)
-        return SimpleNamespace(error_code=code, topics=[("parts", partitions)] if partitions else [])
+        return SimpleNamespace(
+            error_code=code, topics=[("parts", partitions)] if partitions else []
+        )
 
 
 def committed(*answers):
@@ -109,7 +113,9 @@ def committed(*answers):
         return await what(*arguments)
 
     coordinator = Knowing(answers)
-    thread = SimpleNamespace(_consumer=SimpleNamespace(_coordinator=coordinator), call_thread=call_thread)
+    thread = SimpleNamespace(
+        _consumer=SimpleNamespace(_coordinator=coordinator), call_thread=call_thread
+    )
     app = SimpleNamespace(consumer=SimpleNamespace(_thread=thread))
     return asyncio.run(Offsets(app).committed([HERE])), coordinator
 
@@ -117,9 +123,12 @@ def committed(*answers):
 LOADING, NOT_COORDINATOR, UNKNOWN_TOPIC, NOT_ALLOWED = 14, 16, 3, 30
 
 
-@pytest.mark.parametrize("error", [(LOADING, []), (NOT_COORDINATOR, []), (0, [(1, -1, "", UNKNOWN_TOPIC)])])
+@pytest.mark.parametrize(
+    "error", [(LOADING, []), (NOT_COORDINATOR, []), (0, [(1, -1, "", UNKNOWN_TOPIC)])]
+)
 def test_a_broker_that_does_not_know_yet_is_asked_again_and_not_taken_at_its_word(error):
-    """It has just started: the error stands beside an empty list of partitions, and nothing is known of any."""
+    """It has just started: the error stands beside an empty list of partitions, and nothing is
+    known of any."""
     found, coordinator = committed(error, error, (0, [(1, 5, "note", 0)]))
     assert found == {HERE: CommittedOffset(5, "note")}
     assert coordinator.dead == (2 if error[0] == NOT_COORDINATOR else 0)
@@ -147,7 +156,10 @@ def test_a_topic_with_fewer_partitions_than_it_had_stops_the_worker_in_words(the
     consumer = SimpleNamespace(partitions_for_topic=partitions_for_topic, _client=client)
     thread = SimpleNamespace(_consumer=consumer, call_thread=call_thread)
     offsets_of = Offsets(SimpleNamespace(consumer=SimpleNamespace(_thread=thread)))
-    with pytest.raises(ConfigError, match=rf"^pings: expected at least {wanted}.*, got {there or 0}: .*topics create"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"^pings: expected at least {wanted}.*, got {there or 0}: .*topics create",
+    ):
         asyncio.run(offsets_of.partitions("pings", before))
     there = 4
     assert asyncio.run(offsets_of.partitions("pings", before)) == 4

@@ -1,4 +1,5 @@
-"""The road below every release carries another kind than HATs: a toy query, of one plate's part in a sum."""
+"""The road below every release carries another kind than HATs: a toy query, of one plate's part in
+a sum."""
 
 import json
 
@@ -35,7 +36,12 @@ def query(nano, allowances=None):
 def answered(ledger, nano, drawn, allowances=None):
     """Charge, then draw; `drawn` gets what was charged on, and stands for the noise."""
     (found,) = charge_once(
-        ledger, PERIOD, 10**10, PLATES, [query(nano, allowances)], lambda _, terms: query(int(terms), allowances)
+        ledger,
+        PERIOD,
+        10**10,
+        PLATES,
+        [query(nano, allowances)],
+        lambda _, terms: query(int(terms), allowances),
     )
     return found, draw_once(ledger, [QUERY], lambda _: [drawn(found)])
 
@@ -50,15 +56,24 @@ def test_a_query_is_charged_once_and_drawn_once_on_the_terms_that_came_first(tmp
         assert (first.payloads, first.made) == ((b"first:5:[5, 5, 5]",), {QUERY})
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
         found, again = answered(ledger, 7, told("again"))
-        assert found.charged.tolist() == [5, 5, 5] and (again.payloads, again.made) == (first.payloads, frozenset())
-        assert ledger.verify() == [] and ledger.balances(PERIOD, PLATES).charged.tolist() == [5, 5, 5]
+        assert found.charged.tolist() == [5, 5, 5] and (again.payloads, again.made) == (
+            first.payloads,
+            frozenset(),
+        )
+        assert ledger.verify() == [] and ledger.balances(PERIOD, PLATES).charged.tolist() == [
+            5,
+            5,
+            5,
+        ]
 
 
 def test_a_ledger_that_remembers_other_terms_each_time_is_refused_and_not_charged_on_ours():
     ledger = MemoryLedger()
     ledger.admit(PERIOD, 10**10, PLATES, [query(5)])
     with pytest.raises(PrivacyRefused, match="1641011400 each time"):
-        charge_once(ledger, PERIOD, 10**10, PLATES, [query(7)], lambda _, terms: query(int(terms) + 1))
+        charge_once(
+            ledger, PERIOD, 10**10, PLATES, [query(7)], lambda _, terms: query(int(terms) + 1)
+        )
 
 
 def test_a_plate_has_an_allowance_of_its_own():
@@ -79,7 +94,9 @@ def test_hats_and_queries_share_a_plate_s_budget_and_nobody_takes_one_for_the_ot
     records = [decode(payload) for _, payload in run(ledger, a_context(), slot())]
     assert any(0 < one.counts.admitted_plates == one.counts.plates - 3 for one in records)
     settle(ledger, 0, 1, 2**60)
-    assert [id_ for id_, _ in ledger.unpublished()] == [QUERY], "a query is published by somebody else"
+    assert [id_ for id_, _ in ledger.unpublished()] == [QUERY], (
+        "a query is published by somebody else"
+    )
     facts = statement(load(None, (), PURE_ENV), ledger)
     assert "plates_charged" in json.dumps(facts)
     assert kind_of(QUERY) == "query" and all(kind_of(one.release_id) == "hat" for one in records)
@@ -87,7 +104,9 @@ def test_hats_and_queries_share_a_plate_s_budget_and_nobody_takes_one_for_the_ot
 
 def test_terms_of_another_version_are_refused_and_not_read_as_something_else():
     before = b'{"mean_nano":500000000,"variance_nano":0,"cdf_nano":0,"withheld":"","accounting_detail":"individual"}'
-    without_measure, later = (msgspec.json.encode(Terms()).replace(b"terms.3", b"terms.%d" % i) for i in (2, 4))
+    without_measure, later = (
+        msgspec.json.encode(Terms()).replace(b"terms.3", b"terms.%d" % i) for i in (2, 4)
+    )
     for terms in (before, without_measure, later):
         with pytest.raises(PrivacyRefused, match="charged by another version"):
             terms_from(terms, HAT, Terms)
@@ -98,11 +117,17 @@ def test_terms_of_another_version_are_refused_and_not_read_as_something_else():
 def test_a_round_of_another_version_is_refused_before_it_is_drawn(measure):
     """Its query is of a measure that this version does not know, or no query at all."""
     ledger, moment, context = MemoryLedger(), a_moment(), a_query_context()
-    query = msgspec.json.encode(a_query()).replace(b'"zcdp"', b'"%s"' % measure.encode()) if measure else b"{}"
+    query = (
+        msgspec.json.encode(a_query()).replace(b'"zcdp"', b'"%s"' % measure.encode())
+        if measure
+        else b"{}"
+    )
     terms = b'{"query":%s,"plates":"5eed"}' % query
     charges = np.arange(8), np.full(8, 5 * 10**9)
     first = Admission(round_id("in-the-middle", moment.time_ms, 1), *charges, 0, terms)
-    ledger.admit(context.periods.name_at(moment.time_ms), context.periods.budget_nano, moment.plates, [first])
+    ledger.admit(
+        context.periods.name_at(moment.time_ms), context.periods.budget_nano, moment.plates, [first]
+    )
     with pytest.raises(PrivacyRefused, match="charged by another version"):
         record_moment([a_query()], moment, context, ledger)
     assert [entry.payload for entry in ledger.entries()] == [None]

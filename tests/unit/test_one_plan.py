@@ -1,4 +1,5 @@
-"""One plan per HAT and slot: what was chosen is in the terms, for shards, retries and later versions."""
+"""One plan per HAT and slot: what was chosen is in the terms, for shards, retries and later
+versions."""
 
 import dataclasses
 from itertools import pairwise
@@ -26,8 +27,18 @@ from udp_stream.release.pipeline import record_slot
 from udp_stream.shuffle.wire import cut_plan, decode_message, encode_message, merge_plan
 from udp_stream.units import NANO
 
-ALL = ("release.mean_epsilon=0.5", "release.variance_epsilon=0.25", "release.cdf=tree", "release.cdf_epsilon=0.5")
-AUTO = ("release.mean_epsilon=auto", "release.variance_epsilon=0.001", "release.cdf=tree", "release.cdf_epsilon=auto")
+ALL = (
+    "release.mean_epsilon=0.5",
+    "release.variance_epsilon=0.25",
+    "release.cdf=tree",
+    "release.cdf_epsilon=0.5",
+)
+AUTO = (
+    "release.mean_epsilon=auto",
+    "release.variance_epsilon=0.001",
+    "release.cdf=tree",
+    "release.cdf_epsilon=auto",
+)
 MEANS = (
     *("auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"),
     "array-averaging,release.cap=worst-case",
@@ -46,7 +57,9 @@ def released(contents, plan, context, ledger):
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 @pytest.mark.parametrize("mean", MEANS)
-def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_first(mean, grouping):
+def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_first(
+    mean, grouping
+):
     flags = (*f"release.mean={mean}".split(","), f"release.grouping={grouping}")
     dice = np.random.default_rng(5)
     for automatic in (False, True):
@@ -60,12 +73,15 @@ def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_f
                 assert fields(plans.plan_hat(counts, terms)) == fields(expected)
             chosen = plan_hat(counts, terms, context.policy).terms
             mean = msgspec.structs.replace(
-                chosen.requested_terms("mean"), choice=Choice(chosen.requested_terms("mean").choice.mechanism, 1)
+                chosen.requested_terms("mean"),
+                choice=Choice(chosen.requested_terms("mean").choice.mechanism, 1),
             )
             other = msgspec.structs.replace(chosen, statistics=(mean, *chosen.statistics[1:]))
             dear = terms_of(context.policy, {"mean": NANO, "variance": NANO // 4, "cdf": NANO})
             for terms in (other, dear):  # another cap was chosen before
-                assert fields(plans.plan_hat(counts, terms)) == fields(plan_hat(counts, terms, context.policy))
+                assert fields(plans.plan_hat(counts, terms)) == fields(
+                    plan_hat(counts, terms, context.policy)
+                )
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
@@ -80,14 +96,20 @@ def test_a_plan_on_chosen_terms_is_the_plan_that_chose_them(mean, grouping):
             (terms,) = {opened(t) for t in planned(city(1)[0], *ALL, *flags)[0]}
             first = plan_hat(counts, terms, context.policy)
             again = plan_hat(counts, first.terms, context.policy)
-            assert all(one.choice is not None for one in first.terms.statistics) and again.terms == first.terms
+            assert (
+                all(one.choice is not None for one in first.terms.statistics)
+                and again.terms == first.terms
+            )
             assert fields(again) == fields(first)
 
 
 def fields(plan):
     """All of a plan, as text that compares."""
     with np.printoptions(threshold=10**6):
-        named = [{name: getattr(one, name) for name in fields_of(type(one))} for one in plan.statistics.values()]
+        named = [
+            {name: getattr(one, name) for name in fields_of(type(one))}
+            for one in plan.statistics.values()
+        ]
         counts = [one.pop("counts").by_plate.tolist() for one in named]
         return plan.terms, plan.by_plate.tolist(), plan.charges.tolist(), counts, str(named)
 
@@ -100,13 +122,18 @@ def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, m
     ledger = MemoryLedger()
     plan = plan_slot(contents[0], context, ledger)
     monkeypatch.setattr(
-        statistics, "plan_automatic", lambda counts, *asked: MECHANISMS["levy"].plan(counts, *asked[:3])
+        statistics,
+        "plan_automatic",
+        lambda counts, *asked: MECHANISMS["levy"].plan(counts, *asked[:3]),
     )
     other = Choice("tree", 1, 3, True)
     monkeypatch.setattr(cdfs, "_best_choice", lambda *_: other)
     searched = variances.plan_variance  # a cap of one, where none was chosen before
     monkeypatch.setattr(variances, "plan_variance", lambda *of: searched(*of[:3], of[3] or 1))
-    assert plan_hat(contents[0].count, opened(plan.terms[0]), context.policy).statistics["cdf"].cap == 1  # it would
+    assert (
+        plan_hat(contents[0].count, opened(plan.terms[0]), context.policy).statistics["cdf"].cap
+        == 1
+    )  # it would
     if where == "a retry":
         again = plan_slot(contents[0], context, ledger)
         assert again.terms == plan.terms and again.charged.tolist() == plan.charged.tolist()
@@ -117,7 +144,8 @@ def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, m
 
 
 def test_a_retry_with_fewer_samples_caps_at_the_largest_count_and_admits_nobody_who_paid_less():
-    """A log may be read again without some of its pings; a cap of then may be beyond all counts of now."""
+    """A log may be read again without some of its pings; a cap of then may be beyond all counts of
+    now."""
     (counts, values), context, ledger = city(2), a_context(*ALL), MemoryLedger()
     with pytest.raises(Died):
         run(ledger, context, (counts, values), dies_at=5)
@@ -142,7 +170,11 @@ def test_remembered_terms_that_leave_all_to_be_chosen_are_kept_as_they_are(monke
     contents, context, ledger = city(1), a_context(*ALL), MemoryLedger()
     real = hat_plan.HatPlans.plan_hat
     with monkeypatch.context() as patch:
-        patch.setattr(hat_plan.HatPlans, "plan_hat", lambda *asked: dataclasses.replace(real(*asked), terms=asked[2]))
+        patch.setattr(
+            hat_plan.HatPlans,
+            "plan_hat",
+            lambda *asked: dataclasses.replace(real(*asked), terms=asked[2]),
+        )
         first = plan_slot(contents[0], context, ledger)
     again = plan_slot(contents[0], context, ledger)
     assert again.terms == first.terms and first.terms[0].requested_terms("mean").choice is None
@@ -156,22 +188,32 @@ def test_terms_are_remembered_as_they_are_and_small():
     for terms in plan.terms:
         remembered = msgspec.json.encode(terms)
         assert msgspec.json.decode(remembered, type=Terms) == terms and len(remembered) < 600
-        assert [one.choice.mechanism for one in terms.statistics][1:] == ["clipped-variance", "tree"]
+        assert [one.choice.mechanism for one in terms.statistics][1:] == [
+            "clipped-variance",
+            "tree",
+        ]
     assert plan.start_ms == START and all(a < b for a, b in pairwise(plan.cells.tolist()))
 
 
 def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
-    """Kept by the ledger and sent to shards; no version takes an amount of one measure for that of another."""
+    """Kept by the ledger and sent to shards; no version takes an amount of one measure for that of
+    another."""
     with monkeypatch.context() as known:
         known.setitem(MEASURES, "toy", toy := dataclasses.replace(MEASURES["pure"], name="toy"))
         with_measure = StatisticTerms("mean", NANO, mechanism="baseline", measure="toy")
         assert with_measure.cost == Cost("toy", NANO) and with_measure.at(5).cost == Cost("toy", 5)
         written = msgspec.json.encode(Terms((with_measure,)))
-        assert b"measure" in written and msgspec.json.decode(written, type=Terms) == Terms((with_measure,))
+        assert b"measure" in written and msgspec.json.decode(written, type=Terms) == Terms(
+            (with_measure,)
+        )
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(written, type=Terms)
     monkeypatch.setitem(MEASURES, "toy", toy)
     policy = a_context().policy
     plan = plan_hat(np.array([3, 1]), Terms((with_measure,)), policy)
-    assert plan.mean.cost == Cost("toy", NANO) and plan.terms.requested_terms("mean").measure == "toy"
-    assert {one.measure for one in terms_of(policy, dict.fromkeys(STATISTICS, 1)).statistics} == {policy.accounting}
+    assert (
+        plan.mean.cost == Cost("toy", NANO) and plan.terms.requested_terms("mean").measure == "toy"
+    )
+    assert {one.measure for one in terms_of(policy, dict.fromkeys(STATISTICS, 1)).statistics} == {
+        policy.accounting
+    }

@@ -1,4 +1,5 @@
-"""Batches of a partition are processed in order, one at a time; those of other partitions do not wait for them."""
+"""Batches of a partition are processed in order, one at a time; those of other partitions do not
+wait for them."""
 
 import asyncio
 from types import SimpleNamespace

@@ -59,7 +59,8 @@ def test_a_server_that_starts_again_is_not_worth_a_line(ask, capsys):
 
 
 def test_a_server_that_hangs_is_said_with_the_first_question_that_it_leaves_open(ask, capsys):
-    """A server that is paused takes questions and answers none of them: each takes the client's half a minute."""
+    """A server that is paused takes questions and answers none of them: each takes the client's
+    half a minute."""
     assert ask(back_s=50.0, try_s=30.0)[0] == [b"PONG"]
     away, back = capsys.readouterr().err.splitlines()
     assert "does not answer" in away and back.endswith("after 60 s")

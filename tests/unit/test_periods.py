@@ -33,23 +33,45 @@ MONDAY, MONDAY_UTC = KOLKATA[1], UTC[1]
         (MONDAY, "a name of another kind", True),
         (MONDAY, "1d from 2024-01-08T00:00:00", True),  # nobody can tell when
         (MONDAY, "7d from 2024-01-07T00:00:00+05:30", True),
-        (MONDAY, "7d from 2024-01-09T00:00:00+05:30", False),  # another length, from a period's end on
-        (MONDAY, "1d from 2024-01-08T18:30:00+00:00", False),  # another zone, from a period's end on
+        (
+            MONDAY,
+            "7d from 2024-01-09T00:00:00+05:30",
+            False,
+        ),  # another length, from a period's end on
+        (
+            MONDAY,
+            "1d from 2024-01-08T18:30:00+00:00",
+            False,
+        ),  # another zone, from a period's end on
         (MONDAY, "6h from 2024-01-08T18:00:00+05:30", True),
         (MONDAY, "6h from 2024-01-09T00:00:00+05:30", False),
-        ("1h from 2024-01-08T10:00:00+05:30", "1h from 2024-01-08T11:00:00+06:30", True),  # the same hour
+        (
+            "1h from 2024-01-08T10:00:00+05:30",
+            "1h from 2024-01-08T11:00:00+06:30",
+            True,
+        ),  # the same hour
         ("1h from 2024-01-08T10:00:00+05:30", "1h from 2024-01-08T11:00:00+05:30", False),
         (
             "1d from 2024-01-08T00:00:00-06:00",
             "1d from 2024-01-08T00:00:00-05:00",
             True,
         ),  # one hour apart, the same day
-        ("1d from 2024-01-08T00:00:00-06:00", "1d from 2024-01-09T00:00:00-04:00", True),  # no clock changes by two
-        ("1d from 2024-01-08T00:00:00+00:00", "1d from 2024-01-09T04:00:00+05:00", True),  # one hour shared
+        (
+            "1d from 2024-01-08T00:00:00-06:00",
+            "1d from 2024-01-09T00:00:00-04:00",
+            True,
+        ),  # no clock changes by two
+        (
+            "1d from 2024-01-08T00:00:00+00:00",
+            "1d from 2024-01-09T04:00:00+05:00",
+            True,
+        ),  # one hour shared
     ],
 )
 def test_periods_overlap_where_some_time_lies_in_both(one, other, overlap):
-    assert overlapping(one, [other]) == overlapping(one, [other, one]) == ((other,) if overlap else ())
+    assert (
+        overlapping(one, [other]) == overlapping(one, [other, one]) == ((other,) if overlap else ())
+    )
     assert overlapping(other, [one]) == ((one,) if overlap else ())
 
 
@@ -65,12 +87,15 @@ def test_periods_of_one_calendar_never_overlap_also_where_clocks_change(length, 
     calendar = load(None, flags, PURE_ENV).calendar
     begin = int(dt.datetime(2018, 1, 1, tzinfo=ZoneInfo(zone)).timestamp()) * 1000
     hours = range(0, 8784, HOURS_BETWEEN[length])
-    names = list(dict.fromkeys(calendar.slot_in_period(begin + hour * 3_600_000).period for hour in hours))
+    names = list(
+        dict.fromkeys(calendar.slot_in_period(begin + hour * 3_600_000).period for hour in hours)
+    )
     assert len(names) > 50 and not any(overlaps_of(names).values())
 
 
 def test_a_calendar_knows_its_own_periods_whatever_their_names_say():
-    """Troll Station sets its clock forward by two hours, which names alone cannot tell from two zones."""
+    """Troll Station sets its clock forward by two hours, which names alone cannot tell from two
+    zones."""
     calendar = load(None, ("hat.timezone=Antarctica/Troll", "hat.slot=1h"), PURE_ENV).calendar
     before, after = "1d from 2024-03-31T00:00:00+00:00", "1d from 2024-04-01T00:00:00+02:00"
     assert overlapping(before, [after]) == (after,)
@@ -83,16 +108,25 @@ def test_all_overlaps_are_those_of_each_pair():
     for _ in range(200):
         names = {"lifetime"} if choose.random() < 0.3 else set()
         for _ in range(choose.randrange(12)):
-            length, offset = choose.choice(["1d", "2d", "6h"]), choose.choice(["+05:30", "+00:00", "-06:00"])
+            length, offset = (
+                choose.choice(["1d", "2d", "6h"]),
+                choose.choice(["+05:30", "+00:00", "-06:00"]),
+            )
             hour = choose.choice([0, 6, 12, 18]) if length == "6h" else 0
             names.add(f"{length} from 2024-01-{choose.randint(7, 12):02}T{hour:02}:00:00{offset}")
         found = overlaps_of(names)
-        pairs = [(one, other) for one, other in combinations(sorted(names), 2) if overlapping(one, [other])]
+        pairs = [
+            (one, other)
+            for one, other in combinations(sorted(names), 2)
+            if overlapping(one, [other])
+        ]
         assert sorted((a, b) for a, others in found.items() for b in others if a < b) == pairs
         budgets = {name: 10 ** choose.randrange(5) for name in names}
         sums = together(budgets)
         for name in names:
-            assert sums[name] == Loss(budgets[name] + sum(budgets[other] for other in overlapping(name, names)))
+            assert sums[name] == Loss(
+                budgets[name] + sum(budgets[other] for other in overlapping(name, names))
+            )
 
 
 def charge(ledger, period, epsilon, number=0):
@@ -102,7 +136,9 @@ def charge(ledger, period, epsilon, number=0):
 
 def test_what_a_ledger_sums_to_is_what_its_statement_says():
     ledger = MemoryLedger()
-    for number, (period, epsilon) in enumerate([(MONDAY, 10), (MONDAY, 12), (MONDAY_UTC, 10), (KOLKATA[4], 30)]):
+    for number, (period, epsilon) in enumerate(
+        [(MONDAY, 10), (MONDAY, 12), (MONDAY_UTC, 10), (KOLKATA[4], 30)]
+    ):
         charge(ledger, period, epsilon, number)
     assert largest_budgets(ledger, [MONDAY]) == {MONDAY: 12 * 10**9}
     stated = statement(load(None, (), PURE_ENV), ledger)["privacy"]["privacy_loss"]["periods"]

@@ -121,7 +121,10 @@ REFUSED = [
         (encode(ping(license_plate=word)), "placeholder_plate", PLATE)
         for word in ("null", " NULL ", "None", "n/a", "NA")
     ),
-    *((encode(ping(license_plate=word)), "placeholder_plate", PLATE) for word in ("NaN", "unknown", "Undefined")),
+    *(
+        (encode(ping(license_plate=word)), "placeholder_plate", PLATE)
+        for word in ("NaN", "unknown", "Undefined")
+    ),
     (b'{"results": null}', "wrong_type", "$.results"),
 ]
 
@@ -136,7 +139,9 @@ def test_limits_of_a_deployment_refuse_by_name_and_path() -> None:
     assert len(decode(at(72.5, 21.25), at(73, 21), rules=box)[0]) == 2  # its edges belong to it
     assert one(at(72.49, 21.2), box) == ("outside_box", PLACE)
     assert one(at(72.6, 21.26), box) == ("outside_box", PLACE)
-    small = PingRules(max_kmh=65, reject_above_kmh=200, max_message_bytes=600, max_pings_per_message=2)
+    small = PingRules(
+        max_kmh=65, reject_above_kmh=200, max_message_bytes=600, max_pings_per_message=2
+    )
     assert one(encode(ping(route_id="x" * 600)), small) == ("oversized_message", "$")
     assert one(b"[{},{},{}]", small) == ("too_many_pings", "$")
     assert one(encode([ping()] * 3), small) == ("too_many_pings", "$")
@@ -146,9 +151,7 @@ def test_limits_of_a_deployment_refuse_by_name_and_path() -> None:
 
 def reasons_that_follow_from_a_speed() -> set[str]:
     """All reasons that some text in the place of one speed, or none at all, gives a message."""
-    fields = (
-        '{"license_plate": "A", "observationDateTime": "2024-01-01T00:00:00Z", %s"location": {"coordinates": [1, 2]}}'
-    )
+    fields = '{"license_plate": "A", "observationDateTime": "2024-01-01T00:00:00Z", %s"location": {"coordinates": [1, 2]}}'
     numbers = [
         "9" * 500,
         "0." + "1" * 4000,
@@ -161,7 +164,9 @@ def reasons_that_follow_from_a_speed() -> set[str]:
         "[" * 3000,
         *["null", "true", '"20"', "[20]", "{}", "NaN", "Infinity", "-", "01", "1.", '"'],
     ]
-    rules = PingRules(max_kmh=65, reject_above_kmh=200, max_message_bytes=4000, max_pings_per_message=3)
+    rules = PingRules(
+        max_kmh=65, reject_above_kmh=200, max_message_bytes=4000, max_pings_per_message=3
+    )
     found = set()
     for speed in ("", *(f'"speed": {text}, ' for text in numbers + others)):
         one = (fields % speed).encode(errors="surrogatepass")
@@ -170,7 +175,9 @@ def reasons_that_follow_from_a_speed() -> set[str]:
     return found
 
 
-def test_only_the_reasons_that_the_privacy_model_lists_can_follow_from_a_speed_or_its_length() -> None:
+def test_only_the_reasons_that_the_privacy_model_lists_can_follow_from_a_speed_or_its_length() -> (
+    None
+):
     looking_at_it = {"speed_not_finite", "speed_negative", "speed_above_limit"}
     assert reasons_that_follow_from_a_speed() == looking_at_it | {
         "missing_field", "wrong_type", "not_json", "oversized_message"
@@ -185,7 +192,13 @@ def test_of_several_faults_the_first_in_the_documented_order_is_named() -> None:
         ("license_plate", ""),
         ("speed", None),
     ]
-    expected = ["speed_above_limit", "zero_coordinates", "time_out_of_range", "empty_plate", "wrong_type"]
+    expected = [
+        "speed_above_limit",
+        "zero_coordinates",
+        "time_out_of_range",
+        "empty_plate",
+        "wrong_type",
+    ]
     broken = ping()
     for (name, value), reason in zip(faults, expected, strict=True):
         broken[name] = value
@@ -193,14 +206,22 @@ def test_of_several_faults_the_first_in_the_documented_order_is_named() -> None:
 
 
 def shapes(pings: list[Any]) -> list[bytes]:
-    wrapped = [pings, {"results": pings}, {"type": "urn:dx:rs:success", "title": "x", "results": pings}]
-    plain = [encode(value) for value in wrapped] + [json.dumps(value, indent=2).encode() for value in wrapped]
+    wrapped = [
+        pings,
+        {"results": pings},
+        {"type": "urn:dx:rs:success", "title": "x", "results": pings},
+    ]
+    plain = [encode(value) for value in wrapped] + [
+        json.dumps(value, indent=2).encode() for value in wrapped
+    ]
     plain += [b"\xef\xbb\xbf \r\n" + text + b"\n" for text in plain]
     plain += [encode({"results": pings}).replace(b"results", rb"result\u0073")]
     return plain + [encode(text.decode()) for text in plain]
 
 
-@pytest.mark.parametrize("message", shapes([ping(speed=1), ping(speed=2, license_plate=" B "), ping(speed=3)]))
+@pytest.mark.parametrize(
+    "message", shapes([ping(speed=1), ping(speed=2, license_plate=" B "), ping(speed=3)])
+)
 def test_an_array_comes_in_any_wrapping(message: bytes) -> None:
     pings, refusals = decode(encode(ping(speed=0)), message, encode(ping(speed=4)))
     assert not refusals
@@ -211,23 +232,34 @@ def test_an_array_comes_in_any_wrapping(message: bytes) -> None:
     assert pings.position.tolist() == [-1, 0, 1, 2, -1]
 
 
-@pytest.mark.parametrize("message", shapes([ping(speed=1), ping(license_plate=7), 5, ping(speed=-1), ping(speed=3)]))
+@pytest.mark.parametrize(
+    "message", shapes([ping(speed=1), ping(license_plate=7), 5, ping(speed=-1), ping(speed=3)])
+)
 def test_one_bad_ping_is_refused_alone(message: bytes) -> None:
     pings, refusals = decode(message)
     assert (pings.speed / 4096).tolist() == [1, 3]
     assert (pings.message.tolist(), pings.position.tolist()) == ([0, 0], [0, 4])
-    found = [(refusal.message, refusal.position, refusal.reason.value, refusal.path) for refusal in refusals]
+    found = [
+        (refusal.message, refusal.position, refusal.reason.value, refusal.path)
+        for refusal in refusals
+    ]
     assert found == [
         (0, 1, "wrong_type", "$.license_plate"),
         (0, 2, "wrong_type", "$"),
         (0, 3, "speed_negative", "$.speed"),
     ]
     rejected = list(originals([message], refusals, JSON))
-    assert rejected == [piece for refusal in refusals for piece in originals([message], [refusal], JSON)]
+    assert rejected == [
+        piece for refusal in refusals for piece in originals([message], [refusal], JSON)
+    ]
     if message.startswith(b'"'):
         assert rejected == [message] * 3
     else:
-        assert [json.loads(piece) for piece in rejected] == [ping(license_plate=7), 5, ping(speed=-1)]
+        assert [json.loads(piece) for piece in rejected] == [
+            ping(license_plate=7),
+            5,
+            ping(speed=-1),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +286,9 @@ def test_what_is_tolerated() -> None:
     pings, refusals = decode(*tolerated)
     assert not refusals
     assert set(pings.time_ms.tolist()) == {1641012035000}
-    assert set(zip(pings.lon.tolist(), pings.lat.tolist(), pings.speed.tolist(), strict=True)) == {(72.5, 21.25, 51200)}
+    assert set(zip(pings.lon.tolist(), pings.lat.tolist(), pings.speed.tolist(), strict=True)) == {
+        (72.5, 21.25, 51200)
+    }
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("kmh", 1.0), ("mps", 3.6), ("mph", 1.609344)])
@@ -267,7 +301,9 @@ def test_speeds_are_converted_before_limits(unit: str, factor: float) -> None:
     pings, refusals = decode(*[encode(ping(speed=speed)) for speed in speeds], rules=rules)
     clamped = int(65.3 * 4096)
     assert pings.speed.tolist() == [0, round(10 * factor * 4096), clamped, clamped]
-    assert [(refusal.message, refusal.reason) for refusal in refusals] == [(4, Reason.SPEED_ABOVE_LIMIT)]
+    assert [(refusal.message, refusal.reason) for refusal in refusals] == [
+        (4, Reason.SPEED_ABOVE_LIMIT)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,35 @@ from hypothesis import strategies as st
 from udp_stream.pings.decode import PLACEHOLDERS, PingDecoder, PingRules, originals
 from udp_stream.pings.json import JSON
 
-RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200, box=(-80.0, -45.0, 80.0, 45.0), max_pings_per_message=5)
+RULES = PingRules(
+    unit="mps",
+    max_kmh=65,
+    reject_above_kmh=200,
+    box=(-80.0, -45.0, 80.0, 45.0),
+    max_pings_per_message=5,
+)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 TIME_FORM = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):?[0-5]\d)?", re.ASCII
+    r"\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):?[0-5]\d)?",
+    re.ASCII,
 )
 GONE = object()
 VALUES: dict[str, list[Any]] = {
-    "license_plate": [GONE, None, 5, "", "  ", " A1\n", "A1", "B2", "\u00e9\u4e2d", "X" * 64, "X" * 65, ["A1"], {}],
+    "license_plate": [
+        GONE,
+        None,
+        5,
+        "",
+        "  ",
+        " A1\n",
+        "A1",
+        "B2",
+        "\u00e9\u4e2d",
+        "X" * 64,
+        "X" * 65,
+        ["A1"],
+        {},
+    ],
     "observationDateTime": [
         *(
             GONE,
@@ -44,7 +65,12 @@ VALUES: dict[str, list[Any]] = {
             "2022-01-01T10:10:35.5-05:30",
             "2024-02-29T00:00:00+0530",
         ),
-        *("2023-02-29T00:00:00+05:30", "1999-12-31T23:59:59.999Z", "2000-01-01T05:30:00+05:30", "2099-12-31T23:59:59Z"),
+        *(
+            "2023-02-29T00:00:00+05:30",
+            "1999-12-31T23:59:59.999Z",
+            "2000-01-01T05:30:00+05:30",
+            "2099-12-31T23:59:59Z",
+        ),
         *(
             "2100-01-01T00:00:00.000000+00:00",
             "2022-01-01T24:00:00Z",
@@ -53,13 +79,55 @@ VALUES: dict[str, list[Any]] = {
         ),
     ],
     "location": [
-        *(GONE, None, [], "x", {}, {"type": "Point"}, {"type": "Line", "coordinates": [1, 2]}, {"coordinates": [1, 2]}),
-        *({"type": 5, "coordinates": [1, 2]}, {"coordinates": {}}, {"coordinates": [1]}, {"coordinates": [1, 2, None]}),
-        *({"coordinates": [a, b]} for a in (0, 72.5, -200, 1e5, "x", None) for b in (0, -0.0, 21.5, 46, 91, False)),
+        *(
+            GONE,
+            None,
+            [],
+            "x",
+            {},
+            {"type": "Point"},
+            {"type": "Line", "coordinates": [1, 2]},
+            {"coordinates": [1, 2]},
+        ),
+        *(
+            {"type": 5, "coordinates": [1, 2]},
+            {"coordinates": {}},
+            {"coordinates": [1]},
+            {"coordinates": [1, 2, None]},
+        ),
+        *(
+            {"coordinates": [a, b]}
+            for a in (0, 72.5, -200, 1e5, "x", None)
+            for b in (0, -0.0, 21.5, 46, 91, False)
+        ),
     ],
-    "speed": [GONE, None, True, "1", [], 0, -0.0, 5, 12.3456, 20, 55.5, 55.6, 200, -1, -1e-9, 10**400, math.inf, 1e308],
+    "speed": [
+        GONE,
+        None,
+        True,
+        "1",
+        [],
+        0,
+        -0.0,
+        5,
+        12.3456,
+        20,
+        55.5,
+        55.6,
+        200,
+        -1,
+        -1e-9,
+        10**400,
+        math.inf,
+        1e308,
+    ],
 }
-EXTRAS: list[dict[str, Any]] = [{}, {}, {"results": [5]}, {"id": "x", "nested": {"speed": [1, {"a": None}]}}]
+EXTRAS: list[dict[str, Any]] = [
+    {},
+    {},
+    {"results": [5]},
+    {"id": "x", "nested": {"speed": [1, {"a": None}]}},
+]
 
 
 def good_ping(rng: random.Random) -> dict[str, Any]:
@@ -67,7 +135,10 @@ def good_ping(rng: random.Random) -> dict[str, Any]:
     return {
         "license_plate": f"GJ00TEST{rng.randrange(30):02}",
         "observationDateTime": f"2022-01-{rng.randrange(1, 32):02}T10:{rng.randrange(60):02}:07{offset}",
-        "location": {"type": "Point", "coordinates": [round(rng.uniform(72, 73), 6), round(rng.uniform(21, 22), 6)]},
+        "location": {
+            "type": "Point",
+            "coordinates": [round(rng.uniform(72, 73), 6), round(rng.uniform(21, 22), 6)],
+        },
         "speed": rng.choice([0, rng.randrange(20), round(rng.uniform(0, 20), 2)]),
     }
 
@@ -78,16 +149,30 @@ def any_ping(rng: random.Random) -> Any:
     ping = good_ping(rng) | rng.choice(EXTRAS)
     for name in rng.sample(sorted(VALUES), rng.choice([0, 0, 1, 1, 2])):
         ping[name] = rng.choice(VALUES[name])
-    return {name: ping[name] for name in rng.sample(sorted(ping), len(ping)) if ping[name] is not GONE}
+    return {
+        name: ping[name] for name in rng.sample(sorted(ping), len(ping)) if ping[name] is not GONE
+    }
 
 
 def any_message(rng: random.Random) -> bytes:
     pings = [any_ping(rng) for _ in range(rng.choice([0, 1, 2, 3, 5, 6]))]
-    value = rng.choice([any_ping(rng), pings, {"results": pings}, {"results": pings, "type": "x"}, {"results": None}])
+    value = rng.choice(
+        [
+            any_ping(rng),
+            pings,
+            {"results": pings},
+            {"results": pings, "type": "x"},
+            {"results": None},
+        ]
+    )
     text = json.dumps(value, indent=rng.choice([None, 1])).replace("Infinity", "1e999")
     if rng.random() < 0.2:
         text = json.dumps(text)
-    return rng.choice([b"", b"", b"\xef\xbb\xbf", b" \n"]) + text.encode() + rng.choice([b"", b"", b"", b"\r\n", b"?"])
+    return (
+        rng.choice([b"", b"", b"\xef\xbb\xbf", b" \n"])
+        + text.encode()
+        + rng.choice([b"", b"", b"", b"\r\n", b"?"])
+    )
 
 
 class NaiveDecoder:
@@ -122,15 +207,22 @@ class NaiveDecoder:
         if fault:
             self.refused.append((index, position, *fault))
             return
-        time_us = (moment(ping["observationDateTime"]) - EPOCH) // datetime.timedelta(microseconds=1)
+        time_us = (moment(ping["observationDateTime"]) - EPOCH) // datetime.timedelta(
+            microseconds=1
+        )
         quanta = min(round(ping["speed"] * 3.6 * 4096), 65 * 4096)
         lon, lat = ping["location"]["coordinates"][:2]
-        self.accepted.append((name_of(ping["license_plate"]), time_us // 1000, lat, lon, quanta, index, position))
+        self.accepted.append(
+            (name_of(ping["license_plate"]), time_us // 1000, lat, lon, quanta, index, position)
+        )
 
 
 def name_of(plate: str) -> str:
-    """Letters as Unicode composes them, without what nobody sees: soft hyphens, joiners, marks of direction."""
-    return unicodedata.normalize("NFKC", "".join(one for one in plate if unicodedata.category(one) != "Cf")).strip()
+    """Letters as Unicode composes them, without what nobody sees: soft hyphens, joiners, marks of
+    direction."""
+    return unicodedata.normalize(
+        "NFKC", "".join(one for one in plate if unicodedata.category(one) != "Cf")
+    ).strip()
 
 
 def is_number(value: Any) -> bool:
@@ -210,7 +302,9 @@ def rows(messages: list[bytes]) -> tuple[list[tuple[Any, ...]], list[tuple[int, 
     plates = [pings.plates[plate] for plate in pings.plate.tolist()]
     columns = (pings.time_ms, pings.lat, pings.lon, pings.speed, pings.message, pings.position)
     accepted = list(zip(plates, *(column.tolist() for column in columns), strict=True))
-    return accepted, [(found.message, found.position, found.reason.value, found.path) for found in refusals]
+    return accepted, [
+        (found.message, found.position, found.reason.value, found.path) for found in refusals
+    ]
 
 
 def test_a_naive_decoder_agrees_on_ten_thousand_messages() -> None:
@@ -223,7 +317,10 @@ def test_a_naive_decoder_agrees_on_ten_thousand_messages() -> None:
     assert refused == naive.refused
     assert accepted == naive.accepted
     seen = Counter(reason for _, _, reason, _ in refused)
-    assert len(accepted) > 3000 and len(seen) == 13 and min(seen.values()) >= 20, (len(accepted), seen)
+    assert len(accepted) > 3000 and len(seen) == 13 and min(seen.values()) >= 20, (
+        len(accepted),
+        seen,
+    )
 
 
 @pytest.mark.parametrize("size", [1, 7, 500])
@@ -239,7 +336,8 @@ def test_batches_of_any_size_give_the_same(size: int) -> None:
 
 
 def mutated(rng: random.Random, message: bytes, other: bytes) -> bytes:
-    """A message with bytes flipped, cut off, spliced with another, or a token exchanged for one of another type."""
+    """A message with bytes flipped, cut off, spliced with another, or a token exchanged for one of
+    another type."""
     text = bytearray(message)
     for _ in range(rng.choice([1, 1, 2, 5])):
         place = rng.randrange(len(text) + 1)
@@ -278,9 +376,13 @@ def mutated(rng: random.Random, message: bytes, other: bytes) -> bytes:
 @pytest.mark.parametrize("thousands", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_mutated_messages_are_all_accounted_for(thousands: int) -> None:
     rng = random.Random(4711)
-    seeds = [any_message(rng) for _ in range(300)] + [json.dumps(good_ping(rng)).encode() for _ in range(300)]
+    seeds = [any_message(rng) for _ in range(300)] + [
+        json.dumps(good_ping(rng)).encode() for _ in range(300)
+    ]
     decoder = PingDecoder(RULES, JSON)
-    empty = re.compile(rb'(\xef\xbb\xbf)?\s*"?\s*(\[\s*\]|\{.*\[(\s|\\n)*\].*\})\s*"?\s*', re.DOTALL)
+    empty = re.compile(
+        rb'(\xef\xbb\xbf)?\s*"?\s*(\[\s*\]|\{.*\[(\s|\\n)*\].*\})\s*"?\s*', re.DOTALL
+    )
     total = Counter[str]()
     for _ in range(thousands):
         messages = [mutated(rng, rng.choice(seeds), rng.choice(seeds)) for _ in range(1000)]
@@ -297,7 +399,10 @@ def test_mutated_messages_are_all_accounted_for(thousands: int) -> None:
         assert ((pings.speed >= 0) & (pings.speed <= 65 * 4096)).all()
         total["accepted"] += len(pings)
         total.update(refusal.reason.value for refusal in refusals)
-    assert min(total[name] for name in ("accepted", "not_json", "wrong_type", "missing_field")) > 10 * thousands, total
+    assert (
+        min(total[name] for name in ("accepted", "not_json", "wrong_type", "missing_field"))
+        > 10 * thousands
+    ), total
 
 
 def is_plate(text: str) -> bool:
@@ -306,20 +411,33 @@ def is_plate(text: str) -> bool:
     return 0 < len(name) <= 64 and name.lower() not in PLACEHOLDERS
 
 
-OFFSETS = st.integers(-1439, 1439).map(lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes)))
+OFFSETS = st.integers(-1439, 1439).map(
+    lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes))
+)
 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    plate=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=64).filter(is_plate),
-    moment=st.datetimes(datetime.datetime(2000, 1, 2), datetime.datetime(2099, 12, 30), timezones=OFFSETS),
+    plate=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=64).filter(
+        is_plate
+    ),
+    moment=st.datetimes(
+        datetime.datetime(2000, 1, 2), datetime.datetime(2099, 12, 30), timezones=OFFSETS
+    ),
     lon=st.floats(-80, 80),
     lat=st.floats(1e-9, 45),
     speed=st.floats(0, 55) | st.integers(0, 55),
 )
-def test_a_ping_that_was_written_is_read_back(plate: str, moment: Any, lon: float, lat: float, speed: float) -> None:
+def test_a_ping_that_was_written_is_read_back(
+    plate: str, moment: Any, lon: float, lat: float, speed: float
+) -> None:
     location = {"type": "Point", "coordinates": [lon, lat]}
-    ping = {"license_plate": plate, "observationDateTime": moment.isoformat(), "location": location, "speed": speed}
+    ping = {
+        "license_plate": plate,
+        "observationDateTime": moment.isoformat(),
+        "location": location,
+        "speed": speed,
+    }
     ((read, *values),), refused = rows([json.dumps(ping, ensure_ascii=plate < "m").encode()])
     assert (read, refused) == (name_of(plate), [])
     time_ms = (moment - EPOCH) // datetime.timedelta(milliseconds=1)

@@ -1,4 +1,5 @@
-"""What `plan` says of a configuration: what is bought, for how long it lasts, and only what was measured."""
+"""What `plan` says of a configuration: what is bought, for how long it lasts, and only what was
+measured."""
 
 import re
 
@@ -18,7 +19,13 @@ def sets(*flags):
     return [part for flag in flags for part in ("--set", flag)]
 
 
-PAPERS = ("budget.accounting=pure", "hat.resolution=6", "hat.slot=6h", "release.mean=baseline", "release.min_plates=10")
+PAPERS = (
+    "budget.accounting=pure",
+    "hat.resolution=6",
+    "hat.slot=6h",
+    "release.mean=baseline",
+    "release.min_plates=10",
+)
 """Means without forecasts, under budgets that are spread over a period's HATs."""
 
 
@@ -35,7 +42,10 @@ def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_
     assert status == 0 and "CDF rms error" in text
     status, text = said(capsys, "--plates", "40", *sets(*PAPERS, "release.cdf_epsilon=5"))
     assert status == 3
-    assert "automatic epsilon would be below 0.001 if the budget of epsilon 10 is spread over 12 HATs" in text
+    assert (
+        "automatic epsilon would be below 0.001 if the budget of epsilon 10 is spread over 12 HATs"
+        in text
+    )
 
 
 def test_means_around_forecasts_are_planned_at_a_share_of_the_budget(capsys):

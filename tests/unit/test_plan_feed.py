@@ -29,7 +29,9 @@ def _streams_stay(monkeypatch):
 @pytest.fixture(scope="module")
 def pings():
     fleet = Fleet(seed=3, buses=30, start=datetime(2024, 1, 8, 9, 0, tzinfo=IST), hours=1.0)
-    sent = [json.loads(message) for batch in fleet.messages() for message in batch if is_json(message)]
+    sent = [
+        json.loads(message) for batch in fleet.messages() for message in batch if is_json(message)
+    ]
     return [ping for ping in sent if isinstance(ping, dict)]
 
 
@@ -53,8 +55,14 @@ def written(path, pings):
 
 def test_a_row_for_each_resolution_and_slot_and_one_to_start_with(capsys, tmp_path, pings):
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings))
-    rows = re.findall(r"^ *([678]) +(1h|3h) +([\d,]+) +(\d+) +(\d+) +(\d+)% +([\d.]+) +([\d.]+) +([\d.]+) ", out, re.M)
-    assert status == 0 and [row[:2] for row in rows] == [(h3, slot) for h3 in "678" for slot in ("1h", "3h")]
+    rows = re.findall(
+        r"^ *([678]) +(1h|3h) +([\d,]+) +(\d+) +(\d+) +(\d+)% +([\d.]+) +([\d.]+) +([\d.]+) ",
+        out,
+        re.M,
+    )
+    assert status == 0 and [row[:2] for row in rows] == [
+        (h3, slot) for h3 in "678" for slot in ("1h", "3h")
+    ]
     assert len(re.findall("<- start here$", out, re.M)) == 1
     (start,) = re.findall(r"Start with hat.resolution = (\d) and hat.slot = '(\w+)'", out)
     (marked,) = [line.split()[:2] for line in out.splitlines() if line.endswith("<- start here")]
@@ -62,10 +70,19 @@ def test_a_row_for_each_resolution_and_slot_and_one_to_start_with(capsys, tmp_pa
     assert list(tmp_path.iterdir()) == [tmp_path / "a.ndjson"]  # no ledger, no key
 
 
-def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(capsys, tmp_path, pings, monkeypatch):
+def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(
+    capsys, tmp_path, pings, monkeypatch
+):
     monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
-    fast = [{**ping, "speed": 64.0} if isinstance(ping.get("speed"), int | float) else ping for ping in pings]
-    odd = [ping for ping in pings if not isinstance(ping.get("speed"), int | float) or not 0 <= ping["speed"] <= 200]
+    fast = [
+        {**ping, "speed": 64.0} if isinstance(ping.get("speed"), int | float) else ping
+        for ping in pings
+    ]
+    odd = [
+        ping
+        for ping in pings
+        if not isinstance(ping.get("speed"), int | float) or not 0 <= ping["speed"] <= 200
+    ]
     kept = [ping for ping in fast if ping not in odd]
     slow = [{**ping, "speed": 0.0} for ping in kept]
     file = written(tmp_path / "a.ndjson", kept)
@@ -93,7 +110,9 @@ def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_gu
     assert start_of([coarse, row(7, "1h", 2.0, served=0.49)])[0] is coarse
 
 
-PROMISE = re.compile(r"^ *(swap-values|add-remove) +([\d.]+) .* ([\d.]+) +([\d.]+) +([\d.]+) +(\S.*?) *$", re.M)
+PROMISE = re.compile(
+    r"^ *(swap-values|add-remove) +([\d.]+) .* ([\d.]+) +([\d.]+) +([\d.]+) +(\S.*?) *$", re.M
+)
 
 
 def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidden_alike(
@@ -116,12 +135,22 @@ def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidd
     assert list(tmp_path.iterdir()) == [tmp_path / "a.ndjson"]
 
 
-def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(capsys, tmp_path, pings, monkeypatch):
+def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(
+    capsys, tmp_path, pings, monkeypatch
+):
     monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
-    file, box = written(tmp_path / "a.ndjson", pings), [[72.7, 21.0], [73.0, 21.0], [73.0, 21.4], [72.7, 21.4]]
+    file, box = (
+        written(tmp_path / "a.ndjson", pings),
+        [[72.7, 21.0], [73.0, 21.0], [73.0, 21.4], [72.7, 21.4]],
+    )
     domain = tmp_path / "city.geojson"
     domain.write_text(json.dumps({"type": "Polygon", "coordinates": [[*box, box[0]]]}))
-    asked = {"privacy.neighbours": "add-remove", "hat.domain": domain, "pings.interval": "10s", "hat.resolution": 6}
+    asked = {
+        "privacy.neighbours": "add-remove",
+        "hat.domain": domain,
+        "pings.interval": "10s",
+        "hat.resolution": 6,
+    }
     flags = [part for key, value in asked.items() for part in ("--set", f"{key}={value}")]
     status, out, _ = plan(capsys, file, *flags)
     rows = PROMISE.findall(out)
@@ -135,14 +164,22 @@ def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(capsys
     assert plan(capsys, *flags)[0] == 2  # no typical HAT has such sums
 
 
-def test_what_add_remove_refuses_is_said_where_both_would_be_compared(capsys, tmp_path, pings, monkeypatch):
+def test_what_add_remove_refuses_is_said_where_both_would_be_compared(
+    capsys, tmp_path, pings, monkeypatch
+):
     monkeypatch.setattr(plan_of_feed, "SLOTS", ())
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings), "--set", "hat.slot=12h")
     said = " ".join(out.split())
-    assert status == 0 and not PROMISE.findall(out) and "Not compared: hat.slot: expected at most 6h" in said
+    assert (
+        status == 0
+        and not PROMISE.findall(out)
+        and "Not compared: hat.slot: expected at most 6h" in said
+    )
 
 
-def test_of_a_large_file_whole_slots_are_rehearsed_and_sizes_and_guesses_are_of_all_pings(tmp_path, pings, monkeypatch):
+def test_of_a_large_file_whole_slots_are_rehearsed_and_sizes_and_guesses_are_of_all_pings(
+    tmp_path, pings, monkeypatch
+):
     monkeypatch.setattr(plan_of_feed, "SLOTS", ("30m", "1h"))
     file = str(written(tmp_path / "a.ndjson", pings))
     whole = plan_of_feed.plan_of_feed([file], load(None), SeededEntropy("plan"))
@@ -158,18 +195,26 @@ def test_of_a_large_file_whole_slots_are_rehearsed_and_sizes_and_guesses_are_of_
 
 
 def test_a_sample_begins_where_periods_do():
-    """Ten days of a bus that pings each ten minutes: 144 a day, of which the last day of the sample has a part."""
+    """Ten days of a bus that pings each ten minutes: 144 a day, of which the last day of the sample
+    has a part."""
     settings, minutes = load(None), np.arange(0, 14_400, 10)
     here = (np.full(minutes.size, 21.19), np.full(minutes.size, 72.83))
-    positions = Positions(np.zeros(minutes.size, np.int64), 1, 1_704_067_200_000 + 60_000 * minutes, *here)
+    positions = Positions(
+        np.zeros(minutes.size, np.int64), 1, 1_704_067_200_000 + 60_000 * minutes, *here
+    )
     slots = list(plan_of_feed._slots(positions, settings))
     chosen = sample_of(slots, settings, 500)
     assert chosen == sample_of(slots, settings, 500) == sorted(chosen, key=lambda one: one.start_ms)
     assert len(sample_of(slots, settings, math.inf)) == len(slots)
     days = {}
     for one in slots:
-        days.setdefault(settings.calendar.slot_in_period(one.start_ms).period, []).append(one in chosen)
+        days.setdefault(settings.calendar.slot_in_period(one.start_ms).period, []).append(
+            one in chosen
+        )
     taken = [day for day in days.values() if any(day)]
-    assert all(day == sorted(day, reverse=True) for day in taken) and sum(not all(day) for day in taken) <= 1
+    assert (
+        all(day == sorted(day, reverse=True) for day in taken)
+        and sum(not all(day) for day in taken) <= 1
+    )
     pings = [int(one.count.sum()) for one in chosen]
     assert 500 <= sum(pings) < 500 + max(pings) and 4 <= len(taken) <= 5

@@ -1,4 +1,5 @@
-"""Counts to the planner and plans back: cut, merged, doubled, out of order, and never a speed among them."""
+"""Counts to the planner and plans back: cut, merged, doubled, out of order, and never a speed among
+them."""
 
 import dataclasses
 import random
@@ -37,11 +38,18 @@ def fields(counts):
     """All that counts say; plates by their hashes, in the order in which rows name them."""
     named = [counts.plates[plate] for plate in counts.plate.tolist()]
     columns = (column.tolist() for column in (counts.cells, counts.hat_rows, counts.count))
-    return counts.start_ms, counts.end_ms, named, sorted(counts.plates) == list(counts.plates), *columns
+    return (
+        counts.start_ms,
+        counts.end_ms,
+        named,
+        sorted(counts.plates) == list(counts.plates),
+        *columns,
+    )
 
 
 def crowded(seed):
-    """Few plates, few times, few cells: many repeats of (plate, time), some of them in cells of other shards."""
+    """Few plates, few times, few cells: many repeats of (plate, time), some of them in cells of
+    other shards."""
     dice = np.random.default_rng(seed)
     size, plates = int(dice.integers(1, 300)), int(dice.integers(1, 12))
     return SlotPings(
@@ -87,7 +95,9 @@ def test_the_planner_refuses_a_hat_of_too_many_samples_too(monkeypatch):
     assert refused.value.exit_status == 5
     monkeypatch.undo()
     (chunk, _) = cut_counts(dataclasses.replace(counts, count=np.array([1, PINGS_MAX])), 0)
-    with pytest.raises(PrivacyRefused, match=f"expected at most {PINGS_MAX} samples, got {PINGS_MAX + 1}"):
+    with pytest.raises(
+        PrivacyRefused, match=f"expected at most {PINGS_MAX} samples, got {PINGS_MAX + 1}"
+    ):
         merge_counts([chunk])
 
 
@@ -104,7 +114,9 @@ def test_without_repeats_the_same_pings_are_left_as_in_the_table():
 
 
 def test_what_a_shard_tells_the_planner_has_no_room_for_a_speed_and_does_not_depend_on_one():
-    names = {field.name for kind in (CountChunk, CountsEnd) for field in msgspec.structs.fields(kind)}
+    names = {
+        field.name for kind in (CountChunk, CountsEnd) for field in msgspec.structs.fields(kind)
+    }
     assert names.isdisjoint({"speed", "speeds", "values", "time"})
     pings = some_slot(3)
     other = dataclasses.replace(pings, speed=1000 - pings.speed)
@@ -132,7 +144,10 @@ def a_plan(seed=1, flags=()):
 
 
 def same(one, other):
-    columns = [(p.cells.tolist(), p.hat_rows.tolist(), p.digests, p.terms, p.charged.tolist()) for p in (one, other)]
+    columns = [
+        (p.cells.tolist(), p.hat_rows.tolist(), p.digests, p.terms, p.charged.tolist())
+        for p in (one, other)
+    ]
     return columns[0] == columns[1] and (one.start_ms, one.end_ms) == (other.start_ms, other.end_ms)
 
 
@@ -142,7 +157,9 @@ def test_every_shard_gets_its_part_of_the_plan_and_together_they_are_all_of_it(s
     found = []
     for shard in range(shards):
         share = plan.subset(shard_of(plan.cells, shards) == shard)
-        chunks = [decode_message(encode_message(one)) for one in cut_plan(share, shard, chunk_bytes=50)]
+        chunks = [
+            decode_message(encode_message(one)) for one in cut_plan(share, shard, chunk_bytes=50)
+        ]
         chunk = merge_plan(chunks)
         for hat, cell in enumerate(chunk.cells.tolist()):
             at = plan.cells.tolist().index(cell)
@@ -189,7 +206,8 @@ def test_a_plan_is_there_once_all_of_it_has_come_twice_or_out_of_order(seed):
 
 
 def test_plan_chunks_of_two_plans_never_make_one():
-    """A planner that died halfway, and another that plans something else: the one that comes whole counts."""
+    """A planner that died halfway, and another that plans something else: the one that comes whole
+    counts."""
     (old, new), (shard, offset) = (plan_chunks_of(a_plan(seed)) for seed in (1, 2)), waiting_shard()
     assert len(old) > 2 and len(new) > 2
     for chunk in [*old[:-1], *new[1:]]:
@@ -227,10 +245,14 @@ def test_the_planner_waits_for_every_shard_and_for_shards_that_have_nothing():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
-    """What a checkpoint remembers and the log behind it give what was not done yet, and nothing else."""
+    """What a checkpoint remembers and the log behind it give what was not done yet, and nothing
+    else."""
     dice, log = random.Random(seed), []
     for slot in range(5):
-        told = [list(cut_counts(tabulate(some_slot(seed * 9 + slot * 3 + s, slot * HOUR))[0], s, 60)) for s in range(3)]
+        told = [
+            list(cut_counts(tabulate(some_slot(seed * 9 + slot * 3 + s, slot * HOUR))[0], s, 60))
+            for s in range(3)
+        ]
         told = [messages * dice.choice([1, 1, 2]) for messages in told]
         while any(told):
             log.append(dice.choice([messages for messages in told if messages]).pop(0))
@@ -248,7 +270,9 @@ def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
     whole = [(slot, content) for _, slot, content in read(None) if slot is not None]
     assert [slot for slot, _ in whole] == [slot * HOUR for slot in range(5)]
     for upto in range(len(log)):
-        read_on = [(planner.checkpoint(), slot, content) for planner, slot, content in read(None, upto)]
+        read_on = [
+            (planner.checkpoint(), slot, content) for planner, slot, content in read(None, upto)
+        ]
         before = [(slot, content) for _, slot, content in read_on if slot is not None]
         checkpoint = read_on[-1][0] if read_on else None
         after = [(slot, content) for _, slot, content in read(checkpoint) if slot is not None]

@@ -44,7 +44,9 @@ def test_created_key_is_random_private_and_found_again(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["one.key", "two.key"]
 
 
-def test_a_key_is_on_disk_before_it_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_on_disk_before_it_has_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A power cut must not leave an empty key beside a ledger that is bound to it."""
     where, synced, real = tmp_path / "one.key", list[str](), os.fsync
 
@@ -78,7 +80,9 @@ def test_key_that_others_can_reach_is_refused(mode: int, tmp_path: Path) -> None
         load_or_create_key(tmp_path / "plate.key")
 
 
-@pytest.mark.parametrize("text", ["", "\n", "ab" * 31, "ab" * 33, "xy" * 32, "AB" * 32, "ab" * 32 + "\n\n", "ab" * 500])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "ab" * 31, "ab" * 33, "xy" * 32, "AB" * 32, "ab" * 32 + "\n\n", "ab" * 500]
+)
 def test_malformed_key_is_refused_and_kept_out_of_the_message(text: str, tmp_path: Path) -> None:
     path = tmp_path / "plate.key"
     path.touch(mode=0o600)

@@ -1,4 +1,5 @@
-"""The unit of speeds, told from how far buses move: on a synthetic fleet, and on real feeds where they are there."""
+"""The unit of speeds, told from how far buses move: on a synthetic fleet, and on real feeds where
+they are there."""
 
 import itertools
 import json
@@ -7,7 +8,13 @@ from datetime import datetime
 import pytest
 
 from tests.runtime.harness import fleet_log
-from udp_stream.pings.data_quality import ALL_ZERO, FITS_NONE, PAIRS_MIN, SPARSE_PAIRS_MIN, unit_evidence
+from udp_stream.pings.data_quality import (
+    ALL_ZERO,
+    FITS_NONE,
+    PAIRS_MIN,
+    SPARSE_PAIRS_MIN,
+    unit_evidence,
+)
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON
 from udp_stream.trial.fleet import IST, Fleet
@@ -15,14 +22,18 @@ from udp_stream.units import KMH_PER_UNIT
 
 
 def decoded(messages, unit):
-    pings, _ = PingDecoder(PingRules(unit=unit, max_kmh=800, reject_above_kmh=800), JSON).decode(messages)
+    pings, _ = PingDecoder(PingRules(unit=unit, max_kmh=800, reject_above_kmh=800), JSON).decode(
+        messages
+    )
     return pings
 
 
 @pytest.mark.parametrize("unit", KMH_PER_UNIT)
 def test_a_fleet_in_kmh_is_told_to_be_so_whatever_is_configured(unit):
     fleet = Fleet(buses=40, start=datetime(2024, 1, 8, 9, tzinfo=IST), hours=0.3)
-    found = unit_evidence(decoded(list(itertools.chain.from_iterable(fleet.messages())), unit), unit)
+    found = unit_evidence(
+        decoded(list(itertools.chain.from_iterable(fleet.messages())), unit), unit
+    )
     assert found.unit == "kmh" and found.pairs > 1000
     assert found.ratio * KMH_PER_UNIT[unit] == pytest.approx(1, abs=0.1)
 
@@ -36,7 +47,9 @@ def ping(plate, second, speed, lat):
 
 def test_only_moving_pairs_of_one_plate_a_little_apart_count():
     metre = 1 / 111_195
-    steady = [ping(b"A", 10 * i, 10, 21 + 100 * metre * i) for i in range(PAIRS_MIN + 1)]  # 100 m in 10 s, as m/s
+    steady = [
+        ping(b"A", 10 * i, 10, 21 + 100 * metre * i) for i in range(PAIRS_MIN + 1)
+    ]  # 100 m in 10 s, as m/s
     assert unit_evidence(decoded(steady, "mps"), "mps").ratio == pytest.approx(1, abs=0.001)
     assert unit_evidence(decoded(steady, "kmh"), "kmh").unit == "mps"
     assert unit_evidence(decoded(steady[1:], "mps"), "mps").unit is None  # one pair too few
@@ -52,7 +65,12 @@ def scaled(factor):
     return [json.dumps(ping | {"speed": ping["speed"] * factor}).encode() for ping in pings]
 
 
-NOT_OURS = {"feet a second": 1 / 1.09728, "decimetres a second": 10 / 3.6, "ten times": 10, "two fifths": 0.4}
+NOT_OURS = {
+    "feet a second": 1 / 1.09728,
+    "decimetres a second": 10 / 3.6,
+    "ten times": 10,
+    "two fifths": 0.4,
+}
 
 
 @pytest.mark.parametrize("factor", NOT_OURS.values(), ids=NOT_OURS)
@@ -91,7 +109,8 @@ def test_a_fleet_that_sends_twice_a_minute_says_its_unit(unit):
 def test_speeds_that_are_all_zero_while_plates_move_are_none(apart_s):
     metre = 1 / 111_195
     said = [
-        [ping(b"A", apart_s * i, speed, 21 + 3 * apart_s * metre * i) for i in range(PAIRS_MIN + 1)] for speed in (0, 1)
+        [ping(b"A", apart_s * i, speed, 21 + 3 * apart_s * metre * i) for i in range(PAIRS_MIN + 1)]
+        for speed in (0, 1)
     ]
     assert unit_evidence(decoded(said[0], "mps"), "mps").fault == ALL_ZERO
     assert unit_evidence(decoded(said[0][1:], "mps"), "mps").fault is None  # one pair too few
@@ -117,7 +136,9 @@ def changed(pings, share, factor):
     since = round(len(pings) * (1 - share))
     for at, message in enumerate(pings):
         one = json.loads(message)
-        yield json.dumps(one | {"speed": one["speed"] * factor}).encode() if at >= since else message
+        yield (
+            json.dumps(one | {"speed": one["speed"] * factor}).encode() if at >= since else message
+        )
 
 
 @pytest.mark.parametrize("share", [0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.8])

@@ -72,7 +72,8 @@ OTHER_VALUES = {
 
 
 NAMED_APART = ("accounting", "delta", "source", "prices", "domain", "interval_ms", "plates")
-"""Several keys show them, or only where they have an effect: `test_presence_settings.py`, `test_city_words.py`."""
+"""Several keys show them, or only where they have an effect: `test_presence_settings.py`,
+`test_city_words.py`."""
 
 
 def policy(*flags):
@@ -82,7 +83,12 @@ def policy(*flags):
 def test_written_values_read_as_the_same_policy():
     flags = [f"{key}={value}" for key, value in KEYS.items()]
     assert written(policy(*flags)) == KEYS | {"neighbours": "swap-values"}
-    others = "release.cdf_epsilon=auto", "release.variance_epsilon=auto", "hat.grace=0s", "budget.period=2w"
+    others = (
+        "release.cdf_epsilon=auto",
+        "release.variance_epsilon=auto",
+        "hat.grace=0s",
+        "budget.period=2w",
+    )
     for ours in (policy(), policy(*others, "speed.max_kmh=115")):
         keys = written(ours)
         assert keys.keys() - {"neighbours"} <= set(known_keys())
@@ -93,19 +99,34 @@ def test_written_values_read_as_the_same_policy():
 def test_every_price_is_a_key_and_of_the_fingerprint_and_one_that_is_not_asked_for_is_not(name):
     ours = policy()
     other = replace(ours, prices=ours.prices | {name: 1_000})
-    assert other.fingerprint() != ours.fingerprint() == replace(ours, prices=ours.prices | {"another": 0}).fingerprint()
-    changed = {key: value for key, value in written(other).items() if written(ours).get(key) != value}
-    assert changed == {f"release.{name}_epsilon": "0.000001"} and f"release.{name}_epsilon" in said(ours, other)
+    assert (
+        other.fingerprint()
+        != ours.fingerprint()
+        == replace(ours, prices=ours.prices | {"another": 0}).fingerprint()
+    )
+    changed = {
+        key: value for key, value in written(other).items() if written(ours).get(key) != value
+    }
+    assert changed == {f"release.{name}_epsilon": "0.000001"} and f"release.{name}_epsilon" in said(
+        ours, other
+    )
 
 
 def test_a_fingerprint_is_what_it_was_before_prices_had_names():
     """At the defaults, and with all three at prices of their own."""
-    flags = "release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf=tree", "release.cdf_epsilon=auto"
+    flags = (
+        "release.mean_epsilon=0.4",
+        "release.variance_epsilon=0.2",
+        "release.cdf=tree",
+        "release.cdf_epsilon=auto",
+    )
     found = [load(None, some, {}).policy.fingerprint() for some in ((), flags)]
     assert found == ["79eff40534843c20", "4b1aee8c2ad69a43"]
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(Policy) if one.name not in NAMED_APART])
+@pytest.mark.parametrize(
+    "name", [one.name for one in fields(Policy) if one.name not in NAMED_APART]
+)
 def test_every_field_shows_in_its_key(name):
     ours = policy()
     if name == "period":  # the name of a length, or of none
@@ -114,7 +135,9 @@ def test_every_field_shows_in_its_key(name):
     assert other != ours
     changed = [key for key, value in written(other).items() if written(ours)[key] != value]
     assert len(changed) == 1, f"{name} shows in {changed}"
-    assert f"{changed[0]} {written(ours)[changed[0]]} -> {written(other)[changed[0]]}" in said(ours, other)
+    assert f"{changed[0]} {written(ours)[changed[0]]} -> {written(other)[changed[0]]}" in said(
+        ours, other
+    )
 
 
 def test_a_mapping_is_of_the_policy_and_shows_in_its_keys():
@@ -123,7 +146,10 @@ def test_a_mapping_is_of_the_policy_and_shows_in_its_keys():
     lenient = policy("source.preset=iudx")
     assert len({one.fingerprint() for one in (plain, mapped, lenient)}) == 3
     assert not [key for key in written(plain) if key.startswith("source.")]
-    assert written(mapped)["source.plate"] == "vehicle.id" and written(mapped)["source.time_format"] == "iso"
+    assert (
+        written(mapped)["source.plate"] == "vehicle.id"
+        and written(mapped)["source.time_format"] == "iso"
+    )
     assert "source.plate unset ->" in said(plain, mapped)
     assert said(mapped, lenient).endswith("source.plate vehicle.id -> license_plate")
     assert policy("source.delimiter=;") == plain
@@ -132,14 +158,25 @@ def test_a_mapping_is_of_the_policy_and_shows_in_its_keys():
 
 
 def test_a_budget_is_written_by_the_keys_that_its_accounting_reads():
-    pure, approximate = policy("budget.epsilon=3.3"), policy("budget.epsilon=3.333333", "budget.accounting=approximate")
-    rho = policy("budget.accounting=zcdp", "budget.rho=1.5", "release.mean_epsilon=0.5", "budget.delta=1e-9")
+    pure, approximate = (
+        policy("budget.epsilon=3.3"),
+        policy("budget.epsilon=3.333333", "budget.accounting=approximate"),
+    )
+    rho = policy(
+        "budget.accounting=zcdp", "budget.rho=1.5", "release.mean_epsilon=0.5", "budget.delta=1e-9"
+    )
     for ours in (pure, approximate, rho):
-        keys = {key: value for key, value in written(ours).items() if key in known_keys() and value != "none"}
+        keys = {
+            key: value
+            for key, value in written(ours).items()
+            if key in known_keys() and value != "none"
+        }
         assert policy(*(f"{key}={value}" for key, value in keys.items())) == ours
     assert "budget.accounting pure ->" in said(pure, approximate)
     assert "budget.epsilon 3.3 -> 3.333333" in said(pure, approximate)
-    assert "budget.delta 1e-06 -> 1e-09" in said(approximate, rho) and "budget.rho unknown -> 1.5" in said(pure, rho)
+    assert "budget.delta 1e-06 -> 1e-09" in said(
+        approximate, rho
+    ) and "budget.rho unknown -> 1.5" in said(pure, rho)
     assert len({one.fingerprint() for one in (pure, approximate, rho)}) == 3
 
 

@@ -1,4 +1,5 @@
-"""Prices around forecasts: a HAT that too few plates can pay for is offered at a quarter, by balances and counts."""
+"""Prices around forecasts: a HAT that too few plates can pay for is offered at a quarter, by
+balances and counts."""
 
 import dataclasses
 import datetime as dt
@@ -11,12 +12,26 @@ from benchmarks.feeds import feed_of
 from benchmarks.forecast_days import OURS, joined, run
 from benchmarks.made_up_city import MadeUpCity
 from tests.forms import PURE_ENV
-from tests.unit.test_forecaster import FLAGS, MIDNIGHT, SETTINGS, SLOT, a_forecaster, contents, nothing_spent
+from tests.unit.test_forecaster import (
+    FLAGS,
+    MIDNIGHT,
+    SETTINGS,
+    SLOT,
+    a_forecaster,
+    contents,
+    nothing_spent,
+)
 from udp_stream.forecast.model import Memory
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.plan import HatPlans
-from udp_stream.planning.slot import HEAD_START, PART_OF_PRICE, PRICE_OF_UNKNOWN, PRICES_PER_BUDGET, terms_around
+from udp_stream.planning.slot import (
+    HEAD_START,
+    PART_OF_PRICE,
+    PRICE_OF_UNKNOWN,
+    PRICES_PER_BUDGET,
+    terms_around,
+)
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.pipeline import release_slot
@@ -41,12 +56,18 @@ def terms(policy, balance, forecast=FORECAST):
 
 
 def priced(policy, balance, forecast=FORECAST):
-    return [one.statistics[0].epsilon_nano for one in terms(policy, balance, forecast) if not one.withheld]
+    return [
+        one.statistics[0].epsilon_nano
+        for one in terms(policy, balance, forecast)
+        if not one.withheld
+    ]
 
 
 def spent_but(left):
     """All plates have this much left of the first slot's pace."""
-    return Balance(np.full(len(COUNTS.plates), pace(AUTO) - left), np.ones(len(COUNTS.plates), np.int64))
+    return Balance(
+        np.full(len(COUNTS.plates), pace(AUTO) - left), np.ones(len(COUNTS.plates), np.int64)
+    )
 
 
 def whole_price():
@@ -67,24 +88,34 @@ def test_a_hat_that_too_few_plates_can_pay_for_is_offered_at_a_quarter():
 
 
 def test_an_automatic_variance_costs_what_the_mean_does_also_at_a_part_of_the_price():
-    both = load(None, (*FLAGS, "budget.epsilon=60", "release.variance_epsilon=auto"), PURE_ENV).policy
+    both = load(
+        None, (*FLAGS, "budget.epsilon=60", "release.variance_epsilon=auto"), PURE_ENV
+    ).policy
     fresh = terms(both, nothing_spent(COUNTS))
     little = terms(both, spent_but(whole_price() // 3))
     for found in (fresh, little):
         asked = [one for one in found if not one.withheld]
-        assert asked and all(one.statistics[0].epsilon_nano == one.nano_of("variance") for one in asked)
+        assert asked and all(
+            one.statistics[0].epsilon_nano == one.nano_of("variance") for one in asked
+        )
     assert fresh[0].statistics[0].epsilon_nano == whole_price() // 2  # half of it for each
     assert {one.nano_of("variance") for one in little} >= {whole_price() // 2 // PART_OF_PRICE}
 
 
 def test_at_a_fixed_epsilon_no_part_of_it_is_offered():
-    fixed = load(None, (*FLAGS, "budget.epsilon=60", f"release.mean_epsilon={whole_price() / 1e9}"), PURE_ENV).policy
+    fixed = load(
+        None, (*FLAGS, "budget.epsilon=60", f"release.mean_epsilon={whole_price() / 1e9}"), PURE_ENV
+    ).policy
     assert set(priced(fixed, spent_but(whole_price() // 3))) == {whole_price()}
 
 
 def test_the_choice_follows_from_balances_and_counts_whatever_speed_is_forecast():
     other = dataclasses.replace(FORECAST, mean=FORECAST.mean + 9, plates=FORECAST.plates + 9)
-    for balance in (nothing_spent(COUNTS), spent_but(whole_price() // 3), spent_but(whole_price() // 2)):
+    for balance in (
+        nothing_spent(COUNTS),
+        spent_but(whole_price() // 3),
+        spent_but(whole_price() // 2),
+    ):
         found = [terms(AUTO, balance, of) for of in (FORECAST, other)]
         assert [one.charge_nano for one in found[0]] == [one.charge_nano for one in found[1]]
         assert found[0] != found[1]
@@ -97,7 +128,9 @@ def test_a_quarter_is_charged_within_the_pace_of_each_plate():
     earlier = Admission("earlier", members, np.full(members.size, before), 0, b"")
     ledger.admit(IN_PERIOD.period, AUTO.budget_nano, COUNTS.plates, [earlier])
     planner = ForecastPlanner(a_forecaster())
-    context = ReleaseContext(AUTO, SETTINGS.calendar, SeededEntropy(1), "udp-stream test", planner=planner)
+    context = ReleaseContext(
+        AUTO, SETTINGS.calendar, SeededEntropy(1), "udp-stream test", planner=planner
+    )
     slot = release_slot(COUNTS, VALUES, context, ledger, publish=lambda _: None)
     made = [one for one in map(decode, slot.payloads.values()) if one.status == "released"]
     assert len(made) > 3 and all(one.mean.epsilon <= price / PART_OF_PRICE / 1e9 for one in made)
@@ -105,10 +138,16 @@ def test_a_quarter_is_charged_within_the_pace_of_each_plate():
     assert before < charged.max() <= pace(AUTO)
     for hat in slot.hats:
         if hat.charged.any():
-            assert np.count_nonzero(hat.charged) >= hat.terms.admitted_min == ceil(hat.charged.size / 2)
+            assert (
+                np.count_nonzero(hat.charged)
+                >= hat.terms.admitted_min
+                == ceil(hat.charged.size / 2)
+            )
 
 
-@pytest.mark.parametrize("flags", [(), ("budget.accounting=approximate",)], ids=["pure", "approximate"])
+@pytest.mark.parametrize(
+    "flags", [(), ("budget.accounting=approximate",)], ids=["pure", "approximate"]
+)
 def test_no_plate_is_ever_charged_beyond_the_pace(flags):
     """Two days of a week's budget: prices and quarters together, slot by slot."""
     settings, ledger, forecaster = (
@@ -128,7 +167,9 @@ def test_no_plate_is_ever_charged_beyond_the_pace(flags):
         in_period = settings.calendar.slot_in_period(MIDNIGHT + number * SLOT)
         charged = ledger.balances(next(iter(ledger.periods())), counts.plates).charged
         assert 0 < charged.max() <= pace(policy, in_period)
-        assert {hat.terms.allowance_nano for hat in slot.hats if not hat.terms.withheld} <= {pace(policy, in_period)}
+        assert {hat.terms.allowance_nano for hat in slot.hats if not hat.terms.withheld} <= {
+            pace(policy, in_period)
+        }
     least = policy.budget_nano // PRICES_PER_BUDGET
     assert any(one < least for one in paid) and any(one >= least for one in paid), (paid, least)
 
@@ -136,13 +177,25 @@ def test_no_plate_is_ever_charged_beyond_the_pace(flags):
 def test_the_less_is_known_of_a_cell_the_more_it_costs_and_the_last_bits_of_a_variance_do_not_decide():
     def prices(variance):
         of = dataclasses.replace(FORECAST, variance=np.full(FORECAST.variance.size, variance))
-        found = {one.statistics[0].epsilon_nano for one in terms(AUTO, nothing_spent(COUNTS), of) if not one.withheld}
+        found = {
+            one.statistics[0].epsilon_nano
+            for one in terms(AUTO, nothing_spent(COUNTS), of)
+            if not one.withheld
+        }
         return found.pop() if len(found) == 1 else found
 
     least = AUTO.budget_nano // PRICES_PER_BUDGET
-    assert prices(1.0) == prices(2.0) == least and prices(6.0) == prices(50.0) == PRICE_OF_UNKNOWN * least
+    assert (
+        prices(1.0) == prices(2.0) == least
+        and prices(6.0) == prices(50.0) == PRICE_OF_UNKNOWN * least
+    )
     for edge in np.arange(2.5, 6.5, 0.5).tolist():
-        assert prices(edge * (1 - 4e-16)) == prices(edge) == prices(edge * (1 + 4e-16)) > prices(edge - 0.01)
+        assert (
+            prices(edge * (1 - 4e-16))
+            == prices(edge)
+            == prices(edge * (1 + 4e-16))
+            > prices(edge - 0.01)
+        )
 
 
 DAY_MS = 86_400_000
@@ -162,7 +215,11 @@ def remembered(*slots):
     [
         ([(0.25, 10), (0.5, 50), (0.75, 30), (1.0, 10)], 0.5, 0.05),  # 60 % of the pings by noon
         ([(0.25, 10), (0.5, 50), (0.75, 30), (1.0, 10)], 0.25, -0.075),
-        ([(0.75, 30), (1.0, 10)], 0.5, -0.25),  # recorded from noon on: half of the clock's pace is left
+        (
+            [(0.75, 30), (1.0, 10)],
+            0.5,
+            -0.25,
+        ),  # recorded from noon on: half of the clock's pace is left
         ([(0.25, 0), (1.0, 0)], 0.5, 0.0),  # counts are left out
         ([], 0.25, 0.0),  # a first day that begins at midnight
     ],
@@ -199,7 +256,9 @@ def test_a_forecaster_counts_each_slot_once_and_plans_the_next_day_by_it():
     context = ReleaseContext(AUTO, SETTINGS.calendar, SeededEntropy(1), "test", planner=ForecastPlanner(forecaster),
                              forecaster=forecaster)  # fmt: skip
     release_slot(COUNTS, VALUES, context, ledger, lambda _: None)
-    tomorrow = dataclasses.replace(COUNTS, start_ms=COUNTS.start_ms + DAY_MS, end_ms=COUNTS.end_ms + DAY_MS)
+    tomorrow = dataclasses.replace(
+        COUNTS, start_ms=COUNTS.start_ms + DAY_MS, end_ms=COUNTS.end_ms + DAY_MS
+    )
     expected = 0.5 * (1 - (COUNTS.end_ms - MIDNIGHT) / DAY_MS)
     assert forecaster.forecast(COUNTS, LedgerHistory(ledger)).ahead == 0
     for asked in (forecaster, forecaster, a_forecaster()):  # also one that reads the ledger
@@ -211,14 +270,18 @@ def test_a_forecaster_counts_each_slot_once_and_plans_the_next_day_by_it():
     [("1d", 0.1, 0.08), ("1d", -0.02, -0.016), ("1w", 0.1, 0.08 / 7), ("1d", 2.0, None), ("12h", 0.1, 0.0),
      ("rolling 1d", 0.1, 0.0)],
 )  # fmt: skip
-def test_a_plate_may_be_charged_as_far_as_traffic_is_ahead_and_never_beyond_its_budget(period, ahead, more):
+def test_a_plate_may_be_charged_as_far_as_traffic_is_ahead_and_never_beyond_its_budget(
+    period, ahead, more
+):
     settings = load(None, (*FLAGS, "budget.epsilon=60", f"budget.period={period}"), PURE_ENV)
     in_period = settings.calendar.slot_in_period(MIDNIGHT)
 
     def allowed(by):
         forecast = dataclasses.replace(FORECAST, ahead=by)
         plans = HatPlans(settings.policy.public)
-        found = terms_around(COUNTS, forecast, nothing_spent(COUNTS), in_period, settings.policy, plans)
+        found = terms_around(
+            COUNTS, forecast, nothing_spent(COUNTS), in_period, settings.policy, plans
+        )
         (allowance,) = {one.allowance_nano for one in found if not one.withheld}
         return allowance
 

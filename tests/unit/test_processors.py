@@ -44,7 +44,8 @@ class Died(Exception):
 
 
 class Broker:
-    """Logs in memory, and the offsets of one group; it may die before or after anything that is asked of it."""
+    """Logs in memory, and the offsets of one group; it may die before or after anything that is
+    asked of it."""
 
     def __init__(self, dice=None):
         self.logs = defaultdict(list)
@@ -134,7 +135,9 @@ class Once:
 
 def rules_of(settings, context, moments=None):
     slots = context.calendar.slots
-    return ReadingRules(PingDecoder(settings.ping_rules, JSON), settings.window_rules, slots, 7, str.encode, moments)
+    return ReadingRules(
+        PingDecoder(settings.ping_rules, JSON), settings.window_rules, slots, 7, str.encode, moments
+    )
 
 
 class Worker:
@@ -160,7 +163,9 @@ class Worker:
         queries_asked = settings.standing_queries
         of_queries = settings.zone, QueryContext(settings.position_periods, context)
         queries = QuerySet(queries_asked, *of_queries) if queries_asked else None
-        common = ProcessorContext(self.topics, broker, broker, binding, accept_loss, observers, queries, back_to_ms)
+        common = ProcessorContext(
+            self.topics, broker, broker, binding, accept_loss, observers, queries, back_to_ms
+        )
         rules = rules_of(settings, context, queries and queries.moments)
         self.pings = SourceProcessor(common, rules, 60, clock=lambda: self.time_s)
         self.parts = ShardProcessor(common, context, ledger, thread, self.once if once else None)
@@ -170,10 +175,13 @@ class Worker:
 
     async def assign(self):
         await self.pings.assign({TP(TOPICS.pings.name, 0), TP(TOPICS.pings.name, 1)})
-        await self.parts.assign({TP(TOPICS.parts.name, shard) for shard in range(self.topics.parts.partitions)})
+        await self.parts.assign(
+            {TP(TOPICS.parts.name, shard) for shard in range(self.topics.parts.partitions)}
+        )
 
     async def run(self, dice):
-        """Take over, read everything in batches, tell silent partitions the time, until nothing more comes."""
+        """Take over, read everything in batches, tell silent partitions the time, until nothing
+        more comes."""
         await self.assign()
         at = {tp: max(self.broker.begins[tp], self.broker.offsets.get(tp, CommittedOffset(0, "")).offset)
               for tp in list(self.broker.logs)}  # fmt: skip
@@ -204,13 +212,17 @@ def ping(plate, minute):
 
 
 def filled(dice=None, source_1=b"72.8"):
-    """Three hours of two partitions in one log each, some of it broken or late; the last hour on one of them only.
-    `source_1`: the longitude of the second's pings."""
+    """Three hours of two partitions in one log each, some of it broken or late; the last hour on
+    one of them only. `source_1`: the longitude of the second's pings."""
     broker, content = Broker(), random.Random(5)
     for minute in range(0, 190, 2):
         broker.now_ms = START + minute * 60_000
         for plate in "abcd" if minute < 120 else "ab":
-            value = ping(plate, max(0, minute - content.choice([0, 0, 1, 2, 70]))) if content.random() < 0.95 else b"?"
+            value = (
+                ping(plate, max(0, minute - content.choice([0, 0, 1, 2, 70])))
+                if content.random() < 0.95
+                else b"?"
+            )
             value = value.replace(b"72.8", source_1) if plate in "cd" else value
             broker.append(TOPICS.pings.name, "abcd".index(plate) // 2, value)
     broker.now_ms = START + 300 * 60_000
@@ -272,14 +284,19 @@ async def dies_behind_its_first_part(broker, worker):
 
 
 def comes_through(broker, settings=SETTINGS, accept_loss=False, before=None):
-    """The counts of what is released, by a worker that has taken over from one that died within a slot."""
+    """The counts of what is released, by a worker that has taken over from one that died within a
+    slot."""
     ledger = MemoryLedger()
 
     async def run(thread):
         if before is not None:
             await before(broker, Worker(broker, ledger, thread))
-        await Worker(broker, ledger, thread, settings, accept_loss=accept_loss).run(random.Random(0))
-        assert broker.offsets[TP(TOPICS.parts.name, 0)].offset == len(broker.logs[TP(TOPICS.parts.name, 0)])
+        await Worker(broker, ledger, thread, settings, accept_loss=accept_loss).run(
+            random.Random(0)
+        )
+        assert broker.offsets[TP(TOPICS.parts.name, 0)].offset == len(
+            broker.logs[TP(TOPICS.parts.name, 0)]
+        )
         return {id_: decode(payload).counts for id_, payload in outcome(broker)[0].items()}
 
     with ThreadPoolExecutor(1) as thread:
@@ -328,12 +345,16 @@ def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(monkeypatch):
 
 
 def test_every_step_of_a_batch_of_many_slots_is_progress():
-    """After an outage a batch has many slots: the watchdog's patience is for one of them, not for all."""
+    """After an outage a batch has many slots: the watchdog's patience is for one of them, not for
+    all."""
     broker, parts, seen = filled(), TP(TOPICS.parts.name, 0), []
 
     async def run(thread):
         worker = Worker(
-            broker, MemoryLedger(), thread, observers=[lambda event: seen.append((event, worker.parts.done))]
+            broker,
+            MemoryLedger(),
+            thread,
+            observers=[lambda event: seen.append((event, worker.parts.done))],
         )
         await worker.assign()
         for _ in range(2):
@@ -359,7 +380,9 @@ def test_a_worker_that_was_replaced_publishes_nothing_and_asks_to_be_told():
         await paused.assign()
         await Worker(broker, ledger, thread, once=True).run(random.Random(0))
         published, offsets = list(broker.logs[TP(TOPICS.release.name, 0)]), dict(broker.offsets)
-        paused.parts._assignments[0].protocol = ShardProtocol(0, 1, 2, ShardCheckpoint.at(0))  # it goes on where it was
+        paused.parts._assignments[0].protocol = ShardProtocol(
+            0, 1, 2, ShardCheckpoint.at(0)
+        )  # it goes on where it was
         await paused.parts.process(broker.logs[TP(TOPICS.parts.name, 0)])
         assert broker.rejoins == 1 and broker.logs[TP(TOPICS.release.name, 0)] == published != []
         await paused.parts.commit()
@@ -403,11 +426,15 @@ def test_what_was_published_before_the_ledger_was_told_is_told_on_assignment():
         with pytest.raises(Died):
             await Worker(broker, forgetful, thread, once=True).run(random.Random(0))
         waiting = [id_ for id_, _ in forgetful.unpublished()]
-        told = {dict(one.headers)["ce_id"].decode() for one in broker.logs[TP(TOPICS.release.name, 0)]}
+        told = {
+            dict(one.headers)["ce_id"].decode() for one in broker.logs[TP(TOPICS.release.name, 0)]
+        }
         assert set(waiting) == told != set()
         forgetful.__class__ = MemoryLedger
         settle(forgetful, 0, 1, START)
-        assert [id_ for id_, _ in forgetful.unpublished()] == waiting  # their slots are not through by then
+        assert [
+            id_ for id_, _ in forgetful.unpublished()
+        ] == waiting  # their slots are not through by then
         await Worker(broker, forgetful, thread, once=True).assign()
         assert list(forgetful.unpublished()) == []
 
@@ -468,7 +495,9 @@ def test_pings_without_the_broker_s_time_stop_the_worker():
     broker.append(TOPICS.pings.name, 0, ping("a", 1))
     broker.logs[TP(TOPICS.pings.name, 0)][0].timestamp_type = 0
     with pytest.raises(ConfigError, match="LogAppendTime"):
-        with_worker(broker, lambda worker: worker.pings.process(broker.logs[TP(TOPICS.pings.name, 0)]))
+        with_worker(
+            broker, lambda worker: worker.pings.process(broker.logs[TP(TOPICS.pings.name, 0)])
+        )
 
 
 def test_a_log_that_was_cut_off_before_it_was_read_stops_the_worker():
@@ -499,10 +528,15 @@ def test_a_message_of_another_version_stops_the_worker_in_words():
 def test_a_commit_of_another_version_stops_the_worker_in_words(topic, metadata):
     broker = Broker()
     broker.offsets[TP(topic, 0)] = CommittedOffset(0, metadata)
-    if (topic, metadata) == (TOPICS.pings.name, "{}"):  # it can be read, and does not name its ledger
+    if (topic, metadata) == (
+        TOPICS.pings.name,
+        "{}",
+    ):  # it can be read, and does not name its ledger
         expected = pytest.raises(PrivacyRefused, match="does not name its ledger")
     else:
-        expected = pytest.raises(ConfigError, match=rf"the last commit of {topic}\[0\] {OTHER_VERSION}")
+        expected = pytest.raises(
+            ConfigError, match=rf"the last commit of {topic}\[0\] {OTHER_VERSION}"
+        )
     with expected:
         with_worker(broker, None)
 
@@ -560,7 +594,9 @@ def test_a_checkpoint_waits_for_the_refusals_that_it_lets_go_of(fails):
             await committing
 
     with_worker(broker, work)
-    assert {tp.partition: noted.offset for tp, noted in broker.offsets.items()} == ({} if fails else {0: 3, 1: 0})
+    assert {tp.partition: noted.offset for tp, noted in broker.offsets.items()} == (
+        {} if fails else {0: 3, 1: 0}
+    )
 
 
 def test_a_silent_partition_is_ticked_also_by_a_worker_that_has_read_nothing_of_it():
@@ -575,15 +611,22 @@ def test_a_silent_partition_is_ticked_also_by_a_worker_that_has_read_nothing_of_
         await first.pings.commit()
         second = Worker(broker, MemoryLedger(), thread)
         await second.assign()
-        ends = {tp: len(broker.logs[tp]) for tp in [TP(TOPICS.pings.name, source) for source in range(2)]}
-        for source in range(2):  # as if all that is behind the checkpoint had been read and refused before
+        ends = {
+            tp: len(broker.logs[tp])
+            for tp in [TP(TOPICS.pings.name, source) for source in range(2)]
+        }
+        for source in range(
+            2
+        ):  # as if all that is behind the checkpoint had been read and refused before
             assigned = second.pings._assignments[source]
             assigned.protocol.reader.next_offset = len(broker.logs[TP(TOPICS.pings.name, source)])
         second.time_s += 100
         await second.pings.tick(broker.now_ms)
         assert all(len(broker.logs[tp]) == end + 1 for tp, end in ends.items())
         await second.pings.tick(broker.now_ms)
-        assert all(len(broker.logs[tp]) == end + 1 for tp, end in ends.items()), "one tick is enough until it is read"
+        assert all(len(broker.logs[tp]) == end + 1 for tp, end in ends.items()), (
+            "one tick is enough until it is read"
+        )
 
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(work(thread))
@@ -618,8 +661,8 @@ async def go_on(worker, broker, minutes, partitions=(0, 1)):
 @pytest.mark.parametrize("broker_by", [HOUR, -HOUR, 24 * HOUR, -24 * HOUR, 0])
 @pytest.mark.parametrize("worker_by", [HOUR, -HOUR, 24 * HOUR, -24 * HOUR, 0])
 def test_a_tick_counts_as_the_earlier_of_two_clocks(broker_by, worker_by):
-    """The broker's or the worker's may be wrong for a minute; here a partition is silent meanwhile. That both are wrong
-    alike is of one machine, whose worker goes by monotonic time."""
+    """The broker's or the worker's may be wrong for a minute; here a partition is silent meanwhile.
+    That both are wrong alike is of one machine, whose worker goes by monotonic time."""
     if min(broker_by, worker_by) > 0:
         return
     broker = Broker()
@@ -643,8 +686,8 @@ def test_a_tick_counts_as_the_earlier_of_two_clocks(broker_by, worker_by):
 @pytest.mark.parametrize("mean", ["array-averaging", "forecast-clip"])
 @pytest.mark.parametrize("partitions", [(0, 1), (0,)])
 def test_a_log_that_is_ahead_is_set_back_and_what_is_charged_and_recorded_stays(partitions, mean):
-    """As where one machine has both, and began with a wrong clock. `partitions`: those that went on, if only the other
-    one was told the wrong time."""
+    """As where one machine has both, and began with a wrong clock. `partitions`: those that went
+    on, if only the other one was told the wrong time."""
     settings = load(None, (*FLAGS, f"release.mean={mean}", "release.cdf=off"), {})
     broker, ledger = Broker(), MemoryLedger()
     broker.wrong_ms = 0
@@ -659,7 +702,9 @@ def test_a_log_that_is_ahead_is_set_back_and_what_is_charged_and_recorded_stays(
 
     async def work(thread):
         await lived(thread, range(30))
-        await lived(thread, range(34, 36), 24 * HOUR, partitions=() if partitions == (0, 1) else partitions)
+        await lived(
+            thread, range(34, 36), 24 * HOUR, partitions=() if partitions == (0, 1) else partitions
+        )
         before, refused = charges_of(ledger), len(outcome(broker)[1])
         assert bool(before) == (partitions == (0, 1))
         assert await lived(thread, range(36, 70)) > 22 * HOUR
@@ -667,7 +712,9 @@ def test_a_log_that_is_ahead_is_set_back_and_what_is_charged_and_recorded_stays(
         assert late - refused == 34 * 6 // (1 if partitions == (0, 1) else 2)
         assert await lived(thread, range(70, 200), back=True) <= 0
         assert len(outcome(broker)[1]) == late
-        assert await lived(thread, range(200, 310), back=True) <= 0  # it is not ahead any more: nothing is done
+        assert (
+            await lived(thread, range(200, 310), back=True) <= 0
+        )  # it is not ahead any more: nothing is done
         assert len(outcome(broker)[1]) == late
         after = charges_of(ledger)
         assert before.items() <= after.items() and len(after) >= 4
@@ -695,6 +742,9 @@ def test_a_broker_whose_clock_is_wrong_while_pings_come_costs_what_came_meanwhil
         await go_on(worker, broker, range(31, 190))
 
     with_worker(broker, work)
-    reasons = [dict(one.headers)["udp-stream.errors.reason"] for one in broker.logs[TP(TOPICS.rejected.name, 0)]]
+    reasons = [
+        dict(one.headers)["udp-stream.errors.reason"]
+        for one in broker.logs[TP(TOPICS.rejected.name, 0)]
+    ]
     assert reasons == [b"time_in_future"] * (6 if by < 0 else 0)
     assert {decode(one).status for one in outcome(broker)[0].values()} == {"released"}

@@ -1,4 +1,5 @@
-"""The processors of a worker under "add-remove": one shard takes the whole road, of slots with and without pings."""
+"""The processors of a worker under "add-remove": one shard takes the whole road, of slots with and
+without pings."""
 
 import asyncio
 import random
@@ -30,15 +31,23 @@ HOURS = 5
 
 
 def sent(plates="abcdef"):
-    """(plate, minute, place, km/h): five hours of buses, in the third of them none. Bus f leaves the domain at times,
-    and z is never in it."""
+    """(plate, minute, place, km/h): five hours of buses, in the third of them none. Bus f leaves
+    the domain at times, and z is never in it."""
     dice = random.Random(3)
     for minute in range(0, 60 * HOURS, 2):
         for number, plate in enumerate("abcdefz"):
-            cell, speed, leaves = dice.randrange(3), dice.randint(5, 60), plate == "z" or dice.random() < 0.3
+            cell, speed, leaves = (
+                dice.randrange(3),
+                dice.randint(5, 60),
+                plate == "z" or dice.random() < 0.3,
+            )
             if minute // 60 == EMPTY or plate not in plates:
                 continue
-            lon, lat = cell_center(int(DOMAIN[(cell + number) % 3])) if not (plate in "fz" and leaves) else (0.0, 50.0)
+            lon, lat = (
+                cell_center(int(DOMAIN[(cell + number) % 3]))
+                if not (plate in "fz" and leaves)
+                else (0.0, 50.0)
+            )
             yield plate, minute, (lon, lat), speed
 
 
@@ -53,7 +62,11 @@ def filled(dice=None, plates="abcdef"):
                 broker.append(TOPICS.pings.name, of, b"%d" % broker.now_ms, [(TICK, b"1")])
         for plate, _, (lon, lat), speed in (one for one in pings if one[1] == minute):
             value = ping(plate, minute).replace(b"72.8, 21.1", b"%f, %f" % (lon, lat))
-            broker.append(TOPICS.pings.name, "abcdefz".index(plate) % 2, value.replace(b": 20", b": %d" % speed))
+            broker.append(
+                TOPICS.pings.name,
+                "abcdefz".index(plate) % 2,
+                value.replace(b": 20", b": %d" % speed),
+            )
             if content.random() < 0.1:
                 broker.append(TOPICS.pings.name, content.randrange(2), b"?")
     broker.dice = dice
@@ -72,7 +85,11 @@ def by_hand(plates="abcdef"):
         columns = (
             np.array([names.index(plate) for plate, *_ in rows], "u4"),
             np.array([(minute - 60 * hour) * MINUTE for _, minute, *_ in rows], "u4"),
-            cells_of(np.array([lat for _, _, (_, lat), _ in rows]), np.array([lon for _, _, (lon, _), _ in rows]), 7),
+            cells_of(
+                np.array([lat for _, _, (_, lat), _ in rows]),
+                np.array([lon for _, _, (lon, _), _ in rows]),
+                7,
+            ),
             np.array([speed * 4096 for *_, speed in rows], "i4"),
         )
         start = START + hour * HOUR
@@ -80,7 +97,9 @@ def by_hand(plates="abcdef"):
         recorded = record_add_remove_slot(*tabulate(slot), context, ledger)
         recorded.published(ledger)
         releases |= recorded.payloads
-        estimates += [encode_smoothed(one) for one in context.smoothed((start, start + HOUR), ledger)]
+        estimates += [
+            encode_smoothed(one) for one in context.smoothed((start, start + HOUR), ledger)
+        ]
     return releases, estimates, ledger
 
 
@@ -90,7 +109,11 @@ def smoothed(broker):
 
 def charges(ledger):
     return {
-        one.release_id: (one.terms, one.payload, sorted(zip(one.plates, one.charged.tolist(), strict=True)))
+        one.release_id: (
+            one.terms,
+            one.payload,
+            sorted(zip(one.plates, one.charged.tolist(), strict=True)),
+        )
         for one in ledger.entries()
         if kind_of(one.release_id) == NOISED_SUMS
     }
@@ -113,7 +136,11 @@ def test_a_worker_releases_what_the_road_does_by_hand():
     for tp, committed in broker.offsets.items():
         assert committed.offset == len(broker.logs[tp]), tp
     (first, *_) = map(decode, outcome(broker)[0].values())
-    assert first.privacy.neighbours == "add-remove" and first.noised is not None and first.counts is None
+    assert (
+        first.privacy.neighbours == "add-remove"
+        and first.noised is not None
+        and first.counts is None
+    )
     assert any(nano for *_, charged in charges(ledger).values() for _, nano in charged)
 
 
@@ -131,10 +158,16 @@ def test_what_readers_get_is_as_much_and_in_the_same_places_with_and_without_pla
     def told(plates):
         broker = filled(plates=plates)
         asyncio.run(lives(broker, random.Random(0), None, SETTINGS))
-        records = [one for topic in (TOPICS.release, TOPICS.latest) for one in broker.logs[TP(topic.name, 0)]]
+        records = [
+            one
+            for topic in (TOPICS.release, TOPICS.latest)
+            for one in broker.logs[TP(topic.name, 0)]
+        ]
         estimates = [msgspec.json.decode(one) for one in smoothed(broker)]
         named = [(one["release_id"], one["hat"], sorted(one)) for one in estimates]
-        return [(one.topic, one.headers, len(msgspec.json.decode(one.value))) for one in records], named
+        return [
+            (one.topic, one.headers, len(msgspec.json.decode(one.value))) for one in records
+        ], named
 
     assert told("abcdef") == told("bcdef") == told("")
 

@@ -1,4 +1,5 @@
-"""Plans that follow from releases: the planner waits for what it planned, and for nothing that will never come."""
+"""Plans that follow from releases: the planner waits for what it planned, and for nothing that will
+never come."""
 
 import asyncio
 import random
@@ -48,7 +49,8 @@ def require_same(broker, ledger, once):
 
 
 class TwoWorkers:
-    """All parts of a city are written. One worker has the planner and a shard of its own, another has their shard."""
+    """All parts of a city are written. One worker has the planner and a shard of its own, another
+    has their shard."""
 
     def __init__(self):
         self.broker, self.ledger = city(), MemoryLedger()
@@ -56,7 +58,9 @@ class TwoWorkers:
 
     async def start(self, thread):
         await sources_alone(Worker(self.broker, self.ledger, thread, SETTINGS))
-        self.planner, self.other = (Worker(self.broker, self.ledger, thread, SETTINGS, once=True) for _ in range(2))
+        self.planner, self.other = (
+            Worker(self.broker, self.ledger, thread, SETTINGS, once=True) for _ in range(2)
+        )
         await self.planner.parts.assign({self.planning, self.mine})
         await self.other.parts.assign({self.theirs})
         self.at = dict.fromkeys(parts_logs(self.broker), 0)
@@ -87,12 +91,15 @@ def run(work):
 
 
 def test_means_are_taken_around_forecasts_that_follow_from_releases():
-    """Else the tests below prove nothing: forecasts move with what was released, and releases are around them."""
+    """Else the tests below prove nothing: forecasts move with what was released, and releases are
+    around them."""
     releases, _, estimates = embedded_smoothed(city(), SETTINGS)
     records = [decode(payload) for payload in releases.values()]
     made = [one for one in records if one.status == "released"]
     assert len(made) > 8 and {one.mean.mechanism for one in made} == {"forecast-clip"}
-    assert len({one.forecast.value_kmh for one in made}) > 8 and len(set(estimates)) == len(estimates)
+    assert len({one.forecast.value_kmh for one in made}) > 8 and len(set(estimates)) == len(
+        estimates
+    )
 
 
 @pytest.mark.parametrize("once", [False, True])
@@ -182,7 +189,8 @@ def test_who_died_before_it_said_what_it_released_has_it_said_by_who_comes_next(
 
 
 def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
-    """It lacks what was released: estimates would be left out, and the checkpoint would be behind their slot."""
+    """It lacks what was released: estimates would be left out, and the checkpoint would be behind
+    their slot."""
     two = TwoWorkers()
 
     async def work(thread):
@@ -207,7 +215,8 @@ def is_released(record):
 
 
 def test_what_a_shard_lost_is_not_waited_for():
-    """Its chunks are deleted behind its counts. With `accept_loss` it goes on, and so does the planner elsewhere."""
+    """Its chunks are deleted behind its counts. With `accept_loss` it goes on, and so does the
+    planner elsewhere."""
     broker, ledger = city(), MemoryLedger()
     shard, others = TP(TOPICS.parts.name, 1), {TP(TOPICS.parts.name, number) for number in (0, 2)}
 
@@ -216,14 +225,19 @@ def test_what_a_shard_lost_is_not_waited_for():
         one = Worker(broker, ledger, thread, SETTINGS)
         await one.parts.assign({shard})
         await one.parts.process(broker.logs[shard])
-        assert any(isinstance(decode_message(m.value), CountsEnd) for m in broker.logs[TP(TOPICS.parts.name, 0)])
+        assert any(
+            isinstance(decode_message(m.value), CountsEnd)
+            for m in broker.logs[TP(TOPICS.parts.name, 0)]
+        )
         chunks = [m for m in broker.logs[shard] if isinstance(decode_message(m.value), PingChunk)]
         first = chunks[0].offset
         slot = decode_message(chunks[0].value).slot_start
         gone = max(m.offset for m in chunks if decode_message(m.value).slot_start == slot)
         assert first < gone < chunks[-1].offset
         broker.begins[shard] = gone + 1
-        rest, again = (Worker(broker, ledger, thread, SETTINGS, accept_loss=loss) for loss in (False, True))
+        rest, again = (
+            Worker(broker, ledger, thread, SETTINGS, accept_loss=loss) for loss in (False, True)
+        )
         await again.parts.assign({shard})
         await rest.parts.assign(others)
         at = {tp: broker.begins[tp] for tp in (shard, *others)}
@@ -248,7 +262,8 @@ def test_without_forecasts_nothing_is_waited_for_and_nothing_new_is_said():
 
 
 def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_from_their_hats():
-    """They come with the next slot of the shard, into the topic of releases alone; the planner forgets what it knew."""
+    """They come with the next slot of the shard, into the topic of releases alone; the planner
+    forgets what it knew."""
 
     async def work(thread):
         worker = Worker(broker, ledger, thread, SETTINGS, once=True)
@@ -263,22 +278,39 @@ def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_fro
                     await worker.parts.process(batch)
             if len(slots_of(smoothed(broker))) == 2 and not withdrawn:
                 shown = decode(next(iter(outcome(broker)[0].values())))
-                withdrawn.extend(id_ for id_ in ids_at(ledger, shown.hat.slot_start) if id_ not in withdrawn)
+                withdrawn.extend(
+                    id_ for id_ in ids_at(ledger, shown.hat.slot_start) if id_ not in withdrawn
+                )
                 before.extend(smoothed(broker))
-                new = withdraw(ledger, withdrawn, "a wrong unit", "2024-01-02T00:00:00+00:00", "test")
+                new = withdraw(
+                    ledger, withdrawn, "a wrong unit", "2024-01-02T00:00:00+00:00", "test"
+                )
                 assert new == len(withdrawn)
 
     broker, ledger = city(), MemoryLedger()
     parts, withdrawn, before = [TP(TOPICS.parts.name, shard) for shard in range(3)], [], []
     run(work)
-    marks = [(tp, one) for tp, log in broker.logs.items() for one in log if b"udp-stream/withdrawal/1" in one.value]
+    marks = [
+        (tp, one)
+        for tp, log in broker.logs.items()
+        for one in log
+        if b"udp-stream/withdrawal/1" in one.value
+    ]
     found = [decode_withdrawal(one.value) for _, one in marks]
     assert sorted(one.withdraws for one in found) == sorted(withdrawn) and len(withdrawn) > 2
     assert {tp.topic for tp, _ in marks} == {TOPICS.release.name}
     assert not list(unpublished_withdrawals(ledger)) and ledger.verify() == []
-    forecaster = Forecaster(SETTINGS.calendar.slots, SETTINGS.policy.max_speed, "test", SETTINGS.policy.shapes)
+    forecaster = Forecaster(
+        SETTINGS.calendar.slots, SETTINGS.policy.max_speed, "test", SETTINGS.policy.shapes
+    )
     history, later = LedgerHistory(ledger), smoothed(broker)[len(before) :]
-    slots = sorted({slot_of(entry.release_id) for entry in ledger.entries() if entry.release_id.startswith("8")})
+    slots = sorted(
+        {
+            slot_of(entry.release_id)
+            for entry in ledger.entries()
+            if entry.release_id.startswith("8")
+        }
+    )
     estimates = [forecaster.smoothed((1000 * start, 1000 * end), history) for start, end in slots]
     anew = [encode_smoothed(one) for of_slot in estimates for one in of_slot]
     assert len(later) > 10 and set(later) <= set(anew)
@@ -286,5 +318,11 @@ def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_fro
 
 
 def ids_at(ledger, slot_start):
-    payloads = [entry.payload for entry in ledger.entries() if entry.release_id.startswith("8") and entry.payload]
-    return [record.release_id for record in map(decode, payloads) if record.hat.slot_start == slot_start]
+    payloads = [
+        entry.payload
+        for entry in ledger.entries()
+        if entry.release_id.startswith("8") and entry.payload
+    ]
+    return [
+        record.release_id for record in map(decode, payloads) if record.hat.slot_start == slot_start
+    ]

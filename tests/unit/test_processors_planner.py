@@ -1,4 +1,5 @@
-"""One planner over several shards, killed between any two effects: what comes out is what the embedded road says."""
+"""One planner over several shards, killed between any two effects: what comes out is what the
+embedded road says."""
 
 import asyncio
 import random
@@ -14,7 +15,17 @@ from streams.kafka import CommittedOffset
 from streams.processors import columns_of, decode_checkpoint
 from tests.city_question import MeanSpeed
 from tests.forms import PURE_ENV, long_but
-from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
+from tests.unit.test_processors import (
+    FLAGS,
+    START,
+    TOPICS,
+    Broker,
+    Died,
+    Worker,
+    lives,
+    outcome,
+    rules_of,
+)
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast import shape, unit
 from udp_stream.ledger.port import Admission
@@ -46,7 +57,12 @@ KINDS = {
     "auto": ("release.mean=array-averaging", "release.mean_epsilon=auto", "budget.epsilon=0.5"),
     "runs out": ("release.mean=array-averaging", "release.mean_epsilon=1.0", "budget.epsilon=3.4"),
     "chop-user": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
-    "forecasts": ("release.mean=forecast-clip", "release.cdf=off", "release.mean_epsilon=1", "budget.epsilon=40"),
+    "forecasts": (
+        "release.mean=forecast-clip",
+        "release.cdf=off",
+        "release.mean_epsilon=1",
+        "budget.epsilon=40",
+    ),
     "prices": (
         "release.mean=forecast-clip",
         "release.cdf=off",
@@ -54,7 +70,12 @@ KINDS = {
         "budget.period=1w",
         "budget.epsilon=60",
     ),
-    "city": ("release.mean=forecast-clip", "release.cdf=off", "release.mean_epsilon=3", "budget.epsilon=100"),
+    "city": (
+        "release.mean=forecast-clip",
+        "release.cdf=off",
+        "release.mean_epsilon=3",
+        "budget.epsilon=100",
+    ),
     "shapes": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100"),
 }
 
@@ -63,13 +84,14 @@ def ping(plate, minute, place):
     hour, minute = divmod(minute, 60)
     return (
         b'{"license_plate": "%s", "observationDateTime": "2024-01-01T%02d:%02d:00Z", "speed": %d, "location": '
-        b'{"type": "Point", "coordinates": [%.2f, 21.1]}}' % (plate.encode(), hour, minute, 10 + place, 72 + place / 6)
+        b'{"type": "Point", "coordinates": [%.2f, 21.1]}}'
+        % (plate.encode(), hour, minute, 10 + place, 72 + place / 6)
     )
 
 
 def city(dice=None, first=0):
-    """Four hours of ten plates in seven cells, two source partitions: in ever another order, some pings late, some sent
-    twice. Some plates stay, some roam, one is in two places at once."""
+    """Four hours of ten plates in seven cells, two source partitions: in ever another order, some
+    pings late, some sent twice. Some plates stay, some roam, one is in two places at once."""
     broker, content = Broker(), random.Random(6)
     for minute in range(first, 245, 4):
         broker.now_ms = START + minute * MINUTE
@@ -87,7 +109,8 @@ def city(dice=None, first=0):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """So that workers die between the chunks of a slot. Ten plates are enough to ask the city for its CDF."""
+    """So that workers die between the chunks of a slot. Ten plates are enough to ask the city for
+    its CDF."""
     monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
     monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
     monkeypatch.setattr(source_protocol, "cut_pings", partial(cut_pings, rows_max=5))
@@ -102,7 +125,8 @@ def question_of(kind):
 
 
 def embedded(broker, settings, question=None):
-    """Payload by release id, and the ledger, of the embedded road over the logs of pings, each read in one go."""
+    """Payload by release id, and the ledger, of the embedded road over the logs of pings, each read
+    in one go."""
     found, ledger, _ = embedded_smoothed(broker, settings, question)
     return found, ledger
 
@@ -117,7 +141,9 @@ def embedded_smoothed(broker, settings, question=None):
     for source in range(2):
         reader = SourceReader(rules_of(settings, context), SourceCheckpoint(0))
         for slot in reader.read(*columns_of(broker.logs[TP(TOPICS.pings.name, source)])).closed:
-            slots[slot.start_ms] += [one for one in cut_pings(slot, source, 1) if isinstance(one, PingChunk)]
+            slots[slot.start_ms] += [
+                one for one in cut_pings(slot, source, 1) if isinstance(one, PingChunk)
+            ]
     ledger, found, smoothed = MemoryLedger(), {}, []
     for _, parts in sorted(slots.items()):
         counts, values = tabulate(merge_pings(parts))
@@ -129,7 +155,10 @@ def embedded_smoothed(broker, settings, question=None):
 
 def charges(ledger):
     assert ledger.verify() == []
-    return {e.release_id: sorted(zip(e.plates, e.charged.tolist(), strict=True)) for e in ledger.entries()}
+    return {
+        e.release_id: sorted(zip(e.plates, e.charged.tolist(), strict=True))
+        for e in ledger.entries()
+    }
 
 
 def answers(ledger):
@@ -142,25 +171,35 @@ def answers(ledger):
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     broker, ledger, settings = city(), MemoryLedger(), settings_of(kind)
-    assert asyncio.run(lives(broker, random.Random(0), ledger, settings, city=question_of(kind))) == 0
+    assert (
+        asyncio.run(lives(broker, random.Random(0), ledger, settings, city=question_of(kind))) == 0
+    )
     expected, expected_ledger = embedded(broker, settings, question_of(kind))
     releases, _ = outcome(broker)
     assert releases == expected and len(releases) > 20
     assert charges(ledger) == charges(expected_ledger)
-    assert answers(ledger) == answers(expected_ledger) and (len(answers(ledger)) > 1) == (kind in ("city", "shapes"))
+    assert answers(ledger) == answers(expected_ledger) and (len(answers(ledger)) > 1) == (
+        kind in ("city", "shapes")
+    )
     assert sum(bool(log) for log in parts_logs(broker).values()) == 3
     records = [decode(payload) for payload in releases.values()]
     statuses = Counter(record.status for record in records)
-    left_out = sum(r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released")
+    left_out = sum(
+        r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released"
+    )
     assert statuses["released"] > 4 and "withheld_unplanned" not in statuses
     assert kind in ("auto", "forecasts", "city", "shapes") or left_out > 0
     assert kind != "runs out" or statuses["withheld_budget"] > 0
     prices = {record.mean.epsilon for record in records if record.mean is not None}
-    assert kind != "prices" or (max(prices) > 4.9 and min(prices) == pytest.approx(1.25))  # and a quarter
+    assert kind != "prices" or (
+        max(prices) > 4.9 and min(prices) == pytest.approx(1.25)
+    )  # and a quarter
 
 
 @pytest.mark.parametrize("dice", [None, random.Random("partial")])
-def test_a_topic_that_begins_in_the_second_half_of_a_slot_has_that_slot_withheld_without_a_charge(dice):
+def test_a_topic_that_begins_in_the_second_half_of_a_slot_has_that_slot_withheld_without_a_charge(
+    dice,
+):
     broker, ledger, settings = city(dice, first=36), MemoryLedger(), settings_of("auto")
     asyncio.run(lives(broker, random.Random(0), ledger, settings))
     expected, expected_ledger = embedded(broker, settings)
@@ -177,9 +216,17 @@ def test_a_topic_that_begins_in_the_second_half_of_a_slot_has_that_slot_withheld
 
 
 @pytest.mark.parametrize("dice", [None, random.Random("unit")])
-def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_machine(dice, monkeypatch):
-    """A city of few buses tells after two slots if its ordinary speeds are taken for those of another unit."""
-    for name, value in {"ORDINARY": (9.0,), "SLOWER": (1.0,), "KNOWN_VARIANCE": 99.0, "ENOUGH": 2.0}.items():
+def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_machine(
+    dice, monkeypatch
+):
+    """A city of few buses tells after two slots if its ordinary speeds are taken for those of
+    another unit."""
+    for name, value in {
+        "ORDINARY": (9.0,),
+        "SLOWER": (1.0,),
+        "KNOWN_VARIANCE": 99.0,
+        "ENOUGH": 2.0,
+    }.items():
         monkeypatch.setattr(unit, name, value)
     monkeypatch.setattr(unit, "OF_A_SLOT", 1.0)
     broker, ledger, settings = city(dice), MemoryLedger(), settings_of("shapes")
@@ -210,10 +257,15 @@ def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_m
 def test_killed_between_any_two_effects_plans_and_releases_are_the_same(kind, seed):
     settings, ledger = settings_of(kind), MemoryLedger()
     broker = city(random.Random(f"die {seed}"))
-    assert asyncio.run(lives(broker, random.Random(seed), ledger, settings, city=question_of(kind))) > 5
+    assert (
+        asyncio.run(lives(broker, random.Random(seed), ledger, settings, city=question_of(kind)))
+        > 5
+    )
     expected, expected_ledger = embedded(broker, settings, question_of(kind))
     assert outcome(broker)[0] == expected
-    assert charges(ledger) == charges(expected_ledger) and answers(ledger) == answers(expected_ledger)
+    assert charges(ledger) == charges(expected_ledger) and answers(ledger) == answers(
+        expected_ledger
+    )
     for tp, committed in broker.offsets.items():
         assert committed.offset == len(broker.logs[tp]), tp
 
@@ -230,15 +282,17 @@ def test_counts_go_to_partition_0_and_plans_come_back_to_each_shard():
         assert {type(one) for one in messages} <= {PingChunk, PingsEnd, PlanChunk} | (
             {CountChunk, CountsEnd} if not tp.partition else set()
         )
-        assert {one.shard for one in messages if isinstance(one, PingChunk | PlanChunk)} == {tp.partition}
+        assert {one.shard for one in messages if isinstance(one, PingChunk | PlanChunk)} == {
+            tp.partition
+        }
     counted = [decode_message(one.value) for one in broker.logs[TP(TOPICS.parts.name, 0)]]
     assert {one.shard for one in counted if isinstance(one, CountsEnd)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("seed", long_but(range(2), range(6)))
 def test_workers_that_each_have_some_of_the_shards_race_and_change_places(seed):
-    """Two workers on one ledger, both alive: now one, now the other has a partition, each at times behind, and what
-    one has not committed the other does again."""
+    """Two workers on one ledger, both alive: now one, now the other has a partition, each at times
+    behind, and what one has not committed the other does again."""
     settings, ledger, broker = settings_of("runs out"), MemoryLedger(), city()
     dice = random.Random(seed)
     asyncio.run(changing_places(broker, ledger, settings, dice))
@@ -255,11 +309,15 @@ async def changing_places(broker, ledger, settings, dice):
         for turn in range(12):
             mine = [{TP(TOPICS.parts.name, shard) for shard in range(3)} for _ in workers]
             if turn < 11:
-                # a worker that has lost a partition may not know it yet: both may have it, and both go on
+                # a worker that has lost a partition may not know it yet: both may have it, and both
+                # go on
                 mine = [{tp for tp in tps if dice.random() < 0.6} for tps in mine]
             for worker, tps in zip(workers, mine, strict=True):
                 await worker.parts.assign(tps)
-            at = [{tp: max(0, broker.offsets.get(tp, CommittedOffset(0, "")).offset) for tp in tps} for tps in mine]
+            at = [
+                {tp: max(0, broker.offsets.get(tp, CommittedOffset(0, "")).offset) for tp in tps}
+                for tps in mine
+            ]
             for _ in range(10 if turn < 11 else 400):
                 which = dice.randrange(2)
                 todo = [tp for tp, offset in at[which].items() if offset < len(broker.logs[tp])]
@@ -292,7 +350,9 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_check
         await one.parts.assign({shard})
         await one.parts.process(broker.logs[shard])
         await one.parts.commit()
-        first = next(m.offset for m in broker.logs[shard] if isinstance(decode_message(m.value), PingChunk))
+        first = next(
+            m.offset for m in broker.logs[shard] if isinstance(decode_message(m.value), PingChunk)
+        )
         assert broker.offsets[shard].offset == first  # due, counted, not planned: held
         planner = Worker(broker, ledger, thread, settings)
         rest = {TP(TOPICS.parts.name, 0), TP(TOPICS.parts.name, 2)}
@@ -301,12 +361,17 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_check
             await planner.parts.process(list(broker.logs[tp]))
         to_planner = broker.logs[TP(TOPICS.parts.name, 0)]
         await planner.parts.process(to_planner[-1:])  # its own counts
-        assert not any(decode(m.value).hat.cell in cells_of(broker, 1) for m in broker.logs[TP(TOPICS.release.name, 0)])
+        assert not any(
+            decode(m.value).hat.cell in cells_of(broker, 1)
+            for m in broker.logs[TP(TOPICS.release.name, 0)]
+        )
         again = Worker(broker, ledger, thread, settings)
         await again.parts.assign({shard})
         told = len(broker.logs[TP(TOPICS.parts.name, 0)])
         await again.parts.process(broker.logs[shard][first:])
-        assert cells_of(broker, 1) <= {decode(m.value).hat.cell for m in broker.logs[TP(TOPICS.release.name, 0)]}
+        assert cells_of(broker, 1) <= {
+            decode(m.value).hat.cell for m in broker.logs[TP(TOPICS.release.name, 0)]
+        }
         assert broker.offsets[shard].offset == len(broker.logs[shard])
         new = [decode_message(m.value) for m in broker.logs[TP(TOPICS.parts.name, 0)][told:]]
         assert not any(
@@ -319,12 +384,18 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_check
 
 def cells_of(broker, shard):
     parts = [decode_message(m.value) for m in broker.logs[TP(TOPICS.parts.name, shard)]]
-    return {f"{cell:x}" for part in parts if isinstance(part, PingChunk) for cell in merge_pings([part]).cell.tolist()}
+    return {
+        f"{cell:x}"
+        for part in parts
+        if isinstance(part, PingChunk)
+        for cell in merge_pings([part]).cell.tolist()
+    }
 
 
 @pytest.mark.parametrize("once", [False, True])
 def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(once):
-    """The clock of the worker commits at any moment, here just before a slot's releases arrive: then it dies."""
+    """The clock of the worker commits at any moment, here just before a slot's releases arrive:
+    then it dies."""
     settings, broker, ledger = settings_of("auto"), city(), MemoryLedger()
     parts = {TP(TOPICS.parts.name, shard) for shard in range(3)}
 
@@ -348,7 +419,9 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
         await asyncio.gather(*committing)
         held = [broker.offsets.get(tp, CommittedOffset(0, "")).offset for tp in sorted(parts)]
         firsts = [
-            next(m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), PingChunk))
+            next(
+                m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), PingChunk)
+            )
             for tp in sorted(parts)
         ]
         assert held == firsts
@@ -372,7 +445,8 @@ class Frontiers(dict):
         for tp, to in offsets.items():
             if tp in self and tp.topic == TOPICS.parts.name:
                 before, after = (
-                    decode_checkpoint(noted.metadata, 0).checkpoint.shard.done_ms for noted in (self[tp], to)
+                    decode_checkpoint(noted.metadata, 0).checkpoint.shard.done_ms
+                    for noted in (self[tp], to)
                 )
                 assert before <= after, (tp, before, after)
         self.update(offsets)
@@ -383,7 +457,12 @@ class Frontiers(dict):
 @pytest.mark.parametrize("seed", long_but(range(2), range(4)))
 def test_a_commit_that_arrives_late_takes_no_checkpoint_back(seed, once):
     """The clock of the worker commits again and again while slots are published."""
-    settings, broker, ledger, dice = settings_of("auto"), city(), MemoryLedger(), random.Random(seed)
+    settings, broker, ledger, dice = (
+        settings_of("auto"),
+        city(),
+        MemoryLedger(),
+        random.Random(seed),
+    )
     broker.__class__, broker.dice, broker.dies, broker.offsets = Slow, dice, 0, Frontiers()
 
     async def commits(worker):

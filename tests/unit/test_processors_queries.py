@@ -1,4 +1,5 @@
-"""Standing queries over several shards, killed between any two effects: answered as the embedded road answers them."""
+"""Standing queries over several shards, killed between any two effects: answered as the embedded
+road answers them."""
 
 import asyncio
 import random
@@ -92,15 +93,21 @@ def answers(broker, settings):
     for record in broker.logs[TP(topics_of(settings.kafka).queries.name, 0)]:
         headers = dict(record.headers)
         result = decode_result(record.value)
-        assert headers["ce_id"] == result.release_id.encode() and headers["ce_subject"] == result.query.name.encode()
+        assert (
+            headers["ce_id"] == result.release_id.encode()
+            and headers["ce_subject"] == result.query.name.encode()
+        )
         assert found.setdefault(result.release_id, record.value) == record.value
     return found
 
 
 def expected_of(settings):
-    """The same log, both partitions read whole, moments joined by hand, answered on a ledger of their own."""
+    """The same log, both partitions read whole, moments joined by hand, answered on a ledger of
+    their own."""
     context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
-    queries = QuerySet(settings.standing_queries, settings.zone, QueryContext(settings.position_periods, context))
+    queries = QuerySet(
+        settings.standing_queries, settings.zone, QueryContext(settings.position_periods, context)
+    )
     broker, moments = city(), {}
     for partition in range(2):
         log = broker.logs[TP(topics_of(settings.kafka).pings.name, partition)]
@@ -108,15 +115,24 @@ def expected_of(settings):
         messages, places = columns_of(log)
         end = [places.offset[-1:] + 1, np.array([broker.now_ms]), np.array([True])]
         whole = type(places)(
-            *(np.append(a, b) for a, b in zip((places.offset, places.append_ms, places.tick), end, strict=True))
+            *(
+                np.append(a, b)
+                for a, b in zip((places.offset, places.append_ms, places.tick), end, strict=True)
+            )
         )
         for moment in reader.read([*messages, b""], whole).moments:
             moments.setdefault(moment.time_ms, []).append((partition, moment))
     ledger, told = MemoryLedger(), {}
     for time_ms in sorted(moments):
-        chunks = [chunk for source, one in moments[time_ms] for chunk in list(cut_moment(one, source, 0))[:-1]]
+        chunks = [
+            chunk
+            for source, one in moments[time_ms]
+            for chunk in list(cut_moment(one, source, 0))[:-1]
+        ]
         recorded = queries.record(merge_moment(chunks), ledger)
-        told |= {} if recorded is None else {one.release_id: one.payload for one in recorded.answers}
+        told |= (
+            {} if recorded is None else {one.release_id: one.payload for one in recorded.answers}
+        )
     return told, charges(ledger)
 
 
@@ -133,11 +149,15 @@ LIVES = [pytest.param(n, "50m", n % 2 > 0, marks=pytest.mark.long) for n in rang
 
 
 @pytest.mark.parametrize(("seed", "age", "once"), [(1, "10m", True), *LIVES])
-def test_killed_between_any_two_effects_it_answers_as_the_embedded_road_does(seed, age, once, tmp_path):
+def test_killed_between_any_two_effects_it_answers_as_the_embedded_road_does(
+    seed, age, once, tmp_path
+):
     settings = asking(tmp_path, age)
     expected, expected_charges = expected_of(settings)
     gave_nothing = [decode_result(one).plates.gave_nothing for one in expected.values()]
-    assert len(expected) > 12 and max(gave_nothing) > 2  # plates run out of their budget within the hour
+    assert (
+        len(expected) > 12 and max(gave_nothing) > 2
+    )  # plates run out of their budget within the hour
     broker, ledger = city(random.Random(f"die {seed}")), MemoryLedger()
     assert asyncio.run(lives(broker, random.Random(seed), ledger, settings, once)) > 10
     assert answers(broker, settings) == expected and charges(ledger) == expected_charges
@@ -148,14 +168,23 @@ def test_killed_between_any_two_effects_it_answers_as_the_embedded_road_does(see
 def test_savings_are_handed_on_as_the_embedded_road_does_it_wherever_a_worker_dies(tmp_path):
     settings = asking(tmp_path, text=RAMP)
     expected, expected_charges = expected_of(settings)
-    given = {decode_result(one).privacy.moment for one in expected.values() if b'"name":"west"' in one}
-    assert min(given) == 0.333333333 and max(given) > 0.5  # of rho 3, a third of an hour, a third of the queries
+    given = {
+        decode_result(one).privacy.moment for one in expected.values() if b'"name":"west"' in one
+    }
+    assert (
+        min(given) == 0.333333333 and max(given) > 0.5
+    )  # of rho 3, a third of an hour, a third of the queries
     broker, ledger = city(random.Random("ramp")), MemoryLedger()
     assert asyncio.run(lives(broker, random.Random(3), ledger, settings, True)) > 10
     assert answers(broker, settings) == expected and charges(ledger) == expected_charges
     for period in ledger.periods():
         if period.startswith("positions"):
-            plates = {plate for entry in ledger.entries() if entry.period == period for plate in entry.plates}
+            plates = {
+                plate
+                for entry in ledger.entries()
+                if entry.period == period
+                for plate in entry.plates
+            }
             assert ledger.balances(period, sorted(plates)).charged.max() <= 3 * 10**9
 
 
@@ -167,7 +196,9 @@ def test_speeds_are_released_as_without_queries_and_charged_the_same(settings):
         asyncio.run(lives(broker, random.Random(0), ledger, given))
         hats = [entry for entry in ledger.entries() if kind_of(entry.release_id) == "hat"]
         periods = {period for period in ledger.periods() if not period.startswith("positions ")}
-        found.append((outcome(broker)[0], [(e.release_id, e.charged.tolist()) for e in hats], periods))
+        found.append(
+            (outcome(broker)[0], [(e.release_id, e.charged.tolist()) for e in hats], periods)
+        )
     assert found[0] == found[1] and found[0][0]
 
 
@@ -180,12 +211,15 @@ def test_periods_are_spread_over_the_shards(settings):
         for record in broker.logs[TP(topics_of(settings.kafka).parts.name, shard)]:
             message = decode_message(record.value)
             if type(message).__name__ == "PositionChunk":
-                shards.setdefault(settings.position_periods.start_of(message.slot_start), set()).add(shard)
+                shards.setdefault(
+                    settings.position_periods.start_of(message.slot_start), set()
+                ).add(shard)
     assert all(len(of) == 1 for of in shards.values()) and len(set.union(*shards.values())) > 1
 
 
 def test_a_worker_without_queries_holds_up_nothing_and_one_that_asks_again_goes_on(settings):
-    """Positions that were sent before the queries were taken out stay unanswered; nothing is asked meanwhile."""
+    """Positions that were sent before the queries were taken out stay unanswered; nothing is asked
+    meanwhile."""
     broker, ledger, plain = city(), MemoryLedger(), load(None, CITY, PURE_ENV)
     parts = topics_of(settings.kafka).parts
 
@@ -197,7 +231,10 @@ def test_a_worker_without_queries_holds_up_nothing_and_one_that_asks_again_goes_
         await first.pings.commit()
         await Worker(broker, ledger, thread, plain).run(random.Random(0))
         assert answers(broker, settings) == {}
-        assert all(broker.offsets[TP(parts.name, i)].offset == len(broker.logs[TP(parts.name, i)]) for i in range(3))
+        assert all(
+            broker.offsets[TP(parts.name, i)].offset == len(broker.logs[TP(parts.name, i)])
+            for i in range(3)
+        )
         broker.now_ms += 3_600_000
         at = b"2024-01-01T07:30:00Z"
         for number, plate in enumerate(b"abcd"):
@@ -221,7 +258,9 @@ def test_positions_charged_in_another_period_that_overlaps_are_refused(settings)
     ledger.admit("positions 1d from 2024-01-01T00:00:00+00:00 in rho", 10**9, [b"a"], [day])
     with pytest.raises(PrivacyRefused, match="overlaps positions 1d from"):
         asyncio.run(lives(broker, random.Random(0), ledger, settings))
-    assert [entry.release_id for entry in ledger.entries() if kind_of(entry.release_id) != "hat"] == [day.release_id]
+    assert [
+        entry.release_id for entry in ledger.entries() if kind_of(entry.release_id) != "hat"
+    ] == [day.release_id]
     assert answers(broker, settings) == {}
 
 
@@ -244,7 +283,9 @@ def other_than(settings, folder, kind):
     """What a worker is configured with that was forgotten when queries were given out, or changed."""
     folder.mkdir()
     return (
-        load(None, CITY, PURE_ENV) if kind == "none" else asking(folder, "5m" if kind == "age" else "10m", OTHERS[kind])
+        load(None, CITY, PURE_ENV)
+        if kind == "none"
+        else asking(folder, "5m" if kind == "age" else "10m", OTHERS[kind])
     )
 
 
@@ -261,32 +302,49 @@ async def halves(broker, *workers):
 
 
 @pytest.mark.parametrize("kind", ["age", "zone", "none"])
-def test_a_worker_that_reads_positions_for_other_queries_stops_before_it_answers(kind, settings, tmp_path):
+def test_a_worker_that_reads_positions_for_other_queries_stops_before_it_answers(
+    kind, settings, tmp_path
+):
     """Whichever of the two it is; one that asks nothing stops beside one that asks."""
     other = other_than(settings, tmp_path / "other", kind)
     broker, ledger = city(), MemoryLedger()
 
     async def run(thread):
-        reader, writer = Worker(broker, ledger, thread, other), Worker(broker, ledger, thread, settings)
+        reader, writer = (
+            Worker(broker, ledger, thread, other),
+            Worker(broker, ledger, thread, settings),
+        )
         await reader.assign()
         await halves(broker, writer, writer)
         for shard in range(3):
             await reader.parts.process(broker.logs[TP(reader.topics.parts.name, shard)])
 
-    with ThreadPoolExecutor(1) as thread, pytest.raises(ConfigError, match=r"need the same \[queries\]"):
+    with (
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises(ConfigError, match=r"need the same \[queries\]"),
+    ):
         asyncio.run(run(thread))
-    assert answers(broker, settings) == {} and not [e for e in ledger.entries() if kind_of(e.release_id) != "hat"]
+    assert answers(broker, settings) == {} and not [
+        e for e in ledger.entries() if kind_of(e.release_id) != "hat"
+    ]
 
 
 @pytest.mark.parametrize("kind", long_but(["none"], ["age", "zone", "none"]))
-def test_what_a_worker_with_other_queries_has_read_is_in_no_answer_of_the_next_ones(kind, settings, tmp_path):
-    """Its partition's plates would be missing, or be others. Moments that all have sent alike are answered whole."""
+def test_what_a_worker_with_other_queries_has_read_is_in_no_answer_of_the_next_ones(
+    kind, settings, tmp_path
+):
+    """Its partition's plates would be missing, or be others. Moments that all have sent alike are
+    answered whole."""
     other = other_than(settings, tmp_path / "other", kind)
     broker, ledger = city(), MemoryLedger()
 
     async def run(thread):
-        await halves(broker, Worker(broker, ledger, thread, settings), Worker(broker, ledger, thread, other))
-        hasty = Worker(broker, ledger, thread, settings)  # commits before it has told the shards anything
+        await halves(
+            broker, Worker(broker, ledger, thread, settings), Worker(broker, ledger, thread, other)
+        )
+        hasty = Worker(
+            broker, ledger, thread, settings
+        )  # commits before it has told the shards anything
         await hasty.assign()
         await hasty.pings.commit()
         await Worker(broker, ledger, thread, settings).run(random.Random(0))

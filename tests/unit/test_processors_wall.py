@@ -1,4 +1,5 @@
-"""The source processor where whole plates are hidden: ticks whatever comes, and slots with or without pings."""
+"""The source processor where whole plates are hidden: ticks whatever comes, and slots with or
+without pings."""
 
 import asyncio
 import random
@@ -17,11 +18,15 @@ from udp_stream.windows.slots import ReadingRules
 MINUTE = 60_000
 PINGS = [TP(TOPICS.pings.name, of) for of in range(2)]
 WINDOWS = replace(SETTINGS.window_rules, in_processing_time=True)
-RULES = ReadingRules(PingDecoder(SETTINGS.ping_rules, JSON), WINDOWS, SETTINGS.calendar.slots, 7, str.encode)
+RULES = ReadingRules(
+    PingDecoder(SETTINGS.ping_rules, JSON), WINDOWS, SETTINGS.calendar.slots, 7, str.encode
+)
 
 
 async def processor(broker):
-    found = SourceProcessor(ProcessorContext(TOPICS, broker, broker, OURS), RULES, 60, clock=lambda: 0.0)
+    found = SourceProcessor(
+        ProcessorContext(TOPICS, broker, broker, OURS), RULES, 60, clock=lambda: 0.0
+    )
     await found.assign(set(PINGS))
     return found
 
@@ -34,7 +39,11 @@ def slots_sent(broker):
     """Rows by (source, slot), of what shards were told; each as often as it was sent."""
     found = {}
     for (topic, _), log in broker.logs.items():
-        for one in map(decode_message, (record.value for record in log)) if topic == TOPICS.parts.name else ():
+        for one in (
+            map(decode_message, (record.value for record in log))
+            if topic == TOPICS.parts.name
+            else ()
+        ):
             if isinstance(one, PingChunk):
                 hour = (one.slot_start - START) // (60 * MINUTE)
                 rows = found.setdefault((one.sender, hour), set())
@@ -51,8 +60,8 @@ async def read_all(found, broker, at):
 
 @pytest.mark.parametrize("floods", [False, True])
 def test_ticks_come_whatever_one_source_sends_and_slots_close_without_pings(floods):
-    """The flooded partition is never read to its end, and its refusals are on their way: it has its ticks all the
-    same, one for each slot; the other partition is empty."""
+    """The flooded partition is never read to its end, and its refusals are on their way: it has its
+    ticks all the same, one for each slot; the other partition is empty."""
     broker = Broker()
     broker.is_read_to_end = False
 

@@ -1,4 +1,5 @@
-"""Standing queries in the configuration: what a stranger gets wrong is named, with the rule and the query."""
+"""Standing queries in the configuration: what a stranger gets wrong is named, with the rule and the
+query."""
 
 from fractions import Fraction
 from math import ceil
@@ -19,7 +20,9 @@ box = [-97.76, 30.28, -97.72, 30.31]
 SHARED = "[budget]\naccounting = 'pure'\n[queries]\nshare = 0.2\nunit_m = 500\ncenter = [-97.74, 30.27]\n"
 BOX = "box = [-97.76, 30.28, -97.72, 30.31]"
 RANGE = '[[query]]\nname = "north"\nkind = "range"\nevery = "15m"\nbox = [-97.76, 30.28, -97.72, 30.31]\n'
-NEAREST = '[[query]]\nname = "stop"\nkind = "nearest"\nevery = "1h"\nplace = [-97.74, 30.27]\nk = 3\n'
+NEAREST = (
+    '[[query]]\nname = "stop"\nkind = "nearest"\nevery = "1h"\nplace = [-97.74, 30.27]\nk = 3\n'
+)
 DENSITY = '[[query]]\nname = "square"\nkind = "density"\nevery = "30m"\nplace = [-97.74, 30.27]\n'
 
 
@@ -127,7 +130,9 @@ def test_what_is_wrong_is_named_with_its_rule(tmp_path, text, said):
 
 
 def test_budgets_of_queries_can_be_set_beside_the_file(tmp_path):
-    settings = loaded(tmp_path, BUDGET + RANGE, ("queries.rho=50",), {"UDP_STREAM_QUERIES__PERIOD": "7d"})
+    settings = loaded(
+        tmp_path, BUDGET + RANGE, ("queries.rho=50",), {"UDP_STREAM_QUERIES__PERIOD": "7d"}
+    )
     assert settings.position_periods.promise == "rho 50 per square km, per 7d"
 
 
@@ -140,11 +145,14 @@ def test_budgets_of_queries_can_be_set_beside_the_file(tmp_path):
     ],
 )
 def test_one_budget_is_cut_into_shares_whose_charges_never_sum_to_more(tmp_path, budget, said):
-    """Theorem 5.1: what positions may cost in all, by their unit of distance, and what speeds may, are the budget."""
+    """Theorem 5.1: what positions may cost in all, by their unit of distance, and what speeds may,
+    are the budget."""
     settings = loaded(tmp_path, SHARED.replace("accounting = 'pure'", budget) + RANGE)
     alone, policy, periods = settings.budget.nano, settings.policy, settings.position_periods
     assert periods.promise.startswith(said) and periods.measure == policy.measure
     positions = ceil(periods.budget_nano * Fraction(1, 2) ** (1 if policy.measure == "pure" else 2))
     assert alone * 0.2 - 1 <= positions <= alone * 0.2
     assert alone - 1 <= policy.budget_nano + positions <= alone
-    assert all(query.period_budget_nano == periods.budget_nano for query in settings.standing_queries)
+    assert all(
+        query.period_budget_nano == periods.budget_nano for query in settings.standing_queries
+    )

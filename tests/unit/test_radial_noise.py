@@ -1,4 +1,5 @@
-"""Radial Laplace noise has exactly the distribution it says, from the same bits the same on every machine."""
+"""Radial Laplace noise has exactly the distribution it says, from the same bits the same on every
+machine."""
 
 import math
 from fractions import Fraction
@@ -15,7 +16,8 @@ SCALES = [(1, 1, 2), (3, 2, 2), (1, 3, 2), (7, 1, 2), (3, 1, 3), (2, 1, 1)]
 
 
 def distribution(scale, dimensions):
-    """Probabilities of all lattice vectors that are not too long, and these vectors' places in the grid."""
+    """Probabilities of all lattice vectors that are not too long, and these vectors' places in the
+    grid."""
     reach = int({1: 30, 2: 24, 3: 14}[dimensions] * scale) + 3
     axes = np.meshgrid(*[np.arange(-reach, reach + 1)] * dimensions, indexing="ij", sparse=True)
     weight = np.exp(-np.sqrt(sum(axis.astype(float) ** 2 for axis in axes)) / scale)
@@ -36,10 +38,14 @@ def chi_square_p(vectors, scale):
 
 @pytest.mark.parametrize(("t", "s", "dimensions"), SCALES)
 def test_it_has_its_exact_distribution_and_the_test_has_power(t, s, dimensions):
-    draws = discrete_radial_laplace(seeded_bits(f"radial/{t}/{s}"), np.full(25_000, t), s, dimensions)
+    draws = discrete_radial_laplace(
+        seeded_bits(f"radial/{t}/{s}"), np.full(25_000, t), s, dimensions
+    )
     assert chi_square_p(draws, t / s) > 1e-6
     for factor in (7, 13):  # the same test rejects a scale that is 30 % off
-        wrong = discrete_radial_laplace(seeded_bits("off"), np.full(25_000, t * factor), s * 10, dimensions)
+        wrong = discrete_radial_laplace(
+            seeded_bits("off"), np.full(25_000, t * factor), s * 10, dimensions
+        )
         assert chi_square_p(wrong, t / s) < 1e-6
 
 
@@ -57,7 +63,9 @@ def test_at_large_scales_lengths_are_gamma_variables_and_directions_are_even(dim
 
 
 def test_every_row_has_its_own_scale():
-    draws = discrete_radial_laplace(seeded_bits(6), np.tile([10, 500, 3], 20_000), np.tile([1, 1, 2], 20_000), 2)
+    draws = discrete_radial_laplace(
+        seeded_bits(6), np.tile([10, 500, 3], 20_000), np.tile([1, 1, 2], 20_000), 2
+    )
     lengths = np.hypot(*draws.T).reshape(-1, 3).mean(axis=0)
     fine, reach = distribution(1.5, 2)
     x = np.arange(-reach, reach + 1)
@@ -99,8 +107,15 @@ def test_another_machines_rounding_changes_neither_draws_nor_what_bits_they_take
     ours, theirs = Counted(12), Counted(12)
     draws = discrete_radial_laplace(ours, *MANY, 2)
     exp_minus, dice = radial._exp_minus, np.random.default_rng(1)
-    monkeypatch.setattr(radial, "_exp_minus", lambda g: exp_minus(g) + radial.MARGIN * dice.uniform(-0.9, 0.9, g.size))
-    assert np.array_equal(discrete_radial_laplace(theirs, *MANY, 2), draws) and theirs.taken == ours.taken
+    monkeypatch.setattr(
+        radial,
+        "_exp_minus",
+        lambda g: exp_minus(g) + radial.MARGIN * dice.uniform(-0.9, 0.9, g.size),
+    )
+    assert (
+        np.array_equal(discrete_radial_laplace(theirs, *MANY, 2), draws)
+        and theirs.taken == ours.taken
+    )
 
 
 @pytest.mark.parametrize("vector", [(3, 4), (1, 0), (7, 7), (0, 0), (10**8, 3)])
@@ -111,7 +126,9 @@ def test_integers_decide_every_first_word_as_the_exponential_says(vector):
     kept = math.exp(-s * (length / t - absolute / wide)) * 2**16
     near = {0, 65_535, *range(max(0, int(kept) - 2), min(65_536, int(kept) + 3))}
     for word in near - {int(kept)}:
-        decided = radial._decided(lambda size: pytest.fail("no bits are due"), word, list(vector), t, wide, s)
+        decided = radial._decided(
+            lambda size: pytest.fail("no bits are due"), word, list(vector), t, wide, s
+        )
         assert decided == (word < kept)
 
 

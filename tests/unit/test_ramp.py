@@ -1,4 +1,5 @@
-"""Savings of standing queries (*Adaptive Privacy Budgeting*, Algorithm 3): handed on, never more than there is."""
+"""Savings of standing queries (*Adaptive Privacy Budgeting*, Algorithm 3): handed on, never more
+than there is."""
 
 from fractions import Fraction
 
@@ -25,13 +26,23 @@ HOUR_MS = 3_600_000
 
 def as_printed(left, number, queries, budget):
     """Lines 3 and 4 of Algorithm 3, exactly; its gamma is 1 for one query."""
-    gamma = Fraction(3, 4) + (Fraction(number - 1, queries - 1) / 4 if queries > 1 else Fraction(1, 4))
-    return gamma * (left - Fraction(queries - number + 1, queries) * budget) + Fraction(budget, queries)
+    gamma = Fraction(3, 4) + (
+        Fraction(number - 1, queries - 1) / 4 if queries > 1 else Fraction(1, 4)
+    )
+    return gamma * (left - Fraction(queries - number + 1, queries) * budget) + Fraction(
+        budget, queries
+    )
 
 
-@given(st.integers(1, 48), st.integers(10**3, 10**13), st.randoms(use_true_random=False), st.booleans())
-def test_one_query_is_given_what_the_algorithm_prints_in_quarters_of_a_part(queries, even, dice, is_absent_first):
-    query = msgspec.structs.replace(a_query(), every_s=900, budget_nano=even, period_budget_nano=queries * even)
+@given(
+    st.integers(1, 48), st.integers(10**3, 10**13), st.randoms(use_true_random=False), st.booleans()
+)
+def test_one_query_is_given_what_the_algorithm_prints_in_quarters_of_a_part(
+    queries, even, dice, is_absent_first
+):
+    query = msgspec.structs.replace(
+        a_query(), every_s=900, budget_nano=even, period_budget_nano=queries * even
+    )
     query, charged = msgspec.structs.replace(query, ramp=((900, even),)), 0
     for number in range(1, queries + 1):
         quarters = query.handed_on(np.array([charged]), number * 900_000)
@@ -44,20 +55,29 @@ def test_one_query_is_given_what_the_algorithm_prints_in_quarters_of_a_part(quer
 
 
 def schedules():
-    """Queries that are asked every 10 to 120 minutes, of a budget that they share evenly as settings do."""
-    return st.tuples(st.lists(st.sampled_from([600, 900, 1800, 3600, 7200]), min_size=1, max_size=5), st.integers(1, 9))
+    """Queries that are asked every 10 to 120 minutes, of a budget that they share evenly as
+    settings do."""
+    return st.tuples(
+        st.lists(st.sampled_from([600, 900, 1800, 3600, 7200]), min_size=1, max_size=5),
+        st.integers(1, 9),
+    )
 
 
 @settings(max_examples=60)
 @given(schedules(), st.randoms(use_true_random=False))
-def test_no_plate_is_ever_charged_more_than_the_even_parts_so_far_whatever_it_spends(schedule, dice):
-    """In any order of the queries of a moment, whoever is absent when, and in a period of 23 or 25 hours, too."""
+def test_no_plate_is_ever_charged_more_than_the_even_parts_so_far_whatever_it_spends(
+    schedule, dice
+):
+    """In any order of the queries of a moment, whoever is absent when, and in a period of 23 or 25
+    hours, too."""
     every, exponent = schedule
     budget, plates = 10 ** (exponent + 6), 6
     evens = [budget * one // 86_400 // len(every) for one in every]
     ramp = tuple(sorted(zip(every, evens, strict=True)))
     queries = [
-        msgspec.structs.replace(a_query(), every_s=one, budget_nano=even, period_budget_nano=budget, ramp=ramp)
+        msgspec.structs.replace(
+            a_query(), every_s=one, budget_nano=even, period_budget_nano=budget, ramp=ramp
+        )
         for one, even in zip(every, evens, strict=True)
     ]
     hours = dice.choice((23, 24, 24, 25))
@@ -69,7 +89,12 @@ def test_no_plate_is_ever_charged_more_than_the_even_parts_so_far_whatever_it_sp
         for query in due:
             most = query.budgets(plates, query.handed_on(charged, time_s * 1000))
             assert (most >= query.budget_nano).all()
-            spent = np.array([int(one * (1.0 if gave_all else dice.choice((0.0, 0.1, 0.9, 1.0)))) for one in most])
+            spent = np.array(
+                [
+                    int(one * (1.0 if gave_all else dice.choice((0.0, 0.1, 0.9, 1.0))))
+                    for one in most
+                ]
+            )
             # the ledger's rule: in the 25th hour even parts are more than there is
             charged += np.where(charged + spent <= budget, spent, 0)
         parts = sum(even * (time_s // one) for one, even in zip(every, evens, strict=True))
@@ -116,7 +141,9 @@ def loaded(folder, schedule, rho=600, text=CITY, flags=()):
 def a_day(settings_, ledger, plates=12):
     """Every hour of a day some of the plates are somewhere; the answers by their ids."""
     queries = QuerySet(
-        settings_.standing_queries, settings_.zone, QueryContext(settings_.position_periods, a_context())
+        settings_.standing_queries,
+        settings_.zone,
+        QueryContext(settings_.position_periods, a_context()),
     )
     start, rng, told = 19_000 * 24 * HOUR_MS, np.random.default_rng(4), {}
     names = tuple(f"hash {i:02}".encode() for i in range(plates))
@@ -129,8 +156,11 @@ def a_day(settings_, ledger, plates=12):
     return told
 
 
-def test_over_a_day_savings_go_to_later_moments_and_no_plate_is_charged_beyond_its_budget(tmp_path, few_rounds):
-    """Each admission is within what Algorithm 3 gives by the charges before it, summed from the entries by hand."""
+def test_over_a_day_savings_go_to_later_moments_and_no_plate_is_charged_beyond_its_budget(
+    tmp_path, few_rounds
+):
+    """Each admission is within what Algorithm 3 gives by the charges before it, summed from the
+    entries by hand."""
     ledger, evenly = MemoryLedger(), MemoryLedger()
     ramped, even = loaded(tmp_path, "ramp"), loaded(tmp_path, "even")
     told, plain = a_day(ramped, ledger), a_day(even, evenly)
@@ -162,7 +192,11 @@ def test_over_a_day_savings_go_to_later_moments_and_no_plate_is_charged_beyond_i
     evens = {name: query.budget_nano for name, query in queries.items()}
     assert all(one.privacy.moment == evens[one.query.name] / 1e9 for one in plain.values())
     assert all(one.privacy.moment >= evens[one.query.name] / 1e9 for one in told.values())
-    late = [one for id_, one in told.items() if one.query.name == "middle" and one.query.moment > "2022-01-08T12"]
+    late = [
+        one
+        for id_, one in told.items()
+        if one.query.name == "middle" and one.query.moment > "2022-01-08T12"
+    ]
     assert min(one.privacy.moment for one in late) > 2 * evens["middle"] / 1e9
     assert sum(charged.values()) > 1.2 * sum(int(one.charged.sum()) for one in evenly.entries())
 
@@ -171,17 +205,22 @@ def test_over_a_day_savings_go_to_later_moments_and_no_plate_is_charged_beyond_i
 def test_a_moment_without_plates_takes_the_same_road(tmp_path, few_rounds, schedule):
     """Of each kind: nobody is charged, and the amount is the even part."""
     loaded_, ledger = loaded(tmp_path, schedule), MemoryLedger()
-    queries = QuerySet(loaded_.standing_queries, loaded_.zone, QueryContext(loaded_.position_periods, a_context()))
+    queries = QuerySet(
+        loaded_.standing_queries, loaded_.zone, QueryContext(loaded_.position_periods, a_context())
+    )
     nobody = Moment(19_000 * 24 * HOUR_MS + 4 * HOUR_MS, (), np.zeros(0), np.zeros(0))
     found = [decode_result(one.payload) for one in queries.record(nobody, ledger).answers]
     evens = {query.name: query.budget_nano / 1e9 for query in loaded_.standing_queries}
     assert {one.query.name: one.privacy.moment for one in found} == evens
-    assert [one.plates.asked for one in found] == [one.privacy.charged for one in found] == [0, 0, 0]
+    assert (
+        [one.plates.asked for one in found] == [one.privacy.charged for one in found] == [0, 0, 0]
+    )
     assert ledger.verify() == []
 
 
 def test_what_was_handed_on_first_stands_for_all_rounds_whatever_is_charged_meanwhile():
-    """A run dies before it draws. Others then charge the plates all that they have saved; the next run goes on."""
+    """A run dies before it draws. Others then charge the plates all that they have saved; the next
+    run goes on."""
     ledger, query, moment, context = MemoryLedger(), a_ramp(), a_moment(), a_query_context()
     calls = DyingLedger(MemoryLedger())
     record_moment([query], moment, context, calls)
@@ -195,13 +234,18 @@ def test_what_was_handed_on_first_stands_for_all_rounds_whatever_is_charged_mean
     ledger.admit(period, query.period_budget_nano, moment.plates, [other])
     (answer,) = record_moment([query], moment, a_query_context(2), ledger).answers
     found = decode_result(answer.payload)
-    assert found.privacy.moment == found.privacy.charged == given_ / 1e9 > 10 * query.budget_nano / 1e9
+    assert (
+        found.privacy.moment == found.privacy.charged == given_ / 1e9 > 10 * query.budget_nano / 1e9
+    )
     assert found.plates.rounds == query.rounds and ledger.verify() == []
     assert ledger.balances(period, moment.plates).charged.max() == given_ + 60 * 10**9
 
 
 def test_the_schedule_is_of_what_is_asked_and_needs_even_parts(tmp_path):
-    ramped, even = loaded(tmp_path, "ramp").standing_queries, loaded(tmp_path, "even").standing_queries
+    ramped, even = (
+        loaded(tmp_path, "ramp").standing_queries,
+        loaded(tmp_path, "even").standing_queries,
+    )
     assert [query.budget_nano for query in ramped] == [query.budget_nano for query in even]
     assert not {query.fingerprint() for query in ramped} & {query.fingerprint() for query in even}
     for text, said in (

@@ -1,4 +1,5 @@
-"""A reader of a source partition: killed anywhere and started from its checkpoint, it closes the same slots."""
+"""A reader of a source partition: killed anywhere and started from its checkpoint, it closes the
+same slots."""
 
 import random
 from dataclasses import replace
@@ -53,7 +54,8 @@ def take(reader, records):
 
 
 def a_log(seed, size=300):
-    """Pings in rough order, some late, from the future or broken, and now and then a tick; offsets have gaps."""
+    """Pings in rough order, some late, from the future or broken, and now and then a tick; offsets
+    have gaps."""
     dice = random.Random(seed)
     offset, log = 0, []
     for i in range(size):
@@ -73,7 +75,13 @@ def a_log(seed, size=300):
 def outcome(taken):
     """All that a slot says, row by row: what is cut out of it later depends on the order."""
     slots = [
-        (s.start_ms, s.end_ms, s.partial, s.plates, *(column.tolist() for column in (s.plate, s.time, s.cell, s.speed)))
+        (
+            s.start_ms,
+            s.end_ms,
+            s.partial,
+            s.plates,
+            *(column.tolist() for column in (s.plate, s.time, s.cell, s.speed)),
+        )
         for s in taken.closed
     ]
     return slots, [(r.offset, r.refusal.reason, r.original) for r in taken.refused]
@@ -83,7 +91,9 @@ def outcome(taken):
 def test_killed_anywhere_it_goes_on_from_its_checkpoint_as_if_nothing_had_been(seed):
     log = a_log(seed)
     whole = outcome(take(SourceReader(RULES, SourceCheckpoint(0)), log))
-    assert whole[0] and {Reason.LATE, Reason.TIME_IN_FUTURE, Reason.NOT_JSON} <= {reason for _, reason, _ in whole[1]}
+    assert whole[0] and {Reason.LATE, Reason.TIME_IN_FUTURE, Reason.NOT_JSON} <= {
+        reason for _, reason, _ in whole[1]
+    }
     dice = random.Random(f"kill {seed}")
     slots, refused = [], []
     checkpoint, reader, at = SourceCheckpoint(0), SourceReader(RULES, SourceCheckpoint(0)), 0
@@ -94,7 +104,9 @@ def test_killed_anywhere_it_goes_on_from_its_checkpoint_as_if_nothing_had_been(s
         refused += taken[1]
         at += size
         checkpoint = reader.checkpoint()
-        if dice.random() < 0.3:  # dies; another goes on, from the checkpoint or, as Faust does, a little before
+        if (
+            dice.random() < 0.3
+        ):  # dies; another goes on, from the checkpoint or, as Faust does, a little before
             reader = SourceReader(RULES, checkpoint)
             at = next((i for i, r in enumerate(log) if r.offset >= checkpoint.offset), len(log))
             at = max(0, at - dice.randint(0, 2))
@@ -102,14 +114,17 @@ def test_killed_anywhere_it_goes_on_from_its_checkpoint_as_if_nothing_had_been(s
 
 
 def crowded_log(seed, size=400):
-    """Buses that ping in ever another order, some twice (elsewhere, or with another speed), some late."""
+    """Buses that ping in ever another order, some twice (elsewhere, or with another speed), some
+    late."""
     dice, log = random.Random(seed), []
     while len(log) < size:
         now = len(log) // 5
         for plate in dice.sample("abcdefgh", 5):
             behind = dice.choice([0, 0, 0, 1, 70])
             for _ in range(dice.choice([1, 1, 2])):
-                message = ping(plate, max(0, now - behind)).replace(b"20,", b"%d," % dice.choice([20, 30]))
+                message = ping(plate, max(0, now - behind)).replace(
+                    b"20,", b"%d," % dice.choice([20, 30])
+                )
                 message = message.replace(b"72.8", dice.choice([b"72.7", b"72.8"]))
                 log.append(record(len(log), now, message))
     return [*log, record(len(log), size, ping("a", size))]
@@ -124,7 +139,12 @@ def test_parts_are_the_same_however_fetches_cut_the_log(seed, pings_max):
     def chunks_of(fetch):
         reader = SourceReader(rules, SourceCheckpoint(0))
         taken = [take(reader, log[at : at + fetch]) for at in range(0, len(log), fetch)]
-        messages = [one for some in taken for slot in some.closed for one in cut_pings(slot, 0, 2, rows_max=40)]
+        messages = [
+            one
+            for some in taken
+            for slot in some.closed
+            for one in cut_pings(slot, 0, 2, rows_max=40)
+        ]
         return [encode_message(one) for one in messages]
 
     whole = chunks_of(len(log))
@@ -146,16 +166,22 @@ def test_the_checkpoint_is_the_oldest_ping_in_an_open_slot():
 def test_a_slot_is_partial_if_less_than_half_of_it_was_read_a_few_old_positions_or_not(first, old):
     pings = [record(at, first, ping("abc"[at % 3], at * first // 9)) for at in range(old)]
     pings += [
-        record(old + at, first + at // 9, ping("abcdefghi"[at % 9], first + at // 9)) for at in range(9 * (60 - first))
+        record(old + at, first + at // 9, ping("abcdefghi"[at % 9], first + at // 9))
+        for at in range(9 * (60 - first))
     ]
-    slots = take(SourceReader(RULES, SourceCheckpoint(0)), [*pings, record(9999, 130, b"", tick=True)]).closed
+    slots = take(
+        SourceReader(RULES, SourceCheckpoint(0)), [*pings, record(9999, 130, b"", tick=True)]
+    ).closed
     assert [(slot.start_ms, slot.partial) for slot in slots] == [(START, first > 30)]
 
 
-@pytest.mark.parametrize("speeds", [lambda at: 0, lambda at: 20 * (at % 9 == 0), lambda at: 20 * (at < 270)])
+@pytest.mark.parametrize(
+    "speeds", [lambda at: 0, lambda at: 20 * (at % 9 == 0), lambda at: 20 * (at < 270)]
+)
 @pytest.mark.parametrize("first", [10, 29, 33, 50])
 def test_no_speed_decides_whether_a_slot_is_partial(first, speeds):
-    """A verdict from speeds would cost each plate something, and is charged to none. Buses may stand for an hour."""
+    """A verdict from speeds would cost each plate something, and is charged to none. Buses may
+    stand for an hour."""
     reader = SourceReader(RULES, SourceCheckpoint(0))
     pings = [
         record(at, first + at // 9, ping("abcdefghi"[at % 9], first + at // 9, speeds(at)))
@@ -166,9 +192,14 @@ def test_no_speed_decides_whether_a_slot_is_partial(first, speeds):
 
 
 def test_a_recording_that_is_sent_later_is_whole_from_where_it_begins():
-    """It is as it is, and so is what a queue has held meanwhile: nobody reads more of it by beginning earlier."""
-    log = [record(at, 5000, ping("a", 40 + at)) for at in range(20)] + [record(30, 5000, b"", tick=True)]
-    assert [slot.partial for slot in take(SourceReader(RULES, SourceCheckpoint(0)), log).closed] == [False]
+    """It is as it is, and so is what a queue has held meanwhile: nobody reads more of it by
+    beginning earlier."""
+    log = [record(at, 5000, ping("a", 40 + at)) for at in range(20)] + [
+        record(30, 5000, b"", tick=True)
+    ]
+    assert [
+        slot.partial for slot in take(SourceReader(RULES, SourceCheckpoint(0)), log).closed
+    ] == [False]
     reader = SourceReader(RULES, SourceCheckpoint(0, START))
     reader.not_read((START, START + HOUR))
     held = [record(at, 60, ping("a", at)) for at in range(60)] + [record(70, 130, b"", tick=True)]
@@ -189,12 +220,18 @@ def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_checkpoint():
 
 
 def test_messages_of_a_topic_are_read_by_the_feeds_mapping_and_refused_by_its_paths():
-    mapping = FeedMapping(plate="bus", time="t", time_format="epoch_s", longitude="x", latitude="y", records="buses")
+    mapping = FeedMapping(
+        plate="bus", time="t", time_format="epoch_s", longitude="x", latitude="y", records="buses"
+    )
     rules = replace(RULES, decoder=PingDecoder(RULES.decoder.rules, mapped_form(mapping).format))
     reader = SourceReader(rules, SourceCheckpoint(0))
     message = b'{"buses": [{"bus": 7, "t": 3600, "x": 1, "y": 2, "speed": 3}, {"bus": 8, "t": 1706159153, "x": "1,5", '
     message += b'"y": 2, "speed": "3"}]}'
-    read = reader.read([message], LogPlaces(np.array([0]), np.array([1706159153000]), np.array([False])))
+    read = reader.read(
+        [message], LogPlaces(np.array([0]), np.array([1706159153000]), np.array([False]))
+    )
     assert read.pings == 1
-    assert [(one.refusal.reason, one.refusal.path) for one in read.refused] == [("time_out_of_range", "$.t")]
+    assert [(one.refusal.reason, one.refusal.path) for one in read.refused] == [
+        ("time_out_of_range", "$.t")
+    ]
     assert read.refused[0].original == b'{"bus": 7, "t": 3600, "x": 1, "y": 2, "speed": 3}'

@@ -61,15 +61,24 @@ def test_a_csv_has_a_column_for_each_field_and_nothing_that_a_record_lacks():
     header, *rows = csv.reader(io.StringIO(written("a.CSV").decode()))
     assert len(rows) == len(RECORDS) and len(set(header)) == len(header)
     for row, record in zip(rows, RECORDS, strict=True):
-        expected = {name: value for name, value in flat(record).items() if value is not None and value != {}}
+        expected = {
+            name: value for name, value in flat(record).items() if value is not None and value != {}
+        }
         given = {name: text for name, text in zip(header, row, strict=True) if text}
         assert given.keys() == expected.keys()
-        assert all(json.loads(given[name]) == value for name, value in expected.items() if not isinstance(value, str))
-        assert all(given[name] == value for name, value in expected.items() if isinstance(value, str))
+        assert all(
+            json.loads(given[name]) == value
+            for name, value in expected.items()
+            if not isinstance(value, str)
+        )
+        assert all(
+            given[name] == value for name, value in expected.items() if isinstance(value, str)
+        )
 
 
 @pytest.mark.parametrize(
-    "text", [*(f"{sign}1+1" for sign in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"), "1\r=1+1", '1",=1+1', "1-1"]
+    "text",
+    [*(f"{sign}1+1" for sign in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"), "1\r=1+1", '1",=1+1', "1-1"],
 )
 def test_a_csv_has_no_text_that_a_spreadsheet_takes_for_a_formula_and_numbers_stay_numbers(text):
     """OWASP, "CSV Injection". Only CSV has no types."""
@@ -80,7 +89,9 @@ def test_a_csv_has_no_text_that_a_spreadsheet_takes_for_a_formula_and_numbers_st
     assert row["software"] == (text if text[0] == "1" else f"'{text}")
     assert (row["mean.value_kmh"], row["hat.center"]) == ("-3.2", "[-3.2,21.1]")
     (feature,) = json.loads(written("a.geojson", slots=([line],)))["features"]
-    (typed,) = pyarrow.parquet.read_table(io.BytesIO(written("a.parquet", slots=([line],)))).to_pylist()
+    (typed,) = pyarrow.parquet.read_table(
+        io.BytesIO(written("a.parquet", slots=([line],)))
+    ).to_pylist()
     assert feature["properties"]["software"] == typed["software"] == text
 
 
@@ -101,10 +112,13 @@ def test_a_geojson_is_a_collection_of_hexagons_around_their_centres():
 @pytest.mark.parametrize("lat", [-16.8, 51.9, 68.5])
 @pytest.mark.parametrize("resolution", [4, 7, 9])
 def test_a_hexagon_on_the_180th_meridian_has_two_parts_and_none_around_the_globe(lat, resolution):
-    """RFC 7946, section 3.1.9: Fiji, the Aleutians, Chukotka. One ring went around all of the earth."""
+    """RFC 7946, section 3.1.9: Fiji, the Aleutians, Chukotka. One ring went around all of the
+    earth."""
     cell = latlng_to_cell(lat, 180.0, resolution)
     record = RECORDS[0] | {"hat": RECORDS[0]["hat"] | {"cell": f"{cell:x}"}}
-    (feature,) = json.loads(written("a.geojson", slots=([json.dumps(record).encode()],)))["features"]
+    (feature,) = json.loads(written("a.geojson", slots=([json.dumps(record).encode()],)))[
+        "features"
+    ]
     assert feature["geometry"]["type"] == "MultiPolygon"
     (west,), (east,) = feature["geometry"]["coordinates"]
     assert max(lon for lon, _ in west) == 180 and min(lon for lon, _ in east) == -180
@@ -130,26 +144,40 @@ def test_a_parquet_file_has_typed_columns_with_lists():
 def test_an_estimate_has_a_column_for_each_name_in_it_in_every_form():
     """Shares and speeds are names there; a band is a list of two lists."""
     names = [name for name, _ in columns(Smoothed)]
-    assert {"quantiles_kmh.0.1", "quantiles_interval95_kmh.0.5", "share_below_kmh.10", "cdf.band"} <= set(names)
+    assert {
+        "quantiles_kmh.0.1",
+        "quantiles_interval95_kmh.0.5",
+        "share_below_kmh.10",
+        "cdf.band",
+    } <= set(names)
     fields = [flat(json.loads(line)) for line in ESTIMATES]
     assert fields[1].keys() - {"schema"} <= set(names)
-    text = {name: written(f"a{name}", Smoothed, [ESTIMATES]) for name in (".csv", ".geojson", ".parquet")}
+    text = {
+        name: written(f"a{name}", Smoothed, [ESTIMATES])
+        for name in (".csv", ".geojson", ".parquet")
+    }
     of_csv = list(csv.DictReader(io.StringIO(text[".csv"].decode())))
     of_geojson = [feature["properties"] for feature in json.loads(text[".geojson"])["features"]]
     of_parquet = pyarrow.parquet.read_table(io.BytesIO(text[".parquet"])).to_pylist()
     for record, row, properties, typed in zip(fields, of_csv, of_geojson, of_parquet, strict=True):
         expected = {name: record.get(name) for name in names}
         assert list(row) == names and properties == typed == expected
-        assert {name for name, value in row.items() if value} == {name for name in names if expected[name] is not None}
+        assert {name for name, value in row.items() if value} == {
+            name for name in names if expected[name] is not None
+        }
         assert all(
-            json.loads(row[name]) == value for name, value in expected.items() if isinstance(value, list | float)
+            json.loads(row[name]) == value
+            for name, value in expected.items()
+            if isinstance(value, list | float)
         )
 
 
 def test_the_readmes_examples_are_a_record_and_an_estimate():
     """Left out are fields, and never more than their values."""
     text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    release, smoothed = (json.loads(block) for block in re.findall("```json\n(.*?)```", text, re.DOTALL))
+    release, smoothed = (
+        json.loads(block) for block in re.findall("```json\n(.*?)```", text, re.DOTALL)
+    )
     for record, kind in ((release, Release), (smoothed, Smoothed)):
         shown = {name for name in flat(record) if not name.endswith("...")}
         assert "hat.cell" in shown and shown <= {name for name, _ in columns(kind)}

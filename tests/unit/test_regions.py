@@ -1,4 +1,5 @@
-"""Signed distances, against brute force; they are 1-Lipschitz (Lemma 6.3); cell sets are where H3 says they are."""
+"""Signed distances, against brute force; they are 1-Lipschitz (Lemma 6.3); cell sets are where H3
+says they are."""
 
 import math
 
@@ -91,9 +92,13 @@ def test_a_set_of_cells_holds_the_positions_that_h3_puts_into_them(resolution):
     cells = set(h3.grid_disk(middle, 2)) - {next(iter(h3.grid_ring(middle, 1)))}  # with a hole
     region = cell_set(sorted(cells), plane)
     reach = 4 * h3.average_hexagon_edge_length(resolution, unit="m") / 111_000
-    lat, lon = np.random.default_rng(resolution).uniform(-reach, reach, (2, 4000)) + np.array([[30.27], [-97.74]])
+    lat, lon = np.random.default_rng(resolution).uniform(-reach, reach, (2, 4000)) + np.array(
+        [[30.27], [-97.74]]
+    )
     distance = region.signed_distance(plane.quanta(lat, lon).astype(float)) / QUANTA_PER_METRE
-    truth = np.array([h3.latlng_to_cell(a, b, resolution) in cells for a, b in zip(lat, lon, strict=True)])
+    truth = np.array(
+        [h3.latlng_to_cell(a, b, resolution) in cells for a, b in zip(lat, lon, strict=True)]
+    )
     clear = np.abs(distance) > 1.0  # metres
     assert 500 < truth.sum() < 3500 and clear.mean() > 0.95
     assert np.array_equal(distance[clear] < 0, truth[clear])

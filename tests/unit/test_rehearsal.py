@@ -1,4 +1,5 @@
-"""A rehearsal foretells errors from counts alone: it reads no speed, and what it says follows budget and counts."""
+"""A rehearsal foretells errors from counts alone: it reads no speed, and what it says follows
+budget and counts."""
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ def measured_of(day, seeds, *flags):
     values = [run([day], seed, None, flags)[0].value for seed in range(seeds)]
     off = np.mean([np.average(np.abs(value - day.truth), weights=day.pings) for value in values])
     guesses = np.full(day.truth.size, day.constant), constant_and_counts(day)
-    return float(off), min(float(np.average(np.abs(guess - day.truth), weights=day.pings)) for guess in guesses)
+    return float(off), min(
+        float(np.average(np.abs(guess - day.truth), weights=day.pings)) for guess in guesses
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,5 +43,7 @@ def test_the_expected_error_is_near_the_measured_one_and_so_is_what_the_better_g
 
 
 def test_a_rehearsal_without_forecasts_counts_withheld_hats_with_the_constant(day):
-    nothing = expected_of(day, "release.mean=array-averaging", "release.mean_epsilon=1", "release.min_plates=100000")
+    nothing = expected_of(
+        day, "release.mean=array-averaging", "release.mean_epsilon=1", "release.min_plates=100000"
+    )
     assert nothing.served == 0 and nothing.error == nothing.constant

@@ -41,22 +41,42 @@ def test_for_programs_the_summary_has_the_numbers_of_the_text_on_one_line(said, 
                       pings_released=60, means=2, pings_of_means=13, expected_error=13 * 2.5)  # fmt: skip
     summary.hats.update({"released": 6, "withheld_few_plates": 5})
     summary.refused.update({"late": 8, "not_json": 2})
-    summary.answers.update({("north", "answered"): 3, ("north", "withheld_budget"): 1, ("south", "answered"): 2})
+    summary.answers.update(
+        {("north", "answered"): 3, ("north", "withheld_budget"): 1, ("south", "answered"): 2}
+    )
     summary.promises["old", "1d", 5.0, 0.0] = 5
     text = said(summary, *PAPERS)
     print_json_summary(summary, load(None, PAPERS, {}), ["of a source"])
     (line,) = capsys.readouterr().err.splitlines()
     found = json.loads(line)
-    assert found["pings"] == {"accepted": 110, "repeats": 10, "held": 4, "refused": {"late": 8, "not_json": 2}}
+    assert found["pings"] == {
+        "accepted": 110,
+        "repeats": 10,
+        "held": 4,
+        "refused": {"late": 8, "not_json": 2},
+    }
     assert found["hats"] == {"released": 6, "withheld_few_plates": 5} and found["slots"] == 3
-    assert found["queries"] == {"north": {"answered": 3, "withheld_budget": 1}, "south": {"answered": 2}}
-    assert (found["released_share"], found["mean_share"], found["expected_error_kmh"]) == (0.6, 0.13, 2.5)
-    assert found["new"] == {"hats": 7, "answers": 2} and found["unwritten"] and found["messages"] == 130
+    assert found["queries"] == {
+        "north": {"answered": 3, "withheld_budget": 1},
+        "south": {"answered": 2},
+    }
+    assert (found["released_share"], found["mean_share"], found["expected_error_kmh"]) == (
+        0.6,
+        0.13,
+        2.5,
+    )
+    assert (
+        found["new"] == {"hats": 7, "answers": 2}
+        and found["unwritten"]
+        and found["messages"] == 130
+    )
     for words in ("110 accepted, 10 of", "8 refused: late", "11 in 3 slots", "6 released", "north: 3 answered",
                   "60% of pings lie in released", "13% of pings lie in HATs with",
                   "under these settings", "2.5 km/h of a released mean", "docs/measurements.md"):  # fmt: skip
         assert words in text
-    assert found["said"][0] == "of a source" and found["said"][1].startswith("warning: 5 of 5 records")
+    assert found["said"][0] == "of a source" and found["said"][1].startswith(
+        "warning: 5 of 5 records"
+    )
     assert all(" ".join(sentence.split()) in text for sentence in found["said"][1:])
 
 
@@ -85,4 +105,6 @@ def test_the_day_by_hour_says_where_the_budget_went(said, capsys):
 def test_nothing_read_is_no_error_to_expect_and_no_division(capsys):
     print_json_summary(Summary(), load(None, (), {}))
     found = json.loads(capsys.readouterr().err)
-    assert found["expected_error_kmh"] is None and found["released_share"] == found["mean_share"] == 0
+    assert (
+        found["expected_error_kmh"] is None and found["released_share"] == found["mean_share"] == 0
+    )

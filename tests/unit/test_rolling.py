@@ -1,4 +1,5 @@
-"""Rolling budgets: which windows touch a span, whatever the zones, the changes of clocks and the lengths of spans."""
+"""Rolling budgets: which windows touch a span, whatever the zones, the changes of clocks and the
+lengths of spans."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -21,7 +22,12 @@ from udp_stream.ledger.rules import (
 
 BEGIN = datetime(2024, 3, 31, tzinfo=UTC)
 LENGTH_S = 7200
-ZONES = [UTC, timezone(timedelta(hours=5, minutes=30)), timezone(timedelta(hours=-11)), timezone(timedelta(hours=14))]
+ZONES = [
+    UTC,
+    timezone(timedelta(hours=5, minutes=30)),
+    timezone(timedelta(hours=-11)),
+    timezone(timedelta(hours=14)),
+]
 SPANS = st.tuples(st.integers(0, 20), st.integers(1, 5), st.sampled_from(ZONES))
 
 
@@ -38,21 +44,30 @@ def in_quarters(span):
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(SPANS, st.integers(1, 9)), max_size=12), SPANS)
 def test_the_most_elsewhere_is_that_of_every_window_that_touches_the_span(charges, ours):
-    """Spans of any lengths, that overlap and leave gaps, in any zones; against all windows, second by second."""
+    """Spans of any lengths, that overlap and leave gaps, in any zones; against all windows, second
+    by second."""
     start, end, zone = in_quarters(ours)
     charged = {name(*in_quarters(span)): amount for span, amount in charges}
     bounds = {name(*in_quarters(span)): in_quarters(span)[:2] for span, _ in charges}
     charged.pop(name(start, end, zone), None)
     windows = windows_around(name(start, end, zone), charged)
     got = most_elsewhere(windows, lambda other: np.array([charged[other]]), 1)[0]
-    edges = {edge - shift for pair in bounds.values() for edge in pair for shift in (0, LENGTH_S)} | {
+    edges = {
+        edge - shift for pair in bounds.values() for edge in pair for shift in (0, LENGTH_S)
+    } | {
         start,
         end,
         start - LENGTH_S,
     }
-    begins = [at + step for at in edges for step in (-1, 0, 1) if start - LENGTH_S < at + step < end]
+    begins = [
+        at + step for at in edges for step in (-1, 0, 1) if start - LENGTH_S < at + step < end
+    ]
     touched = [
-        sum(amount for other, amount in charged.items() if bounds[other][0] < at + LENGTH_S and at < bounds[other][1])
+        sum(
+            amount
+            for other, amount in charged.items()
+            if bounds[other][0] < at + LENGTH_S and at < bounds[other][1]
+        )
         for at in begins
     ]
     assert got == max(touched, default=0)
@@ -80,7 +95,12 @@ def test_what_a_window_is_over_its_budget_by_is_found_in_its_entries():
     apart = name(360_000, 363_600)
     entries = [
         Entry(hat, span, 10, (b"p",), np.array([amount]), payload=None, published=False)
-        for hat, span, amount in (("one", first, 6), ("far", apart, 10), ("two", late, 4), ("over", late, 1))
+        for hat, span, amount in (
+            ("one", first, 6),
+            ("far", apart, 10),
+            ("two", late, 4),
+            ("over", late, 1),
+        )
     ]
     balances = [(first, b"p", 6, 1), (late, b"p", 5, 2), (apart, b"p", 10, 1)]
     (misfit,) = misfits(entries, balances)

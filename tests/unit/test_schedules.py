@@ -17,10 +17,13 @@ EVERY = ("spread", "uniform")
 
 
 def day(schedule, visits, pays=lambda share, hat: share):
-    """What a plate pays for each HAT of a day in which it makes as many visits in each slot as it is expected to."""
+    """What a plate pays for each HAT of a day in which it makes as many visits in each slot as it
+    is expected to."""
     charged, charges, paid = 0, 0, []
     for slot in range(SLOTS):
-        at = PeriodSoFar(np.array([charged]), np.array([charges]), np.array([visits]), slot, SLOTS - 1 - slot)
+        at = PeriodSoFar(
+            np.array([charged]), np.array([charges]), np.array([visits]), slot, SLOTS - 1 - slot
+        )
         share = int(shares_of(schedule, BUDGET, at)[0])
         for hat in range(visits):
             cost = min(pays(share, hat), BUDGET - charged)
@@ -32,7 +35,9 @@ def day(schedule, visits, pays=lambda share, hat: share):
 
 @pytest.mark.parametrize("schedule", EVERY)
 @pytest.mark.parametrize("visits", [1, 3])
-def test_a_plate_that_pays_its_share_has_spent_its_budget_at_the_end_of_a_day_and_no_more(schedule, visits):
+def test_a_plate_that_pays_its_share_has_spent_its_budget_at_the_end_of_a_day_and_no_more(
+    schedule, visits
+):
     paid = day(schedule, visits)
     assert BUDGET - 100 <= sum(paid) <= BUDGET
     assert max(paid) - min(paid) < 100  # every HAT alike
@@ -42,11 +47,21 @@ def test_what_is_saved_is_spread_over_later_hats_and_kept_where_parts_are_unifor
     """A plate that pays half of its share."""
     half = {schedule: day(schedule, 3, lambda share, _: share // 2) for schedule in EVERY}
     assert max(half["uniform"]) == min(half["uniform"]) == BUDGET // 24
-    assert half["spread"][3] > 1.05 * half["spread"][0] and sum(half["spread"]) > 1.2 * sum(half["uniform"])
+    assert half["spread"][3] > 1.05 * half["spread"][0] and sum(half["spread"]) > 1.2 * sum(
+        half["uniform"]
+    )
 
 
-@given(st.sampled_from(EVERY), st.integers(0, 2 * BUDGET), st.integers(0, 500), st.integers(0, 50), st.integers(0, 3))
-def test_no_schedule_allows_more_than_is_left_or_less_than_nothing(schedule, charged, charges, now, gone):
+@given(
+    st.sampled_from(EVERY),
+    st.integers(0, 2 * BUDGET),
+    st.integers(0, 500),
+    st.integers(0, 50),
+    st.integers(0, 3),
+)
+def test_no_schedule_allows_more_than_is_left_or_less_than_nothing(
+    schedule, charged, charges, now, gone
+):
     at = PeriodSoFar(np.array([charged]), np.array([charges]), np.array([now]), gone, 3 - gone)
     assert 0 <= shares_of(schedule, BUDGET, at)[0] <= max(0, BUDGET - charged)
 

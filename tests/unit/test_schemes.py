@@ -34,8 +34,12 @@ def test_names_without_a_scheme_are_files_colons_or_not(tmp_path, monkeypatch, n
     source.close()
 
 
-@pytest.mark.parametrize("name", ["mqtt://me:secret@broker", "FILE:///pings", "a+b.c-1://x", "mqtt://"])
-def test_a_scheme_is_refused_with_what_there_is_and_without_what_may_be_secret(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    "name", ["mqtt://me:secret@broker", "FILE:///pings", "a+b.c-1://x", "mqtt://"]
+)
+def test_a_scheme_is_refused_with_what_there_is_and_without_what_may_be_secret(
+    tmp_path, monkeypatch, name
+):
     """Even if a file is called so: the name alone decides."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mqtt:").mkdir()

@@ -54,24 +54,39 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def test_the_example_of_the_contract_is_valid_and_complete(tmp_path):
     settings = load(written(tmp_path, CONTRACT), (), {})
-    assert (settings.hat.resolution, settings.release.mean_epsilon, settings.release.min_plates) == (7, 0.5, 2)
-    named = {f"{section}.{key}" for section, table in tomllib.loads(CONTRACT).items() for key in table}
+    assert (
+        settings.hat.resolution,
+        settings.release.mean_epsilon,
+        settings.release.min_plates,
+    ) == (7, 0.5, 2)
+    named = {
+        f"{section}.{key}" for section, table in tomllib.loads(CONTRACT).items() for key in table
+    }
     assert named <= set(known_keys())
 
 
 def test_flag_over_environment_over_file_over_default(tmp_path):
     path = written(tmp_path, "[hat]\nresolution = 8\nslot = '1h'\n[budget]\nepsilon = 3\n")
-    environment = {"UDP_STREAM_HAT__RESOLUTION": "9", "UDP_STREAM_BUDGET__EPSILON": "4", "PATH": "x"}
+    environment = {
+        "UDP_STREAM_HAT__RESOLUTION": "9",
+        "UDP_STREAM_BUDGET__EPSILON": "4",
+        "PATH": "x",
+    }
     settings = load(path, ["hat.resolution=5"], environment)
     assert (settings.hat.resolution, settings.budget.epsilon, settings.hat.slot) == (5, 4, "1h")
     assert settings.release == Settings().release
 
 
 def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
-    settings = load(None, ["kafka.shards=8", "budget.accounting=pure", "release.suppression=chop-user"], {})
+    settings = load(
+        None, ["kafka.shards=8", "budget.accounting=pure", "release.suppression=chop-user"], {}
+    )
     assert settings.policy.mean_nano is None and settings.policy.suppression == "chop-user"
     assert settings.policy.fingerprint() != load(None, ["kafka.shards=8"], {}).policy.fingerprint()
-    assert load(None, ["kafka.shards=8"], {}).policy.fingerprint() == load(None, (), {}).policy.fingerprint()
+    assert (
+        load(None, ["kafka.shards=8"], {}).policy.fingerprint()
+        == load(None, (), {}).policy.fingerprint()
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,12 +116,18 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[budget]\nepsilon = 1e-12", "budget.epsilon:"),
         ("[budget]\nperiod = '1000000d'", "budget.period:"),
         ("[budget]\nschedule = 'uniform'", "budget.schedule:"),
-        ("[budget]\nschedule = 'uniform'\n[release]\nmean = 'baseline'\nmean_epsilon = 1", "budget.schedule:"),
+        (
+            "[budget]\nschedule = 'uniform'\n[release]\nmean = 'baseline'\nmean_epsilon = 1",
+            "budget.schedule:",
+        ),
         ("[budget]\naccounting = 'zcdp'", "budget.rho:"),
         ("[budget]\naccounting = 'zcdp'\nrho = 1.5\nepsilon = 10", "budget.epsilon:"),
         ("[budget]\nrho = 1.5", "budget.rho:"),
         ("[budget]\naccounting = 'approximate'\ndelta = 0.1", "budget.delta:.*0.001"),
-        ("[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 3", "budget.epsilon:.*rho 4.5"),
+        (
+            "[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 3",
+            "budget.epsilon:.*rho 4.5",
+        ),
         ("[release]\nmean_epsilon = 9\n[queries]\nshare = 0.2\nunit_m = 500", "budget.epsilon:"),
         ("[release]\ncdf_epsilon = 2e3", "release.cdf_epsilon:"),
         ("[kafka]\ntransactions = 'on'", "kafka.transactions:"),
@@ -124,7 +145,9 @@ def test_an_invalid_key_is_named_with_its_value_and_the_rule(text, said, tmp_pat
     assert caught.value.exit_status == 3
 
 
-@pytest.mark.parametrize("key", ["ledger.url", "ledger.key_file", "live.ca_file", "live.token_file", "kafka.group"])
+@pytest.mark.parametrize(
+    "key", ["ledger.url", "ledger.key_file", "live.ca_file", "live.token_file", "kafka.group"]
+)
 def test_a_nul_is_in_no_name_and_is_refused_before_the_system_does(key, tmp_path):
     section, _, name = key.partition(".")
     path = written(tmp_path, f'[{section}]\n{name} = "a\\u0000b"')
@@ -170,14 +193,26 @@ def test_a_day_is_promised_with_a_delta_unless_told_otherwise():
 
 def test_budgets_round_down_and_charges_up():
     policy = load(
-        None, ["budget.accounting=pure", "budget.epsilon=1.0000000019", "release.mean_epsilon=0.1000000001"], {}
+        None,
+        [
+            "budget.accounting=pure",
+            "budget.epsilon=1.0000000019",
+            "release.mean_epsilon=0.1000000001",
+        ],
+        {},
     ).policy
     assert (policy.budget_nano, policy.mean_nano) == (1_000_000_001, 100_000_001)
 
 
 def test_the_policys_fingerprint_changes_with_what_changes_privacy_and_with_nothing_else():
     base = load(None, (), {}).policy.fingerprint()
-    for flag in ("budget.epsilon=9", "hat.resolution=8", "speed.max_kmh=66", "release.min_plates=11", "hat.grace=3m"):
+    for flag in (
+        "budget.epsilon=9",
+        "hat.resolution=8",
+        "speed.max_kmh=66",
+        "release.min_plates=11",
+        "hat.grace=3m",
+    ):
         assert load(None, [flag], {}).policy.fingerprint() != base, flag
     for flag in ("kafka.group=other", "ledger.url=sqlite:other"):
         assert load(None, [flag], {}).policy.fingerprint() == base, flag
@@ -185,14 +220,17 @@ def test_the_policys_fingerprint_changes_with_what_changes_privacy_and_with_noth
 
 def test_the_spelling_of_a_period_makes_no_new_budget():
     names = {
-        load(None, [f"budget.period={text}"], {}).calendar.slot_in_period(0).period for text in ("1d", "24h", "1440m")
+        load(None, [f"budget.period={text}"], {}).calendar.slot_in_period(0).period
+        for text in ("1d", "24h", "1440m")
     }
     assert len(names) == 1
 
 
 def test_periods_are_cut_on_the_local_calendar():
     calendar = load(None, ["hat.timezone=America/Chicago", "hat.slot=1h"], {}).calendar
-    noon = 1_478_455_200_000  # 2016-11-06T12:00-06:00, after the night on which the clock was set back
+    noon = (
+        1_478_455_200_000  # 2016-11-06T12:00-06:00, after the night on which the clock was set back
+    )
     moment = calendar.slot_in_period(noon)
     assert moment.period == "1d from 2016-11-06T00:00:00-05:00 in rho"
     assert (moment.slots_gone, moment.slots_left) == (13, 11)
@@ -204,8 +242,14 @@ def test_periods_are_cut_on_the_local_calendar():
 )
 def test_the_least_budget_that_a_refusal_names_is_taken(accounting, key, epsilon):
     """In six digits it could be less than the charge, and the budget more than it is."""
-    flags = (f"budget.accounting={accounting}", f"release.mean_epsilon={epsilon}", "release.cdf_epsilon=0")
+    flags = (
+        f"budget.accounting={accounting}",
+        f"release.mean_epsilon={epsilon}",
+        "release.cdf_epsilon=0",
+    )
     with pytest.raises(ConfigError, match="at least the charge of one HAT") as caught:
         load(None, (*flags, f"budget.{key}=0.12345678"), {})
     least = re.search(r"\((?:rho )?([0-9.]+)\), got (?:rho )?0.12345678$", str(caught.value))[1]
-    assert load(None, (*flags, f"budget.{key}={least}"), {}).policy.budget_nano >= float(least) * 1e9 * (1 - 1e-12)
+    assert load(None, (*flags, f"budget.{key}={least}"), {}).policy.budget_nano >= float(
+        least
+    ) * 1e9 * (1 - 1e-12)

@@ -1,4 +1,5 @@
-"""Every numeric key at extreme values: refused by name before anything is charged, or the whole road works."""
+"""Every numeric key at extreme values: refused by name before anything is charged, or the whole
+road works."""
 
 import io
 import os
@@ -59,15 +60,22 @@ EPSILONS = ("mean_epsilon", "variance_epsilon", "cdf_epsilon")
 
 def default(key):
     section, _, name = key.partition(".")
-    return getattr(getattr(Settings(), section), {"from": "from_"}.get(name, name))  # a word of Python's
+    return getattr(
+        getattr(Settings(), section), {"from": "from_"}.get(name, name)
+    )  # a word of Python's
 
 
-NUMERIC = [key for key in known_keys() if isinstance(default(key), int | float) and not isinstance(default(key), bool)]
+NUMERIC = [
+    key
+    for key in known_keys()
+    if isinstance(default(key), int | float) and not isinstance(default(key), bool)
+]
 NUMERIC += ["release.mean_epsilon", "release.bins"]
 
 
 def works(tmp_path, *flags):
-    """Run a small feed, and decode what comes out; ConfigError is the only error that may leave, before a ledger is."""
+    """Run a small feed, and decode what comes out; ConfigError is the only error that may leave,
+    before a ledger is."""
     try:
         load(None, (*CONFIG, *flags), PURE_ENV)
     except ConfigError as error:
@@ -81,8 +89,13 @@ def works(tmp_path, *flags):
 
 
 def test_durations_are_known():
-    """Each key whose default is a duration has its limits, and the interval of pings, which has no default."""
-    texts = [key for key in known_keys() if isinstance(default(key), str) and re.fullmatch(r"\d+[a-z]+", default(key))]
+    """Each key whose default is a duration has its limits, and the interval of pings, which has no
+    default."""
+    texts = [
+        key
+        for key in known_keys()
+        if isinstance(default(key), str) and re.fullmatch(r"\d+[a-z]+", default(key))
+    ]
     assert sorted([*texts, "pings.interval"]) == sorted(DURATIONS)
 
 
@@ -90,17 +103,24 @@ def test_durations_are_known():
 @pytest.mark.parametrize("key", NUMERIC)
 def test_a_number_is_refused_by_name_or_works(key, number, tmp_path):
     said = works(tmp_path, f"{key}={number}")
-    assert not said or (said.startswith((key.partition(".")[0], "budget.epsilon")) and "got " in said)
+    assert not said or (
+        said.startswith((key.partition(".")[0], "budget.epsilon")) and "got " in said
+    )
 
 
 @pytest.mark.parametrize("span", long_but(SHORT, SPANS))
 @pytest.mark.parametrize("key", DURATIONS)
 def test_a_duration_is_refused_by_name_or_works(key, span, tmp_path):
     said = works(tmp_path, f"{key}={span}")
-    assert not said or (said.startswith((f"{key}: expected ", "budget.period: expected a multiple")) and "got " in said)
+    assert not said or (
+        said.startswith((f"{key}: expected ", "budget.period: expected a multiple"))
+        and "got " in said
+    )
 
 
-@pytest.mark.parametrize("box", ["[-999,0,5,5]", "[0,0,5,91]", "[nan,0,5,5]", "[0,0,inf,5]", "[5,0,5,5]"])
+@pytest.mark.parametrize(
+    "box", ["[-999,0,5,5]", "[0,0,5,91]", "[nan,0,5,5]", "[0,0,inf,5]", "[5,0,5,5]"]
+)
 def test_a_box_lies_on_earth(box):
     with pytest.raises(ConfigError, match=r"pings\.box:"):
         load(None, [f"pings.box={box}"], PURE_ENV)
@@ -108,10 +128,15 @@ def test_a_box_lies_on_earth(box):
 
 @pytest.mark.parametrize(
     ("epsilon", "grouping"),
-    long_rows([("1e-6", "best-fit"), ("1000", "wrap-around")], product(["1e-6", "1000"], ["best-fit", "wrap-around"])),
+    long_rows(
+        [("1e-6", "best-fit"), ("1000", "wrap-around")],
+        product(["1e-6", "1000"], ["best-fit", "wrap-around"]),
+    ),
 )
 @pytest.mark.parametrize("mean", ["auto", *MECHANISMS])
-def test_the_least_and_the_largest_epsilon_work_with_every_mechanism(mean, grouping, epsilon, tmp_path):
+def test_the_least_and_the_largest_epsilon_work_with_every_mechanism(
+    mean, grouping, epsilon, tmp_path
+):
     flags = [f"release.{name}={epsilon}" for name in EPSILONS]
     for speed in ("1", "1000"):
         folder = tmp_path / speed
@@ -123,7 +148,9 @@ def test_the_least_and_the_largest_epsilon_work_with_every_mechanism(mean, group
 
 @pytest.mark.parametrize("name", EPSILONS)
 def test_below_the_least_epsilon_is_refused(name):
-    with pytest.raises(ConfigError, match=f"release.{name}: expected 0, .*1e-06 to 1000.*, got 9.99e-07"):
+    with pytest.raises(
+        ConfigError, match=f"release.{name}: expected 0, .*1e-06 to 1000.*, got 9.99e-07"
+    ):
         load(None, [*CONFIG, f"release.{name}=0.999e-6"], PURE_ENV)
 
 
@@ -135,9 +162,17 @@ def test_the_least_epsilon_leaves_every_level_of_a_tree_noise_that_can_be_drawn(
 
 
 @pytest.mark.parametrize("branching", ["[2, 2, 2, 2, 2, 2]", "[64]", "[2, 40]", "[40, 2]"])
-@pytest.mark.parametrize(("cdf", "accounting"), [("1e-6", "pure"), ("1000", "pure"), ("0.001", "approximate")])
-def test_a_tree_that_was_asked_for_works_at_the_least_and_the_largest_epsilon(tmp_path, branching, cdf, accounting):
-    flags = f"release.branching={branching}", f"release.cdf_epsilon={cdf}", f"budget.accounting={accounting}"
+@pytest.mark.parametrize(
+    ("cdf", "accounting"), [("1e-6", "pure"), ("1000", "pure"), ("0.001", "approximate")]
+)
+def test_a_tree_that_was_asked_for_works_at_the_least_and_the_largest_epsilon(
+    tmp_path, branching, cdf, accounting
+):
+    flags = (
+        f"release.branching={branching}",
+        f"release.cdf_epsilon={cdf}",
+        f"budget.accounting={accounting}",
+    )
     assert not works(tmp_path, *flags, "budget.epsilon=2000")
 
 
@@ -159,16 +194,24 @@ def test_a_tree_that_does_not_fit_is_refused_by_name(branching, bins, got):
 
 
 def test_an_automatic_epsilon_has_the_same_upper_limit(tmp_path):
-    assert not works(tmp_path, "release.mean_epsilon=auto", "release.cdf_epsilon=auto", "budget.epsilon=1e6")
+    assert not works(
+        tmp_path, "release.mean_epsilon=auto", "release.cdf_epsilon=auto", "budget.epsilon=1e6"
+    )
     assert load(None, ["budget.epsilon=1e6"], PURE_ENV).policy.budget_nano == 10**6 * NANO
 
 
 @pytest.mark.parametrize("max_kmh", ["65.0001", "65.3", "64.9999"])
 def test_edges_end_where_the_settings_say_that_speeds_are_clamped(tmp_path, max_kmh):
     """Speeds are multiples of 1/4096 km/h, and so is the largest in plans: these numbers are not."""
-    flags = f"speed.max_kmh={max_kmh}", "release.cdf_epsilon=0.5", f"release.bins=[0, 30, {max_kmh}]"
+    flags = (
+        f"speed.max_kmh={max_kmh}",
+        "release.cdf_epsilon=0.5",
+        f"release.bins=[0, 30, {max_kmh}]",
+    )
     assert not works(tmp_path, *flags)
-    with pytest.raises(ConfigError, match=f"release.bins: expected edges that end at max_kmh = {max_kmh}, got 70.0"):
+    with pytest.raises(
+        ConfigError, match=f"release.bins: expected edges that end at max_kmh = {max_kmh}, got 70.0"
+    ):
         load(None, [*flags[:2], "release.bins=[0, 30, 70]"], PURE_ENV)
 
 
@@ -181,13 +224,16 @@ def test_edges_end_where_the_settings_say_that_speeds_are_clamped(tmp_path, max_
 )
 @pytest.mark.parametrize("mean", ["auto", *MECHANISMS])
 def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_nano):
-    """Counts as unequal as they come: what the small ones paid still is enough for noise once the largest is gone."""
+    """Counts as unequal as they come: what the small ones paid still is enough for noise once the
+    largest is gone."""
     policy = load(None, [f"release.mean={mean}", f"release.grouping={grouping}"], PURE_ENV).policy
     counts = np.array([1, 1, 2, 3, 70, 5_000, 1_000_000])
     plan = plan_hat(counts, terms_of(policy, dict.fromkeys(priced(), epsilon_nano)), policy)
     for largest in range(1, counts.size + 1):
         final = plan.subset(np.arange(counts.size) < largest)
-        (estimate,) = estimate_hats([final], [np.zeros(int(counts[:largest].sum()), np.int64)], os.urandom)
+        (estimate,) = estimate_hats(
+            [final], [np.zeros(int(counts[:largest].sum()), np.int64)], os.urandom
+        )
         assert list(estimate) == priced()
 
 
@@ -214,16 +260,21 @@ def test_a_worker_refuses_cdfs_whose_records_no_broker_takes(flags):
 
 @pytest.mark.parametrize("max_kmh", [65.0, 104.6, 1000.0])
 def test_the_largest_cdf_that_a_worker_takes_fits_into_a_record(max_kmh):
-    require_records_fit(load(None, ["release.cdf_epsilon=1", f"release.bins={BINS_MAX}"], PURE_ENV).policy)
+    require_records_fit(
+        load(None, ["release.cdf_epsilon=1", f"release.bins={BINS_MAX}"], PURE_ENV).policy
+    )
     plan = plan_cdf(SamplesPerPlate(np.full(10, 10)), pure(NANO), max_kmh, BINS_MAX)
     values = np.linspace(1 / 3, 1, BINS_MAX + 1).tolist()
-    assert len(msgspec.json.encode(STATISTICS["cdf"].record(plan, values))) < REQUEST_BYTES_MAX - 2**16
+    assert (
+        len(msgspec.json.encode(STATISTICS["cdf"].record(plan, values))) < REQUEST_BYTES_MAX - 2**16
+    )
 
 
 @pytest.mark.parametrize("pairs", [PINGS_MAX - 1, 2**40, PINGS_MAX**2 // 4])
 @pytest.mark.parametrize("kmh", [1, 65, 1000])
 def test_a_variance_of_the_largest_slot_fits_on_its_lattice(kmh, pairs):
-    """Half of the samples at either end of the scale, at the largest epsilon: 63 bits hold that and its noise."""
+    """Half of the samples at either end of the scale, at the largest epsilon: 63 bits hold that and
+    its noise."""
     square = (kmh * QUANTA_PER_KMH) ** 2
     lattice = lattice_of(square * pairs, pure(EPSILON_NANO_MAX))
     assert lattice.project(square * PINGS_MAX**2 // 4) + 64 * lattice.t < 2**63
@@ -231,7 +282,9 @@ def test_a_variance_of_the_largest_slot_fits_on_its_lattice(kmh, pairs):
 
 def test_a_variance_of_many_fast_samples_is_exact():
     speed, count = 1000 * QUANTA_PER_KMH, 2**20
-    plan = plan_variance(SamplesPerPlate(np.array([count, count])), pure(NANO), Range(0, speed), cap=count)
+    plan = plan_variance(
+        SamplesPerPlate(np.array([count, count])), pure(NANO), Range(0, speed), cap=count
+    )
     asked = variance_query(plan, np.repeat([0, speed], count))
     assert asked.statistic == speed**2 * count**2
 
@@ -251,11 +304,17 @@ def ends_of(key):
     (field,) = (one for one in msgspec.inspect.type_info(type(getattr(Settings(), section))).fields
                 if one.encode_name == name)  # fmt: skip
     kinds = [field.type, *getattr(field.type, "types", ())]
-    limits = {end: getattr(kind, end) for kind in kinds for end in ("ge", "gt", "le", "lt") if hasattr(kind, end)}
+    limits = {
+        end: getattr(kind, end)
+        for kind in kinds
+        for end in ("ge", "gt", "le", "lt")
+        if hasattr(kind, end)
+    }
     limits = {end: limit for end, limit in limits.items() if limit is not None}
     ends = [f"{limit:.15g}" for limit in limits.values()]
     beyond = [
-        f"{limit + (-1 if end[0] == 'g' else 1) * max(1, abs(limit) * 1e-6):.15g}" for end, limit in limits.items()
+        f"{limit + (-1 if end[0] == 'g' else 1) * max(1, abs(limit) * 1e-6):.15g}"
+        for end, limit in limits.items()
     ]
     return *ends, *beyond, "0", "9223372036854775807"
 
@@ -277,9 +336,13 @@ def small_feed(tmp_path_factory):
 @pytest.mark.parametrize("accounting", ACCOUNTED)
 @pytest.mark.parametrize("key", long_but(("budget.epsilon", "budget.rho", "budget.delta", "release.mean_epsilon",
                                           "speed.max_kmh"), [*NUMERIC, "budget.epsilon", *DURATIONS]))  # fmt: skip
-def test_a_dry_run_at_the_ends_of_a_key_works_or_says_what_is_wrong(key, accounting, small_feed, capsys):
+def test_a_dry_run_at_the_ends_of_a_key_works_or_says_what_is_wrong(
+    key, accounting, small_feed, capsys
+):
     for value in ends_of(key):
-        flags = [word for flag in (*ACCOUNTED[accounting], f"{key}={value}") for word in ("--set", flag)]
+        flags = [
+            word for flag in (*ACCOUNTED[accounting], f"{key}={value}") for word in ("--set", flag)
+        ]
         status = cli.main(["replay", small_feed, "--dry-run", *flags])
         said = capsys.readouterr().err
         assert status in (0, 3), (value, said)

@@ -1,4 +1,5 @@
-"""Chunks and barriers: cut and merged in any order, twice, lost and resumed, a slot comes out once and whole."""
+"""Chunks and barriers: cut and merged in any order, twice, lost and resumed, a slot comes out once
+and whole."""
 
 import random
 from collections import defaultdict
@@ -12,7 +13,14 @@ import pytest
 from tests.forms import long_but
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, SlotBarrier
-from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut_pings, decode_message, encode_message, merge_pings
+from udp_stream.shuffle.wire import (
+    PingChunk,
+    PingsEnd,
+    cut_pings,
+    decode_message,
+    encode_message,
+    merge_pings,
+)
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000
@@ -33,7 +41,12 @@ def table(slot):
     counts, values = tabulate(slot)
     rows = zip(np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows)).tolist(), counts.plate.tolist(),
                counts.count.tolist(), strict=True)  # fmt: skip
-    return counts.cells.tolist(), [(h, counts.plates[p], c) for h, p, c in rows], values.speed.tolist(), counts.repeats
+    return (
+        counts.cells.tolist(),
+        [(h, counts.plates[p], c) for h, p, c in rows],
+        values.speed.tolist(),
+        counts.repeats,
+    )
 
 
 def pings_of(sources, start=None, accept_loss=False):
@@ -46,7 +59,9 @@ def collected(shard, start):
 
 
 def chunks_of(slot, source=0, shards=1, rows_max=30):
-    return [decode_message(encode_message(chunk)) for chunk in cut_pings(slot, source, shards, rows_max)]
+    return [
+        decode_message(encode_message(chunk)) for chunk in cut_pings(slot, source, shards, rows_max)
+    ]
 
 
 def test_cut_and_merged_it_is_the_same_slot():
@@ -57,7 +72,8 @@ def test_cut_and_merged_it_is_the_same_slot():
 
 
 def two_sources(plates=2, seconds=30):
-    """Pings of one HAT that come by two source partitions, each within a limit of `plates * seconds` a slot."""
+    """Pings of one HAT that come by two source partitions, each within a limit of `plates *
+    seconds` a slot."""
     for source in range(2):
         names = tuple(b"%d%07d" % (source, plate) for plate in range(plates))
         plate, time = np.divmod(np.arange(plates * seconds), seconds)
@@ -70,8 +86,8 @@ LIMIT = "udp_stream.windows.tables.PINGS_MAX"
 
 
 def test_sources_that_are_each_within_the_limit_are_counted_together(monkeypatch):
-    """The limit on pings holds in each source partition: a HAT that has more is refused by cell, slot, number and
-    rule, and with status 5."""
+    """The limit on pings holds in each source partition: a HAT that has more is refused by cell,
+    slot, number and rule, and with status 5."""
     merged = merge_pings([chunk for source, slot in enumerate(two_sources()) for chunk in chunks_of(slot, source)
                     if isinstance(chunk, PingChunk)])  # fmt: skip
     monkeypatch.setattr(LIMIT, 120)
@@ -87,7 +103,9 @@ def test_sources_that_are_each_within_the_limit_are_counted_together(monkeypatch
 
 def test_the_limit_is_of_a_hat_and_repeats_are_no_samples(monkeypatch):
     slot = some_slot(1)
-    counts, _ = tabulate(merge_pings([p for p in chunks_of(slot) + chunks_of(slot, 1) if isinstance(p, PingChunk)]))
+    counts, _ = tabulate(
+        merge_pings([p for p in chunks_of(slot) + chunks_of(slot, 1) if isinstance(p, PingChunk)])
+    )
     most = max(counts.count[counts.rows(hat)].sum() for hat in range(counts.cells.size))
     assert counts.repeats >= 200 and most < counts.count.sum()
     monkeypatch.setattr(LIMIT, int(most))
@@ -146,7 +164,11 @@ LOST = r"missing; .* how many: \{0: 7\}\. `udp-stream worker --accept-loss` cont
 def test_chunks_of_which_not_one_came_stop_the_shard_too(others):
     """Whatever else there is of the slot: it would be released without them, or not at all."""
     (*_, end), others_all = chunks_of(some_slot(1)), chunks_of(some_slot(2), source=1)
-    runs = {"none": ([end], [PingsEnd(1, 0, HOUR)]), "before": (others_all, [end]), "behind": ([end], others_all)}
+    runs = {
+        "none": ([end], [PingsEnd(1, 0, HOUR)]),
+        "before": (others_all, [end]),
+        "behind": ([end], others_all),
+    }
     shard = in_one_log(pings_of(2), *runs[others])
     assert shard.due() == [0] and shard.checkpoint().offset <= shard.next_offset - 2
     with pytest.raises(DependencyUnavailable, match=LOST):
@@ -187,13 +209,19 @@ def in_one_log(shard, *runs):
 
 
 def fewer(slot, size):
-    return replace(slot, **{name: getattr(slot, name)[:size] for name in ("plate", "time", "cell", "speed")})
+    return replace(
+        slot, **{name: getattr(slot, name)[:size] for name in ("plate", "time", "cell", "speed")}
+    )
 
 
 def test_chunks_of_a_cut_that_was_never_closed_count_for_nothing():
-    """A worker died within a slot, and the next one reads fewer pings: a box was set, or the log was cut off."""
+    """A worker died within a slot, and the next one reads fewer pings: a box was set, or the log
+    was cut off."""
     left, whole = chunks_of(some_slot(1))[:3], chunks_of(fewer(some_slot(1), 40))
-    assert [len([one for one in some if isinstance(one, PingChunk)]) for some in (left, whole)] == [3, 2]
+    assert [len([one for one in some if isinstance(one, PingChunk)]) for some in (left, whole)] == [
+        3,
+        2,
+    ]
     shard = in_one_log(pings_of(1), left, whole)
     assert shard.due() == [0] and collected(shard, 0) == table(fewer(some_slot(1), 40))
 
@@ -202,15 +230,21 @@ def test_of_two_cuts_that_were_closed_the_first_counts():
     one, other = some_slot(1), fewer(some_slot(1), 40)
     shard = in_one_log(pings_of(2), chunks_of(one), chunks_of(other), [PingsEnd(1, 0, HOUR)])
     assert collected(shard, 0) == table(one)
-    shard = in_one_log(pings_of(2), chunks_of(other), chunks_of(one), [PingsEnd(1, 0, HOUR)], chunks_of(one))
+    shard = in_one_log(
+        pings_of(2), chunks_of(other), chunks_of(one), [PingsEnd(1, 0, HOUR)], chunks_of(one)
+    )
     assert collected(shard, 0) == table(other)
 
 
 def test_a_slot_of_which_only_chunks_are_left_that_count_for_nothing_is_no_slot():
-    shard = in_one_log(pings_of(2), chunks_of(some_slot(1))[:2], [PingsEnd(0, 0, HOUR), PingsEnd(1, 0, HOUR)])
+    shard = in_one_log(
+        pings_of(2), chunks_of(some_slot(1))[:2], [PingsEnd(0, 0, HOUR), PingsEnd(1, 0, HOUR)]
+    )
     assert shard.due() == [] and shard.checkpoint().offset == shard.next_offset
     assert shard.checkpoint() == BarrierCheckpoint(4, (HOUR, HOUR))
-    in_one_log(shard, [], [None] * 4, chunks_of(some_slot(1)))  # its source has closed it without them
+    in_one_log(
+        shard, [], [None] * 4, chunks_of(some_slot(1))
+    )  # its source has closed it without them
     assert shard.due() == [] and shard.checkpoint().offset == shard.next_offset
 
 
@@ -221,9 +255,9 @@ def test_a_source_more_than_it_knows_stops_the_shard(message):
 
 
 def slots_sent(seed, sources=3, slots=4):
-    """What sources send, and the tables that it says: slot after slot, each source at its own pace. Now and then a
-    worker dies within a slot, or behind it, or is slow to leave; the next reads the same, or under other settings
-    something else, or nothing."""
+    """What sources send, and the tables that it says: slot after slot, each source at its own pace.
+    Now and then a worker dies within a slot, or behind it, or is slow to leave; the next reads the
+    same, or under other settings something else, or nothing."""
     dice = random.Random(seed)
     sending, said = [], defaultdict(list)
     for source in range(sources):
@@ -235,11 +269,18 @@ def slots_sent(seed, sources=3, slots=4):
             for begun in (messages, others):
                 sent += begun[: dice.randint(0, len(begun) - 1)] if dice.random() < 0.4 else []
             if dice.random() < 0.2:
-                sent += [PingsEnd(source, 0, (slot + 1) * HOUR), *(others if dice.random() < 0.3 else [])]
+                sent += [
+                    PingsEnd(source, 0, (slot + 1) * HOUR),
+                    *(others if dice.random() < 0.3 else []),
+                ]
                 continue
             said[slot * HOUR] += [one for one in messages if isinstance(one, PingChunk)]
-            interrupted = sorted([*enumerate(messages), *enumerate(others[:-1], start=dice.randint(0, 5))], key=first)
-            sent += dice.choice([messages, messages * 2, messages + others, [one for _, one in interrupted]])
+            interrupted = sorted(
+                [*enumerate(messages), *enumerate(others[:-1], start=dice.randint(0, 5))], key=first
+            )
+            sent += dice.choice(
+                [messages, messages * 2, messages + others, [one for _, one in interrupted]]
+            )
         sending.append(sent)
     log = []
     while any(sending):
@@ -257,7 +298,9 @@ def test_of_each_source_a_slot_holds_what_was_closed_first_and_nothing_else(seed
     assert list(run(log)) == tables
 
 
-@pytest.mark.parametrize("seed", long_but({*range(12)} - {3}, range(12)))  # 3 begins at the beginning again and again
+@pytest.mark.parametrize(
+    "seed", long_but({*range(12)} - {3}, range(12))
+)  # 3 begins at the beginning again and again
 def test_killed_anywhere_it_releases_the_same_slots_in_order(seed):
     log = a_log(seed)
     expected = [(start, content) for start, content in run(log)]
@@ -265,13 +308,16 @@ def test_killed_anywhere_it_releases_the_same_slots_in_order(seed):
     dice = random.Random(f"kill {seed}")
     found = {}
     for start, content in run(log, dice):
-        assert found.setdefault(start, content) == content  # released again after a death: with the same contents
+        assert (
+            found.setdefault(start, content) == content
+        )  # released again after a death: with the same contents
     assert found == dict(expected)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_resumed_from_a_checkpoint_committed_at_each_release_none_comes_twice(seed):
-    """The checkpoint and the release are one: whatever dies between two of them, each slot is released once, whole."""
+    """The checkpoint and the release are one: whatever dies between two of them, each slot is
+    released once, whole."""
     log = a_log(seed)
     dice, shard, checkpoint, at, found = random.Random(f"once {seed}"), pings_of(3), None, 0, []
     while at < len(log):
@@ -295,7 +341,8 @@ def test_resumed_from_a_checkpoint_committed_at_each_release_none_comes_twice(se
 
 
 def run(log, dice=None):
-    """Read the log; now and then a slot is collected and not released, or all is lost: resume from the checkpoint."""
+    """Read the log; now and then a slot is collected and not released, or all is lost: resume from
+    the checkpoint."""
     shard, at = pings_of(3), 0
     while at < len(log):
         shard.add(at, log[at])

@@ -1,4 +1,5 @@
-"""Recorded pings come out of files as messages, whatever the form; nothing is judged, and nothing is lost."""
+"""Recorded pings come out of files as messages, whatever the form; nothing is judged, and nothing
+is lost."""
 
 from __future__ import annotations
 
@@ -74,12 +75,18 @@ def test_every_form_gives_a_message_per_ping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, packed: str, block: int
 ) -> None:
     monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
-    name = "pings" + (".csv" if content in (FORMS["csv"], FORMS["csv_marked"]) and block == 7 else "")
+    name = "pings" + (
+        ".csv" if content in (FORMS["csv"], FORMS["csv_marked"]) and block == 7 else ""
+    )
     if packed == "gzip":
         content, name = gzip.compress(content), f"{name}.gz"
     elif packed == "gzip_members":
         content = (
-            gzip.compress(content[:100]) + gzip.compress(b"") + b"\0" * 9 + gzip.compress(content[100:]) + b"\0" * 9
+            gzip.compress(content[:100])
+            + gzip.compress(b"")
+            + b"\0" * 9
+            + gzip.compress(content[100:])
+            + b"\0" * 9
         )
     elif packed == "named_gz_but_plain":
         name = f"{name}.gz"
@@ -88,7 +95,9 @@ def test_every_form_gives_a_message_per_ping(
     )
     assert not refusals
     assert set(pings.position.tolist()) == {-1}
-    assert [pings.plates[plate] for plate in pings.plate.tolist()] == [one["license_plate"] for one in PINGS]
+    assert [pings.plates[plate] for plate in pings.plate.tolist()] == [
+        one["license_plate"] for one in PINGS
+    ]
     assert pings.lat.tolist() == [21.25, 22.25, 23.25, 24.25, 25.25]
     assert (pings.speed / 4096).tolist() == [0, 1, 2, 3, 4]
 
@@ -117,7 +126,9 @@ def test_every_form_gives_a_message_per_ping(
         (b"[" * 5000 + b"\n1\n", [b"[" * 5000, b"1"]),
     ],
 )
-def test_odd_files_are_passed_on_piece_by_piece(tmp_path: Path, content: bytes, messages: list[bytes]) -> None:
+def test_odd_files_are_passed_on_piece_by_piece(
+    tmp_path: Path, content: bytes, messages: list[bytes]
+) -> None:
     assert flat(write(tmp_path / "odd.json", content)) == messages
 
 
@@ -125,23 +136,39 @@ def test_odd_files_are_passed_on_piece_by_piece(tmp_path: Path, content: bytes, 
     ("row", "reason", "path"),
     [
         (b',2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5', "missing_field", "$.license_plate"),
-        (b'A1,2022-01-01T10:10:35,Point,"[72.5, 21.25]",5', "no_utc_offset", "$.observationDateTime"),
+        (
+            b'A1,2022-01-01T10:10:35,Point,"[72.5, 21.25]",5',
+            "no_utc_offset",
+            "$.observationDateTime",
+        ),
         (b'A1,2022-01-01T10:10:35Z,Line,"[72.5, 21.25]",5', "wrong_type", "$.location.type"),
-        (b'A1,2022-01-01T10:10:35Z,Point,"(72.5, 21.25)",5', "wrong_type", "$.location.coordinates"),
+        (
+            b'A1,2022-01-01T10:10:35Z,Point,"(72.5, 21.25)",5',
+            "wrong_type",
+            "$.location.coordinates",
+        ),
         (b"A1,2022-01-01T10:10:35Z,Point,,5", "missing_field", "$.location.coordinates"),
         (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",', "missing_field", "$.speed"),
         (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",nan', "wrong_type", "$.speed"),
         (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",1e999', "speed_not_finite", "$.speed"),
-        (b"A1,2022-01-01T10:10:35Z,Point,[72.5, 21.25],5", "not_json", "$"),  # commas not quoted: too wide
+        (
+            b"A1,2022-01-01T10:10:35Z,Point,[72.5, 21.25],5",
+            "not_json",
+            "$",
+        ),  # commas not quoted: too wide
         (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21', "not_json", "$"),
         (b'A\xff1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5', "not_json", "$"),
     ],
 )
-def test_a_broken_csv_row_is_refused_alone(tmp_path: Path, row: bytes, reason: str, path: str) -> None:
+def test_a_broken_csv_row_is_refused_alone(
+    tmp_path: Path, row: bytes, reason: str, path: str
+) -> None:
     good = b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5'
     header = b"license_plate,observationDateTime,location.type,location.coordinates,speed"
     messages = flat(write(tmp_path / "f.csv", b"\n".join([header, good, row, good])))
-    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode(messages)
+    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode(
+        messages
+    )
     assert pings.message.tolist() == [0, 2]
     assert [(found.message, found.reason, found.path) for found in refusals] == [(1, reason, path)]
 
@@ -155,10 +182,14 @@ def test_gzip_cut_short_gives_what_it_had_and_then_says_so(tmp_path: Path, cut: 
         for some in read_messages(path, 7):
             got += some
     assert got == content.split(b"\n")[: len(got)]
-    assert len(got) in {3: [0], 12: [0], 2000: range(50, 100), -1: [199]}[cut]  # whole lines only, of 200
+    assert (
+        len(got) in {3: [0], 12: [0], 2000: range(50, 100), -1: [199]}[cut]
+    )  # whole lines only, of 200
 
 
-def test_lines_too_long_are_cut_off_and_the_next_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_too_long_are_cut_off_and_the_next_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
     content = b"a" * 99 + b"\n" + b"b" * 100 + b"\n" + b"c" * 5000 + b"\n" + b"d\n" + b"e" * 101
     for block in (1, 64, 100):
@@ -169,7 +200,9 @@ def test_lines_too_long_are_cut_off_and_the_next_is_whole(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("content", [NDJSON, gzip.compress(NDJSON), FORMS["array_pretty"], CSV])
-def test_standard_input_is_read_as_it_comes(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+def test_standard_input_is_read_as_it_comes(
+    monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
     """From a pipe that gives little at a time, and whose length nobody knows."""
     reader, writer = os.pipe()
 
@@ -184,7 +217,9 @@ def test_standard_input_is_read_as_it_comes(monkeypatch: pytest.MonkeyPatch, con
     with os.fdopen(reader, "r") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         messages = [
-            message for some in read_messages("-", progress=lambda *count: told.append(count)) for message in some
+            message
+            for some in read_messages("-", progress=lambda *count: told.append(count))
+            for message in some
         ]
     thread.join()
     assert [json.loads(message)["speed"] for message in messages] == [0, 1, 2, 3, 4]
@@ -199,13 +234,20 @@ def test_frames_are_cut_by_number_whatever_the_digits_of_speeds(tmp_path: Path, 
     def frames(speed: str) -> list[list[str]]:
         plates = [f"P{number:05}" for number in range(9000)]
         pings = [
-            f'{{"license_plate": "{plate}", "speed": {speed if at % 3 else 20}}}' for at, plate in enumerate(plates)
+            f'{{"license_plate": "{plate}", "speed": {speed if at % 3 else 20}}}'
+            for at, plate in enumerate(plates)
         ]
-        rows = [f"{plate},2022-01-01T10:10:35Z,72.5,21.25,{speed if at % 3 else 20}" for at, plate in enumerate(plates)]
-        content = {"csv": head + "\n".join(rows), "json": f"[{','.join(pings)}]"}.get(form[2:], "\n".join(pings))
+        rows = [
+            f"{plate},2022-01-01T10:10:35Z,72.5,21.25,{speed if at % 3 else 20}"
+            for at, plate in enumerate(plates)
+        ]
+        content = {"csv": head + "\n".join(rows), "json": f"[{','.join(pings)}]"}.get(
+            form[2:], "\n".join(pings)
+        )
         packed = gzip.compress(content.encode()) if form.endswith("gz") else content.encode()
         return [
-            [json.loads(one)["license_plate"] for one in some] for some in read_messages(write(tmp_path / form, packed))
+            [json.loads(one)["license_plate"] for one in some]
+            for some in read_messages(write(tmp_path / form, packed))
         ]
 
     assert frames("7") == frames("42." + "123456789" * 20)

@@ -1,4 +1,5 @@
-"""The statement of a deployment: what was promised and charged, as the ledger's entries say, whatever is configured."""
+"""The statement of a deployment: what was promised and charged, as the ledger's entries say,
+whatever is configured."""
 
 from io import BytesIO
 
@@ -31,14 +32,17 @@ def charge(ledger, period, epsilon, start=NINE_UTC, cost=0.05, cell=CELL, second
 
 
 def test_the_largest_loss_stands_beside_the_bound_of_composition():
-    """Plate a is in three releases for small shares, plate b in two at full price; c is halted throughout."""
+    """Plate a is in three releases for small shares, plate b in two at full price; c is halted
+    throughout."""
     ledger, plates = MemoryLedger(), [b"a", b"b", b"c"]
     for name, members, charges in (
         ("one", [0, 1], [200, 1000]),
         ("two", [0, 1, 2], [100, 1000, 9000]),
         ("three", [0], [400]),
     ):
-        ledger.admit("day", 5000, plates, [Admission(name, np.array(members), np.array(charges), 1, b"{}")])
+        ledger.admit(
+            "day", 5000, plates, [Admission(name, np.array(members), np.array(charges), 1, b"{}")]
+        )
     assert loss(ledger)["periods"] == [
         {
             "period": "day",
@@ -63,7 +67,10 @@ def test_a_hat_that_nobody_was_charged_for_is_not_counted_as_charged():
 
 def test_the_configuration_speaks_for_a_ledger_without_entries():
     text = loss(MemoryLedger(), "budget.epsilon=3")
-    assert text["privacy_parameters"] == {"epsilon": 3.0} and text["periods"] == text["charged_under"] == []
+    assert (
+        text["privacy_parameters"] == {"epsilon": 3.0}
+        and text["periods"] == text["charged_under"] == []
+    )
     assert "a period of 1d;" in text["privacy_unit"]
 
 
@@ -77,7 +84,9 @@ def test_another_configuration_changes_nothing_that_was_charged(flags):
     said = disagreement(load(None, flags, PURE_ENV), statement(load(None, flags, PURE_ENV), ledger))
     assert said is not None and "epsilon 10 per 1d" in said
     assert "epsilon 0.1 per 1d" in said or "epsilon 10 per lifetime" in said
-    assert disagreement(load(None, (), PURE_ENV), statement(load(None, (), PURE_ENV), ledger)) is None
+    assert (
+        disagreement(load(None, (), PURE_ENV), statement(load(None, (), PURE_ENV), ledger)) is None
+    )
 
 
 @pytest.mark.parametrize("order", [(10, 0.1, 2), (0.1, 2, 10)])
@@ -97,13 +106,16 @@ def test_of_several_budgets_in_a_period_the_largest_is_guaranteed_and_all_are_li
 
 
 def test_budgets_of_periods_that_overlap_in_time_add_up():
-    """A lifetime is all of time, whichever slots were charged to it: Monday's pings may be among them."""
+    """A lifetime is all of time, whichever slots were charged to it: Monday's pings may be among
+    them."""
     ledger = MemoryLedger()
     charge(ledger, MONDAY, 10)
     charge(ledger, TUESDAY, 3, NINE_UTC + DAY)
     charge(ledger, "lifetime", 5, NINE_UTC + DAY, cell="87608c4d3ffffff")
     text = loss(ledger)
-    together = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in text["periods"]}
+    together = {
+        one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in text["periods"]
+    }
     assert together == {MONDAY: 15.0, TUESDAY: 8.0, "lifetime": 18.0}
     assert text["privacy_parameters"] == {"epsilon": 18.0}
     assert "a period of 1d, lifetime;" in text["privacy_unit"]
@@ -113,7 +125,10 @@ def test_a_period_in_which_nobody_was_charged_adds_nothing_to_others():
     ledger, nobody = MemoryLedger(), np.array([], dtype=np.int64)
     charge(ledger, MONDAY, 2)
     ledger.admit("lifetime", 3 * 10**9, [], [Admission("withheld", nobody, nobody, 1, b"{}")])
-    assert [one["epsilon_guaranteed_with_overlapping"] for one in loss(ledger)["periods"]] == [2.0, 3.0]
+    assert [one["epsilon_guaranteed_with_overlapping"] for one in loss(ledger)["periods"]] == [
+        2.0,
+        3.0,
+    ]
 
 
 def test_a_period_of_unknown_times_may_overlap_any():
@@ -128,11 +143,19 @@ def test_a_record_that_cannot_be_read_is_refused_by_its_id(payload):
     ledger = MemoryLedger()
     charge(ledger, MONDAY, 2)
     ledger.record([(f"{CELL}-{NINE_UTC}-{HOUR}", payload)])
-    with pytest.raises(PrivacyRefused, match=f"{CELL}-{NINE_UTC}-{HOUR}: expected a release record"):
+    with pytest.raises(
+        PrivacyRefused, match=f"{CELL}-{NINE_UTC}-{HOUR}: expected a release record"
+    ):
         loss(ledger)
 
 
-RICH = ("budget.accounting=pure", "hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=10")
+RICH = (
+    "budget.accounting=pure",
+    "hat.slot=15m",
+    "hat.resolution=7",
+    "release.min_plates=4",
+    "budget.epsilon=10",
+)
 POOR = (*RICH[:-1], "budget.epsilon=0.1")
 
 
@@ -143,7 +166,11 @@ def replayed(path, messages, flags):
 
 def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_path):
     """Half of the log at epsilon 10, all of it at 0.1: the first half's records are what they were."""
-    log, rich, poor = (fleet_log(hours=1.0, clean=True), load(None, RICH, PURE_ENV), load(None, POOR, PURE_ENV))
+    log, rich, poor = (
+        fleet_log(hours=1.0, clean=True),
+        load(None, RICH, PURE_ENV),
+        load(None, POOR, PURE_ENV),
+    )
     before = replayed(tmp_path / "l", log[: len(log) // 2], RICH).hats.total()
     summary = replayed(tmp_path / "l", log, POOR)
     after = summary.hats.total() - before
@@ -156,7 +183,10 @@ def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_pa
     assert text["privacy"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 10.0}
     made = {one["policy"]: one for one in text["details"]["implementation"]["policies"]}
     assert set(made) == {rich.policy.fingerprint(), poor.policy.fingerprint()}
-    assert [made[one.policy.fingerprint()]["hats_recorded"] for one in (rich, poor)] == [before, after]
+    assert [made[one.policy.fingerprint()]["hats_recorded"] for one in (rich, poor)] == [
+        before,
+        after,
+    ]
     released = [made[one.policy.fingerprint()]["hats_released"] for one in (rich, poor)]
     assert 0 < released[0] < before and (text["hats_recorded"], text["hats_released"]) == (
         before + after,

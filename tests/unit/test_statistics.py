@@ -1,4 +1,5 @@
-"""Another statistic, and another way of taking a CDF, are registered and go all the way: nothing else is changed."""
+"""Another statistic, and another way of taking a CDF, are registered and go all the way: nothing
+else is changed."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -69,7 +70,9 @@ class Stopped(Statistic):
     def subset(self, plan, admitted):
         final = StoppedPlan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.cap)
         most = int(final.given.max())
-        return dataclasses.replace(final, cost=cost_within(final.given, most, plan.charges[admitted], plan.cost))
+        return dataclasses.replace(
+            final, cost=cost_within(final.given, most, plan.charges[admitted], plan.cost)
+        )
 
     def query(self, plan, samples, bits):  # noqa: ARG002
         kept = samples[plan.counts.place_of_sample < plan.cap]
@@ -95,23 +98,34 @@ def with_it(terms, asked):
     return msgspec.structs.replace(terms, statistics=(*terms.statistics, asked))
 
 
-def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_records_as_they_were(stopped):
+def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_records_as_they_were(
+    stopped,
+):
     contents, ledger, without = city(2), MemoryLedger(), MemoryLedger()
     counts = contents[0]
     terms = planned(counts)[0]
-    context = dataclasses.replace(a_context(), planner=PlannedBy(lambda *_: [with_it(one, stopped) for one in terms]))
+    context = dataclasses.replace(
+        a_context(), planner=PlannedBy(lambda *_: [with_it(one, stopped) for one in terms])
+    )
     plan, plain = plan_slot(counts, context, ledger), plan_slot(counts, a_context(), without)
     for hat, priced in enumerate(plan.priced):
         own = priced.statistics["stopped"].charges
         assert own.max() == NANO // 4
         assert (plan.charged_rows(hat) == plain.charged_rows(hat) + own).all()
     sent = merge_plan(list(cut_plan(plan, 0)))
-    assert sent.terms == plan.terms and all(one.requested_terms("stopped").choice.cap for one in sent.terms)
+    assert sent.terms == plan.terms and all(
+        one.requested_terms("stopped").choice.cap for one in sent.terms
+    )
     drawn = record_slot(*contents, sent, context, ledger).payloads
     records = [decode(payload) for payload in drawn.values()]
     assert all(one.status == "released" and one.mean and one.cdf for one in records)
-    assert all(0 <= one.others["stopped"]["share"] <= 1 and one.others.keys() == {"stopped"} for one in records)
-    assert {one.privacy.epsilon for one in records} == {max(t.charge_nano for t in plan.terms) / NANO}
+    assert all(
+        0 <= one.others["stopped"]["share"] <= 1 and one.others.keys() == {"stopped"}
+        for one in records
+    )
+    assert {one.privacy.epsilon for one in records} == {
+        max(t.charge_nano for t in plan.terms) / NANO
+    }
     assert ledger.verify() == []
 
 

@@ -1,5 +1,5 @@
-"""How a worker stops. What ends it is told by its kind and place, with the status that says whose fault it was; never
-by its text. What fails once it was asked to stop is a warning."""
+"""How a worker stops. What ends it is told by its kind and place, with the status that says whose
+fault it was; never by its text. What fails once it was asked to stop is a warning."""
 
 import asyncio
 

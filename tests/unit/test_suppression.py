@@ -1,6 +1,8 @@
-"""CHOP-USER equals its naive text on thousands of small cities, keeps its promises, and what `suppress_to` comes to.
+"""CHOP-USER equals its naive text on thousands of small cities, keeps its promises, and what
+`suppress_to` comes to.
 
-The naive version works on dictionaries, computes every error from scratch and looks at everything each time.
+The naive version works on dictionaries, computes every error from scratch and looks at everything
+each time.
 """
 
 import functools
@@ -21,7 +23,8 @@ ALONE = (50_000_000, 300_000_000, NANO, 2_500_000_000, 10 * NANO)
 EPSILONS = (
     *map(Nanos, ALONE), *(Nanos(nano, nano) for nano in ALONE), Nanos(0, NANO), Nanos(300_000_000, 50_000_000)
 )  # fmt: skip
-"""Of means, of both in halves, of a variance alone, and of a mean that is known better than the variance."""
+"""Of means, of both in halves, of a variance alone, and of a mean that is known better than the
+variance."""
 
 
 def random_city(rng, hats_max=7, plates_max=9, counts=(1, 2, 3, 5)):
@@ -53,21 +56,33 @@ def error_of(total, counts, nanos, max_kmh):
     if nanos.mean:
         error = (1 - kept / total) + max(counts) / (kept * (nanos.mean / NANO))
     if nanos.variance:
-        of_variance = pairs(total - kept, total) + pairs(max(counts), kept) / (nanos.variance / NANO)
+        of_variance = pairs(total - kept, total) + pairs(max(counts), kept) / (
+            nanos.variance / NANO
+        )
         error += of_variance * max_kmh if nanos.mean else of_variance
     return error
 
 
 def naive_chop(occupancy, nanos, hats_max=0, plates_min=1):
-    """The papers' text, with the order of turns that the docstring fixes; returns the mask, K and E_thresh.
+    """The papers' text, with the order of turns that the docstring fixes; returns the mask, K and
+    E_thresh.
 
-    With `hats_max` it is `suppress_to`: no limit, and lost HATs are left for nothing and share out their places.
+    With `hats_max` it is `suppress_to`: no limit, and lost HATs are left for nothing and share out
+    their places.
     """
     hats = hat_slices(occupancy)
-    kept = [dict(zip(occupancy.plate[h].tolist(), occupancy.count[h].tolist(), strict=True)) for h in hats]
-    totals, least = [sum(counts.values()) for counts in kept], [min(plates_min, len(counts)) for counts in kept]
+    kept = [
+        dict(zip(occupancy.plate[h].tolist(), occupancy.count[h].tolist(), strict=True))
+        for h in hats
+    ]
+    totals, least = (
+        [sum(counts.values()) for counts in kept],
+        [min(plates_min, len(counts)) for counts in kept],
+    )
     width = occupancy.max_kmh
-    threshold = max(error_of(t, list(c.values()), nanos, width) for t, c in zip(totals, kept, strict=True))
+    threshold = max(
+        error_of(t, list(c.values()), nanos, width) for t, c in zip(totals, kept, strict=True)
+    )
     limit = np.inf if hats_max else threshold
 
     def best(plate):
@@ -92,16 +107,25 @@ def naive_chop(occupancy, nanos, hats_max=0, plates_min=1):
                 stopped = True
                 break
             if error == np.inf:
-                hat = min((h for h in range(len(hats)) if plate in kept[h]), key=lambda h: sum(kept[h].values()))
+                hat = min(
+                    (h for h in range(len(hats)) if plate in kept[h]),
+                    key=lambda h: sum(kept[h].values()),
+                )
             del kept[hat][plate]
     lost = [h for h in range(len(hats)) if len(kept[h]) < least[h]]
     for h in lost:
         kept[h] = {}
     for h in lost:
-        free = [row for row in range(hats[h].start, hats[h].stop) if occupied()[occupancy.plate[row]] < hats_max]
+        free = [
+            row
+            for row in range(hats[h].start, hats[h].stop)
+            if occupied()[occupancy.plate[row]] < hats_max
+        ]
         if len(free) >= least[h]:
             kept[h] = {int(occupancy.plate[row]): int(occupancy.count[row]) for row in free}
-    mask = [plate in kept[h] for h, rows in enumerate(hats) for plate in occupancy.plate[rows].tolist()]
+    mask = [
+        plate in kept[h] for h, rows in enumerate(hats) for plate in occupancy.plate[rows].tolist()
+    ]
     return mask, max(occupied()), threshold
 
 
@@ -119,7 +143,11 @@ def test_chop_user_equals_the_papers_text(batch, cities, monkeypatch):
         occupancy, nanos = random_city(rng, 8, 18), EPSILONS[case % len(EPSILONS)]
         chopped = chop_user(occupancy, nanos)
         mask, hats_after, threshold = naive_chop(occupancy, nanos)
-        assert (chopped.keep.tolist(), chopped.hats_after, chopped.threshold) == (mask, hats_after, threshold)
+        assert (chopped.keep.tolist(), chopped.hats_after, chopped.threshold) == (
+            mask,
+            hats_after,
+            threshold,
+        )
         suppressed += int((~chopped.keep).sum())
     assert suppressed > 2.5 * cities  # the cities are not so hard that nothing ever goes
 
@@ -137,13 +165,16 @@ def test_no_hat_is_left_with_fewer_plates_than_asked(cities):
         assert (chopped.keep.tolist(), chopped.hats_after) == (mask, hats_after)
         for rows in hat_slices(occupancy):
             assert chopped.keep[rows].sum() >= min(plates_min, rows.stop - rows.start)
-            at_least += plates_min > 1 and chopped.keep[rows].sum() == plates_min < rows.stop - rows.start
+            at_least += (
+                plates_min > 1 and chopped.keep[rows].sum() == plates_min < rows.stop - rows.start
+            )
         suppressed += int((~chopped.keep).sum())
     assert suppressed > 1.6 * cities and at_least > 0.1 * cities  # the limit was felt
 
 
 def exact_errors(occupancy, keep, nanos):
-    """By fractions, and of variances by brute force over all speeds of 0 or U; infinite for an empty HAT."""
+    """By fractions, and of variances by brute force over all speeds of 0 or U; infinite for an
+    empty HAT."""
     errors = []
     for rows in hat_slices(occupancy):
         counts = occupancy.count[rows][keep[rows]].tolist()
@@ -152,7 +183,10 @@ def exact_errors(occupancy, keep, nanos):
         if counts and nanos.mean:
             error += 1 - Fraction(kept, total) + Fraction(max(counts) * NANO, kept * nanos.mean)
         if counts and nanos.variance:
-            of_variance = bias_of_variance(total, kept) + move_of_variance(kept, max(counts)) * NANO / nanos.variance
+            of_variance = (
+                bias_of_variance(total, kept)
+                + move_of_variance(kept, max(counts)) * NANO / nanos.variance
+            )
             error += of_variance * (int(occupancy.max_kmh) if nanos.mean else 1)
         errors.append(error)
     return errors
@@ -167,8 +201,8 @@ def hats_per_plate(occupancy, keep):
 
 @BRUTE_FORCE
 def test_no_hat_is_worse_than_the_threshold_and_no_plate_in_more_hats_than_before(cities):
-    """The claim of arXiv 2405.06261, of means, variances and both, in exact arithmetic: doubles decide, so up to their
-    rounding.
+    """The claim of arXiv 2405.06261, of means, variances and both, in exact arithmetic: doubles
+    decide, so up to their rounding.
     """
     rng = np.random.default_rng(1)
     lower = 0
@@ -182,8 +216,14 @@ def test_no_hat_is_worse_than_the_threshold_and_no_plate_in_more_hats_than_befor
         assert chopped.errors.tolist() == pytest.approx([float(error) for error in after])
         assert chopped.worst_error == chopped.errors.max()
         assert chopped.hats_before == np.bincount(occupancy.plate).max()
-        assert chopped.hats_after == hats_per_plate(occupancy, chopped.keep).max() <= chopped.hats_before
-        assert all(chopped.keep[rows].any() for rows in hat_slices(occupancy))  # no HAT loses its last plate
+        assert (
+            chopped.hats_after
+            == hats_per_plate(occupancy, chopped.keep).max()
+            <= chopped.hats_before
+        )
+        assert all(
+            chopped.keep[rows].any() for rows in hat_slices(occupancy)
+        )  # no HAT loses its last plate
         lower += chopped.hats_after < chopped.hats_before
     assert lower > 0.15 * cities
 
@@ -228,7 +268,9 @@ def test_suppress_to_equals_its_naive_text(hats_max):
 
 
 @BRUTE_FORCE
-def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_chop_user_reaches_the_limit(cities):
+def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_chop_user_reaches_the_limit(
+    cities,
+):
     rng = np.random.default_rng(6)
     emptied = shared = 0
     for case in range(cities):
@@ -240,7 +282,10 @@ def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_
             per_plate = hats_per_plate(occupancy, outcome.keep)
             assert outcome.hats_after == per_plate.max() <= hats_max
             for hat, rows in enumerate(hat_slices(occupancy)):
-                kept, enough = int(outcome.keep[rows].sum()), min(plates_min, rows.stop - rows.start)
+                kept, enough = (
+                    int(outcome.keep[rows].sum()),
+                    min(plates_min, rows.stop - rows.start),
+                )
                 assert kept >= enough or kept == 0
                 assert np.isinf(outcome.errors[hat]) == (kept == 0)
                 emptied += kept == 0
@@ -261,6 +306,8 @@ def test_at_65_kmh_the_slides_sum_chooses_otherwise_than_at_1():
     rng, both, others = np.random.default_rng(4), Nanos(NANO // 4, NANO // 4), 0
     for _ in range(120):
         city = random_city(rng, 8, 18)
-        kept = [chop_user(replace(city, max_kmh=width), both).keep.tolist() for width in (1.0, 65.0)]
+        kept = [
+            chop_user(replace(city, max_kmh=width), both).keep.tolist() for width in (1.0, 65.0)
+        ]
         others += kept[0] != kept[1]
     assert others > 12

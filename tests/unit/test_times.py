@@ -18,7 +18,11 @@ def read_by_msgspec(text: str) -> tuple[int, int]:
         moment = msgspec.convert(text, datetime.datetime)
     except msgspec.ValidationError:
         return 0, NO_TIME
-    return ((moment - EPOCH) // datetime.timedelta(milliseconds=1), READ) if moment.tzinfo else (0, NO_OFFSET)
+    return (
+        ((moment - EPOCH) // datetime.timedelta(milliseconds=1), READ)
+        if moment.tzinfo
+        else (0, NO_OFFSET)
+    )
 
 
 def any_text(rng: random.Random) -> str:
@@ -26,7 +30,21 @@ def any_text(rng: random.Random) -> str:
     date = f"{year:04}-{rng.choice([2, rng.randrange(14)]):02}-{rng.choice([28, 29, 30, 31, rng.randrange(33)]):02}"
     time = f"T{rng.randrange(25):02}:{rng.randrange(61):02}:{rng.randrange(61):02}"
     fraction = rng.choice(["", "", ".5", ".123", ".123456", ".9999999"])
-    offset = rng.choice(["Z", "+05:30", "-05:30", "+23:59", "+24:00", "+05:60", "-00:00", ",05:30", "z", "+0530", ""])
+    offset = rng.choice(
+        [
+            "Z",
+            "+05:30",
+            "-05:30",
+            "+23:59",
+            "+24:00",
+            "+05:60",
+            "-00:00",
+            ",05:30",
+            "z",
+            "+0530",
+            "",
+        ]
+    )
     text = date + time + fraction + offset
     if rng.random() < 0.1:
         place = rng.randrange(len(text))
@@ -53,7 +71,9 @@ def test_every_day_of_four_centuries_is_the_calendar_s() -> None:
     days = [datetime.date(1900, 1, 1) + datetime.timedelta(days=day) for day in range(400 * 366)]
     time_ms, status = parse_timestamps([f"{day}T00:00:00Z" for day in days])
     assert not status.any()
-    assert (time_ms // 86_400_000).tolist() == [(day - datetime.date(1970, 1, 1)).days for day in days]
+    assert (time_ms // 86_400_000).tolist() == [
+        (day - datetime.date(1970, 1, 1)).days for day in days
+    ]
 
 
 @pytest.mark.parametrize(

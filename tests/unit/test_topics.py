@@ -26,17 +26,28 @@ def test_names_and_settings_of_the_topics():
         "surat.bus.deployment.v1",
     ]  # fmt: skip
     assert [topic.partitions for topic in topics] == [5, 1, 5, 5, 5, 5, 5, 1]
-    assert topics.deployment.settings == topics.smoothed.settings == topics.queries.settings == topics.release.settings
+    assert (
+        topics.deployment.settings
+        == topics.smoothed.settings
+        == topics.queries.settings
+        == topics.release.settings
+    )
     assert topics.pings.settings["message.timestamp.type"] == "LogAppendTime"
     assert topics.release.settings == {"cleanup.policy": "delete", "retention.ms": "-1"}
     assert topics.latest.settings == {"cleanup.policy": "compact"}
     for raw in (topics.pings, topics.parts, topics.rejected):
-        assert raw.settings["retention.ms"] == str(3 * 86_400_000) and raw.settings["cleanup.policy"] == "delete"
+        assert (
+            raw.settings["retention.ms"] == str(3 * 86_400_000)
+            and raw.settings["cleanup.policy"] == "delete"
+        )
 
 
 @pytest.mark.parametrize(("number", "is_raised"), [(30, True), (15, False), (None, False)])
-def test_a_worker_without_rights_on_its_group_is_told_before_it_waits_to_be_taken_in(number, is_raised, monkeypatch):
-    """Its client asks for ever, and says nothing. A coordinator that is not there yet (15) is waited for."""
+def test_a_worker_without_rights_on_its_group_is_told_before_it_waits_to_be_taken_in(
+    number, is_raised, monkeypatch
+):
+    """Its client asks for ever, and says nothing. A coordinator that is not there yet (15) is
+    waited for."""
 
     class Answer(Exception):
         errno = number
@@ -80,7 +91,8 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(number, monkeypatch):
 
 
 def without_warnings(call):
-    """kafka-python reads its schemas by a function that Python 3.11 and 3.12, alone, say is deprecated."""
+    """kafka-python reads its schemas by a function that Python 3.11 and 3.12, alone, say is
+    deprecated."""
 
     def quiet(*arguments):
         with warnings.catch_warnings():
@@ -99,7 +111,10 @@ def test_releases_carry_cloudevents_attributes(tmp_path):
     assert [one.topic for one in records] == [topics.release.name, topics.latest.name]
     assert {one.key for one in records} == {record.hat.cell.encode()}
     headers = dict(records[0].headers)
-    assert headers["ce_id"].decode() == record.release_id and headers["ce_time"].decode() == record.hat.slot_end
+    assert (
+        headers["ce_id"].decode() == record.release_id
+        and headers["ce_time"].decode() == record.hat.slot_end
+    )
     assert headers["ce_specversion"] == b"1.0" and headers["content-type"] == b"application/json"
     assert {"ce_type", "ce_source", "ce_subject", "ce_dataschema"} <= set(headers) and not is_tick(
         list(headers.items())
@@ -108,7 +123,11 @@ def test_releases_carry_cloudevents_attributes(tmp_path):
 
 
 def test_a_refused_message_says_why_and_where_it_stood():
-    headers = dict(rejected_headers(Refusal(3, 7, Reason.LATE, "$.observationDateTime", 90_000), "bus.pings.v1", 2, 55))
+    headers = dict(
+        rejected_headers(
+            Refusal(3, 7, Reason.LATE, "$.observationDateTime", 90_000), "bus.pings.v1", 2, 55
+        )
+    )
     assert headers == {
         "udp-stream.errors.id": b"bus.pings.v1-2-55-7",
         "udp-stream.errors.reason": b"late",

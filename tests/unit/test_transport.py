@@ -1,4 +1,5 @@
-"""The one overridden method of Faust: what it relies on is still there, and it hands over batches in order, once."""
+"""The one overridden method of Faust: what it relies on is still there, and it hands over batches
+in order, once."""
 
 import asyncio
 import inspect

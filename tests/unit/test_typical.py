@@ -1,4 +1,5 @@
-"""The typical week: what it errs by where the truth is known, holidays, changes for good, and the files of the verb."""
+"""The typical week: what it errs by where the truth is known, holidays, changes for good, and the
+files of the verb."""
 
 import csv
 import json
@@ -67,7 +68,10 @@ def test_the_order_of_records_changes_nothing_and_no_release_is_a_guess(few):
     rows = rows_of(few[:2])
     assert rows_of(few[1::-1]) == rows
     assert {row.day for row in rows} == {"weekday"} and {row.days for row in rows} == {0, 1, 2}
-    wide = {most: [row.high_kmh - row.low_kmh for row in rows if (row.days == 0) == most] for most in (True, False)}
+    wide = {
+        most: [row.high_kmh - row.low_kmh for row in rows if (row.days == 0) == most]
+        for most in (True, False)
+    }
     assert sum(wide[True]) / len(wide[True]) > sum(wide[False]) / len(wide[False])
     assert all(0 <= row.low_kmh <= row.value_kmh <= row.high_kmh for row in rows)
 
@@ -88,13 +92,17 @@ def test_the_verb_writes_the_same_rows_in_each_form(few, tmp_path):
     for form in ("ndjson", "csv", "geojson", "parquet"):
         assert run_verb(["typical", *files, "--out", f"week.{form}"], cwd=tmp_path).returncode == 0
     rows = [json.loads(msgspec.json.encode(row)) for row in rows_of(few[:1])]
-    assert [json.loads(line) for line in (tmp_path / "week.ndjson").read_text().splitlines()] == rows
+    assert [
+        json.loads(line) for line in (tmp_path / "week.ndjson").read_text().splitlines()
+    ] == rows
     with (tmp_path / "week.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [(one["cell"], int(one["hour"]), float(one["value_kmh"])) for one in table] == [
         (row["cell"], row["hour"], row["value_kmh"]) for row in rows
     ]
-    assert list(table[0]) == [*["cell", "place", "day", "hour", "value_kmh", "low_kmh", "high_kmh", "days", "changed"]]
+    assert list(table[0]) == [
+        *["cell", "place", "day", "hour", "value_kmh", "low_kmh", "high_kmh", "days", "changed"]
+    ]
     features = json.loads((tmp_path / "week.geojson").read_text())["features"]
     assert len(features) == len(rows) and features[0]["geometry"]["type"] == "Polygon"
     assert (tmp_path / "week.parquet").read_bytes()[:4] == b"PAR1"

@@ -1,4 +1,5 @@
-"""Speeds in another unit than the one set end a verb that charges before it charges, until a person has looked."""
+"""Speeds in another unit than the one set end a verb that charges before it charges, until a person
+has looked."""
 
 from contextlib import nullcontext
 from datetime import datetime
@@ -56,9 +57,14 @@ def test_a_live_feed_is_looked_at_before_its_first_slot_is_released(log):
         watch.check(messages[3000:], closing(1))
 
 
-@pytest.mark.parametrize(("then", "is_told"), [([1], True), ([0, 1], True), ([1, 2], True), ([2], False)])
+@pytest.mark.parametrize(
+    ("then", "is_told"), [([1], True), ([0, 1], True), ([1, 2], True), ([2], False)]
+)
 def test_it_looks_at_each_partition_that_closes_the_first_slot(log, then, is_told):
-    watch, messages = RefusalWatch(load(None, ("speed.unit=mps",), {})), log.read_bytes().splitlines()
+    watch, messages = (
+        RefusalWatch(load(None, ("speed.unit=mps",), {})),
+        log.read_bytes().splitlines(),
+    )
     watch.check(messages[:40], closing(1))  # too few to tell
     with pytest.raises(ConfigError, match="in 'kmh'") if is_told else nullcontext():
         watch.check(messages[40:], closing(*then))  # a second slot: the first may be out
@@ -70,7 +76,9 @@ def test_where_plates_are_hidden_it_warns_once_and_goes_on(log, tmp_path):
     flags = ("privacy.neighbours=add-remove", f"hat.domain={tmp_path / 'cells.txt'}", "pings.interval=10s",
              "kafka.shards=1", "speed.unit=mps")  # fmt: skip
     said, messages = [], log.read_bytes().splitlines()
-    watch = RefusalWatch(load(None, flags, {}), lambda text, event, _figures: said.append((event, text)))
+    watch = RefusalWatch(
+        load(None, flags, {}), lambda text, event, _figures: said.append((event, text))
+    )
     for _ in range(3):  # three partitions that close the first slot
         watch.check(messages, closing(1))
     ((event, text),) = said
@@ -82,7 +90,10 @@ def test_another_zone_is_said_at_once(log):
     look = LiveFeedCheck("http://feed", load(None, ("hat.timezone=America/Chicago", "live.max_age=5000d"), {}),
                     lambda text, event, figures, level: said.append(text))  # fmt: skip
     look.fresh(log.read_bytes().splitlines()[:30])
-    assert len(said) == 1 and "hat.timezone is 'America/Chicago', and the pings lie in 'Asia/Kolkata'" in said[0]
+    assert (
+        len(said) == 1
+        and "hat.timezone is 'America/Chicago', and the pings lie in 'Asia/Kolkata'" in said[0]
+    )
 
 
 CANNOT_TELL = {"austin-capmetro-2016-11-24", "austin-capmetro-2016-11-25"}

@@ -6,13 +6,21 @@ import pytest
 from tests.forms import long_but
 from udp_stream.forecast.anomalies import HAPPENS, NOT_CLIPPED, happened_variance
 from udp_stream.forecast.model import PER_HAT, HatPredictions, ReleasedHats, SlotPrior
-from udp_stream.forecast.unit import ENOUGH, KNOWN_VARIANCE, OF_A_SLOT, ORDINARY, Evidence, evidence_of
+from udp_stream.forecast.unit import (
+    ENOUGH,
+    KNOWN_VARIANCE,
+    OF_A_SLOT,
+    ORDINARY,
+    Evidence,
+    evidence_of,
+)
 
 HATS, NOISE, VARIANCE, KMH = 6, 36.0, 4.0, 20.0
 
 
 def of_slot(factor, rng, variance=VARIANCE):
-    """HATs whose speeds are so many times those forecast, as the model has it: each with its own rest and news."""
+    """HATs whose speeds are so many times those forecast, as the model has it: each with its own
+    rest and news."""
     usual = HatPredictions(np.full(HATS, KMH), np.full(HATS, variance), slope=12.6, skew=0.0)
     news = rng.random(HATS) < HAPPENS
     own = factor**2 * (variance + 1.0) + news * happened_variance(factor * usual.mean)
@@ -20,15 +28,21 @@ def of_slot(factor, rng, variance=VARIANCE):
     prior = SlotPrior(np.zeros(0), np.zeros(HATS), np.zeros((HATS, PER_HAT)))
     value, cells = rng.normal(truth, np.sqrt(NOISE)), np.arange(HATS).astype(np.uint64)
     noise, rest = np.full(HATS, NOISE), np.ones(HATS)
-    return evidence_of(usual, ReleasedHats(cells, prior, value, noise, rest, [NOT_CLIPPED] * HATS), 65.0)
+    return evidence_of(
+        usual, ReleasedHats(cells, prior, value, noise, rest, [NOT_CLIPPED] * HATS), 65.0
+    )
 
 
 @pytest.mark.parametrize("factor", long_but(ORDINARY[::3], ORDINARY))
 def test_the_odds_of_an_ordinary_slot_are_at_most_even_on_average(factor):
     rng = np.random.default_rng(5)
     odds = np.exp([of_slot(factor, rng) for _ in range(900)])
-    assert (odds.mean(axis=0) < 1 + 2 * odds.std(axis=0) / 30).all() and odds.mean(axis=0).max() < 1.2
-    assert 2 * 24 * np.exp(-ENOUGH) < 1e-4  # hence Ville's inequality: of a day of slots, and two kinds of units
+    assert (odds.mean(axis=0) < 1 + 2 * odds.std(axis=0) / 30).all() and odds.mean(
+        axis=0
+    ).max() < 1.2
+    assert (
+        2 * 24 * np.exp(-ENOUGH) < 1e-4
+    )  # hence Ville's inequality: of a day of slots, and two kinds of units
 
 
 @pytest.mark.parametrize(("factor", "which"), [(1 / 3.6, 0), (3.0, 1)])

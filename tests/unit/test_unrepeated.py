@@ -27,7 +27,9 @@ def test_pings_of_a_feeds_own_form_stay_as_they_are_and_count_once():
     broken = '{"id": 9}'
     body = f'{{"buses": [{first}, {broken}, {second}]}}'.encode()
     assert once.take(body) == [first.encode(), broken.encode(), second.encode()]
-    assert once.take(f'{{"buses": [{second}, {third}, {a_bus(7, 0, 55)}, {broken}]}}'.encode()) == [third.encode()]
+    assert once.take(f'{{"buses": [{second}, {third}, {a_bus(7, 0, 55)}, {broken}]}}'.encode()) == [
+        third.encode()
+    ]
     assert once.counts == {"read": 5, "refused": 2, "repeats": 3}
     again = MAPPED.read([third.encode()], 10**5, 10)
     assert again.columns.plates == ["7"] and not again.refusals
@@ -35,11 +37,21 @@ def test_pings_of_a_feeds_own_form_stay_as_they_are_and_count_once():
 
 @pytest.mark.parametrize("count", [400, 4000])
 @pytest.mark.parametrize("form", ["features", "deep", "mapped"])
-def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_same_reason(form, count):
+def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_same_reason(
+    form, count
+):
     """And what would help can still be told."""
     point = {"type": "Point", "coordinates": [72.8, 21.1]}
-    ping = {"license_plate": "A1", "observationDateTime": "2024-01-08T10:00:00Z", "speed": 20, "note": "x" * 300}
-    features = [{"type": "Feature", "geometry": point, "properties": ping | {"n": at}} for at in range(count)]
+    ping = {
+        "license_plate": "A1",
+        "observationDateTime": "2024-01-08T10:00:00Z",
+        "speed": 20,
+        "note": "x" * 300,
+    }
+    features = [
+        {"type": "Feature", "geometry": point, "properties": ping | {"n": at}}
+        for at in range(count)
+    ]
     answer, reads = {
         "features": ({"type": "FeatureCollection", "features": features}, JSON),
         "deep": ({"a": {"b": [{"c": features}]}}, JSON),
@@ -48,7 +60,11 @@ def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_s
     body = json.dumps(answer).encode()
     (piece,) = RepeatFilter(reads, max_bytes=10**7, max_pings=10_000).take(body)
     whole, short = (reads.read([one], 10**7, 10_000).refusals for one in (body, piece))
-    assert len(piece) <= PIECE_BYTES_MAX < len(body) and short == whole and whole[0].reason != Reason.NOT_JSON
+    assert (
+        len(piece) <= PIECE_BYTES_MAX < len(body)
+        and short == whole
+        and whole[0].reason != Reason.NOT_JSON
+    )
     plain = FeedForm(FeedMapping(), JSON)
     if form == "features":
         assert "found features.0.geometry.coordinates.0" in advise([(short[0], piece)], plain)[0]
@@ -57,14 +73,19 @@ def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_s
 @pytest.mark.parametrize("where", ["speed", "longitude", "latitude", "both"])
 def test_numbers_that_are_too_large_for_json_are_refused_for_their_values_as_a_message_too(where):
     """The encoder would write them as null, and the reader call that a wrong type."""
-    lon, lat = ("1e999" if where in (name, "both") else "21.5" for name in ("longitude", "latitude"))
+    lon, lat = (
+        "1e999" if where in (name, "both") else "21.5" for name in ("longitude", "latitude")
+    )
     speed = "1e999" if where == "speed" else "5"
     text = (
         '[{"license_plate":"null \\"speed\\":null","observationDateTime":"2024-01-08T09:00:00+05:30",'
         f'"speed":{speed},"location":{{"coordinates":[{lon},{lat}]}}}}]'
     ).encode()
     decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
-    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(RepeatFilter(JSON, 10**6, 10).take(text))[1]
+    (directly,), (alone,) = (
+        decoder.decode([text])[1],
+        decoder.decode(RepeatFilter(JSON, 10**6, 10).take(text))[1],
+    )
     assert (alone.reason, alone.path) == (directly.reason, directly.path)
     assert alone.reason in ("speed_not_finite", "coordinates_out_of_range")
 
@@ -73,7 +94,10 @@ def test_numbers_that_are_too_large_for_json_are_refused_for_their_values_as_a_m
 def test_a_piece_of_an_array_is_refused_for_the_same_reason_as_a_message(piece):
     decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
     text = f"[{piece}]".encode()
-    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(RepeatFilter(JSON, 10**6, 10).take(text))[1]
+    (directly,), (alone,) = (
+        decoder.decode([text])[1],
+        decoder.decode(RepeatFilter(JSON, 10**6, 10).take(text))[1],
+    )
     assert alone.reason == directly.reason
 
 
@@ -92,14 +116,21 @@ def rows_of_a_feed(rows):
 
 def rows_of_gtfs(rows):
     """Those of one plate without times of their own."""
-    return snapshot(*(vehicle(plate, "", None if plate == "b" else START_S + at, lon) for plate, at, lon in rows))
+    return snapshot(
+        *(
+            vehicle(plate, "", None if plate == "b" else START_S + at, lon)
+            for plate, at, lon in rows
+        )
+    )
 
 
 @pytest.mark.parametrize("step_s", [0, 700])
 @pytest.mark.parametrize(("reads", "written"), [(JSON, rows_of_json), (MAPPED, rows_of_a_feed),
                                                 (GTFS_REALTIME, rows_of_gtfs)])  # fmt: skip
 @pytest.mark.parametrize("seed", long_but([0, 1], range(20)))
-def test_what_is_new_of_a_plate_follows_from_its_own_pings_and_the_wall(reads, written, seed, step_s):
+def test_what_is_new_of_a_plate_follows_from_its_own_pings_and_the_wall(
+    reads, written, seed, step_s
+):
     """Another plate may be in each snapshot, or change it: one that stays as it is, is not taken."""
     dice, of_another = random.Random(f"{seed}"), random.Random(f"{seed} another")
     alone, beside = RepeatFilter(reads, 10**6, 1000), RepeatFilter(reads, 10**6, 1000)

@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 
 def git(folder, *words):
     """What git prints, without the settings of whoever runs the tests."""
-    alone = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    alone = {
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_SYSTEM": "/dev/null",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+    }
     known = ("-c", "user.name=nobody", "-c", "user.email=nobody")
     return subprocess.run(
         ["git", *known, *words], cwd=folder, env=alone, check=True, capture_output=True, text=True
@@ -66,7 +70,9 @@ def test_a_worktree_is_named_by_its_own_commit(tree, tmp_path):
     assert version_of(other) == second
 
 
-@pytest.mark.parametrize("head", [b"", b"ref: refs/heads/none\n", b"ref: ../../secret\n", b"\xff\xfe", b"GJ05ZZ0001\n"])
+@pytest.mark.parametrize(
+    "head", [b"", b"ref: refs/heads/none\n", b"ref: ../../secret\n", b"\xff\xfe", b"GJ05ZZ0001\n"]
+)
 def test_a_tree_without_a_commit_that_can_be_read_is_the_release(tree, head):
     (tree / ".git/HEAD").write_bytes(head)
     assert version_of(tree) == RELEASE
@@ -80,5 +86,7 @@ def test_a_tree_without_git_is_the_release(tmp_path):
 
 
 def test_the_program_says_the_version_of_the_tree_that_it_runs_in():
-    done = subprocess.run([sys.executable, "-m", "udp_stream", "--version"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "udp_stream", "--version"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.stdout == f"udp-stream {version_of(ROOT)}\n"

@@ -1,4 +1,5 @@
-"""Slots by the wall's time in the log: no plate decides whether another's pings count, or when a slot closes."""
+"""Slots by the wall's time in the log: no plate decides whether another's pings count, or when a
+slot closes."""
 
 import random
 from dataclasses import replace
@@ -58,7 +59,14 @@ def messy_log(seed, size=500):
             log.append((plate, record(offset, now, b"not json")))
         elif what < 0.2:
             log.append(
-                (plate, record(offset, now, ping(plate, now).replace(b"2024-", b"2%03d-" % dice.randint(0, 90))))
+                (
+                    plate,
+                    record(
+                        offset,
+                        now,
+                        ping(plate, now).replace(b"2024-", b"2%03d-" % dice.randint(0, 90)),
+                    ),
+                )
             )
         else:
             behind = dice.choice([0, 0, 1, 2, 30, 90, -5, -0.4])
@@ -68,7 +76,9 @@ def messy_log(seed, size=500):
 
 def _ping(plate, minute):
     days, minute = divmod(int(minute), 24 * 60)
-    return ping(plate, minute).replace(b"2024-01-01", b"2024-%02d-%02d" % (1 + days // 28, 1 + days % 28))
+    return ping(plate, minute).replace(
+        b"2024-01-01", b"2024-%02d-%02d" % (1 + days // 28, 1 + days % 28)
+    )
 
 
 def by_plate(taken):
@@ -77,7 +87,9 @@ def by_plate(taken):
     for slot in taken.closed:
         for number, plate in enumerate(slot.plates):
             mine = slot.plate == number
-            found.setdefault(plate, []).append((slot.start_ms, slot.time[mine].tolist(), slot.cell[mine].tolist()))
+            found.setdefault(plate, []).append(
+                (slot.start_ms, slot.time[mine].tolist(), slot.cell[mine].tolist())
+            )
     return found
 
 
@@ -87,10 +99,14 @@ def test_without_a_plate_the_same_slots_close_and_hold_the_same_of_all_others(se
     log = messy_log(seed)
     whole = take(reader(), [one for _, one in log])
     rest = take(reader(), [one for plate, one in log if plate is None or plate not in gone])
-    assert [(one.start_ms, one.end_ms) for one in rest.closed] == [(one.start_ms, one.end_ms) for one in whole.closed]
+    assert [(one.start_ms, one.end_ms) for one in rest.closed] == [
+        (one.start_ms, one.end_ms) for one in whole.closed
+    ]
     held = by_plate(whole)
     assert len(held) == 3 and len(whole.closed) > 20
-    assert by_plate(rest) == {plate: pings for plate, pings in held.items() if plate.decode() not in gone}
+    assert by_plate(rest) == {
+        plate: pings for plate, pings in held.items() if plate.decode() not in gone
+    }
     assert all(one.partial is False for one in whole.closed)
 
 
@@ -98,7 +114,9 @@ def test_without_a_plate_the_same_slots_close_and_hold_the_same_of_all_others(se
 def test_killed_anywhere_and_cut_anywhere_the_same_slots_close(seed):
     log = [one for _, one in messy_log(seed)]
     whole = outcome(take(reader(), log))
-    assert {Reason.LATE, Reason.TIME_IN_FUTURE, Reason.NOT_JSON} <= {reason for _, reason, _ in whole[1]}
+    assert {Reason.LATE, Reason.TIME_IN_FUTURE, Reason.NOT_JSON} <= {
+        reason for _, reason, _ in whole[1]
+    }
     dice, found, at, now = random.Random(f"kill {seed}"), ([], []), 0, reader()
     while at < len(log):
         size = dice.randint(1, 40)
@@ -113,13 +131,24 @@ def test_killed_anywhere_and_cut_anywhere_the_same_slots_close(seed):
 
 
 def test_the_first_slot_is_the_first_to_begin_after_the_first_tick():
-    """Pings of slots before it, and all pings before it, are late; a tick on the boundary begins with the slot."""
-    log = [record(0, 59, ping("a", 59)), tick(1, 59.9), record(2, 59.95, ping("a", 59)), record(3, 60, ping("b", 60))]
+    """Pings of slots before it, and all pings before it, are late; a tick on the boundary begins
+    with the slot."""
+    log = [
+        record(0, 59, ping("a", 59)),
+        tick(1, 59.9),
+        record(2, 59.95, ping("a", 59)),
+        record(3, 60, ping("b", 60)),
+    ]
     taken = take(now := reader(), [*log, tick(4, 122)])
     assert starts(taken) == [1] and taken.closed[0].plates == (b"b",)
-    assert [(one.offset, one.refusal.reason) for one in taken.refused] == [(0, Reason.LATE), (2, Reason.LATE)]
+    assert [(one.offset, one.refusal.reason) for one in taken.refused] == [
+        (0, Reason.LATE),
+        (2, Reason.LATE),
+    ]
     assert all(one.refusal.lag_ms > 0 for one in taken.refused)
-    assert now.through_ms == START + 2 * HOUR and now.checkpoint() == SourceCheckpoint(5, START + 122 * MINUTE, 5)
+    assert now.through_ms == START + 2 * HOUR and now.checkpoint() == SourceCheckpoint(
+        5, START + 122 * MINUTE, 5
+    )
     assert starts(take(reader(), [tick(0, 60), tick(1, 122)])) == [1]
     assert starts(take(reader(), [tick(0, 60.001), tick(1, 182)])) == [2]
 
@@ -147,7 +176,9 @@ def test_pings_move_no_clock_and_an_empty_log_closes_its_slots():
     take(now, [tick(0, 0)])
     assert starts(take(now, [record(at, 60 * at, ping("a", 60 * at)) for at in range(1, 20)])) == []
     assert (now.watermark_ms, now.clock_ms) == (START + 2 * MINUTE, START)
-    assert not now.tick_would_close(START + HOUR + 2 * MINUTE - 1) and now.tick_would_close(START + HOUR + 2 * MINUTE)
+    assert not now.tick_would_close(START + HOUR + 2 * MINUTE - 1) and now.tick_would_close(
+        START + HOUR + 2 * MINUTE
+    )
     closed = take(reader(), [tick(0, 0), tick(1, 200)]).closed
     assert [tabulate(slot)[0].cells.size for slot in closed] == [0, 0, 0]
 
@@ -162,9 +193,16 @@ def test_a_log_is_ahead_only_if_its_ticks_were():
 
 
 def test_a_jump_closes_the_first_slots_and_drops_what_lies_behind_them():
-    log = [tick(0, 0), *(record(60 * at, 60 * at, _ping("a", 60 * at)) for at in range(1, 60)), tick(9000, 60 * 100)]
+    log = [
+        tick(0, 0),
+        *(record(60 * at, 60 * at, _ping("a", 60 * at)) for at in range(1, 60)),
+        tick(9000, 60 * 100),
+    ]
     taken = take(now := reader(), log)
-    assert starts(taken) == list(range(SLOTS_MAX)) and [len(slot.plates) for slot in taken.closed] == [0] + [1] * 47
+    assert (
+        starts(taken) == list(range(SLOTS_MAX))
+        and [len(slot.plates) for slot in taken.closed] == [0] + [1] * 47
+    )
     assert now.open_slots == frozenset() and now.through_ms == START + 99 * HOUR
     assert starts(take(now, [tick(9001, 60 * 101 + 3)])) == [99, 100]
 
@@ -183,31 +221,46 @@ def test_a_plate_has_a_ping_a_second_and_takes_no_room_from_others(cut):
     (slot,) = [slot for some in taken for slot in some.closed if slot.plates]
     assert np.bincount(slot.plate).tolist() == [60, 5]
     refused = [one for some in taken for one in some.refused]
-    assert {one.refusal.reason for one in refused} == {Reason.SLOT_FULL} and len(refused) == 499 - 5 - 60
+    assert {one.refusal.reason for one in refused} == {Reason.SLOT_FULL} and len(
+        refused
+    ) == 499 - 5 - 60
     assert min(one.offset for one in refused) == 61
 
 
 def test_every_slot_closes_on_days_of_23_and_25_hours():
     for day, hours in (("2024-03-31", 23), ("2024-10-27", 25)):
         grid = SlotGrid(3600, ZoneInfo("Europe/Berlin"))
-        begins = int(np.datetime64(f"{day}T00:00", "ms").astype(int)) - (1 if hours == 23 else 2) * HOUR
+        begins = (
+            int(np.datetime64(f"{day}T00:00", "ms").astype(int)) - (1 if hours == 23 else 2) * HOUR
+        )
         minute = (begins - START) / MINUTE
-        taken = take(reader(replace(WALL, grid=grid)), [tick(0, minute), tick(1, minute + 60 * hours + 2)])
+        taken = take(
+            reader(replace(WALL, grid=grid)), [tick(0, minute), tick(1, minute + 60 * hours + 2)]
+        )
         assert len(taken.closed) == hours
-        assert all(one.end_ms == other.start_ms for one, other in zip(taken.closed, taken.closed[1:], strict=False))
+        assert all(
+            one.end_ms == other.start_ms
+            for one, other in zip(taken.closed, taken.closed[1:], strict=False)
+        )
 
 
 @pytest.mark.parametrize("movement", [None, PingRules(max_kmh=65, reject_above_kmh=200)])
 def test_a_span_of_a_recording_closes_at_its_end_in_order_and_nothing_is_late(movement):
     rules = replace(WALL.windows, movement=movement)
-    windows = Windows(rules, str.encode, SpanClock(WALL.grid.between(START + HOUR, START + 4 * HOUR, 99)))
+    windows = Windows(
+        rules, str.encode, SpanClock(WALL.grid.between(START + HOUR, START + 4 * HOUR, 99))
+    )
     minutes = [150, 61, 60, 59, 240, 239, 61.5, 10_000]
     for minute in minutes:
         decoded, _ = WALL.decoder.decode([_ping("a", minute)])
         placed = WALL.grid.place(decoded.time_ms)
-        closed, refused = windows.push(Frame(decoded, cells_of(decoded.lat, decoded.lon, 7), *placed))
+        closed, refused = windows.push(
+            Frame(decoded, cells_of(decoded.lat, decoded.lon, 7), *placed)
+        )
         inside = 60 <= minute < 240
-        assert closed == [] and [one.reason for one in refused] == [Reason.TIME_OUT_OF_RANGE] * (not inside)
+        assert closed == [] and [one.reason for one in refused] == [Reason.TIME_OUT_OF_RANGE] * (
+            not inside
+        )
     slots = windows.flush()
     assert [(slot.start_ms - START) // HOUR for slot in slots] == [1, 2, 3]
     assert movement or [slot.time.size for slot in slots] == [3, 1, 1]
@@ -252,7 +305,14 @@ def test_an_empty_slot_travels_and_is_held_until_every_source_has_closed_it():
         counts, values = tabulate(pings)
         assert len(pings.plates) == counts.cells.size == values.speed.size == plates
         *chunks, end = cut_counts(counts, 0)
-        assert isinstance(end, CountsEnd) and end.chunks == len(chunks) == 1 and isinstance(chunks[0], CountChunk)
+        assert (
+            isinstance(end, CountsEnd)
+            and end.chunks == len(chunks) == 1
+            and isinstance(chunks[0], CountChunk)
+        )
         merged = merge_counts(chunks)
-        assert (merged.cells.tolist(), merged.count.tolist()) == (counts.cells.tolist(), counts.count.tolist())
+        assert (merged.cells.tolist(), merged.count.tolist()) == (
+            counts.cells.tolist(),
+            counts.count.tolist(),
+        )
         assert (merged.start_ms, merged.hat_rows.tolist()) == (START, counts.hat_rows.tolist())

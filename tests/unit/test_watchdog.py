@@ -29,7 +29,9 @@ class World:
 
     def checks(self, times, each=lambda world: None):
         async def check():
-            watchdog = Watchdog(lambda: self.read, self.idle, 10.0, lambda: self.now, lambda: self.done)
+            watchdog = Watchdog(
+                lambda: self.read, self.idle, 10.0, lambda: self.now, lambda: self.done
+            )
             for _ in range(times):
                 await watchdog.check(0.0)
                 await asyncio.sleep(0)
@@ -39,7 +41,9 @@ class World:
         asyncio.run(check())
 
 
-@pytest.mark.parametrize("answer", [False, None, OSError("gone")], ids=["behind", "no answer", "an error"])
+@pytest.mark.parametrize(
+    "answer", [False, None, OSError("gone")], ids=["behind", "no answer", "an error"]
+)
 def test_nothing_done_for_too_long_is_stuck(answer):
     world = World()
     world.answer = answer
@@ -49,7 +53,8 @@ def test_nothing_done_for_too_long_is_stuck(answer):
 
 
 def test_a_log_that_ends_before_what_was_read_of_it_is_said_at_once():
-    """Its reader would wait for ever, or skip what comes: the broker says that there is nothing to read."""
+    """Its reader would wait for ever, or skip what comes: the broker says that there is nothing to
+    read."""
 
     async def call_thread(what, *arguments):
         return await what(*arguments)

@@ -1,4 +1,5 @@
-"""The sentence that names a run's ledger: where it is, whether it is new, and since when it holds what."""
+"""The sentence that names a run's ledger: where it is, whether it is new, and since when it holds
+what."""
 
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -60,14 +61,22 @@ def test_slots_are_told_in_the_zone_that_the_ledger_notes_where_it_notes_one():
     assert slots_of(ledger, ours).iso(0).endswith("+05:30")
     note_policy(ledger, load(None, ["hat.timezone=America/Chicago"], {}).policy)
     assert slots_of(ledger, ours).iso(0) == "1969-12-31T18:00:00-06:00"
-    for note in ("no JSON", '{"hat.slot": "1h"}', '{"hat.timezone": "No/Zone"}', '{"hat.timezone": "../etc"}'):
+    for note in (
+        "no JSON",
+        '{"hat.slot": "1h"}',
+        '{"hat.timezone": "No/Zone"}',
+        '{"hat.timezone": "../etc"}',
+    ):
         (other := MemoryLedger()).note("policy:5eed", note)
         assert slots_of(other, ours).iso(0).endswith("+05:30")
 
 
 @pytest.mark.parametrize("hides", [False, True])
 def test_a_ledger_whose_charges_are_secret_says_so_from_its_first_run_on(tmp_path, capsys, hides):
-    ours, here = load(None, HIDDEN if hides else [], {}), LedgerSection(url=f"{tmp_path}/city.ledger")
+    ours, here = (
+        load(None, HIDDEN if hides else [], {}),
+        LedgerSection(url=f"{tmp_path}/city.ledger"),
+    )
     with ledger_and_keys(here) as (ledger, _):
         log_ledger(here, ledger, ours)
         assert ("secret" in capsys.readouterr().err) == hides

@@ -1,4 +1,5 @@
-"""What a slot's plates are asked of the whole city: of whom, once, before HATs, and what dies on the way."""
+"""What a slot's plates are asked of the whole city: of whom, once, before HATs, and what dies on
+the way."""
 
 import dataclasses
 
@@ -29,7 +30,9 @@ ONE = np.array([0])
 
 
 def context(*flags, question=MeanSpeed(), entropy=None, seed=1):  # noqa: B008 - frozen
-    return with_forecaster(dataclasses.replace(a_context(*flags, entropy=entropy, seed=seed), city=question))
+    return with_forecaster(
+        dataclasses.replace(a_context(*flags, entropy=entropy, seed=seed), city=question)
+    )
 
 
 def released(flags=PURE, slots=1):
@@ -61,10 +64,14 @@ def test_a_road_without_a_question_and_one_without_forecasts_ask_nothing():
 def test_it_is_charged_before_the_hats_and_answered_once(flags):
     _, ledger = released(flags)
     first, *hats = ledger.entries()
-    assert kind_of(first.release_id) == CITY and all(kind_of(one.release_id) != CITY for one in hats)
+    assert kind_of(first.release_id) == CITY and all(
+        kind_of(one.release_id) != CITY for one in hats
+    )
     counts, values = slot()
     of_row = np.add.reduceat(values.speed.astype(float), values.starts[:-1])
-    truth = (of_row / np.bincount(counts.plate, weights=counts.count)[counts.plate]).sum() / len(counts.plates)
+    truth = (of_row / np.bincount(counts.plate, weights=counts.count)[counts.plate]).sum() / len(
+        counts.plates
+    )
     told = answered(first.payload)
     assert told.plates == len(counts.plates) and abs(told.quanta - truth) < 20 * 4096
     assert told.quanta != pytest.approx(truth), "with noise"
@@ -74,13 +81,23 @@ def test_whoever_cannot_pay_takes_no_part_and_is_not_charged():
     counts, _ = slot()
     found, ledger = asked(counts), MemoryLedger()
     poor = np.arange(0, len(counts.plates), 3)
-    ledger.admit("1d", BUDGET, counts.plates, [Admission("before", poor, np.full(poor.size, BUDGET - 10), 0, b"")])
+    ledger.admit(
+        "1d",
+        BUDGET,
+        counts.plates,
+        [Admission("before", poor, np.full(poor.size, BUDGET - 10), 0, b"")],
+    )
     plan = charge_city(found, MeanSpeed(), counts, "1d", SETTINGS.policy, ledger)
     takes_part = plan.weights > 0
-    assert not takes_part[np.isin(counts.plate, poor)].any() and takes_part[~np.isin(counts.plate, poor)].all()
+    assert (
+        not takes_part[np.isin(counts.plate, poor)].any()
+        and takes_part[~np.isin(counts.plate, poor)].all()
+    )
     (entry,) = answers(ledger)
     charged = dict(zip(entry.plates, entry.charged.tolist(), strict=True))
-    assert {plate for plate, charge in charged.items() if charge == 0} == {counts.plates[i] for i in poor}
+    assert {plate for plate, charge in charged.items() if charge == 0} == {
+        counts.plates[i] for i in poor
+    }
     assert plan.plates == len(counts.plates) - poor.size
 
 
@@ -88,7 +105,12 @@ def test_where_most_cannot_pay_nobody_is_charged():
     counts, _ = slot()
     ledger = MemoryLedger()
     poor = np.arange(len(counts.plates) * 2 // 3)
-    ledger.admit("1d", BUDGET, counts.plates, [Admission("before", poor, np.full(poor.size, BUDGET - 10), 0, b"")])
+    ledger.admit(
+        "1d",
+        BUDGET,
+        counts.plates,
+        [Admission("before", poor, np.full(poor.size, BUDGET - 10), 0, b"")],
+    )
     assert charge_city(asked(counts), MeanSpeed(), counts, "1d", SETTINGS.policy, ledger) is None
     assert sum(int(entry.charged.sum()) for entry in answers(ledger)) == 0
 
@@ -103,7 +125,9 @@ def test_a_charge_on_other_terms_is_never_drawn_for(change):
     moved = dataclasses.replace(found, **{change: other[change]})
     assert charge_city(moved, MeanSpeed(), counts, "1d", SETTINGS.policy, ledger) is None
     charges = [entry.charged.tolist() for entry in answers(ledger)]
-    assert charge_city(found, MeanSpeed(), counts, "1d", SETTINGS.policy, ledger) is not None  # who charged can go on
+    assert (
+        charge_city(found, MeanSpeed(), counts, "1d", SETTINGS.policy, ledger) is not None
+    )  # who charged can go on
     assert [entry.charged.tolist() for entry in answers(ledger)] == charges
 
 
@@ -123,7 +147,11 @@ def test_a_slot_that_is_released_again_asks_and_draws_nothing_anew():
     (kept,) = answers(ledger)
     assert run(ledger, context(*PURE, seed=4), contents) == first
     (found,) = answers(ledger)
-    assert found.payload == kept.payload is not None and found.published and not list(ledger.unpublished())
+    assert (
+        found.payload == kept.payload is not None
+        and found.published
+        and not list(ledger.unpublished())
+    )
     assert np.array_equal(found.charged, kept.charged)
 
 
@@ -143,7 +171,9 @@ def test_a_replay_after_a_crash_draws_no_answer_anew(dies_at):
     with pytest.raises(Died):
         run(ledger, context(*PURE), contents, calls.index(dies_at), answered=True)
     (before,) = answers(ledger)
-    assert before.payload is not None and not ledger.recorded(["8742d98b6ffffff-1641011400-3600"])[0]
+    assert (
+        before.payload is not None and not ledger.recorded(["8742d98b6ffffff-1641011400-3600"])[0]
+    )
     run(ledger, context(*PURE, entropy=NoNewAnswer(7)), contents)
     (after,) = answers(ledger)
     assert after.payload == before.payload and after.charged.tolist() == before.charged.tolist()
@@ -151,7 +181,8 @@ def test_a_replay_after_a_crash_draws_no_answer_anew(dies_at):
 
 
 def test_a_worker_that_takes_over_leaves_an_answer_that_is_not_marked_yet():
-    """The planner that asks again finds it recorded, and marks it. It has no cell that tells a shard."""
+    """The planner that asks again finds it recorded, and marks it. It has no cell that tells a
+    shard."""
     ledger = MemoryLedger()
     ledger.admit("May", NANO, [b"a"], [Admission("city:0-3600", ONE, ONE + 5, 0, b"")])
     ledger.record([("city:0-3600", b"{}")])
@@ -164,7 +195,9 @@ def test_the_statement_counts_what_it_cost_and_a_budget_that_only_it_was_charged
     found = statement(settings, ledger)
     (period,) = found["privacy"]["privacy_loss"]["periods"]
     balances = ledger.balances(answers(ledger)[0].period, slot()[0].plates)
-    assert period["epsilon_max_over_plates"] == balances.charged.max() / NANO, "part of the whole loss"
+    assert period["epsilon_max_over_plates"] == balances.charged.max() / NANO, (
+        "part of the whole loss"
+    )
     assert found["hats_recorded"] == 6 and disagreement(settings, found) is None
     assert (found["city"]["slots_charged"], found["city"]["slots_recorded"]) == (2, 2)
     alone = MemoryLedger()

@@ -61,7 +61,9 @@ def test_a_ping_for_a_closed_slot_is_late_and_says_by_how_much():
     w.push(frame_of(everybody(70)))
     closed, refused = w.push(frame_of([("a", 59.5), ("a", 70.5)]))
     assert closed == []
-    assert [(r.row, r.reason, r.lag_ms) for r in refused] == [(0, Reason.LATE, round(10.5 * 60_000))]
+    assert [(r.row, r.reason, r.lag_ms) for r in refused] == [
+        (0, Reason.LATE, round(10.5 * 60_000))
+    ]
 
 
 def test_a_late_ping_within_grace_still_counts():
@@ -91,7 +93,9 @@ def test_wrong_times_of_several_plates_one_after_another_do_not_add_up_to_agreem
     w = windows()
     w.push(frame_of(everybody(10)))
     for i, plate in enumerate("abcd"):
-        closed, refused = w.push(frame_of([(plate, 300), *((other, 12 + i) for other in "abcd" if other != plate)]))
+        closed, refused = w.push(
+            frame_of([(plate, 300), *((other, 12 + i) for other in "abcd" if other != plate)])
+        )
         assert (closed, refused) == ([], [])
 
 
@@ -106,16 +110,22 @@ DAY = 24 * 60
 
 
 def through_days(w, days, size, others=()):
-    """Two of five plates go on pinging for some days, from 8 to 18; how many pings were refused, and why."""
+    """Two of five plates go on pinging for some days, from 8 to 18; how many pings were refused,
+    and why."""
     rows = [(plate, day * DAY + minute) for day in range(days) for minute in range(480, 1080, 2)
             for plate in ("abcde" if day == 0 else "ab")]  # fmt: skip
-    refused = [one for at in range(0, len(rows), size) for one in w.push(frame_of([*others, *rows[at : at + size]]))[1]]
+    refused = [
+        one
+        for at in range(0, len(rows), size)
+        for one in w.push(frame_of([*others, *rows[at : at + size]]))[1]
+    ]
     return len(refused), {one.reason for one in refused}
 
 
 @pytest.mark.parametrize("size", [50, 400, 4096, 10**5])
 def test_plates_that_have_left_for_good_are_not_waited_for(size):
-    """Two are less than a quorum of five: what they ping from the third day on is not from the future for that."""
+    """Two are less than a quorum of five: what they ping from the third day on is not from the
+    future for that."""
     w = windows()
     assert through_days(w, 9, size) == (0, set())
     assert w.watermark_ms > 6 * DAY * 60_000
@@ -128,7 +138,8 @@ def test_one_plate_decades_ahead_is_refused_also_while_a_fleet_shrinks():
 
 
 def test_two_clocks_that_run_days_ahead_within_few_of_a_frame_s_pings_are_refused():
-    """Step by step two plates come as far as they like: of a frame's pings one in twenty has to come along."""
+    """Step by step two plates come as far as they like: of a frame's pings one in twenty has to
+    come along."""
     w = windows()
     rows = [(plate, 600 + i / 10) for i in range(500) for plate in "abcde"]
     ahead = [(plate, 600 + step * 1400) for step in range(1, 10) for plate in "yz"]
@@ -138,7 +149,8 @@ def test_two_clocks_that_run_days_ahead_within_few_of_a_frame_s_pings_are_refuse
 
 
 def test_in_a_large_fleet_a_few_broken_clocks_are_not_agreement():
-    """Eight of 1,715 buses decades ahead, as in one recorded snapshot of Delhi: they are refused, nobody is late."""
+    """Eight of 1,715 buses decades ahead, as in one recorded snapshot of Delhi: they are refused,
+    nobody is late."""
     good = [(f"p{i}", 10 + i % 3) for i in range(1707)]
     bad = [(f"q{i}", 1e7 + i) for i in range(8)]
     w = windows()
@@ -166,14 +178,18 @@ def test_memory_stays_within_24_bytes_per_open_ping():
     w = windows()
     rng = np.random.default_rng(0)
     for _ in range(60):
-        w.push(frame_of([(f"p{i}", float(m), 1, 5) for i, m in enumerate(rng.uniform(0, 59, 1000))]))
+        w.push(
+            frame_of([(f"p{i}", float(m), 1, 5) for i, m in enumerate(rng.uniform(0, 59, 1000))])
+        )
     assert w.open_pings == 60_000
     assert held_bytes(w) / w.open_pings <= 24
 
 
 # --- what a closed slot holds -------------------------------------------------------------------------------------
 
-row = st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.sampled_from([5, 9]), st.integers(0, 3))
+row = st.tuples(
+    st.sampled_from("abc"), st.integers(0, 3), st.sampled_from([5, 9]), st.integers(0, 3)
+)
 
 
 def slot_of(rows):
@@ -186,7 +202,8 @@ def slot_of(rows):
 
 
 def naive(rows):
-    """One ping per (plate, time), of the lowest cell, then the lowest speed; then by cell, plate, time."""
+    """One ping per (plate, time), of the lowest cell, then the lowest speed; then by cell, plate,
+    time."""
     first = {}
     for plate, time, cell, speed in rows:
         key = (plate, time)
@@ -203,7 +220,10 @@ def test_tables_equal_a_naive_reference_in_any_order_of_arrival(rows, random):
     for hat in range(counts.cells.size):
         for r in range(counts.rows(hat).start, counts.rows(hat).stop):
             plate = counts.plates[counts.plate[r]].decode()
-            found += [(int(counts.cells[hat]), plate, s) for s in values.samples_of(slice(r, r + 1)).tolist()]
+            found += [
+                (int(counts.cells[hat]), plate, s)
+                for s in values.samples_of(slice(r, r + 1)).tolist()
+            ]
             assert values.samples_of(slice(r, r + 1)).size == counts.count[r] > 0
     assert found == [(cell, plate, speed) for cell, plate, _, speed in naive(rows)]
     assert counts.repeats == len(rows) - len(found)
@@ -225,5 +245,7 @@ def test_pings_of_slots_that_the_ledger_has_archived_are_late_from_the_first_on(
     w = windows(archived_ms=2 * HOUR)
     closed, refused = w.push(frame_of([*everybody(119), *everybody(120)]))
     assert closed == [] and w.open_slots == {2 * HOUR}
-    assert {(one.row, one.reason, one.lag_ms) for one in refused} == {(row, Reason.LATE, 180_000) for row in range(4)}
+    assert {(one.row, one.reason, one.lag_ms) for one in refused} == {
+        (row, Reason.LATE, 180_000) for row in range(4)
+    }
     assert [slot.start_ms for slot in w.push(frame_of(everybody(182)))[0]] == [2 * HOUR]

@@ -1,4 +1,5 @@
-"""The command line `udp-stream`: data on stdout, everything else on stderr, an exit status for each kind of trouble."""
+"""The command line `udp-stream`: data on stdout, everything else on stderr, an exit status for each
+kind of trouble."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from types import FrameType
 from udp_stream.cli.parsers import program
 from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
-from udp_stream.logs import ERROR, begin_log, end_log, fault, log_errors_only, log_message, trouble_of
+from udp_stream.logs import (
+    ERROR,
+    begin_log,
+    end_log,
+    fault,
+    log_errors_only,
+    log_message,
+    trouble_of,
+)
 
 OPTIONS = {"bootstrap": "kafka.bootstrap", "every": "live.every", "ledger": "ledger.url"}
 

@@ -1,8 +1,9 @@
 """The files that a command writes.
 
-Opening a file to write empties it. So outputs are compared with all files that the run needs, and with what ledgers
-and keys look like, before any is opened. `run` appends lines of JSON, and removes a last line that a crash cut off: the
-ledger has it. `replay` writes from the start, and makes other forms of the lines at its end.
+Opening a file to write empties it. So outputs are compared with all files that the run needs, and
+with what ledgers and keys look like, before any is opened. `run` appends lines of JSON, and removes
+a last line that a crash cut off: the ledger has it. `replay` writes from the start, and makes other
+forms of the lines at its end.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ T = TypeVar("T")
 FileRole = tuple[str, str | Path | None]
 """What a file is for, and its name: `-` for a standard stream, None for no file."""
 
-PUBLIC, PRIVATE = 0o666, 0o600
+PUBLIC = 0o666
+PRIVATE = 0o600
 
 TAIL_BYTES: Final = 64 * 2**20
-"""The end of an appended file in which ids are looked up: a run repeats the last seconds, and no more."""
+"""The end of an appended file in which ids are looked up: a run repeats the last seconds, and no
+more."""
 
 _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # SQLite's, in either byte order
 
@@ -57,19 +60,29 @@ class _Estimate(msgspec.Struct):
     hat: _Hat
 
 
-def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[FileRole]:
-    """What a run needs besides its outputs: the configuration, the ledger and its key, and the inputs."""
-    names: list[FileRole] = [("the input", "/dev/stdin" if name == "-" else name) for name in inputs]
-    needed: list[FileRole] = [("the configuration", arguments.config), ("the domain", settings.hat.domain or None)]
+def used_files(
+    arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()
+) -> list[FileRole]:
+    """What a run needs besides its outputs: the configuration, the ledger and its key, and the
+    inputs."""
+    names: list[FileRole] = [
+        ("the input", "/dev/stdin" if name == "-" else name) for name in inputs
+    ]
+    needed: list[FileRole] = [
+        ("the configuration", arguments.config),
+        ("the domain", settings.hat.domain or None),
+    ]
     return [*needed, *ledger_files(settings.ledger), *names]
 
 
 def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> None:
-    """UsageError for an output that is a used file, another output, any ledger or key, or whose folder does not exist.
+    """UsageError for an output that is a used file, another output, any ledger or key, or whose
+    folder does not exist.
 
     Files that do not exist yet count too. Only the null device may serve twice.
     """
-    needed, before = [(what, str(name)) for what, name in used if name is not None], list[tuple[str, str]]()
+    needed = [(what, str(name)) for what, name in used if name is not None]
+    before = list[tuple[str, str]]()
     for flag, name in ((flag, str(name)) for flag, name in outputs if name is not None):
         path = "/dev/stdout" if name == "-" else name
         if _is_same(path, os.devnull):
@@ -78,7 +91,9 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
             if _is_same(path, other):
                 raise UsageError(f"{flag} {name}: expected a file of its own, got {what} {other}")
         if precious := _looks_like(path):
-            raise UsageError(f"{flag} {name}: expected a file that may be overwritten, got {precious}")
+            raise UsageError(
+                f"{flag} {name}: expected a file that may be overwritten, got {precious}"
+            )
         if name != "-":
             require_place(Path(path))
         before.append((f"that of {flag}", path))
@@ -99,7 +114,8 @@ Write = Callable[[Sequence[bytes]], None]
 
 @contextmanager
 def records_out(name: str, kind: Kind) -> Iterator[Write]:
-    """Write records to a file from its start, or to standard output for `-`. UsageError if it cannot be written."""
+    """Write records to a file from its start, or to standard output for `-`. UsageError if it
+    cannot be written."""
     with open_output(name) as out:
         if require_format(name) == ("", False):
             yield partial(_write_lines, out)
@@ -120,19 +136,23 @@ def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:
 class Appender:
     """Adds lines to the file of a name; `-`, a pipe and a device are written to as they are.
 
-    Each write first looks whether the file at the name is still ours. After logrotate it is another one, or is gone: so
-    each line is on the path, whole. UsageError if the file cannot be written at the beginning, OSError later.
+    Each write first looks whether the file at the name is still ours. After logrotate it is another
+    one, or is gone: so each line is on the path, whole. UsageError if the file cannot be written at
+    the beginning, OSError later.
     """
 
     def __init__(self, name: str, mode: int = PUBLIC) -> None:
-        self._name, self._mode, self._is_stream = name, mode, _is_stream(name)
+        self._name = name
+        self._mode = mode
+        self._is_stream = _is_stream(name)
         try:
             self._out = open_output(name, mode).__enter__() if self._is_stream else self._opened()
         except OSError as error:
             raise UsageError(f"{name}: cannot be written ({error.strerror})") from error
 
     def _opened(self) -> BinaryIO:
-        """The file, with the end that a crash cut off removed. Writes go to its end, wherever copytruncate puts it."""
+        """The file, with the end that a crash cut off removed. Writes go to its end, wherever
+        copytruncate puts it."""
         opener = partial(os.open, mode=self._mode)
         out = io.BufferedRandom(NamedFile(self._name, "a+", opener=opener))
         out.truncate(out.seek(_end_of_lines(out)))
@@ -203,7 +223,8 @@ def _end_of_lines(file: BinaryIO) -> int:
 
 
 def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryIO]:
-    """The file, empty, or standard output for `-`; UsageError if it cannot be written. `mode` is a new file's."""
+    """The file, empty, or standard output for `-`; UsageError if it cannot be written. `mode` is a
+    new file's."""
     try:
         if name != "-":
             return io.BufferedWriter(NamedFile(name, "w", opener=partial(os.open, mode=mode)))
@@ -253,4 +274,6 @@ def require_queries(name: str | None, settings: Settings) -> None:
     elif not settings.query:
         raise UsageError("--queries: expected a configuration with [[query]], got none")
     elif require_format(name)[0]:
-        raise UsageError(f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}")
+        raise UsageError(
+            f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}"
+        )

@@ -1,4 +1,5 @@
-"""The verbs of the command line, with their options and examples. A verb's code is imported when the verb runs."""
+"""The verbs of the command line, with their options and examples. A verb's code is imported when
+the verb runs."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependen
 5 refused to protect privacy; 130 interrupted; 141 the reader of the output has closed it before the end
 """
 
-BUSES_MAX, AGO_MAX = 100_000, "31d"
+BUSES_MAX = 100_000
+AGO_MAX = "31d"
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -36,7 +38,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         text = super()._get_help_string(action) or ""
         if "LIVE" not in text:
             return text
-        from udp_stream.sources.opening import LIVE  # numpy comes with it, and the help of other verbs does without
+        from udp_stream.sources.opening import (
+            LIVE,
+        )  # numpy comes with it, and the help of other verbs does without
 
         return text.replace("LIVE", ", ".join(f"{scheme}://" for scheme in LIVE))
 
@@ -52,11 +56,18 @@ Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 Verb: TypeAlias = "Parser | argparse._ActionsContainer"
 
 
-def add_verb(verbs: Verbs, name: str, summary: str, module: str, package: str = "udp_stream.cli.commands") -> Parser:
-    """A verb with the options of every verb; the function of its name in this module of the package runs it."""
-    parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+def add_verb(
+    verbs: Verbs, name: str, summary: str, module: str, package: str = "udp_stream.cli.commands"
+) -> Parser:
+    """A verb with the options of every verb; the function of its name in this module of the package
+    runs it."""
+    parser = verbs.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + "."
+    )
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
+    )
 
     def run(*given: object) -> None:
         getattr(import_module(f"{package}.{module}"), name.replace("-", "_"))(*given)
@@ -82,7 +93,9 @@ def _files(parser: Parser, about: str, nargs: str = "*", metavar: str = "FILE") 
     parser.add_argument("files", nargs=nargs, metavar=metavar, help=about)
 
 
-def _ledger_option(parser: Parser, default: str = "ledger file or URL (default: ledger.url)") -> None:
+def _ledger_option(
+    parser: Parser, default: str = "ledger file or URL (default: ledger.url)"
+) -> None:
     _option(parser, "--ledger", "FILE", default, type=ledger_place)
 
 
@@ -125,7 +138,9 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         with suppress(ValueError):
             if least <= int(text) <= most:
                 return int(text)
-        raise argparse.ArgumentTypeError(f"expected a whole number, {least} to {most}, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number, {least} to {most}, got {text!r}"
+        )
 
     return read
 
@@ -134,7 +149,8 @@ _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([1-9][0-9]
 
 
 def listening(text: str) -> tuple[str, int]:
-    """A host and a port to listen on; the host is never left out, so that nobody listens to all by mistake."""
+    """A host and a port to listen on; the host is never left out, so that nobody listens to all by
+    mistake."""
     match = _HOST_PORT.fullmatch(text)
     if match is None or int(match[3]) > 65_535:
         rule = "HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464, with a port of 1 to 65535"
@@ -147,7 +163,9 @@ def ledger_place(text: str) -> str:
     from udp_stream.settings import NO_LEDGERS
 
     if text in NO_LEDGERS:
-        raise argparse.ArgumentTypeError(f"expected a file or URL, got {repr(text) if text else 'nothing'}")
+        raise argparse.ArgumentTypeError(
+            f"expected a file or URL, got {repr(text) if text else 'nothing'}"
+        )
     return text
 
 
@@ -179,18 +197,34 @@ public choices: they are yours to make. Nothing is charged or released.
 
 
 def _replay(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "replay", "release the recorded pings of files, in one process", "replay")
+    parser = add_verb(
+        verbs, "replay", "release the recorded pings of files, in one process", "replay"
+    )
     _files(parser, "ndjson, JSON, CSV, GTFS-realtime (.pb); .gz; - for stdin", "+")
     about = "one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix"
     _option(parser, "--out", "FILE", about, default="-")
     _ledger_option(parser)
-    _switch(parser, "--dry-run", "read, count, warn and say what to expect; charge and write nothing")
+    _switch(
+        parser, "--dry-run", "read, count, warn and say what to expect; charge and write nothing"
+    )
     _switch(parser, "--trial", "use a ledger for this run only; its records say so")
     about = 'where privacy.neighbours is "add-remove": release the slots that start then or later, as 2026-10-01'
     _option(parser, "--from", "TIME", about, dest="since")
-    _option(parser, "--until", "TIME", "and before then, as 2026-10-01T06:00, with or without pings")
-    _option(parser, "--smoothed", "FILE", "smoothed estimates of every HAT and known cell, in the same forms")
-    _option(parser, "--queries", "FILE", "ask the configuration's [[query]]; their results, one a line, or .gz")
+    _option(
+        parser, "--until", "TIME", "and before then, as 2026-10-01T06:00, with or without pings"
+    )
+    _option(
+        parser,
+        "--smoothed",
+        "FILE",
+        "smoothed estimates of every HAT and known cell, in the same forms",
+    )
+    _option(
+        parser,
+        "--queries",
+        "FILE",
+        "ask the configuration's [[query]]; their results, one a line, or .gz",
+    )
     _option(parser, "--rejected", "FILE", "refused pings, one message a line, with the reason")
     _switch(parser, "--json", "print the summary as one JSON object, the last line of stderr")
     parser.epilog = """\
@@ -206,8 +240,12 @@ publish its records beside others. The rejected file holds raw pings: guard it a
 
 
 def _run(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "run", "release a live feed on one machine, without Kafka, until stopped", "run")
-    _option(parser, "source", "SOURCE", "a live source (LIVE), - for stdin, or a file as for replay")
+    parser = add_verb(
+        verbs, "run", "release a live feed on one machine, without Kafka, until stopped", "run"
+    )
+    _option(
+        parser, "source", "SOURCE", "a live source (LIVE), - for stdin, or a file as for replay"
+    )
     _option(parser, "--every", "DURATION", "between polls of an address (default: live.every)")
     about = "release records, a line of JSON each, added to the file (default: stdout)"
     _option(parser, "--out", "FILE", about, default="-")
@@ -215,7 +253,13 @@ def _run(verbs: Verbs) -> None:
     _option(parser, "--queries", "FILE", "ask the configuration's [[query]]; a result a line")
     _option(parser, "--rejected", "FILE", "refused pings, one message a line, with the reason")
     _ledger_option(parser)
-    _option(parser, "--journal", "FOLDER", "what arrived, until it is released (default: LEDGER.journal)", type=Path)
+    _option(
+        parser,
+        "--journal",
+        "FOLDER",
+        "what arrived, until it is released (default: LEDGER.journal)",
+        type=Path,
+    )
     _reset_clock(parser)
     _of_long_runs(parser)
     parser.epilog = """\
@@ -234,10 +278,21 @@ one run can use a journal at a time. The last line of the log says what this run
 def _demo(verbs: Verbs) -> None:
     parser = add_verb(verbs, "demo", "try it on a synthetic fleet like Surat's", "demo")
     _switch(parser, "--headless", "run as fast as it can, print a summary and exit")
-    _switch(parser, "--kafka", "use a real Kafka, a real Redis and two workers, started for this run")
+    _switch(
+        parser, "--kafka", "use a real Kafka, a real Redis and two workers, started for this run"
+    )
     _option(parser, "--slots", "N", "how many slots (default: 3)", type=whole(1, 10_000), default=3)
-    _option(parser, "--buses", "N", "size of the fleet (default: 400)", type=whole(1, BUSES_MAX), default=400)
-    _option(parser, "--out", "FILE", "one release record a line; or another form by suffix, as replay")
+    _option(
+        parser,
+        "--buses",
+        "N",
+        "size of the fleet (default: 400)",
+        type=whole(1, BUSES_MAX),
+        default=400,
+    )
+    _option(
+        parser, "--out", "FILE", "one release record a line; or another form by suffix, as replay"
+    )
     _ledger_option(parser, "keep the ledger there (default: for this run only; records say trial)")
     parser.epilog = """\
 examples:
@@ -250,7 +305,10 @@ examples:
 
 def _plan(verbs: Verbs) -> None:
     parser = add_verb(verbs, "plan", "what to expect of a configuration; charges nothing", "plan")
-    _files(parser, "recorded pings: resolutions and slots side by side, from counts; several are counted together")
+    _files(
+        parser,
+        "recorded pings: resolutions and slots side by side, from counts; several are counted together",
+    )
     sizes = parser.add_argument_group("without a FILE: HATs of typical sizes")
     _option(sizes, "--plates", "N", "plates in a typical HAT", type=whole(1, 100_000))
     _option(sizes, "--pings-per-plate", "N", "(default: 40)", type=whole(1, 1_000_000))
@@ -275,7 +333,8 @@ def _reproduce(verbs: Verbs) -> None:
         "savings-range, savings-kde, savings-knn, multi-query, threshold, which take long"
     )
     _option(parser, "names", "NAME", about, nargs="*")
-    about, feed = "a recorded feed, with its own values of keys; repeat for more feeds", "FILE[,SECTION.KEY=VALUE...]"
+    about = "a recorded feed, with its own values of keys; repeat for more feeds"
+    feed = "FILE[,SECTION.KEY=VALUE...]"
     _option(parser, "--data", feed, about, action="append", default=[])
     about = "the papers' data, if you have them: T-Drive (a folder), NYMVC, MNIST's images; repeat for more"
     _option(parser, "--theirs", "PATH", about, action="append", default=[])
@@ -307,7 +366,9 @@ _LEDGER_EXAMPLES = (
 
 
 def _ledger(verbs: Verbs) -> None:
-    parser = verbs.add_parser("ledger", help="inspect what plates were charged", description="Inspect a ledger.")
+    parser = verbs.add_parser(
+        "ledger", help="inspect what plates were charged", description="Inspect a ledger."
+    )
     inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
     show = add_verb(inner, "show", "what a plate was charged and has left, by period", "ledger")
     show.add_argument("plate", metavar="PLATE")
@@ -315,22 +376,51 @@ def _ledger(verbs: Verbs) -> None:
     export = add_verb(inner, "export", "a privacy statement of the deployment, as JSON", "ledger")
     _only_prints(show)
     _only_prints(export)
-    older = add_verb(inner, "accept-older", "continue with a ledger that was restored from an older copy", "ledger")
-    _option(older, "--saying", "WORDS", "the words about what is forgotten, as this verb prints them")
-    records = add_verb(inner, "releases", "print the records that it holds, as they were published", "records")
+    older = add_verb(
+        inner,
+        "accept-older",
+        "continue with a ledger that was restored from an older copy",
+        "ledger",
+    )
+    _option(
+        older, "--saying", "WORDS", "the words about what is forgotten, as this verb prints them"
+    )
+    records = add_verb(
+        inner, "releases", "print the records that it holds, as they were published", "records"
+    )
     _span(records)
     others = records.add_mutually_exclusive_group()
     _switch(others, "--smoothed", "the smoothed estimates instead, made anew from the records")
     _switch(others, "--queries", "the answers of queries instead")
     _only_prints(records)
-    archive = add_verb(inner, "archive", "move budget periods that are over into a file of their own", "records")
-    _option(archive, "--before", "DATE", "nothing before is charged or drawn any more", required=True)
-    _option(archive, "--out", "FILE", "a new file (default: the ledger's name and the date, here for a Redis)")
-    withdraw = add_verb(inner, "withdraw", "mark records as withdrawn, in public and for ever", "records")
+    archive = add_verb(
+        inner, "archive", "move budget periods that are over into a file of their own", "records"
+    )
+    _option(
+        archive, "--before", "DATE", "nothing before is charged or drawn any more", required=True
+    )
+    _option(
+        archive,
+        "--out",
+        "FILE",
+        "a new file (default: the ledger's name and the date, here for a Redis)",
+    )
+    withdraw = add_verb(
+        inner, "withdraw", "mark records as withdrawn, in public and for ever", "records"
+    )
     withdraw.add_argument("ids", nargs="*", metavar="ID", help="release_id of a record")
     _span(withdraw)
-    _option(withdraw, "--cell", "CELL", "only of this cell; repeatable", action="append", default=[])
-    _option(withdraw, "--archive", "FILE", "an archive that was moved; repeatable", action="append", default=[])
+    _option(
+        withdraw, "--cell", "CELL", "only of this cell; repeatable", action="append", default=[]
+    )
+    _option(
+        withdraw,
+        "--archive",
+        "FILE",
+        "an archive that was moved; repeatable",
+        action="append",
+        default=[],
+    )
     _option(withdraw, "--reason", "TEXT", "why; readers see it", required=True)
     _switch(withdraw, "--dry-run", "print what would be withdrawn; change nothing")
     parsers = show, verify, export, older, records, archive, withdraw
@@ -341,7 +431,9 @@ def _ledger(verbs: Verbs) -> None:
 
 
 def _topics(verbs: Verbs) -> None:
-    parser = verbs.add_parser("topics", help="make the topics of the deployment", description="The topics on Kafka.")
+    parser = verbs.add_parser(
+        "topics", help="make the topics of the deployment", description="The topics on Kafka."
+    )
     inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
     create = add_verb(inner, "create", "make the topics that are missing", "kafka")
     create.epilog = parser.epilog = """\
@@ -352,15 +444,32 @@ examples:
 
 
 def _reset_clock(parser: Verb) -> None:
-    _switch(parser, "--reset-clock", "once: a log's clock that is ahead goes back to this machine's; no charge is lost")
+    _switch(
+        parser,
+        "--reset-clock",
+        "once: a log's clock that is ahead goes back to this machine's; no charge is lost",
+    )
 
 
 def _worker(verbs: Verbs) -> None:
     parser = add_verb(verbs, "worker", "run a worker of the deployment on Kafka", "kafka")
-    _option(parser, "--instance", "NAME", "permanent name of this worker; after a restart it continues at once")
-    _switch(parser, "--accept-loss", "continue even if the topics no longer hold all the data that is needed")
+    _option(
+        parser,
+        "--instance",
+        "NAME",
+        "permanent name of this worker; after a restart it continues at once",
+    )
+    _switch(
+        parser,
+        "--accept-loss",
+        "continue even if the topics no longer hold all the data that is needed",
+    )
     _reset_clock(parser)
-    _switch(parser, "--hold", "stay, instead of ending with 2, 3, 5 or 6: for a supervisor that restarts whatever ends")
+    _switch(
+        parser,
+        "--hold",
+        "stay, instead of ending with 2, 3, 5 or 6: for a supervisor that restarts whatever ends",
+    )
     _of_long_runs(parser)
     parser.epilog = """\
 examples:
@@ -372,12 +481,25 @@ Start as many as you like, on any machines, with one ledger and one key file. Yo
 
 
 def _feed(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "feed", "send pings to Kafka: files, a live source or a synthetic fleet", "kafka")
-    _files(parser, "files as for replay; - for stdin; or one live source (LIVE), until stopped", metavar="SOURCE")
+    parser = add_verb(
+        verbs, "feed", "send pings to Kafka: files, a live source or a synthetic fleet", "kafka"
+    )
+    _files(
+        parser,
+        "files as for replay; - for stdin; or one live source (LIVE), until stopped",
+        metavar="SOURCE",
+    )
     _bootstrap(parser)
     about = "instead of files: a synthetic fleet, from now on, until stopped"
     _option(parser, "--fleet", "BUSES", about, type=whole(1, BUSES_MAX))
-    _option(parser, "--ago", "DURATION", "how long ago the fleet started (default: 0s)", type=past, default="0s")
+    _option(
+        parser,
+        "--ago",
+        "DURATION",
+        "how long ago the fleet started (default: 0s)",
+        type=past,
+        default="0s",
+    )
     _of_long_runs(parser, has_metrics=False)
     pace = parser.add_mutually_exclusive_group()
     _option(pace, "--rate", "N", "messages a second (default: as fast as it can)", type=positive)
@@ -409,9 +531,16 @@ examples:
 
 
 def _dashboard(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "dashboard", "show released records in a browser, until stopped", "dashboard")
-    _files(parser, "lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka)")
-    _gtfs_option(parser, "the city's timetable, a zip or a folder, for names and lines (dashboard.gtfs)")
+    parser = add_verb(
+        verbs, "dashboard", "show released records in a browser, until stopped", "dashboard"
+    )
+    _files(
+        parser,
+        "lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka)",
+    )
+    _gtfs_option(
+        parser, "the city's timetable, a zip or a folder, for names and lines (dashboard.gtfs)"
+    )
     parser.epilog = """\
 examples:
   udp-stream dashboard releases.ndjson estimates.ndjson --gtfs gtfs.zip
@@ -423,10 +552,25 @@ It reads released records and nothing else: no ledger, no key, no ping. Needs th
 
 
 def _typical(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "typical", "the typical week: usual speeds by cell, class of day and hour", "typical")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="lines of JSON: releases, and estimates for a guess")
-    _option(parser, "--out", "FILE", ".ndjson, .csv, .geojson or .parquet (default: lines of JSON)", default="-")
-    _gtfs_option(parser, "the city's timetable, a zip or a folder, for the names of places (dashboard.gtfs)")
+    parser = add_verb(
+        verbs, "typical", "the typical week: usual speeds by cell, class of day and hour", "typical"
+    )
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="lines of JSON: releases, and estimates for a guess",
+    )
+    _option(
+        parser,
+        "--out",
+        "FILE",
+        ".ndjson, .csv, .geojson or .parquet (default: lines of JSON)",
+        default="-",
+    )
+    _gtfs_option(
+        parser, "the city's timetable, a zip or a folder, for the names of places (dashboard.gtfs)"
+    )
     parser.epilog = """\
 examples:
   udp-stream typical releases.ndjson estimates.ndjson --gtfs gtfs.zip --out week.csv
@@ -438,10 +582,21 @@ released in that hour. changed is the day from which on a street is another, if 
 
 
 def _status(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "status", "say what the deployment is doing: workers, lag, last slot, ledger", "status")
+    parser = add_verb(
+        verbs,
+        "status",
+        "say what the deployment is doing: workers, lag, last slot, ledger",
+        "status",
+    )
     _switch(parser, "--json", "one JSON object instead of a page")
     _ledger_option(parser)
-    _option(parser, "--journal", "FOLDER", "of a live `run` (default: LEDGER.journal, if it is there)", type=Path)
+    _option(
+        parser,
+        "--journal",
+        "FOLDER",
+        "of a live `run` (default: LEDGER.journal, if it is there)",
+        type=Path,
+    )
     _bootstrap(parser)
     parser.epilog = """\
 examples:
@@ -459,7 +614,9 @@ no worker or run goes on, or a partition has none; 5 the ledger is refused. If s
 
 
 def _doctor(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "doctor", "check that everything is reachable and safely configured", "doctor")
+    parser = add_verb(
+        verbs, "doctor", "check that everything is reachable and safely configured", "doctor"
+    )
     _files(parser, "check speed.unit by these pings, instead of Kafka's")
     _ledger_option(parser)
     _gtfs_option(parser, "also check that this timetable, a zip or a folder, can be read")
@@ -513,7 +670,9 @@ def program() -> Parser:
     about = "Continual, user-level differentially private bus speeds."
     parser = Parser(prog="udp-stream", description=about, epilog=EXAMPLES)
     parser.add_argument("-V", "--version", action="version", version=f"udp-stream {__version__}")
-    parser.add_argument("--quiet", action="store_true", help="before the verb: print results and errors only")
+    parser.add_argument(
+        "--quiet", action="store_true", help="before the verb: print results and errors only"
+    )
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     for add in VERBS:
         add(verbs)

@@ -1,7 +1,9 @@
-"""`plan FILE` and `replay --dry-run`: the likely errors of releases of a file. Nothing is charged or written.
+"""`plan FILE` and `replay --dry-run`: the likely errors of releases of a file. Nothing is charged
+or written.
 
-Both print rows of one table. A row is a rehearsal (`release/rehearsal.py`): invented speeds on the file's counts,
-released on a ledger that is forgotten. The file's speeds decide on refusals and warnings alone.
+Both print rows of one table. A row is a rehearsal (`release/rehearsal.py`): invented speeds on the
+file's counts, released on a ledger that is forgotten. The file's speeds decide on refusals and
+warnings alone.
 """
 
 from __future__ import annotations
@@ -29,7 +31,15 @@ from udp_stream.cli.preflight import (
     unclamped,
     warnings_of,
 )
-from udp_stream.cli.report import SOFTWARE, ReadingProgress, console, print_hours, print_rows, printer, stepwise
+from udp_stream.cli.report import (
+    SOFTWARE,
+    ReadingProgress,
+    console,
+    print_hours,
+    print_rows,
+    printer,
+    stepwise,
+)
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -88,8 +98,9 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One resolution and slot. Half of the pings lie in HATs of at least `plates`; the median plate visits `visits`
-    HATs; `is_longer`: the slot is longer than the file; `rehearsed`: share of pings, 1 without a sample."""
+    """One resolution and slot. Half of the pings lie in HATs of at least `plates`; the median plate
+    visits `visits` HATs; `is_longer`: the slot is longer than the file; `rehearsed`: share of
+    pings, 1 without a sample."""
 
     resolution: int
     slot: str
@@ -115,11 +126,13 @@ class FeedPlan:
 
 
 def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> FeedPlan:
-    """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of rehearsals."""
+    """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of
+    rehearsals."""
     require_files(files)
     require_readable_pings(files, settings)
     positions, *_ = _read(files, settings)
-    rows, left_out = [], {}
+    rows = []
+    left_out = {}
     for candidate in stepwise("rehearsing", list(_candidates(settings))):
         try:
             check(candidate)
@@ -138,31 +151,46 @@ def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> 
     return np.array(ours, dtype=np.int64)[place]
 
 
-def row_of(positions: Positions, settings: Settings, entropy: Entropy, sample_pings: float = inf) -> Row:
-    """Tabulate, and rehearse all slots or a sample that holds so many pings; ConfigError if no HAT could be charged so
-    little."""
+def row_of(
+    positions: Positions, settings: Settings, entropy: Entropy, sample_pings: float = inf
+) -> Row:
+    """Tabulate, and rehearse all slots or a sample that holds so many pings; ConfigError if no HAT
+    could be charged so little."""
     slots = list(_slots(positions, settings))
     chosen = sample_of(slots, settings, sample_pings)
-    samples = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
+    samples = np.concatenate(
+        [np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots]
+    )
     plates = np.concatenate([np.diff(counts.hat_rows) for counts in slots])
-    visits = np.bincount(np.concatenate([counts.plate for counts in slots]), minlength=positions.plates)
+    visits = np.bincount(
+        np.concatenate([counts.plate for counts in slots]), minlength=positions.plates
+    )
     order = np.argsort(-plates, kind="stable")
     half = order[int(np.searchsorted(np.cumsum(samples[order]), samples.sum() / 2))]
-    context = ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE, add_remove=settings.add_remove)
+    context = ReleaseContext(
+        settings.policy, settings.calendar, entropy, SOFTWARE, add_remove=settings.add_remove
+    )
     expected = rehearse(slots, context, MemoryLedger, chosen)
-    first, last = np.quantile(positions.time_ms, (0.001, 0.999))  # without the few whose clocks are wrong
+    first, last = np.quantile(
+        positions.time_ms, (0.001, 0.999)
+    )  # without the few whose clocks are wrong
     is_longer = seconds_of("hat.slot", settings.hat.slot) > LONGER * float(last - first) / 1000
     sizes = int(plates.size), int(plates[half]), int(np.median(visits))
     rehearsed = sum(int(counts.count.sum()) for counts in chosen) / int(samples.sum())
     return Row(settings.hat.resolution, settings.hat.slot, *sizes, expected, is_longer, rehearsed)
 
 
-def sample_of(slots: Sequence[SlotCounts], settings: Settings, pings: float) -> Sequence[SlotCounts]:
-    """Slots, in their order, that hold at least so many pings: of budget periods that are drawn, the same every time. A
-    period is taken from its first slot on, as later ones depend on what earlier ones have spent and told."""
+def sample_of(
+    slots: Sequence[SlotCounts], settings: Settings, pings: float
+) -> Sequence[SlotCounts]:
+    """Slots, in their order, that hold at least so many pings: of budget periods that are drawn,
+    the same every time. A period is taken from its first slot on, as later ones depend on what
+    earlier ones have spent and told."""
     periods: dict[str, list[SlotCounts]] = {}
     for counts in slots:
-        periods.setdefault(settings.calendar.slot_in_period(counts.start_ms).period, []).append(counts)
+        periods.setdefault(settings.calendar.slot_in_period(counts.start_ms).period, []).append(
+            counts
+        )
     chosen: list[SlotCounts] = []
     for number in np.random.default_rng(0).permutation(len(periods)).tolist():
         for counts in list(periods.values())[number]:
@@ -177,13 +205,18 @@ def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
     plates = [b"%032d" % number for number in range(positions.plates)]
     unread = np.zeros(cells.size, dtype=np.int32)
     of_time = positions.time_ms, cells, unread, settings.calendar.slots
-    moving = None if (rules := settings.movement_rules) is None else (positions.lat, positions.lon, rules)
+    moving = (
+        None
+        if (rules := settings.movement_rules) is None
+        else (positions.lat, positions.lon, rules)
+    )
     for counts, _ in slots_of(plates, positions.plate, *of_time, moving):
         yield counts
 
 
 def _candidates(settings: Settings) -> Iterator[Settings]:
-    at, replace = settings.hat.resolution, msgspec.structs.replace
+    at = settings.hat.resolution
+    replace = msgspec.structs.replace
     slots = sorted({*SLOTS, settings.hat.slot}, key=lambda slot: seconds_of("hat.slot", slot))
     for resolution in range(max(0, at - 1), min(15, at + 1) + 1):
         for slot in slots:
@@ -194,12 +227,18 @@ def start_of(rows: list[Row]) -> tuple[Row | None, str]:
     """The row to start with, and why; none if the file is too short for every row."""
     rows = [row for row in rows if not row.is_longer and row.hats >= HATS_MIN]
     if not rows:
-        return None, "no row can be judged: the file is too short. Record some hours, and plan again"
+        return (
+            None,
+            "no row can be judged: the file is too short. Record some hours, and plan again",
+        )
     finest = sorted(rows, key=lambda row: row.fineness)
     for row in finest:
         if row.expected.over_guess <= WORTH and row.expected.served >= SERVED:
             why = f"with at least {SERVED:.0%} of pings in HATs with a mean"
-            return row, f"the finest that errs by at most {WORTH:.0%} of what the better guess errs by, {why}"
+            return (
+                row,
+                f"the finest that errs by at most {WORTH:.0%} of what the better guess errs by, {why}",
+            )
     best = min(rows, key=lambda row: row.expected.over_guess)
     nearest = "with enough pings in HATs with a mean, and this one comes nearest"
     return best, f"none errs by at most {WORTH:.0%} of what the better guess errs by, {nearest}"
@@ -219,15 +258,21 @@ def verdict(row: Row) -> str:
     return "about as good as a guess"
 
 
-def _print_rows(rows: Sequence[Row], positions: Positions, settings: Settings, start: Row | None = None) -> Console:
-    out, grid = printer(width=160), settings.calendar.slots
-    first, last = (grid.iso(int(time)) for time in (positions.time_ms.min(), positions.time_ms.max()))
+def _print_rows(
+    rows: Sequence[Row], positions: Positions, settings: Settings, start: Row | None = None
+) -> Console:
+    out = printer(width=160)
+    grid = settings.calendar.slots
+    first, last = (
+        grid.iso(int(time)) for time in (positions.time_ms.min(), positions.time_ms.max())
+    )
     out.print(
         f"{counted(positions.time_ms.size, 'ping')} of {counted(positions.plates, 'plate')}, {first} to {last}; "
         f"{settings.policy.amount} per plate and {settings.policy.period}. Errors in km/h."
     )
     sizes = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served"
-    names, cells = (*sizes, "expected error", "baseline guess", "+ counts", "verdict"), []
+    names = (*sizes, "expected error", "baseline guess", "+ counts", "verdict")
+    cells = []
     for row in rows:
         expected = row.expected
         errors = (f"{error:.2f}" for error in (expected.error, expected.constant, expected.counts))
@@ -246,10 +291,15 @@ def _print_rows(rows: Sequence[Row], positions: Positions, settings: Settings, s
 
 
 def print_feed(plan: FeedPlan, settings: Settings) -> Console:
-    """The table, the row to start with, and the meaning of its figures; gives where they were printed."""
+    """The table, the row to start with, and the meaning of its figures; gives where they were
+    printed."""
     start, why = start_of(plan.rows)
     out = _print_rows(plan.rows, plan.positions, settings, start)
-    advice = f"with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}" if start else "here"
+    advice = (
+        f"with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}"
+        if start
+        else "here"
+    )
     out.print(
         f"Start {advice}: {why}.\n"
         "plates/HAT: half of the pings lie in HATs of at least this many plates. HATs/plate: of the median plate, in "
@@ -278,7 +328,9 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
     UsageError if no ping is accepted.
     """
-    require_readable_pings(names, settings, warn=lambda _: None)  # its warnings are said below, of more pings
+    require_readable_pings(
+        names, settings, warn=lambda _: None
+    )  # its warnings are said below, of more pings
     odd: list[str] = []
     positions, beginning, refused = _read(names, settings, odd.append)
     row = row_of(positions, settings, entropy)
@@ -297,31 +349,43 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
 
 def _read(
-    names: Sequence[str], settings: Settings, quality_warning: Callable[[str], None] = lambda _: None
+    names: Sequence[str],
+    settings: Settings,
+    quality_warning: Callable[[str], None] = lambda _: None,
 ) -> tuple[Positions, Pings, Counter[str]]:
-    """Positions, the first pings, refusals by reason. UsageError if no ping is accepted. `quality_warning` is for
-    sources'."""
+    """Positions, the first pings, refusals by reason. UsageError if no ping is accepted.
+    `quality_warning` is for sources'."""
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.generic], ...]] = []
     beginning: Pings | None = None
     refused: Counter[str] = Counter()
-    progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
-    rules, said = unclamped(settings), list[str]()
+    progress = ReadingProgress(names)
+    clock = AgreementClock(settings.window_rules)  # one log, one clock
+    rules = unclamped(settings)
+    said = list[str]()
     with ExitStack() as stack:
-        opened = open_sources(names, settings.speed.unit, progress.of, said.append, form=settings.form)
+        opened = open_sources(
+            names, settings.speed.unit, progress.of, said.append, form=settings.form
+        )
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         stack.enter_context(progress)
         for name, source in sources:
             decoder = PingDecoder(rules, source.format)
             for messages in joined(
-                as_far_as_whole(checked_messages(source, name, settings, charges=False), print_warning)
+                as_far_as_whole(
+                    checked_messages(source, name, settings, charges=False), print_warning
+                )
             ):
                 pings, refusals = decoder.decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)
                 if not len(pings):
                     continue
                 beginning = beginning or pings
-                seen = clock.observe(Frame(pings, np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)))
+                seen = clock.observe(
+                    Frame(
+                        pings, np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+                    )
+                )
                 refused[str(Reason.TIME_IN_FUTURE)] += int(seen.ahead.sum())
                 refused[str(Reason.TIME_ROLLED_OVER)] += int(seen.rolled_over.sum())
                 kept = ~(seen.ahead | seen.rolled_over)
@@ -331,6 +395,8 @@ def _read(
         if isinstance(sentence, QualityWarning):
             quality_warning(sentence)
     if beginning is None:
-        raise UsageError(f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why")
+        raise UsageError(
+            f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why"
+        )
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Positions(plate, len(numbers), time_ms, lat, lon), beginning, refused

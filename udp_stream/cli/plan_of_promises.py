@@ -1,8 +1,9 @@
-"""`plan FILE`: both neighbour relations side by side, at the same budget and where they protect speeds alike.
+"""`plan FILE`: both neighbour relations side by side, at the same budget and where they protect
+speeds alike.
 
-The rows are rehearsals (`release/rehearsal.py`) at the configured resolution and slot. "add-remove" needs a domain and
-an interval of pings. Where the settings have none they are taken from the file, for the plan alone: its reader may
-read the feed.
+The rows are rehearsals (`release/rehearsal.py`) at the configured resolution and slot. "add-remove"
+needs a domain and an interval of pings. Where the settings have none they are taken from the file,
+for the plan alone: its reader may read the feed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.planning.promise import ACCOUNTINGS, OF_A_SWAP, epsilon_text
 from udp_stream.settings import Settings
 from udp_stream.settings.rules import check
-from udp_stream.settings.sections import BudgetSection, HatSection, PingsSection, PrivacySection, ReleaseSection
+from udp_stream.settings.sections import (
+    BudgetSection,
+    HatSection,
+    PingsSection,
+    PrivacySection,
+    ReleaseSection,
+)
 from udp_stream.units import NANO
 from udp_stream.windows.tables import cell_name, cells_beside
 
@@ -35,12 +42,16 @@ SMALL = 1.0
 NOTHING = 0.9
 """The part of the baseline guess's error from which on estimates buy next to nothing."""
 
-HIDES = {"swap-values": "how fast each plate went", "add-remove": "all that each plate sent: that it was there, too"}
+HIDES = {
+    "swap-values": "how fast each plate went",
+    "add-remove": "all that each plate sent: that it was there, too",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PromiseCost:
-    """A relation at a budget: its epsilon, and the one at which swap-values would protect speeds as much."""
+    """A relation at a budget: its epsilon, and the one at which swap-values would protect speeds as
+    much."""
 
     neighbours: str
     epsilon: float
@@ -52,7 +63,11 @@ class PromiseCost:
         """Under add-remove there are no counts to guess from."""
         if self.neighbours == "swap-values":
             return verdict(self.row)
-        return "buys next to nothing" if self.over_guess >= NOTHING else "better than the baseline guess"
+        return (
+            "buys next to nothing"
+            if self.over_guess >= NOTHING
+            else "better than the baseline guess"
+        )
 
     @property
     def over_guess(self) -> float:
@@ -72,12 +87,17 @@ class PromiseComparison:
 
 
 def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> PromiseComparison:
-    """Rehearse swap-values at the budget, and add-remove at the same, at a quarter of its rho, and at a small one."""
-    positions, plain, hides = plan.positions, _swap_values(settings), settings.privacy.is_add_remove
+    """Rehearse swap-values at the budget, and add-remove at the same, at a quarter of its rho, and
+    at a small one."""
+    positions = plan.positions
+    plain = _swap_values(settings)
+    hides = settings.privacy.is_add_remove
     here = settings.hat.resolution, settings.hat.slot
     known = next((row for row in plan.rows if (row.resolution, row.slot) == here), None)
-    policy, delta = plain.policy, plain.policy.delta or settings.budget.delta
-    nano_of, epsilon_of = ACCOUNTINGS["approximate"].nano, MEASURES["zcdp"].implied_epsilon
+    policy = plain.policy
+    delta = plain.policy.delta or settings.budget.delta
+    nano_of = ACCOUNTINGS["approximate"].nano
+    epsilon_of = MEASURES["zcdp"].implied_epsilon
     in_rho = policy.accounted.measure.name == "zcdp"
     budget = policy.budget_nano if in_rho else nano_of(policy.budget_nano / NANO, delta)
     epsilon = policy.accounted.measure.implied_epsilon(policy.budget_nano, delta)
@@ -90,9 +110,18 @@ def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Pr
             for nano in stepwise("rehearsing add-remove", budgets):
                 asked = replace(hidden, budget=_budget(settings, nano))
                 check(asked)
-                row = known if known and hides and nano == budget else row_of(positions, asked, entropy, SAMPLE_PINGS)
+                row = (
+                    known
+                    if known and hides and nano == budget
+                    else row_of(positions, asked, entropy, SAMPLE_PINGS)
+                )
                 found.append(
-                    PromiseCost("add-remove", epsilon_of(nano, delta), epsilon_of(OF_A_SWAP * nano, delta), row)
+                    PromiseCost(
+                        "add-remove",
+                        epsilon_of(nano, delta),
+                        epsilon_of(OF_A_SWAP * nano, delta),
+                        row,
+                    )
                 )
     except ConfigError as error:
         return PromiseComparison([], delta, str(error))
@@ -104,24 +133,31 @@ def _swap_values(settings: Settings) -> Settings:
     if not settings.privacy.is_add_remove:
         return settings
     release = replace(settings.release, plates=False)
-    hat, pings = replace(settings.hat, domain=""), replace(settings.pings, interval="")
+    hat = replace(settings.hat, domain="")
+    pings = replace(settings.pings, interval="")
     return replace(settings, privacy=PrivacySection(), hat=hat, pings=pings, release=release)
 
 
 @contextmanager
 def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Settings, int, str]]:
-    """Settings of "add-remove", how many cells were taken from the file (0: none), and the interval that was."""
+    """Settings of "add-remove", how many cells were taken from the file (0: none), and the interval
+    that was."""
     if settings.privacy.is_add_remove:
         yield settings, 0, ""
         return
-    here, interval = settings.hat, _interval(positions)
+    here = settings.hat
+    interval = _interval(positions)
     own = np.unique(positions.cells(here.resolution)).tolist()
     domain = {*own, *(cell for one in own for cell in cells_beside(one))}
     with NamedTemporaryFile("w", suffix=".cells") as file:
         file.writelines(f"{cell_name(cell)}\n" for cell in sorted(domain))
         file.flush()
         hat = HatSection(
-            resolution=here.resolution, slot=here.slot, timezone=here.timezone, grace=here.grace, domain=file.name
+            resolution=here.resolution,
+            slot=here.slot,
+            timezone=here.timezone,
+            grace=here.grace,
+            domain=file.name,
         )
         hidden = Settings(
             hat=hat, speed=settings.speed, pings=PingsSection(box=settings.pings.box, interval=interval),
@@ -132,13 +168,16 @@ def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Sett
 
 def _budget(settings: Settings, rho_nano: int) -> BudgetSection:
     budget = settings.budget
-    return BudgetSection(accounting="zcdp", rho=rho_nano / NANO, delta=budget.delta, period=budget.period)
+    return BudgetSection(
+        accounting="zcdp", rho=rho_nano / NANO, delta=budget.delta, period=budget.period
+    )
 
 
 def _interval(positions: Positions) -> str:
     """The median time between pings of a plate, in whole seconds."""
     order = np.lexsort((positions.time_ms, positions.plate))
-    plate, time_ms = positions.plate[order], positions.time_ms[order]
+    plate = positions.plate[order]
+    time_ms = positions.time_ms[order]
     between = np.diff(time_ms)[(np.diff(plate) == 0) & (np.diff(time_ms) > 0)]
     return f"{max(1, round(float(np.median(between)) / 1000)) if between.size else 1}s"
 
@@ -150,7 +189,8 @@ def print_promises(plan: PromiseComparison, settings: Settings, out: Console) ->
         out.print(f"Not compared: {plan.left_out}.")
         return
     print_rows(out, [_cells(one) for one in plan.promises])
-    same, alike = plan.promises[1], plan.promises[2]
+    same = plan.promises[1]
+    alike = plan.promises[2]
     out.print(
         "swap-values: where each plate was, when, and how many pings it sent is public, and counts tell speeds. "
         "add-remove hides that, too, in every cell of a public domain.\n"

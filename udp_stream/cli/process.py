@@ -1,7 +1,8 @@
 """The process of a command: standard streams, signals and metrics.
 
-A program may be started with closed standard streams, whose numbers the next files, such as a ledger, would get. So
-they are filled first: a closed input or output raises an error when it is used, a closed error does not.
+A program may be started with closed standard streams, whose numbers the next files, such as a
+ledger, would get. So they are filled first: a closed input or output raises an error when it is
+used, a closed error does not.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def _text(file: io.FileIO, like: TextIO | None) -> io.TextIOWrapper:
         io.BufferedWriter(file),
         like.encoding,
         like.errors,
-        line_buffering=like.line_buffering or like.write_through,  # the latter if Python was told not to buffer
+        line_buffering=like.line_buffering
+        or like.write_through,  # the latter if Python was told not to buffer
         write_through=like.write_through,
     )
 
@@ -80,7 +82,8 @@ class NamedFile(io.FileIO):
 
 @contextmanager
 def noted(number: int, known: list[int] | None = None) -> Iterator[list[int]]:
-    """While the block runs, this signal is only added to the list. Its handler takes no lock: a thread may hold one."""
+    """While the block runs, this signal is only added to the list. Its handler takes no lock: a
+    thread may hold one."""
     came: list[int] = [] if known is None else known
     before = signal.signal(number, lambda number, _: came.append(number))
     try:
@@ -98,7 +101,8 @@ def log_source_message(sentence: str) -> None:
 def observed(
     address: tuple[str, int] | None, software: str, settings: Settings | None = None
 ) -> Iterator[list[Observer]]:
-    """Observers for Prometheus at this address, none without one. DependencyUnavailable if it cannot be served."""
+    """Observers for Prometheus at this address, none without one. DependencyUnavailable if it
+    cannot be served."""
     if address is None:
         yield []
         return
@@ -109,6 +113,11 @@ def observed(
     if settings is None:
         metrics = Metrics(software, policy="")
     else:
-        metrics = Metrics(software, settings.policy.fingerprint(), settings.zone, certificate_s=first_end(settings))
+        metrics = Metrics(
+            software,
+            settings.policy.fingerprint(),
+            settings.zone,
+            certificate_s=first_end(settings),
+        )
     with metrics.served(*address):
         yield [metrics.observe]

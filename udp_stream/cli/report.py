@@ -1,4 +1,5 @@
-"""What people read on stderr: the summary of a run beside guesses that need no release, and progress bars."""
+"""What people read on stderr: the summary of a run beside guesses that need no release, and
+progress bars."""
 
 from __future__ import annotations
 
@@ -25,10 +26,17 @@ from udp_stream.units import REPEATS_SHARE
 from udp_stream.version import __version__
 from udp_stream.windows.tables import SlotGrid
 
-MEAN_COUNTS = {4: (0.1, 1.7), 5: (0.7, 2.1), 6: (1.6, 3.2), 7: (2.1, 3.3), 8: (3.4, 5.9), 9: (4.2, 8.1)}
-"""Mean absolute errors, km/h, of a guess that needs no release: a line in each HAT's pings per plate. By H3 resolution,
-least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours, HATs of at least 10 plates
-(`docs/measurements.md`)."""
+MEAN_COUNTS = {
+    4: (0.1, 1.7),
+    5: (0.7, 2.1),
+    6: (1.6, 3.2),
+    7: (2.1, 3.3),
+    8: (3.4, 5.9),
+    9: (4.2, 8.1),
+}
+"""Mean absolute errors, km/h, of a guess that needs no release: a line in each HAT's pings per
+plate. By H3 resolution, least and most over Surat's half hour and five days of Austin, slots of 1
+and 6 hours, HATs of at least 10 plates (`docs/measurements.md`)."""
 
 
 def beside_guess(resolution: int) -> str:
@@ -43,13 +51,18 @@ def beside_guess(resolution: int) -> str:
 
 
 SOFTWARE = f"udp-stream {__version__}"
-COARSE = "times are coarse, autumn's hour has no offsets, messages come again, or vehicles share a plate"
-LATE_SHARE_SUSPICIOUS = 0.05  # a live feed has well under a percent; more points to files in the wrong order
+COARSE = (
+    "times are coarse, autumn's hour has no offsets, messages come again, or vehicles share a plate"
+)
+LATE_SHARE_SUSPICIOUS = (
+    0.05  # a live feed has well under a percent; more points to files in the wrong order
+)
 GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
 
 
 class _Printer(Console):
-    """A reader that has gone away is an error like any other; Rich would end the process on the spot."""
+    """A reader that has gone away is an error like any other; Rich would end the process on the
+    spot."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -66,22 +79,31 @@ def printer(width: int) -> Console:
 
 
 def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
-    """Cells with the names of their columns: every column, even if the table is wider than the terminal."""
+    """Cells with the names of their columns: every column, even if the table is wider than the
+    terminal."""
     table = Table(box=None, pad_edge=False)
     for name, _ in rows[0]:
         widest = 15 if name == "mechanism" else None
-        table.add_column(name, justify="left" if name == "verdict" else "right", min_width=widest, overflow="fold")
+        table.add_column(
+            name,
+            justify="left" if name == "verdict" else "right",
+            min_width=widest,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(cell for _, cell in row))
     needed = out.measure(table, options=out.options.update(width=1000)).maximum
-    # A console prints nothing wider than itself, and one without a height takes 80 columns on a plain terminal.
+    # A console prints nothing wider than itself, and one without a height takes 80 columns on a
+    # plain terminal.
     size = max(out.width, needed)
-    _Printer(file=out.file, highlight=False, width=size, height=25, quiet=out.quiet).print(table, crop=False)
+    _Printer(file=out.file, highlight=False, width=size, height=25, quiet=out.quiet).print(
+        table, crop=False
+    )
 
 
 def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) -> None:
-    """A row for each local hour in which slots begin: averages over its slots, without columns of what is secret.
-    Nothing where there is one slot only."""
+    """A row for each local hour in which slots begin: averages over its slots, without columns of
+    what is secret. Nothing where there is one slot only."""
     hours: dict[str, list[SlotRow]] = {}
     for start_ms, row in sorted(by_slot.items()):
         hours.setdefault(grid.iso(start_ms)[11:13] + ":00", []).append(row)
@@ -104,8 +126,10 @@ def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) ->
 
 
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
-    """Sentences of sources, earlier records under other settings, counts by status, and expected errors."""
-    out, table = console(), Table(box=None, show_header=False, pad_edge=False)
+    """Sentences of sources, earlier records under other settings, counts by status, and expected
+    errors."""
+    out = console()
+    table = Table(box=None, show_header=False, pad_edge=False)
     for row in _rows(summary):
         table.add_row(*row)
     for sentence in (*of_sources, *_from_before(summary, settings.policy)):
@@ -119,11 +143,19 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
 def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats"
     if summary.unpaired:
-        yield "", f"{summary.unpaired:,} without a speed by movement: no other ping of the plate 5 s to 5 min off"
-    yield from (("", f"{count:,} refused: {reason}") for reason, count in summary.refused.most_common())
+        yield (
+            "",
+            f"{summary.unpaired:,} without a speed by movement: no other ping of the plate 5 s to 5 min off",
+        )
+    yield from (
+        ("", f"{count:,} refused: {reason}") for reason, count in summary.refused.most_common()
+    )
     yield "HATs", f"{summary.hats.total():,} in {counted(summary.slots, 'slot')}"
     yield from (("", f"{count:,} {status}") for status, count in summary.hats.most_common())
-    yield from (("query", f"{name}: {count:,} {status}") for (name, status), count in sorted(summary.answers.items()))
+    yield from (
+        ("query", f"{name}: {count:,} {status}")
+        for (name, status), count in sorted(summary.answers.items())
+    )
     yield "released", f"{summary.share(summary.pings_released):.0%} of pings lie in released HATs"
 
 
@@ -135,7 +167,11 @@ def troubles(summary: Summary) -> Iterator[str]:
     """
     if not summary.pings:
         yield _why_nothing(summary)
-    way = GONE if summary.trial else "Run again with the whole log on the same ledger: no plate is charged twice."
+    way = (
+        GONE
+        if summary.trial
+        else "Run again with the whole log on the same ledger: no plate is charged twice."
+    )
     if summary.unwritten:
         yield f"Some records are in the ledger but not in the output. {way}"
     if summary.held:
@@ -153,10 +189,14 @@ def _why_nothing(summary: Summary) -> str:
     if not summary.refused:
         return "No ping was accepted: the input has none."
     ((reason, count),) = summary.refused.most_common(1)
-    said = f"No ping was accepted: {count:,} of {summary.refused.total():,} were refused as {reason}."
+    said = (
+        f"No ping was accepted: {count:,} of {summary.refused.total():,} were refused as {reason}."
+    )
     if reason != Reason.NOT_JSON:
         return said
-    return f"{said} A file of one JSON document must not have a name that ends in .ndjson or .jsonl."
+    return (
+        f"{said} A file of one JSON document must not have a name that ends in .ndjson or .jsonl."
+    )
 
 
 def utility_sentences(summary: Summary, settings: Settings) -> Iterator[str]:
@@ -165,12 +205,17 @@ def utility_sentences(summary: Summary, settings: Settings) -> Iterator[str]:
         why = 'too few of their plates had budget left: lower the fixed epsilons, or use "auto"'
         yield f"HATs withheld: {withheld:,}, because {why}."
     is_from_before = any(_from_before(summary, settings.policy))
-    errors, guess = [], beside_guess(settings.hat.resolution)
+    errors = []
+    guess = beside_guess(settings.hat.resolution)
     if summary.means:
         share = f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with one"
-        errors.append(f"{summary.expected_error / summary.pings_of_means:.1f} km/h of a released mean ({share})")
+        errors.append(
+            f"{summary.expected_error / summary.pings_of_means:.1f} km/h of a released mean ({share})"
+        )
     if summary.estimated and not is_from_before:
-        errors.append(f"{summary.estimate_error / summary.estimated:.1f} km/h of the smoothed estimates")
+        errors.append(
+            f"{summary.estimate_error / summary.estimated:.1f} km/h of the smoothed estimates"
+        )
         told = "counts" if settings.policy.relation.public_counts else "traffic"
         guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by {told}"
     if errors:
@@ -188,14 +233,19 @@ def utility_sentences(summary: Summary, settings: Settings) -> Iterator[str]:
 
 
 def _from_before(summary: Summary, policy: Policy) -> Iterator[str]:
-    """A warning where earlier records were made under other settings: how many, which keys differ, how many are new."""
-    before, fingerprint = Counter[str](), policy.fingerprint()
+    """A warning where earlier records were made under other settings: how many, which keys differ,
+    how many are new."""
+    before = Counter[str]()
+    fingerprint = policy.fingerprint()
     for (made_under, *_), records in summary.promises.items():
         before[made_under] += records
     ours = before.pop(fingerprint, 0)
     if before:
-        differences = [difference(summary.others, made_under, policy) for made_under, _ in before.most_common()]
-        old, made = before.total(), summary.made
+        differences = [
+            difference(summary.others, made_under, policy) for made_under, _ in before.most_common()
+        ]
+        old = before.total()
+        made = summary.made
         how = f"were made earlier under other settings ({named(differences)}), and are unchanged"
         others = f"{ours - made:,} are earlier ones under these, {made:,} are new"
         yield f"warning: {old:,} of {ours + old:,} records {how}; {others}"
@@ -203,9 +253,14 @@ def _from_before(summary: Summary, policy: Policy) -> Iterator[str]:
 
 def protected(summary: Summary, settings: Settings) -> str:
     """At which epsilon; earlier records under other settings keep their own."""
-    what = "each plate's speeds" if settings.policy.relation.public_counts else "all pings of each plate"
+    what = (
+        "each plate's speeds"
+        if settings.policy.relation.public_counts
+        else "all pings of each plate"
+    )
     promise = f"Protected: {what}, at {settings.policy.promise}"
-    ours, standing = 0, Counter[str]()
+    ours = 0
+    standing = Counter[str]()
     for (policy, period, epsilon, delta), records in summary.promises.items():
         if policy == settings.policy.fingerprint():
             ours += records
@@ -222,15 +277,23 @@ def protected(summary: Summary, settings: Settings) -> str:
 
 
 def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> None:
-    """One line on standard error, also with --quiet: counts, shares from 0 to 1, km/h; null where there is no mean to
-    expect an error of. `said` are sentences of the run, before the summary's."""
+    """One line on standard error, also with --quiet: counts, shares from 0 to 1, km/h; null
+    where there is no mean to expect an error of. `said` are sentences of the run, before the
+    summary's."""
     queries: dict[str, dict[str, int]] = {}
     for (name, status), count in sorted(summary.answers.items()):
         queries.setdefault(name, {})[status] = count
-    pings: dict[str, object] = {"accepted": summary.pings, "repeats": summary.repeats, "held": summary.held}
+    pings: dict[str, object] = {
+        "accepted": summary.pings,
+        "repeats": summary.repeats,
+        "held": summary.held,
+    }
     if settings.speed.from_ == "movement":
         pings["unpaired"] = summary.unpaired
-    errors = ("expected_error_kmh", summary.estimate_error), ("counts_error_kmh", summary.guess_error)
+    errors = (
+        ("expected_error_kmh", summary.estimate_error),
+        ("counts_error_kmh", summary.guess_error),
+    )
     facts = {
         "schema": "udp-stream/summary/1",
         "policy": settings.policy.fingerprint(),
@@ -243,10 +306,21 @@ def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str]
         "unwritten": summary.unwritten,
         "released_share": summary.share(summary.pings_released),
         "mean_share": summary.share(summary.pings_of_means),
-        "expected_error_kmh": summary.expected_error / summary.pings_of_means if summary.pings_of_means else None,
-        "estimates": {name: of / summary.estimated for name, of in errors} if summary.estimated else None,
-        "by_slot": {settings.calendar.slots.iso(start): _facts(row) for start, row in sorted(summary.by_slot.items())},
-        "said": [*said, *_from_before(summary, settings.policy), *utility_sentences(summary, settings)],
+        "expected_error_kmh": summary.expected_error / summary.pings_of_means
+        if summary.pings_of_means
+        else None,
+        "estimates": {name: of / summary.estimated for name, of in errors}
+        if summary.estimated
+        else None,
+        "by_slot": {
+            settings.calendar.slots.iso(start): _facts(row)
+            for start, row in sorted(summary.by_slot.items())
+        },
+        "said": [
+            *said,
+            *_from_before(summary, settings.policy),
+            *utility_sentences(summary, settings),
+        ],
     }
     print(json.dumps(facts, ensure_ascii=False), file=sys.stderr, flush=True)
 
@@ -264,7 +338,9 @@ class ReadingProgress:
     """A bar of bytes over several files, read one after another; on a terminal only."""
 
     def __init__(self, files: Sequence[str]) -> None:
-        self._sizes = {file: Path(file).stat().st_size if Path(file).is_file() else 0 for file in files}
+        self._sizes = {
+            file: Path(file).stat().st_size if Path(file).is_file() else 0 for file in files
+        }
         self._done = 0
         self._bar = Progress(console=console(), transient=True, disable=not sys.stderr.isatty())
         self._task = self._bar.add_task("reading", total=sum(self._sizes.values()) or None)
@@ -278,7 +354,8 @@ class ReadingProgress:
         self._bar.stop()
 
     def of(self, file: str) -> Callable[[int, int | None], None]:
-        before, self._done = self._done, self._done + self._sizes.get(file, 0)
+        before = self._done
+        self._done = self._done + self._sizes.get(file, 0)
 
         def told(read: int, total: int | None) -> None:  # noqa: ARG001 (the sizes are known from the start)
             self._bar.update(self._task, completed=before + read)

@@ -1,1 +1,2 @@
-"""The dashboard: released records by slot, over HTTP. It reads records alone: no ledger, no key, no ping."""
+"""The dashboard: released records by slot, over HTTP. It reads records alone: no ledger, no key, no
+ping."""

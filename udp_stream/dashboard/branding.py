@@ -15,8 +15,11 @@ _HOST: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1
 
 def host_of(tiles: str) -> str | None:
     """Scheme, host and port of the address of tiles; None for what is none."""
-    found, has_all = _HOST.match(tiles), all(part in tiles for part in ("{z}", "{x}", "{y}"))
-    is_plain = re.fullmatch(r"[!#-;=?-~]+", tiles) is not None  # no quote, angle bracket, space or letter beyond ASCII
+    found = _HOST.match(tiles)
+    has_all = all(part in tiles for part in ("{z}", "{x}", "{y}"))
+    is_plain = (
+        re.fullmatch(r"[!#-;=?-~]+", tiles) is not None
+    )  # no quote, angle bracket, space or letter beyond ASCII
     return found[0] if found and has_all and is_plain else None
 
 

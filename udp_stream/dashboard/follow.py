@@ -1,8 +1,9 @@
 """Files that grow, and their lines, or those of topics, on their way to the slots.
 
-A file is read up to its last line break; a missing file is waited for. A file that is replaced (rotated) is read to
-its end first. An emptied or rewritten file is read from its start: records have ids, so none comes twice. Where a file
-is large the last lines of all come first, and again in their turn: the newest slots need not wait for the others.
+A file is read up to its last line break; a missing file is waited for. A file that is replaced
+(rotated) is read to its end first. An emptied or rewritten file is read from its start: records
+have ids, so none comes twice. Where a file is large the last lines of all come first, and again in
+their turn: the newest slots need not wait for the others.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from udp_stream.dashboard.slots import LINE_BYTES_MAX, Slots
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, log_message
 
-READ_BYTES, PAUSE_S, SHOW_S = 2**17, 0.1, 1.0
+READ_BYTES = 2**17
+PAUSE_S = 0.1
+SHOW_S = 1.0
 NEWEST_BYTES: Final = 8 * 2**20  # of a file's end: two days of a city of 100 cells by the hour
-HEAD_BYTES: Final = 256  # of a file's beginning: where it differs, another file was written under the name
+HEAD_BYTES: Final = (
+    256  # of a file's beginning: where it differs, another file was written under the name
+)
 
 
 class Batch(NamedTuple):
-    """Lines from one place, which is empty for lines that come again. `at_end`: the newest lines of every place have
-    been read, and from the second time on all that is there now."""
+    """Lines from one place, which is empty for lines that come again. `at_end`: the newest lines of
+    every place have been read, and from the second time on all that is there now."""
 
     place: str
     lines: Sequence[bytes]
@@ -53,10 +58,13 @@ class GrowingFile:
         self._at = 0
 
     def read(self) -> list[bytes]:
-        """The next lines, without their breaks; none if there are no more for now. OSError may leave."""
+        """The next lines, without their breaks; none if there are no more for now. OSError may
+        leave."""
         while piece := self._piece():
             *lines, self._rest = (self._rest + piece).split(b"\n")
-            if len(self._rest) > LINE_BYTES_MAX:  # no record: its beginning is enough to refuse it by
+            if (
+                len(self._rest) > LINE_BYTES_MAX
+            ):  # no record: its beginning is enough to refuse it by
                 self._rest = self._rest[: LINE_BYTES_MAX + 1]
             if found := [line for line in lines if line]:
                 return found
@@ -92,7 +100,10 @@ class GrowingFile:
                 return b""
             self._start()
         number = self._file.fileno()
-        if os.fstat(number).st_size < self._at or os.pread(number, len(self._head), 0) != self._head:
+        if (
+            os.fstat(number).st_size < self._at
+            or os.pread(number, len(self._head), 0) != self._head
+        ):
             self._start()  # it was emptied, or written anew
         piece = os.pread(number, READ_BYTES, self._at)
         self._at += len(piece)
@@ -101,7 +112,9 @@ class GrowingFile:
         return piece
 
     def _start(self) -> None:
-        self._head, self._rest, self._at = b"", b"", 0
+        self._head = b""
+        self._rest = b""
+        self._at = 0
 
     def _is_replaced(self, ours: os.stat_result) -> bool:
         with suppress(FileNotFoundError):
@@ -124,16 +137,20 @@ def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:
 
 
 def feed(batches: Iterable[Batch], slots: Slots, at_end: Callable[[bool], None]) -> None:
-    """Hand lines to the slots. `at_end` is told, at the end of a reading, whether a slot has changed. The first refusal
-    of each source is logged with its reason, never with the line."""
-    said, shown_s, changed = set[str](), time.monotonic(), False
+    """Hand lines to the slots. `at_end` is told, at the end of a reading, whether a slot has
+    changed. The first refusal of each source is logged with its reason, never with the line."""
+    said = set[str]()
+    shown_s = time.monotonic()
+    changed = False
     for batch in batches:
         refused = slots.take(batch.lines)
         if not batch.place:
             slots.refused -= refused.total()  # they are counted when they come again
         elif refused and batch.place not in said:
             said.add(batch.place)
-            why = ", ".join(f"{counted(number, 'line')}: {reason}" for reason, number in refused.items())
+            why = ", ".join(
+                f"{counted(number, 'line')}: {reason}" for reason, number in refused.items()
+            )
             log_message(f"{batch.place}: not shown ({why})", "refused", level=WARNING)
         if batch.at_end or time.monotonic() - shown_s > SHOW_S:
             changed |= slots.show()

@@ -1,7 +1,9 @@
-"""The history: all slots that the dashboard has read, in a SQLite file of its own, packed as they are in memory.
+"""The history: all slots that the dashboard has read, in a SQLite file of its own, packed as they
+are in memory.
 
-One process writes, from one thread. Readers open the file for themselves. A file that cannot be used, or a disk that is
-full, is said once; the page goes on without a history. A damaged file is set aside, and a start begins another.
+One process writes, from one thread. Readers open the file for themselves. A file that cannot be
+used, or a disk that is full, is said once; the page goes on without a history. A damaged file is
+set aside, and a start begins another.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from udp_stream.dashboard.snapshot import CompressedText, Kind, Slot
 from udp_stream.logs import WARNING, log_message
 from udp_stream.windows.tables import is_cell
 
-APPLICATION_ID, APPLICATION_AT = 0x75647068, 68  # "udph"; the byte of SQLite's header at which it is
+APPLICATION_ID = 0x75647068
+APPLICATION_AT = 68  # "udph"; the byte of SQLite's header at which it is
 VERSION: Final = 1
 BUSY_S: Final = 10.0
 
@@ -40,7 +43,8 @@ CREATE TABLE cells (cell TEXT PRIMARY KEY) WITHOUT ROWID;
 
 
 class TimeRange(NamedTuple):
-    """From a time or a day on, and before another. Days (ISO, local) are compared as texts, times in Unix ms.
+    """From a time or a day on, and before another. Days (ISO, local) are compared as texts, times
+    in Unix ms.
 
     >>> TimeRange("2024-01-08", "2024-01-09").where
     ('day >= ? AND day < ?', ['2024-01-08', '2024-01-09'])
@@ -51,7 +55,9 @@ class TimeRange(NamedTuple):
 
     @property
     def where(self) -> tuple[str, list[str | int]]:
-        ends = [(end, sign) for end, sign in ((self.first, ">="), (self.last, "<")) if end is not None]
+        ends = [
+            (end, sign) for end, sign in ((self.first, ">="), (self.last, "<")) if end is not None
+        ]
         names = [f"{'day' if isinstance(end, str) else 'start_ms'} {sign} ?" for end, sign in ends]
         return " AND ".join(names) or "1", [end for end, _ in ends]
 
@@ -59,7 +65,9 @@ class TimeRange(NamedTuple):
         def is_before(end: str | int) -> bool:
             return day < end if isinstance(end, str) else start_ms < end
 
-        return not (self.first is not None and is_before(self.first)) and (self.last is None or is_before(self.last))
+        return not (self.first is not None and is_before(self.first)) and (
+            self.last is None or is_before(self.last)
+        )
 
 
 class HistoryError(Exception):
@@ -75,13 +83,20 @@ def reading() -> Iterator[None]:
     """Damaged in place of what a damaged file raises."""
     try:
         yield
-    except (sqlite3.Error, zlib.error, msgspec.DecodeError, ValueError, EOFError, gzip.BadGzipFile) as error:
+    except (
+        sqlite3.Error,
+        zlib.error,
+        msgspec.DecodeError,
+        ValueError,
+        EOFError,
+        gzip.BadGzipFile,
+    ) as error:
         raise DamagedHistory(str(error)) from error
 
 
 class History:
-    """The file of a name; Unusable if it is another's, of a later version, or written by another process. Damaged may
-    leave each method.
+    """The file of a name; Unusable if it is another's, of a later version, or written by another
+    process. Damaged may leave each method.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -91,9 +106,11 @@ class History:
     """
 
     def __init__(self, name: str) -> None:
-        self.name, self._path = name, Path(name)
+        self.name = name
+        self._path = Path(name)
         try:
-            # Kept open to the end: closing any file of the database would drop SQLite's own locks on it.
+            # Kept open to the end: closing any file of the database would drop SQLite's own locks
+            # on it.
             self._lock = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise HistoryError(error.strerror or type(error).__name__) from error
@@ -104,7 +121,9 @@ class History:
             raise HistoryError("another dashboard writes it") from None
         is_ours = os.pread(self._lock, 4, APPLICATION_AT) == APPLICATION_ID.to_bytes(4, "big")
         try:
-            self._writing = sqlite3.connect(name, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._writing = sqlite3.connect(
+                name, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
             self._begin()
         except HistoryError:
             self.close()
@@ -121,14 +140,20 @@ class History:
     def _begin(self) -> None:
         application, version, tables = (
             self._writing.execute(what).fetchone()[0]
-            for what in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+            for what in (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_master",
+            )
         )
         if not tables:
             self._writing.executescript(f"BEGIN; {_SCHEMA.split(';', 1)[1]} COMMIT;")
         elif application != APPLICATION_ID:
             raise HistoryError("it is no history of a dashboard")
         elif version > VERSION:
-            raise HistoryError(f"it is of version {version}, from a later udp-stream; this one knows version {VERSION}")
+            raise HistoryError(
+                f"it is of version {version}, from a later udp-stream; this one knows version {VERSION}"
+            )
         (found,) = self._writing.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise DamagedHistory(found.splitlines()[-1])
@@ -147,8 +172,12 @@ class History:
                      msgspec.json.encode(part.blocks))
                     for kind, part in slot.parts.items()
                 ]  # fmt: skip
-                self._writing.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)", parts)
-            self._writing.executemany("INSERT OR IGNORE INTO cells VALUES (?)", [(cell,) for cell in cells])
+                self._writing.executemany(
+                    "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)", parts
+                )
+            self._writing.executemany(
+                "INSERT OR IGNORE INTO cells VALUES (?)", [(cell,) for cell in cells]
+            )
             self._writing.execute("COMMIT")
         except sqlite3.Error as error:
             if self._writing.in_transaction:
@@ -163,7 +192,10 @@ class History:
 
     def _opened(self) -> sqlite3.Connection:
         return sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S, check_same_thread=False
+            f"{self._path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            timeout=BUSY_S,
+            check_same_thread=False,
         )
 
     def slot(self, start_ms: int) -> Slot | None:
@@ -244,8 +276,8 @@ class _SlotListing(msgspec.Struct):
 
 
 def opened(name: str) -> History | None:
-    """The history of `dashboard.history`, or a new one in place of a damaged one; None if it cannot be used, which is
-    said."""
+    """The history of `dashboard.history`, or a new one in place of a damaged one; None if it cannot
+    be used, which is said."""
     try:
         return History(name) if name else None
     except DamagedHistory as error:
@@ -273,4 +305,6 @@ def set_aside(name: str, why: str) -> bool:
 
 def log_no_history(name: str, why: str) -> None:
     """There is no history, or none any more."""
-    log_message(f"dashboard.history: {name}: no history is kept: {why}", "no_history", level=WARNING)
+    log_message(
+        f"dashboard.history: {name}: no history is kept: {why}", "no_history", level=WARNING
+    )

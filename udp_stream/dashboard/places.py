@@ -16,7 +16,16 @@ from udp_stream.export_formats import cell_geometry
 from udp_stream.gtfs import Network, Stop
 from udp_stream.windows.tables import cell_center, cells_beside, cells_of, resolution_of
 
-COMPASS: Final = ("east", "north-east", "north", "north-west", "west", "south-west", "south", "south-east")
+COMPASS: Final = (
+    "east",
+    "north-east",
+    "north",
+    "north-west",
+    "west",
+    "south-west",
+    "south",
+    "south-east",
+)
 MIDDLE: Final = 0.2  # of the farthest of a name's cells: a nearer one is in the middle of them
 ROUTES: Final = 2  # that are named with a cell
 DIGITS: Final = 5  # of a degree: a metre
@@ -30,8 +39,9 @@ class CellPlace(NamedTuple):
 
 
 class Places:
-    """The places of cells: each has the name of its most served stop, stations first. Of several cells with the same
-    name each has a second part; a cell without a stop is named after a cell beside it.
+    """The places of cells: each has the name of its most served stop, stations first. Of several
+    cells with the same name each has a second part; a cell without a stop is named after a cell
+    beside it.
 
     >>> Places(Network([Stop("Main St", 21.178, 72.847, False, Counter({"7": 90.0}))], [])).name_of("8742d98b6ffffff")
     'Main St'
@@ -52,7 +62,9 @@ class Places:
             return None
         other = max(beside)[1]
         name, routes = served[other][0]
-        return CellPlace(f"{_direction(cell_center(other), cell_center(number)).capitalize()} of {name}", routes)
+        return CellPlace(
+            f"{_direction(cell_center(other), cell_center(number)).capitalize()} of {name}", routes
+        )
 
     def name_of(self, cell: str) -> str:
         """Empty where there is none."""
@@ -60,8 +72,8 @@ class Places:
         return place.name if place else ""
 
     def geojson(self, cells: Iterable[str]) -> tuple[CompressedText, int]:
-        """Cells with their names, and the lines, as a FeatureCollection; and how many cells have a name. Where none
-        has, it is empty: the timetable is of another place."""
+        """Cells with their names, and the lines, as a FeatureCollection; and how many cells have a
+        name. Where none has, it is empty: the timetable is of another place."""
         features = []
         for cell in sorted(cells):
             if place := self.place_of(cell):
@@ -82,7 +94,10 @@ class Places:
     def _served_at(self, resolution: int) -> dict[int, tuple[CellPlace, float]]:
         """Each cell that has a named stop, and its trips a day."""
         stops = [stop for stop in self._network.stops if stop.name]
-        lat, lon = (np.array([getattr(stop, of) for stop in stops], dtype=np.float64) for of in ("lat", "lon"))
+        lat, lon = (
+            np.array([getattr(stop, of) for stop in stops], dtype=np.float64)
+            for of in ("lat", "lon")
+        )
         by_cell: dict[int, list[Stop]] = defaultdict(list)
         for cell, stop in zip(cells_of(lat, lon, resolution).tolist(), stops, strict=True):
             by_cell[cell].append(stop)
@@ -93,7 +108,10 @@ class Places:
             routes = Counter[str]()
             for stop in here:
                 routes.update(stop.routes)
-            named = tuple(route for route, _ in sorted(routes.items(), key=lambda one: (-one[1], one[0]))[:ROUTES])
+            named = tuple(
+                route
+                for route, _ in sorted(routes.items(), key=lambda one: (-one[1], one[0]))[:ROUTES]
+            )
             found[cell] = CellPlace(first.name, named), routes.total()
             by_name[first.name.casefold()].append(cell)
         for cells in by_name.values():
@@ -106,7 +124,9 @@ class Places:
 
 def collection(features: Iterable[bytes] = ()) -> CompressedText:
     """A GeoJSON FeatureCollection, a feature a line."""
-    return compressed([b'{"type":"FeatureCollection","features":[\n', b",\n".join(features), b"\n]}\n"])
+    return compressed(
+        [b'{"type":"FeatureCollection","features":[\n', b",\n".join(features), b"\n]}\n"]
+    )
 
 
 def _feature(geometry: object, properties: object) -> bytes:
@@ -122,7 +142,8 @@ def _parts(cells: list[int]) -> list[str]:
         "middle" if off < MIDDLE * apart.max() else _direction(middle, centre)
         for centre, off in zip(centres, apart.tolist(), strict=True)
     ]
-    often, seen = Counter(parts), Counter[str]()
+    often = Counter(parts)
+    seen = Counter[str]()
     for at, part in enumerate(parts):
         seen[part] += 1
         if often[part] > 1:

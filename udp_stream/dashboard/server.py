@@ -1,11 +1,13 @@
-"""The dashboard over HTTP: released records, notices of what is new, and the page. Nothing is asked of a client.
+"""The dashboard over HTTP: released records, notices of what is new, and the page. Nothing is asked
+of a client.
 
-A slot is packed once, and every client gets the same bytes, with an ETag. A stream carries the versions of slots alone,
-and a client fetches those that it lacks. After a reconnect it needs only `/v1/slots`.
+A slot is packed once, and every client gets the same bytes, with an ETag. A stream carries the
+versions of slots alone, and a client fetches those that it lacks. After a reconnect it needs only
+`/v1/slots`.
 
-aiohttp reads requests and writes heads. Bodies go straight to the socket, as aiohttp's transport would copy them. A
-stream leaves aiohttp: it is a socket without a task. A client that reads nothing for `WRITE_S`, or does not take the
-whole of a notice, is dropped.
+aiohttp reads requests and writes heads. Bodies go straight to the socket, as aiohttp's transport
+would copy them. A stream leaves aiohttp: it is a socket without a task. A client that reads nothing
+for `WRITE_S`, or does not take the whole of a notice, is dropped.
 """
 
 from __future__ import annotations
@@ -53,16 +55,24 @@ from udp_stream.release.week import DAYS_MAX, TypicalHour
 from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 
 STREAMS_MAX: Final = 2_000
-FILES_MAX: Final = 3 * STREAMS_MAX  # of this process, where the system allows it; often it has 1,024 until it asks
+FILES_MAX: Final = (
+    3 * STREAMS_MAX
+)  # of this process, where the system allows it; often it has 1,024 until it asks
 
-ACCEPTED, BACKLOG = 8, 4_096
-"""Connections that are accepted in a turn of the loop, and that may wait: all clients fetch a new slot at once."""
+ACCEPTED = 8
+BACKLOG = 4_096
+"""Connections that are accepted in a turn of the loop, and that may wait: all clients fetch a new
+slot at once."""
 
-IDLE_S, COMMENT_S, WRITE_S = 15.0, 15.0, 10.0
-"""Of a connection; between two lines of an idle stream, as proxies close silent ones; to take `SEND_BYTES` in, but for
-those that the kernel keeps."""
+IDLE_S = 15.0
+COMMENT_S = 15.0
+WRITE_S = 10.0
+"""Of a connection; between two lines of an idle stream, as proxies close silent ones; to take
+`SEND_BYTES` in, but for those that the kernel keeps."""
 
-SEND_BYTES, NOTICE_BYTES, UNPACK_BYTES = 256 * 1024, 8 * 1024, 16 * 1024
+SEND_BYTES = 256 * 1024
+NOTICE_BYTES = 8 * 1024
+UNPACK_BYTES = 16 * 1024
 KEPT_BYTES: Final = 128 * 1024  # what the kernel keeps of an answer; Linux takes it twice
 ANSWERS_MAX: Final = 32  # answers of one cell that are kept, and as many in another form
 
@@ -79,7 +89,11 @@ OPEN: Final = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Header
 
 STREAMED: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
                    "Connection": "close"}  # fmt: skip
-FORMS: Final = {"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "geojson": "application/geo+json"}
+FORMS: Final = {
+    "ndjson": "application/x-ndjson",
+    "csv": "text/csv; charset=utf-8",
+    "geojson": "application/geo+json",
+}
 SUFFIXES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -91,8 +105,11 @@ SPAN: Final = "from", "to"
 RECORDS: Final = "slot", "cell", "form", *SPAN
 TYPICAL: Final = "cell", "day", "form"
 RECORDS_MAX: Final = 100_000  # of an answer
-AT_ONCE: Final = 100  # slots of an answer that waits for no other; larger ones are made one after the other
-BULK_MAX, AGAIN_S = 8, 10  # answers of all cells in many slots that are made and sent at a time; seconds until one more
+AT_ONCE: Final = (
+    100  # slots of an answer that waits for no other; larger ones are made one after the other
+)
+BULK_MAX = 8
+AGAIN_S = 10  # answers of all cells in many slots that are made and sent at a time; seconds until one more
 CHILD_NICE: Final = 10
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -104,17 +121,22 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _Lane:
-    """Answers that are not packed with a slot, made beside the loop in threads that no other lane waits for. The latest
-    of kept slots are kept. At most `most` requests are in it, from asking to having all: then 503."""
+    """Answers that are not packed with a slot, made beside the loop in threads that no other lane
+    waits for. The latest of kept slots are kept. At most `most` requests are in it, from asking to
+    having all: then 503."""
 
     def __init__(self, threads: int, most: int) -> None:
-        self._threads, self._free = ThreadPoolExecutor(threads), most
-        self.long, self.kept = asyncio.Lock(), lru_cache(maxsize=ANSWERS_MAX)(_made)
+        self._threads = ThreadPoolExecutor(threads)
+        self._free = most
+        self.long = asyncio.Lock()
+        self.kept = lru_cache(maxsize=ANSWERS_MAX)(_made)
 
     def __enter__(self) -> None:
         if not self._free:
             again = {hdrs.RETRY_AFTER: str(AGAIN_S)}
-            raise web.HTTPServiceUnavailable(text=f"at most {BULK_MAX} whole histories at a time\n", headers=again)
+            raise web.HTTPServiceUnavailable(
+                text=f"at most {BULK_MAX} whole histories at a time\n", headers=again
+            )
         self._free -= 1
 
     def __exit__(self, *_: object) -> None:
@@ -126,8 +148,9 @@ class _Lane:
 
 @dataclass
 class Dashboard:
-    """Slots; the statement of privacy and places, if there are any; and how the page looks. The thread that feeds the
-    slots calls `announce`; all else belongs to the thread of the server's loop."""
+    """Slots; the statement of privacy and places, if there are any; and how the page looks. The
+    thread that feeds the slots calls `announce`; all else belongs to the thread of the server's
+    loop."""
 
     slots: Slots
     statement: Callable[[], bytes | None] = lambda: None
@@ -164,13 +187,20 @@ class Dashboard:
         if cells and not named and not self._is_elsewhere:
             self._is_elsewhere = True  # said once
             where = f"no stop is in one of {counted(len(cells), 'cell')}, or beside it"
-            log_message(f"the timetable is not of this city: {where}; the page has no names", "no_names", level=WARNING)
+            log_message(
+                f"the timetable is not of this city: {where}; the page has no names",
+                "no_names",
+                level=WARNING,
+            )
         self._placed = outlines.digest, text
 
     def tell(self) -> None:
-        """Every stream gets notices of what has changed since they were told last, or a line that says nothing."""
+        """Every stream gets notices of what has changed since they were told last, or a line that
+        says nothing."""
         shown = self.slots.shown
-        text = b"".join(_notice(slot) for slot in shown.slots if slot.change > self._notified_change)
+        text = b"".join(
+            _notice(slot) for slot in shown.slots if slot.change > self._notified_change
+        )
         self._notified_change = shown.change
         for stream in tuple(self.streams):
             self._log_message(stream, text or b": nothing new\n\n")
@@ -216,7 +246,8 @@ class Dashboard:
         return await _answer(request, self._placed[1], FORMS["geojson"])
 
     def make_typical(self) -> None:
-        """Make the typical week anew where there are other days, in a thread of its own; of one day there is none."""
+        """Make the typical week anew where there are other days, in a thread of its own; of one day
+        there is none."""
         if not self.slots.shown.slots:
             return
         first, last = days = self.slots.days()
@@ -232,10 +263,8 @@ class Dashboard:
     def _made_typical(self) -> None:
         """In a process of its own: it takes minutes and memory that readers need."""
         slots = self.slots.shown.slots
-        slot_ms, given = (
-            milliseconds_of(slots[-1].end) - slots[-1].start_ms,
-            msgspec.json.encode(self.holidays).decode(),
-        )
+        slot_ms = milliseconds_of(slots[-1].end) - slots[-1].start_ms
+        given = msgspec.json.encode(self.holidays).decode()
         command = [
             sys.executable,
             "-m",
@@ -261,7 +290,9 @@ class Dashboard:
     async def usual(self, request: web.Request) -> web.StreamResponse:
         """The typical week, of a cell or a class of days."""
         asked = _parameters(request, *TYPICAL)
-        cell, day, form = asked.get("cell"), asked.get("day"), asked.get("form", "ndjson")
+        cell = asked.get("cell")
+        day = asked.get("day")
+        form = asked.get("form", "ndjson")
         if form not in FORMS:
             raise _refused(f"form: expected {', '.join(FORMS)}")
         if cell is not None and _CELL.fullmatch(cell) is None:
@@ -276,10 +307,14 @@ class Dashboard:
         return await _answer(request, text, FORMS[form], more, TYPICAL)
 
     async def privacy(self, request: web.Request) -> web.StreamResponse:
-        statement, privacy = self.statement(), self.slots.shown.privacy
+        statement = self.statement()
+        privacy = self.slots.shown.privacy
         found = msgspec.Raw(statement) if statement is not None else None
         spent = await self._of_cells.make(self.slots.spent)
-        body = msgspec.json.encode({"statement": found, "newest_release": privacy, "spent": spent}) + b"\n"
+        body = (
+            msgspec.json.encode({"statement": found, "newest_release": privacy, "spent": spent})
+            + b"\n"
+        )
         return await _answer(request, compressed([body]), "application/json")
 
     async def listing(self, request: web.Request) -> web.StreamResponse:
@@ -290,27 +325,38 @@ class Dashboard:
         found = await asyncio.to_thread(self.slots.listed_in, _span(asked), RECORDS_MAX)
         return await _answer(request, found, "application/json", known=SPAN)
 
-    async def _of_span(self, kind: Kind, asked: Mapping[str, str], request: web.Request) -> web.StreamResponse:
+    async def _of_span(
+        self, kind: Kind, asked: Mapping[str, str], request: web.Request
+    ) -> web.StreamResponse:
         """Records of a span, whole slots up to `RECORDS_MAX`; a link names the next page."""
-        span, cell, form = _span(asked), asked.get("cell"), asked.get("form", "ndjson")
+        span = _span(asked)
+        cell = asked.get("cell")
+        form = asked.get("form", "ndjson")
         lane = self._bulk if cell is None else self._of_cells
         with lane:
             found = await lane.make(self.slots.slots_in, span, kind)
-            taken, number = 0, 0
+            taken = 0
+            number = 0
             for _, lines in found:
                 number += lines if cell is None else min(lines, 1)
                 if taken and number > RECORDS_MAX:
                     break
                 taken += 1
             async with lane.long if taken > AT_ONCE else nullcontext():
-                body = await lane.make(self._joined, kind, [start for start, _ in found[:taken]], cell, form)
-            more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'attachment; filename="{kind}.{form}"'}
+                body = await lane.make(
+                    self._joined, kind, [start for start, _ in found[:taken]], cell, form
+                )
+            more: dict[str, str] = {
+                hdrs.CONTENT_DISPOSITION: f'attachment; filename="{kind}.{form}"'
+            }
             if taken < len(found):
                 place = dict(asked) | {"from": iso_of(found[taken][0])}
                 more[hdrs.LINK] = f'<{request.path}?{urlencode(place)}>; rel="next"'
             return await _answer(request, body, FORMS[form], more, RECORDS)
 
-    def _joined(self, kind: Kind, starts: Sequence[int], cell: str | None, form: str) -> CompressedText:
+    def _joined(
+        self, kind: Kind, starts: Sequence[int], cell: str | None, form: str
+    ) -> CompressedText:
         try:
             with reading():
                 return _made(kind, self.slots.parts_of(kind, starts), cell, form, self._place_of)
@@ -326,7 +372,8 @@ class Dashboard:
 
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
         asked = _parameters(request, *RECORDS)
-        form, cell = asked.get("form", "ndjson"), asked.get("cell")
+        form = asked.get("form", "ndjson")
+        cell = asked.get("cell")
         if form not in FORMS:
             raise _refused(f"form: expected {', '.join(FORMS)}")
         if cell is not None and _CELL.fullmatch(cell) is None:
@@ -335,10 +382,12 @@ class Dashboard:
             if "slot" in asked:
                 raise _refused("slot: expected no from and no to beside it")
             return await self._of_span(kind, asked, request)
-        slots, name = self.slots.shown.slots, cell or ""
+        slots = self.slots.shown.slots
+        name = cell or ""
         if "slot" in asked or cell is None:
             slot = await self._slot(asked.get("slot", "latest"))
-            slots, name = (slot,), re.sub("[^0-9T]+", "-", slot.start[:19]) + f"-{name}" * bool(name)
+            slots = (slot,)
+            name = re.sub("[^0-9T]+", "-", slot.start[:19]) + f"-{name}" * bool(name)
         parts = tuple(slot.parts[kind] for slot in slots)
         if form == "ndjson" and cell is None:
             (answer,) = parts
@@ -347,7 +396,9 @@ class Dashboard:
             answer = await lane.make(lane.kept, kind, parts, cell, form, self._place_of)
         way = "inline" if form == "ndjson" else "attachment"
         file = f'{way}; filename="{"synthetic-" * self.slots.is_synthetic}{kind}-{name}.{form}"'
-        return await _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, RECORDS)
+        return await _answer(
+            request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, RECORDS
+        )
 
     async def _slot(self, name: str) -> Slot:
         shown = self.slots.shown
@@ -356,11 +407,19 @@ class Dashboard:
                 raise web.HTTPNotFound(text="no slot is there yet\n")
             return shown.slots[-1]
         try:
-            start_ms = milliseconds_of(name.replace(" ", "+"))  # a plus sign in an address is a space
+            start_ms = milliseconds_of(
+                name.replace(" ", "+")
+            )  # a plus sign in an address is a space
         except (ValueError, OverflowError):
-            raise _refused("slot: expected latest, or a time with its offset, as slot_start in /v1/slots") from None
-        if (slot := shown.slot_at(start_ms) or await asyncio.to_thread(self.slots.slot_at, start_ms)) is None:
-            raise web.HTTPNotFound(text="no slot that starts then is kept: /v1/slots lists those that are\n")
+            raise _refused(
+                "slot: expected latest, or a time with its offset, as slot_start in /v1/slots"
+            ) from None
+        if (
+            slot := shown.slot_at(start_ms) or await asyncio.to_thread(self.slots.slot_at, start_ms)
+        ) is None:
+            raise web.HTTPNotFound(
+                text="no slot that starts then is kept: /v1/slots lists those that are\n"
+            )
         return slot
 
     async def ready(self, _: web.Request) -> web.StreamResponse:
@@ -370,7 +429,9 @@ class Dashboard:
 
 
 def _notice(slot: Slot) -> bytes:
-    return b"event: slot\ndata: %s\n\n" % msgspec.json.encode({"slot_start": slot.start, "version": slot.version})
+    return b"event: slot\ndata: %s\n\n" % msgspec.json.encode(
+        {"slot_start": slot.start, "version": slot.version}
+    )
 
 
 def _span(asked: Mapping[str, str]) -> TimeRange:
@@ -379,9 +440,13 @@ def _span(asked: Mapping[str, str]) -> TimeRange:
     for name in SPAN:
         text = asked.get(name, "").replace(" ", "+")
         try:
-            ends.append(None if not text else text if _DAY.fullmatch(text) else milliseconds_of(text))
+            ends.append(
+                None if not text else text if _DAY.fullmatch(text) else milliseconds_of(text)
+            )
         except (ValueError, OverflowError):
-            raise _refused(f"{name}: expected a day such as 2024-01-08, or a time with its offset") from None
+            raise _refused(
+                f"{name}: expected a day such as 2024-01-08, or a time with its offset"
+            ) from None
     return TimeRange(*ends)
 
 
@@ -391,15 +456,25 @@ def iso_of(time_ms: int) -> str:
 
 
 def _made(
-    kind: Kind, parts: Iterable[CompressedText], cell: str | None, form: str, place_of: PlaceOf | None
+    kind: Kind,
+    parts: Iterable[CompressedText],
+    cell: str | None,
+    form: str,
+    place_of: PlaceOf | None,
 ) -> CompressedText:
-    lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
+    lines = (
+        line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell))
+    )
     return compressed(in_form(form, lines, KINDS[kind], place_of))
 
 
 def _of_week(rows: Iterable[bytes], cell: str | None, day: str | None, form: str) -> CompressedText:
-    parts = [f'"{name}":"{value}"'.encode() for name, value in (("cell", cell), ("day", day)) if value]
-    return compressed(in_form(form, (row for row in rows if all(part in row for part in parts)), TypicalHour))
+    parts = [
+        f'"{name}":"{value}"'.encode() for name, value in (("cell", cell), ("day", day)) if value
+    ]
+    return compressed(
+        in_form(form, (row for row in rows if all(part in row for part in parts)), TypicalHour)
+    )
 
 
 def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:
@@ -426,12 +501,19 @@ async def _answer(
 ) -> web.StreamResponse:
     _parameters(request, *known)
     tag = f'"{text.digest}"'
-    headers = {hdrs.ETAG: f"W/{tag}", hdrs.VARY: "Accept-Encoding", hdrs.CONTENT_TYPE: kind, **(more or {})}
+    headers = {
+        hdrs.ETAG: f"W/{tag}",
+        hdrs.VARY: "Accept-Encoding",
+        hdrs.CONTENT_TYPE: kind,
+        **(more or {}),
+    }
     has = request.headers.get(hdrs.IF_NONE_MATCH, "")
     if has == "*" or tag in [one.strip().removeprefix("W/") for one in has.split(",")]:
         return web.Response(status=304, headers=headers)
     is_packed = _GZIP.search(request.headers.get(hdrs.ACCEPT_ENCODING, "")) is not None
-    answer = web.StreamResponse(headers=headers | ({hdrs.CONTENT_ENCODING: "gzip"} if is_packed else {}))
+    answer = web.StreamResponse(
+        headers=headers | ({hdrs.CONTENT_ENCODING: "gzip"} if is_packed else {})
+    )
     answer.content_length = len(text.body) if is_packed else text.size
     await answer.prepare(request)
     if request.method != hdrs.METH_HEAD:
@@ -449,7 +531,8 @@ def _pieces(text: CompressedText, is_packed: bool) -> Iterator[bytes | memoryvie
 
 
 async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> None:
-    """Each piece to the client's socket, behind the head; a client that does not take one in time is dropped."""
+    """Each piece to the client's socket, behind the head; a client that does not take one in time
+    is dropped."""
     if (transport := request.transport) is None:
         return
     try:
@@ -467,7 +550,8 @@ async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> N
 
 
 def _forget(connection: socket.socket) -> None:
-    """Once it is closed, the kernel forgets what was to be sent: it would wait for the client for minutes."""
+    """Once it is closed, the kernel forgets what was to be sent: it would wait for the client for
+    minutes."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -485,11 +569,16 @@ class _Series(Collector):
         self._dashboard = dashboard
 
     def collect(self) -> Iterator[Metric]:
-        slots, name = self._dashboard.slots.shown.slots, "udp_stream_dashboard"
+        slots = self._dashboard.slots.shown.slots
+        name = "udp_stream_dashboard"
         newest_s = max((milliseconds_of(slot.end) for slot in slots), default=0) / 1000
-        yield GaugeMetricFamily(f"{name}_clients", "Streams of notices that are open.", len(self._dashboard.streams))
+        yield GaugeMetricFamily(
+            f"{name}_clients", "Streams of notices that are open.", len(self._dashboard.streams)
+        )
         yield GaugeMetricFamily(f"{name}_slots", "Slots that are kept.", len(slots))
-        yield GaugeMetricFamily(f"{name}_newest_slot_timestamp_seconds", "End of the newest slot.", newest_s)
+        yield GaugeMetricFamily(
+            f"{name}_newest_slot_timestamp_seconds", "End of the newest slot.", newest_s
+        )
         yield CounterMetricFamily(
             f"{name}_records_refused", "Lines that were no record.", self._dashboard.slots.refused
         )
@@ -501,7 +590,9 @@ def application(dashboard: Dashboard) -> web.Application:
     registry.register(_Series(dashboard))
 
     async def metrics(_: web.Request) -> web.StreamResponse:
-        return web.Response(body=generate_latest(registry), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=generate_latest(registry), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST}
+        )
 
     async def healthy(_: web.Request) -> web.StreamResponse:
         return web.Response(text="ok\n")
@@ -518,7 +609,9 @@ def application(dashboard: Dashboard) -> web.Application:
         routes[f"/schema/{name}.schema.json"] = _fixed(text, "application/schema+json")
     for file in STATIC.rglob("*"):
         if file.suffix in SUFFIXES:
-            routes[f"/static/{file.relative_to(STATIC).as_posix()}"] = _fixed(file.read_bytes(), SUFFIXES[file.suffix])
+            routes[f"/static/{file.relative_to(STATIC).as_posix()}"] = _fixed(
+                file.read_bytes(), SUFFIXES[file.suffix]
+            )
     policy = {"Content-Security-Policy": dashboard.branding.policy}
     for path, name in (("/", "index.html"), ("/privacy", "privacy.html")):
         page = compressed([dashboard.branding.page((STATIC / name).read_bytes())])
@@ -539,13 +632,19 @@ def listening(address: str) -> socket.socket:
     """A socket at HOST:PORT. DependencyUnavailable if the address is taken, or not this machine's."""
     host, _, port = address.rpartition(":")
     try:
-        family, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        family, *_, place = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM
+        )[0]
         found = socket.create_server(place[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise DependencyUnavailable(f"dashboard.listen: {address}: {why}: is another dashboard there?") from error
+        raise DependencyUnavailable(
+            f"dashboard.listen: {address}: {why}: is another dashboard there?"
+        ) from error
     found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KEPT_BYTES)  # connections inherit it
-    if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux: a connection is none before something is asked on it
+    if hasattr(
+        socket, "TCP_DEFER_ACCEPT"
+    ):  # Linux: a connection is none before something is asked on it
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
     return found
 
@@ -559,7 +658,8 @@ def address_of(listener: socket.socket) -> str:
 
 @contextmanager
 def serving(dashboard: Dashboard, address: str) -> Iterator[str]:
-    """Serve at HOST:PORT in a thread of its own while the block runs; gives what to open in a browser."""
+    """Serve at HOST:PORT in a thread of its own while the block runs; gives what to open in a
+    browser."""
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS has bounds that it does not tell
         wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(FILES_MAX, most)
@@ -579,7 +679,11 @@ def serving(dashboard: Dashboard, address: str) -> Iterator[str]:
 
 async def _serve(dashboard: Dashboard, listener: socket.socket, stop: asyncio.Event) -> None:
     runner = web.AppRunner(
-        application(dashboard), access_log=None, handle_signals=False, shutdown_timeout=1.0, keepalive_timeout=IDLE_S
+        application(dashboard),
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=1.0,
+        keepalive_timeout=IDLE_S,
     )
     await runner.setup()
     try:

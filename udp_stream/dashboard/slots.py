@@ -1,8 +1,9 @@
 """Records by slot and cell, packed once for all readers.
 
-One thread takes records (`Slots.take`) and shows them (`Slots.show`). What is shown is only replaced as a whole, so
-readers need no lock. The newest slots are kept as they were published: sorted by cell, a line each, packed by gzip. A
-slot's version follows from its records alone, in whatever order they came.
+One thread takes records (`Slots.take`) and shows them (`Slots.show`). What is shown is only
+replaced as a whole, so readers need no lock. The newest slots are kept as they were published:
+sorted by cell, a line each, packed by gzip. A slot's version follows from its records alone, in
+whatever order they came.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from udp_stream.dashboard.history import DamagedHistory, History, TimeRange, log_no_history, set_aside
+from udp_stream.dashboard.history import (
+    DamagedHistory,
+    History,
+    TimeRange,
+    log_no_history,
+    set_aside,
+)
 from udp_stream.dashboard.snapshot import NOTHING, CompressedText, Kind, Slot, compressed
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Hat, Privacy, Release
@@ -26,7 +33,8 @@ from udp_stream.release.withdrawal import Withdrawal
 from udp_stream.windows.tables import cell_boundary, is_cell
 
 CELLS_MAX: Final = 50_000  # ten times those of a large city
-LINE_BYTES_MAX, OPEN_BYTES = 2**20, 4 * 2**20  # of a line; of all lines that are not packed yet
+LINE_BYTES_MAX = 2**20
+OPEN_BYTES = 4 * 2**20  # of a line; of all lines that are not packed yet
 AHEAD_S: Final = 86_400  # a slot that ends later than this from now would push out real slots
 SLOT_MS_MAX: Final = 31 * 86_400_000
 
@@ -36,7 +44,12 @@ KINDS: Final[dict[Kind, type[Release] | type[Smoothed] | type[Withdrawal]]] = {
 }  # fmt: skip
 
 T = TypeVar("T")
-Refused = Literal["no release and no estimate of this version", "no cell or slot", "too many cells", "not over yet"]
+Refused = Literal[
+    "no release and no estimate of this version",
+    "no cell or slot",
+    "too many cells",
+    "not over yet",
+]
 
 
 class _Head(msgspec.Struct):
@@ -68,7 +81,8 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class PageState(NamedTuple):
-    """All that readers see at one moment; slots in the order of their starts. `privacy` is that of the newest release.
+    """All that readers see at one moment; slots in the order of their starts. `privacy` is that of
+    the newest release.
 
     >>> Slots(48).shown.slots
     ()
@@ -88,7 +102,9 @@ class _Part:
     """The releases, or the estimates, of one slot: packed, and by cell what came since (`lines`)."""
 
     def __init__(self, known: CompressedText = NOTHING) -> None:
-        self.packed, self.lines, self.statuses = known, dict[str, bytes](), Counter[str]()
+        self.packed = known
+        self.lines = dict[str, bytes]()
+        self.statuses = Counter[str]()
 
     def pack(self) -> None:
         if not self._is_known():
@@ -113,7 +129,10 @@ class _Part:
 
 class _SlotRecords:
     def __init__(self, start_ms: int, start: str, end: str, version: str = "") -> None:
-        self.start_ms, self.start, self.end, self.version = start_ms, start, end, version
+        self.start_ms = start_ms
+        self.start = start
+        self.end = end
+        self.version = version
         self.parts: dict[Kind, _Part] = {kind: _Part() for kind in KINDS}
 
     @classmethod
@@ -127,14 +146,16 @@ class _SlotRecords:
         for part in self.parts.values():
             part.pack()
         parts = {kind: part.packed for kind, part in self.parts.items()}
-        version = blake2b("".join(part.digest for part in parts.values()).encode(), digest_size=8).hexdigest()
+        version = blake2b(
+            "".join(part.digest for part in parts.values()).encode(), digest_size=8
+        ).hexdigest()
         hats = dict(sorted(self.parts["releases"].statuses.items()))
         return Slot(self.start_ms, self.start, self.end, version, change, hats, parts)
 
 
 class Slots:
-    """The newest slots, and a history of all. One thread calls `take` and `show`; any may read `shown`, and `refused`:
-    lines that were none.
+    """The newest slots, and a history of all. One thread calls `take` and `show`; any may read
+    `shown`, and `refused`: lines that were none.
 
     >>> from udp_stream.testing import released_slot
     >>> slots = Slots(48)
@@ -148,7 +169,10 @@ class Slots:
         self, most: int, clock: Callable[[], float] = time.time, *, is_synthetic: bool = False,
         history: History | None = None,
     ) -> None:  # fmt: skip
-        self._most, self._clock, self.is_synthetic, self.history = most, clock, is_synthetic, history
+        self._most = most
+        self._clock = clock
+        self.is_synthetic = is_synthetic
+        self.history = history
         self._filling: dict[int, _SlotRecords] = {}
         self._past: dict[int, _SlotRecords] = {}
         self._open: set[int] = set()
@@ -160,7 +184,9 @@ class Slots:
         self._announced = 0
         self.refused = 0
         self.shown = PageState(0, (), self._listing(()), compressed([b"{}\n"]), None)
-        self._outlines = {cell: _outline(cell) for cell in (self._known(History.cells) or ())[:CELLS_MAX]}
+        self._outlines = {
+            cell: _outline(cell) for cell in (self._known(History.cells) or ())[:CELLS_MAX]
+        }
         newest = self._known(lambda history: history.newest(most)) or ()
         self._filling = {start_ms: self._begun(start_ms, "", "") for start_ms in newest}
         self._open = set(self._filling)
@@ -177,12 +203,14 @@ class Slots:
 
     def lose(self, error: DamagedHistory) -> None:
         """Go on without a damaged history."""
-        history, self.history = self.history, None
+        history = self.history
+        self.history = None
         if history is not None:
             set_aside(history.name, str(error))
 
     def take(self, lines: Iterable[bytes]) -> Counter[Refused]:
-        """Records, each its JSON; why some are refused, and how many. What is taken is shown by `show`."""
+        """Records, each its JSON; why some are refused, and how many. What is taken is shown by
+        `show`."""
         refused: Counter[Refused] = Counter()
         for line in lines:
             if (why := self._take(line)) is not None:
@@ -194,7 +222,8 @@ class Slots:
 
     def show(self) -> bool:
         self._pack()
-        before, self._announced = self._announced, self.shown.change
+        before = self._announced
+        self._announced = self.shown.change
         return before != self.shown.change
 
     def _take(self, line: bytes) -> Refused | None:
@@ -202,7 +231,8 @@ class Slots:
             return "no release and no estimate of this version"
         hat = record.hat
         try:
-            start_ms, end_ms = milliseconds_of(hat.slot_start), milliseconds_of(hat.slot_end)
+            start_ms = milliseconds_of(hat.slot_start)
+            end_ms = milliseconds_of(hat.slot_end)
         except ValueError:
             return "no cell or slot"
         if not 0 < end_ms - start_ms <= SLOT_MS_MAX or not is_cell(int(hat.cell, 16)):
@@ -225,7 +255,8 @@ class Slots:
         return None
 
     def _slot_of(self, start_ms: int, hat: Hat) -> _SlotRecords | None:
-        """Where a record belongs; None if its slot is older than those that are kept, and there is no history."""
+        """Where a record belongs; None if its slot is older than those that are kept, and there is
+        no history."""
         if start_ms in self._filling:
             return self._filling[start_ms]
         if len(self._filling) >= self._most:
@@ -263,11 +294,16 @@ class Slots:
         return self._days
 
     def spent(self) -> Spent | None:
-        """Of the newest day; all of the budget where the day's first slots are not kept. None without a slot."""
+        """Of the newest day; all of the budget where the day's first slots are not kept. None
+        without a slot."""
         shown = self.shown
         if self._spent[0] != shown.change and shown.slots:
             day = shown.slots[-1].start[:10]
-            is_cut = self.history is None and len(shown.slots) == self._most and shown.slots[0].start[:10] == day
+            is_cut = (
+                self.history is None
+                and len(shown.slots) == self._most
+                and shown.slots[0].start[:10] == day
+            )
             starts = [start for start, _ in self.slots_in(TimeRange(day), "releases")]
             share = sum(map(_share_of, self.parts_of("releases", starts)))
             self._spent = shown.change, Spent(day, 1.0 if is_cut else min(1.0, share))
@@ -277,7 +313,11 @@ class Slots:
         """The records of one kind of these slots, in the order of their starts. Damaged may leave."""
         shown = {slot.start_ms: slot.parts[kind] for slot in self.shown.slots}
         history = self.history
-        past = iter(() if history is None else history.parts(kind, [one for one in starts if one not in shown]))
+        past = iter(
+            ()
+            if history is None
+            else history.parts(kind, [one for one in starts if one not in shown])
+        )
         for start_ms in starts:
             if start_ms in shown:
                 yield shown[start_ms]
@@ -313,18 +353,22 @@ class Slots:
 
     def _pack(self) -> None:
         """Show what was taken, and keep it packed only. The same records again change nothing."""
-        change, known = self.shown.change, {slot.start_ms: slot for slot in self.shown.slots}
+        change = self.shown.change
+        known = {slot.start_ms: slot for slot in self.shown.slots}
         new = list[Slot]()
         if self._open or self._past:
             self._days = None
         for start_ms in sorted(self._open):
             slot = self._filling[start_ms].shown(change + 1)
             if start_ms not in known or known[start_ms].version != slot.version:
-                known[start_ms], change = slot, change + 1
+                known[start_ms] = slot
+                change = change + 1
                 new.append(slot)
         past = [(filling.version, filling.shown(0)) for filling in self._past.values()]
         self._keep([*(slot for version, slot in past if slot.version != version), *new])
-        self._open, self._open_bytes, self._past = set(), 0, {}
+        self._open = set()
+        self._open_bytes = 0
+        self._past = {}
         if change != self.shown.change:
             # A withdrawal may be of a slot that is kept no more.
             of_slots = (known[start_ms] for start_ms in sorted(self._filling))
@@ -336,12 +380,16 @@ class Slots:
         more: dict[str, object] = {"synthetic": True} if self.is_synthetic else {}
         if (days := self._known(History.days)) is not None:
             more["days"] = days
-        return compressed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | more), b"\n"])
+        return compressed(
+            [msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | more), b"\n"]
+        )
 
     def _outlined(self) -> CompressedText:
         if self.shown.outlines.lines == 1 + len(self._outlines):  # a line each: there is no new one
             return self.shown.outlines
-        rows = [b'"%s":%s' % (cell.encode(), rings) for cell, rings in sorted(self._outlines.items())]
+        rows = [
+            b'"%s":%s' % (cell.encode(), rings) for cell, rings in sorted(self._outlines.items())
+        ]
         return compressed([b"{" + b",\n".join(rows) + b"\n}\n"])
 
 
@@ -365,12 +413,15 @@ _CHARGED_OF = msgspec.json.Decoder(_Charged).decode
 
 def _share_of(part: CompressedText) -> float:
     """Most that a slot's releases cost a plate, as a share of its budget."""
-    together, alone = 0.0, 0.0
+    together = 0.0
+    alone = 0.0
     for line in part.opened():
         privacy = _CHARGED_OF(line).privacy
-        cost, budget = privacy.epsilon, privacy.period_epsilon
+        cost = privacy.epsilon
+        budget = privacy.period_epsilon
         if privacy.rho is not None and privacy.period_rho is not None:
-            cost, budget = privacy.rho, privacy.period_rho
+            cost = privacy.rho
+            budget = privacy.period_rho
         if privacy.holds_for == "record":
             alone += cost / budget
         else:
@@ -392,5 +443,6 @@ def milliseconds_of(moment: str) -> int:
 
 def of_cell(text: CompressedText, cell: str) -> list[bytes]:
     """Of the lines of a part those of this cell, with their breaks."""
-    lines, name = text.block_of(cell).splitlines(keepends=True), cell.encode()
+    lines = text.block_of(cell).splitlines(keepends=True)
+    name = cell.encode()
     return [line for line in lines if name in line and _cell_of(line) == cell]

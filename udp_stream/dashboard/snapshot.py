@@ -16,7 +16,8 @@ BLOCK: Final = 256
 
 
 class CompressedText(NamedTuple):
-    """A text in pieces, packed by gzip; its digest, bytes and lines, and each block's first key and offset.
+    """A text in pieces, packed by gzip; its digest, bytes and lines, and each block's first key and
+    offset.
 
     >>> text = compressed([b"a record\\n", b"another\\n"])
     >>> list(text.opened()), text.size, text.lines
@@ -34,21 +35,32 @@ class CompressedText(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the text that was packed; where it cannot be opened OSError, EOFError or zlib.error leaves."""
+        """Whether it is the text that was packed; where it cannot be opened OSError, EOFError or
+        zlib.error leaves."""
         return blake2b(self.opened().read(), digest_size=8).hexdigest() == self.digest
 
     def block_of(self, key: str) -> bytes:
-        """The text of the one block that may have the piece of this key, where pieces are sorted by it."""
+        """The text of the one block that may have the piece of this key, where pieces are sorted by
+        it."""
         at = bisect_right(self.blocks, (key, len(self.body)))
         if at == 0:
             return b""
         end = self.blocks[at][1] if at < len(self.blocks) else None
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(self.body[self.blocks[at - 1][1] : end])
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(
+            self.body[self.blocks[at - 1][1] : end]
+        )
 
 
-def compressed(pieces: Iterable[bytes], key: Callable[[bytes], str] = lambda _: "") -> CompressedText:
-    """A text in pieces, packed, with no more than one of them in memory; the same bytes for the same pieces."""
-    body, digest, size, lines, blocks = io.BytesIO(), blake2b(digest_size=8), 0, 0, list[tuple[str, int]]()
+def compressed(
+    pieces: Iterable[bytes], key: Callable[[bytes], str] = lambda _: ""
+) -> CompressedText:
+    """A text in pieces, packed, with no more than one of them in memory; the same bytes for the
+    same pieces."""
+    body = io.BytesIO()
+    digest = blake2b(digest_size=8)
+    size = 0
+    lines = 0
+    blocks = list[tuple[str, int]]()
     with gzip.GzipFile(filename="", mode="wb", fileobj=body, compresslevel=6, mtime=0) as packing:
         for number, piece in enumerate(pieces):
             if number % BLOCK == 0:
@@ -56,7 +68,8 @@ def compressed(pieces: Iterable[bytes], key: Callable[[bytes], str] = lambda _: 
                 blocks.append((key(piece), body.tell()))
             packing.write(piece)
             digest.update(piece)
-            size, lines = size + len(piece), lines + piece.count(b"\n")
+            size = size + len(piece)
+            lines = lines + piece.count(b"\n")
     return CompressedText(body.getvalue(), digest.hexdigest(), size, lines, tuple(blocks))
 
 
@@ -64,7 +77,8 @@ NOTHING: Final = compressed(())
 
 
 class Slot(NamedTuple):
-    """A slot as it is shown; `change` orders the changes of all slots, `hats` counts releases by status."""
+    """A slot as it is shown; `change` orders the changes of all slots, `hats` counts releases by
+    status."""
 
     start_ms: int
     start: str

@@ -1,1 +1,2 @@
-"""Forecasts of a slot's speeds from counts and earlier releases. They see no speed, so they cost no budget."""
+"""Forecasts of a slot's speeds from counts and earlier releases. They see no speed, so they cost no
+budget."""

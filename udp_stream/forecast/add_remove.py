@@ -1,12 +1,14 @@
-"""A day's map from noised sums alone: speeds of every cell of a public domain, under add-remove neighbours.
+"""A day's map from noised sums alone: speeds of every cell of a public domain, under add-remove
+neighbours.
 
-A slot has two noised sums of each cell: of weighed residuals around the forecast, and of traffic. The traffic has a
-filter of its own (`forecast/traffic.py`); its logarithm is a feature of the cell. In km/h:
+A slot has two noised sums of each cell: of weighed residuals around the forecast, and of traffic.
+The traffic has a filter of its own (`forecast/traffic.py`); its logarithm is a feature of the cell.
+In km/h:
 
     speed = city + slope * log(relative traffic) + cell + rest
 
-which is the filter of `forecast/model.py` with two globals. Everything here is a function of noised sums and settings.
-The model is ours (docs/mechanisms/forecast.md).
+which is the filter of `forecast/model.py` with two globals. Everything here is a function of noised
+sums and settings. The model is ours (docs/mechanisms/forecast.md).
 """
 
 from __future__ import annotations
@@ -19,43 +21,70 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.anomalies import GOES_ON, GOES_ON_BY, PROBABILITY_MAX, PosteriorMixture, happened_variance
+from udp_stream.forecast.anomalies import (
+    GOES_ON,
+    GOES_ON_BY,
+    PROBABILITY_MAX,
+    PosteriorMixture,
+    happened_variance,
+)
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, DAYS, EDGE_KMH, Arrow, on_one_thread
 from udp_stream.forecast.traffic import TrafficFilter, TrafficPosterior
 from udp_stream.mechanisms.noise import Floats
 
-TRAFFIC_SLOPE, TRAFFIC_SLOPE_SD, CELL_SD = -4.0, 1.5, 8.0
-"""Km/h for each e-fold of traffic, as buses are slow where they are many; and by which cells differ beside that."""
+TRAFFIC_SLOPE = -4.0
+TRAFFIC_SLOPE_SD = 1.5
+CELL_SD = 8.0
+"""Km/h for each e-fold of traffic, as buses are slow where they are many; and by which cells differ
+beside that."""
 
-UNEXPLAINED, BETWEEN_PLATES, PER_PING = 2.0, 16.0, 324.0
-"""Variances in km2/h2: of a HAT's mean, whatever its traffic; and, over its traffic, between plates and of a ping."""
+UNEXPLAINED = 2.0
+BETWEEN_PLATES = 16.0
+PER_PING = 324.0
+"""Variances in km2/h2: of a HAT's mean, whatever its traffic; and, over its traffic, between plates
+and of a ping."""
 
-STAY, WEIGHT_KMH = 0.2, 5.0
-"""A unit of weight is this share of a slot, a usual stay; it counts so many km/h in the second vector, as a plate."""
+STAY = 0.2
+WEIGHT_KMH = 5.0
+"""A unit of weight is this share of a slot, a usual stay; it counts so many km/h in the second
+vector, as a plate."""
 
-PLATES_GAIN, PLATES_APART = 0.9, 2.0
-"""With numbers of plates: the residuals in a sum over those of its plates, which stay and pay unlike; and how much
-larger that makes the variance between plates."""
+PLATES_GAIN = 0.9
+PLATES_APART = 2.0
+"""With numbers of plates: the residuals in a sum over those of its plates, which stay and pay
+unlike; and how much larger that makes the variance between plates."""
 
 SLACK = 50.0
 """km2/h2 that a residual may be off by beside its forecast's variance: an unusual day is read, too."""
 
-REMEMBERED, BUSY_SHARE, SHARE_MORE, LOG_SHARE = 0.8, 0.9, 0.07, (-2.7, 1.5)
-"""Traffic of an hour ago counts by the first. Cells are relative to those with nine tenths of it all; so little is
-added before the logarithm, and that is cut: an empty cell's is noise."""
+REMEMBERED = 0.8
+BUSY_SHARE = 0.9
+SHARE_MORE = 0.07
+LOG_SHARE = (-2.7, 1.5)
+"""Traffic of an hour ago counts by the first. Cells are relative to those with nine tenths of it
+all; so little is added before the logarithm, and that is cut: an empty cell's is noise."""
 
-HAPPENS, CARRIED_FROM, ODDS_MAX = 0.12, 1.5, 50.0
-"""The share of HATs with news; how much likelier news must be to move the next forecast; its largest log-odds."""
+HAPPENS = 0.12
+CARRIED_FROM = 1.5
+ODDS_MAX = 50.0
+"""The share of HATs with news; how much likelier news must be to move the next forecast; its
+largest log-odds."""
 
-FEW_FROM, OPEN_ROADS = 20.0, 0.8
-"""A larger rest (km2/h2) is that of few plates. Some drive on open roads: the upper end is up to so much farther."""
+FEW_FROM = 20.0
+OPEN_ROADS = 0.8
+"""A larger rest (km2/h2) is that of few plates. Some drive on open roads: the upper end is up to so
+much farther."""
 
 ERROR_PER_SD = 0.6
-"""The expected error over the outlook's deviation: 0.8 for a normal variable, less as its tails are for few HATs."""
+"""The expected error over the outlook's deviation: 0.8 for a normal variable, less as its tails are
+for few HATs."""
 
-GIVEN_VARIANCE, FORECAST_VARIANCE, GIVEN_SD = 38.0, 20.0, 0.35
-"""A plate that cannot pay shortens its weights, too. A usual plate gives this share of its traffic: the root of the
-first over its entries' mean square, in which a forecast errs by the second (km2/h2). Plates differ by the third."""
+GIVEN_VARIANCE = 38.0
+FORECAST_VARIANCE = 20.0
+GIVEN_SD = 0.35
+"""A plate that cannot pay shortens its weights, too. A usual plate gives this share of its traffic:
+the root of the first over its entries' mean square, in which a forecast errs by the second
+(km2/h2). Plates differ by the third."""
 
 DIGITS = 3
 """Of forecasts in km/h: workers whose sums differ in the last bit have the same."""
@@ -63,9 +92,9 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class AddRemoveEstimates:
-    """Of a slot, one number for each cell of the domain: speeds in km/h, the probability of news, and the traffic in
-    bus-hours (or in plates), each with its 95 % interval. `guess` is what traffic alone says of a cell; `constant` is
-    the city's mean, weighed by traffic.
+    """Of a slot, one number for each cell of the domain: speeds in km/h, the probability of news,
+    and the traffic in bus-hours (or in plates), each with its 95 % interval. `guess` is what
+    traffic alone says of a cell; `constant` is the city's mean, weighed by traffic.
 
     >>> memory = AddRemoveMemory(np.arange(2, dtype=np.uint64), 1.0, full=120, slot_hours=1.0, max_kmh=65.0)
     >>> day = dt.date(2024, 1, 8)
@@ -88,8 +117,9 @@ class AddRemoveEstimates:
 
 
 class _Rules(NamedTuple):
-    """What the noised sums mean: variance of the first one's noise in km2/h2, the share of a plate's residuals that is
-    in it, variance of the speed of a unit of traffic in km2/h2, bus-hours (or plates) of a unit."""
+    """What the noised sums mean: variance of the first one's noise in km2/h2, the share of a
+    plate's residuals that is in it, variance of the speed of a unit of traffic in km2/h2, bus-hours
+    (or plates) of a unit."""
 
     cells: int
     noise: float
@@ -100,10 +130,12 @@ class _Rules(NamedTuple):
 
 
 class _City:
-    """Beliefs about speeds and traffic, from the slots of one day or two; `hours` since the last slot of the day."""
+    """Beliefs about speeds and traffic, from the slots of one day or two; `hours` since the last
+    slot of the day."""
 
     def __init__(self, rules: _Rules) -> None:
-        self._rules, self._at = rules, np.arange(rules.cells)
+        self._rules = rules
+        self._at = np.arange(rules.cells)
         prior = np.array([CITY_MEAN, TRAFFIC_SLOPE]), np.diag([CITY_SD**2, TRAFFIC_SLOPE_SD**2])
         self._speeds = Arrow(*prior, CELL_SD)
         self._speeds.grow(rules.cells)
@@ -131,16 +163,24 @@ class _City:
 
     def learn(self, noised: Floats, forecast: Floats, hours: float) -> AddRemoveEstimates:
         """The two sums of each cell, and the forecast that residuals were taken around."""
-        rules, moved = self._rules, self._moved(hours)
+        rules = self._rules
+        moved = self._moved(hours)
         self._speeds.pass_hours(hours)
         traffic = self._traffic.learn(noised[1] / WEIGHT_KMH, hours)
         self._follow(traffic.mean, hours)
         mean, variance = before = self._predict()
         unexplained = UNEXPLAINED + rules.apart / np.maximum(traffic.mean, 1.0)
-        spread, carried = variance + unexplained + SLACK, self._anomaly * GOES_ON**hours
-        residual, noise = traffic.residual(noised[0] / rules.gain, rules.noise / rules.gain**2, spread)
-        seen = _CellObservations(forecast + residual, noise, unexplained, np.maximum(HAPPENS, carried), moved)
-        taken = (noise + unexplained) / (1 - np.minimum(seen.posterior(mean, variance).anomaly, PROBABILITY_MAX))
+        spread = variance + unexplained + SLACK
+        carried = self._anomaly * GOES_ON**hours
+        residual, noise = traffic.residual(
+            noised[0] / rules.gain, rules.noise / rules.gain**2, spread
+        )
+        seen = _CellObservations(
+            forecast + residual, noise, unexplained, np.maximum(HAPPENS, carried), moved
+        )
+        taken = (noise + unexplained) / (
+            1 - np.minimum(seen.posterior(mean, variance).anomaly, PROBABILITY_MAX)
+        )
         at = np.flatnonzero(np.isfinite(taken))
         if at.size:
             self._speeds.update(at, _design(self._log_share[at]), seen.value[at], taken[at])
@@ -151,7 +191,8 @@ class _City:
         own = np.where(np.isinf(taken), 0.0, seen.value / taken)
         mean = np.where(known, (after[0] / after[1] - own) / precision, before[0])
         found = seen.posterior(mean, np.where(known, 1 / precision, before[1]))
-        self._anomaly, self._off = found.anomaly, found.anomaly_mean - mean
+        self._anomaly = found.anomaly
+        self._off = found.anomaly_mean - mean
         return self._estimates(found, unexplained, traffic)
 
     def _follow(self, number: Floats, hours: float) -> None:
@@ -161,14 +202,22 @@ class _City:
         busy = 1 + int(np.searchsorted(np.cumsum(top), BUSY_SHARE * top.sum()))
         self._log_share = np.clip(np.log(self._sum / top[:busy].mean() + SHARE_MORE), *LOG_SHARE)
 
-    def _estimates(self, found: PosteriorMixture, unexplained: Floats, traffic: TrafficPosterior) -> AddRemoveEstimates:
-        rules, unit = self._rules, self._rules.unit
+    def _estimates(
+        self, found: PosteriorMixture, unexplained: Floats, traffic: TrafficPosterior
+    ) -> AddRemoveEstimates:
+        rules = self._rules
+        unit = self._rules.unit
         deviations = np.sqrt(np.array([found.usual_variance, found.anomaly_variance]))
         value, low, high = (found.quantile(share, deviations) for share in (0.5, 0.025, 0.975))
-        high = value + (1 + OPEN_ROADS * np.maximum(1 - FEW_FROM / unexplained, 0.0)) * (high - value)
-        number, (least, most) = traffic.mean, traffic.interval95(GIVEN_SD)
+        high = value + (1 + OPEN_ROADS * np.maximum(1 - FEW_FROM / unexplained, 0.0)) * (
+            high - value
+        )
+        number = traffic.mean
+        (least, most) = traffic.interval95(GIVEN_SD)
         guess = _design(self._log_share) @ self._speeds.mean
-        value, low, high, guess = (np.clip(one, 0.0, rules.max_kmh) for one in (value, low, high, guess))
+        value, low, high, guess = (
+            np.clip(one, 0.0, rules.max_kmh) for one in (value, low, high, guess)
+        )
         return AddRemoveEstimates(
             value, low, high, found.anomaly, ERROR_PER_SD * np.sqrt(found.variance),
             unit * number, unit * least, unit * most,
@@ -177,8 +226,8 @@ class _City:
 
 
 class _CellObservations(NamedTuple):
-    """A slot's observations of cells: value and variance of its noise (inf: none), variance of the HAT's rest; and
-    beforehand: probability of news, and by how much it would go on being off."""
+    """A slot's observations of cells: value and variance of its noise (inf: none), variance of the
+    HAT's rest; and beforehand: probability of news, and by how much it would go on being off."""
 
     value: Floats
     noise: Floats
@@ -191,14 +240,18 @@ class _CellObservations(NamedTuple):
         is_seen = np.isfinite(self.noise)
         noise = np.where(is_seen, self.noise, 0.0)
         usual = variance + self.unexplained
-        logs, cases = [], []
+        logs = []
+        cases = []
         for centre, spread in ((mean, usual), (mean + self.moved, usual + happened_variance(mean))):
-            both, off = spread + noise, np.where(is_seen, self.value - centre, 0.0)
+            both = spread + noise
+            off = np.where(is_seen, self.value - centre, 0.0)
             gain = np.where(is_seen, spread / both, 0.0)
             logs.append(-0.5 * (off**2 / both + np.log(both)))
             cases += [centre + gain * off, spread * (1 - gain)]
         odds = np.where(is_seen, np.exp(np.clip(logs[1] - logs[0], -ODDS_MAX, ODDS_MAX)), 1.0)
-        return PosteriorMixture(self.anomaly * odds / (self.anomaly * odds + 1 - self.anomaly), *cases)
+        return PosteriorMixture(
+            self.anomaly * odds / (self.anomaly * odds + 1 - self.anomaly), *cases
+        )
 
 
 def _design(log_share: Floats) -> Floats:
@@ -206,11 +259,12 @@ def _design(log_share: Floats) -> Floats:
 
 
 class AddRemoveMemory:
-    """Forecasts and estimates of the domain's cells, slot by slot, in order; `day` is always the local date on which
-    the slot starts, `hours` are those of the day gone then.
+    """Forecasts and estimates of the domain's cells, slot by slot, in order; `day` is always the
+    local date on which the slot starts, `hours` are those of the day gone then.
 
-    It remembers the slot's day and the day before, so it follows from their noised sums. `sigma_kmh` is the deviation
-    of the noise of both sums; `full` the pings of a whole slot; with `plates` the second sum counts plates.
+    It remembers the slot's day and the day before, so it follows from their noised sums.
+    `sigma_kmh` is the deviation of the noise of both sums; `full` the pings of a whole slot; with
+    `plates` the second sum counts plates.
 
     >>> memory = AddRemoveMemory(np.arange(2, dtype=np.uint64), 1.0, full=120, slot_hours=1.0, max_kmh=65.0)
     >>> monday, seen = dt.date(2024, 1, 8), np.array([[0.0, 400.0], [0.0, 100.0]])  # 20 km/h above, 4 bus-hours
@@ -225,22 +279,33 @@ class AddRemoveMemory:
     ) -> None:  # fmt: skip
         apart = BETWEEN_PLATES + PER_PING / (STAY * full)
         given = min(1.0, sqrt(GIVEN_VARIANCE / (WEIGHT_KMH**2 + apart + FORECAST_VARIANCE)))
-        of_sums = (PLATES_GAIN, PLATES_APART * apart, 1.0) if plates else (1.0, apart, STAY * slot_hours / given)
+        of_sums = (
+            (PLATES_GAIN, PLATES_APART * apart, 1.0)
+            if plates
+            else (1.0, apart, STAY * slot_hours / given)
+        )
         self._rules = _Rules(cells.size, sigma_kmh**2, *of_sums, max_kmh)
         self._slot_hours = slot_hours
-        self._older, self._younger = _City(self._rules), _City(self._rules)
-        self._day, self._last = dt.date.min, -np.inf
+        self._older = _City(self._rules)
+        self._younger = _City(self._rules)
+        self._day = dt.date.min
+        self._last = -np.inf
 
     @on_one_thread
     def forecast(self, day: dt.date, hours: float) -> Floats:
         """Speeds of the cells before a slot, in km/h, in the order of cells."""
         gone = self._turn_to(day, hours)
         edge = min(EDGE_KMH, self._rules.max_kmh / 4)
-        return np.asarray(np.clip(self._older.forecast(gone), edge, self._rules.max_kmh - edge).round(DIGITS))
+        return np.asarray(
+            np.clip(self._older.forecast(gone), edge, self._rules.max_kmh - edge).round(DIGITS)
+        )
 
     @on_one_thread
-    def learn(self, day: dt.date, hours: float, noised_kmh: Floats, forecast_kmh: Floats) -> AddRemoveEstimates:
-        """A slot's noised sums, of shape (2, cells), in km/h, taken around this forecast; gives its estimates."""
+    def learn(
+        self, day: dt.date, hours: float, noised_kmh: Floats, forecast_kmh: Floats
+    ) -> AddRemoveEstimates:
+        """A slot's noised sums, of shape (2, cells), in km/h, taken around this forecast; gives its
+        estimates."""
         gone = self._turn_to(day, hours)
         self._last = hours
         # The younger one judges the news by itself: nothing in it may follow from yesterday.
@@ -255,5 +320,7 @@ class AddRemoveMemory:
                 self._older.next_day()
             else:
                 self._older = _City(self._rules)
-            self._younger, self._day, self._last = _City(self._rules), day, -np.inf
+            self._younger = _City(self._rules)
+            self._day = day
+            self._last = -np.inf
         return 0.0 if np.isinf(self._last) else max(hours - self._last, self._slot_hours)

@@ -1,8 +1,10 @@
-"""News: a HAT's mean is as forecast or, with probability `HAPPENS`, off by far more: an accident, a flood, a free road.
+"""News: a HAT's mean is as forecast or, with probability `HAPPENS`, off by far more: an accident, a
+flood, a free road.
 
-So the forecast is a mixture of two normal distributions, and so is the posterior after a release. A clip lets only a
-part of a large difference through (`widths.response`), so the posterior is taken on a grid of speeds. All of it is
-post-processing of releases and counts. The model is ours (docs/mechanisms/forecast.md).
+So the forecast is a mixture of two normal distributions, and so is the posterior after a release. A
+clip lets only a part of a large difference through (`widths.response`), so the posterior is taken
+on a grid of speeds. All of it is post-processing of releases and counts. The model is ours
+(docs/mechanisms/forecast.md).
 """
 
 from __future__ import annotations
@@ -19,27 +21,36 @@ from udp_stream.mechanisms.noise import Floats, normal_below
 from udp_stream.mechanisms.widths import response
 
 HAPPENS = 0.15
-"""The share of HATs with news: it trades the error of ordinary days for that of others (docs/measurements.md)."""
+"""The share of HATs with news: it trades the error of ordinary days for that of others
+(docs/measurements.md)."""
 
-HAPPENED_SD, AT_KMH, SLOWEST_KMH = 10.0, 20.0, 10.0
-"""The standard deviation of news, in km/h, where 20 are forecast; in proportion to forecasts of 10 km/h or more."""
+HAPPENED_SD = 10.0
+AT_KMH = 20.0
+SLOWEST_KMH = 10.0
+"""The standard deviation of news, in km/h, where 20 are forecast; in proportion to forecasts of 10
+km/h or more."""
 
-GOES_ON, GOES_ON_BY = 0.5, 0.6
+GOES_ON = 0.5
+GOES_ON_BY = 0.6
 """The parts of a cell's probability of news, and of its difference, that are left an hour later."""
 
-SPREAD_POWER, SPREAD_SLOWEST_KMH = 0.7, 5.0
+SPREAD_POWER = 0.7
+SPREAD_SLOWEST_KMH = 5.0
 """Where all is slower than forecast, plates differ by less: by this power of the ratio of speeds."""
 
 PROBABILITY_MAX = 0.999
 """Of news, where a weight is divided by its complement."""
 
 STEP_KMH = 1.0
-"""Of the grid: means have a standard deviation of at least 1, so sums of normal densities are exact to 1e-8."""
+"""Of the grid: means have a standard deviation of at least 1, so sums of normal densities are exact
+to 1e-8."""
 
 QUANTILE_STEPS = 20
-"""Halvings of a range of at most 16 deviations and the distance of two means: a quantile is right to 0.001 km/h."""
+"""Halvings of a range of at most 16 deviations and the distance of two means: a quantile is right
+to 0.001 km/h."""
 
-NORMAL_MAX, NORMAL_STEPS = 8, 100
+NORMAL_MAX = 8
+NORMAL_STEPS = 100
 """The normal distribution function is tabulated up to 8 deviations, 100 values for each."""
 
 NEGLIGIBLE = 1e-300
@@ -47,10 +58,11 @@ NEGLIGIBLE = 1e-300
 
 
 class Carryover(NamedTuple):
-    """Of a cell's last slot: the probability that its news goes on, and by how much it was off, in km/h.
+    """Of a cell's last slot: the probability that its news goes on, and by how much it was off, in
+    km/h.
 
     >>> Carryover(0.5, -10.0).later(hours=1.0)
-    Carried(probability=0.25, off=-6.0)
+    Carryover(probability=0.25, off=-6.0)
     """
 
     probability: float
@@ -65,7 +77,8 @@ NOTHING = Carryover(0.0, 0.0)
 
 
 class ReleaseClip(NamedTuple):
-    """A release's clip: centre, half width (0: none), HATs that share it, gain, a plate's deviation in km/h.
+    """A release's clip: centre, half width (0: none), HATs that share it, gain, a plate's deviation
+    in km/h.
 
     >>> ReleaseClip(centre=20.0, half_width=0.75, hats=5, gain=0.6, scatter=8.0).hats
     5
@@ -83,8 +96,8 @@ NOT_CLIPPED = ReleaseClip(0.0, 0.0, 1, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class PosteriorMixture:
-    """HAT by HAT: the probability of news, and mean and variance of the HAT's mean speed without news and with it.
-    Properties are of the mixture.
+    """HAT by HAT: the probability of news, and mean and variance of the HAT's mean speed without
+    news and with it. Properties are of the mixture.
 
     >>> one = PosteriorMixture(np.array([0.25]), np.array([20.0]), np.array([4.0]), np.array([8.0]), np.array([9.0]))
     >>> one.mean.tolist(), one.variance.tolist(), one.median.round(2).tolist()
@@ -104,7 +117,9 @@ class PosteriorMixture:
     @property
     def variance(self) -> Floats:
         within = (1 - self.anomaly) * self.usual_variance + self.anomaly * self.anomaly_variance
-        return within + self.anomaly * (1 - self.anomaly) * (self.anomaly_mean - self.usual_mean) ** 2
+        return (
+            within + self.anomaly * (1 - self.anomaly) * (self.anomaly_mean - self.usual_mean) ** 2
+        )
 
     @cached_property
     def median(self) -> Floats:
@@ -113,12 +128,15 @@ class PosteriorMixture:
 
     def quantile(self, share: float, deviations: Floats) -> Floats:
         """With these standard deviations without news and with it, of shape (2, HATs)."""
-        means, weights = np.array([self.usual_mean, self.anomaly_mean]), np.array([1 - self.anomaly, self.anomaly])
-        low, high = (means - 8 * deviations).min(axis=0), (means + 8 * deviations).max(axis=0)
+        means = np.array([self.usual_mean, self.anomaly_mean])
+        weights = np.array([1 - self.anomaly, self.anomaly])
+        low = (means - 8 * deviations).min(axis=0)
+        high = (means + 8 * deviations).max(axis=0)
         for _ in range(QUANTILE_STEPS):
             at = (low + high) / 2
             is_low = (weights * _normal_below((at - means) / deviations)).sum(axis=0) < share
-            low, high = np.where(is_low, at, low), np.where(is_low, high, at)
+            low = np.where(is_low, at, low)
+            high = np.where(is_low, high, at)
         return np.asarray((low + high) / 2)
 
     def with_some(self, at: NDArray[np.int64], other: PosteriorMixture) -> PosteriorMixture:
@@ -142,7 +160,9 @@ def mixed(mean: Floats, variance: Floats, carried: Sequence[Carryover]) -> tuple
     return mean + moved, variance + anomaly * happened_variance(mean) + goes_on * off**2 - moved**2
 
 
-def unmeasured(mean: Floats, variance: Floats, carried: Sequence[Carryover], max_kmh: float) -> PosteriorMixture:
+def unmeasured(
+    mean: Floats, variance: Floats, carried: Sequence[Carryover], max_kmh: float
+) -> PosteriorMixture:
     """Of HATs without a release: their forecasts, rest included."""
     return _posterior(mean, variance, carried, np.ones((mean.size, 1)), max_kmh)
 
@@ -152,7 +172,9 @@ def measured(
     clipped: Sequence[ReleaseClip], max_kmh: float,
 ) -> PosteriorMixture:  # fmt: skip
     """Of HATs with a release each: its value, the variance of its noise, and how it was clipped."""
-    distance = (value[:, None] - passed(_grid(max_kmh), variance, clipped)) ** 2 / (2 * noise[:, None])
+    distance = (value[:, None] - passed(_grid(max_kmh), variance, clipped)) ** 2 / (
+        2 * noise[:, None]
+    )
     likelihood = np.exp(distance.min(axis=1, keepdims=True) - distance)
     return _posterior(mean, variance, carried, likelihood, max_kmh)
 
@@ -161,16 +183,20 @@ def log_likelihoods(
     factors: Sequence[float], mean: Floats, variance: Floats, value: Floats, noise: Floats,
     clipped: Sequence[ReleaseClip], max_kmh: float,
 ) -> Floats:  # fmt: skip
-    """Of all releases of a slot together, if every HAT's speeds are so many times those that are forecast; with the
-    news that HATs have one by one."""
+    """Of all releases of a slot together, if every HAT's speeds are so many times those that are
+    forecast; with the news that HATs have one by one."""
     grid = _grid(max_kmh)
     distance = (value[:, None] - passed(grid, variance, clipped)) ** 2 / (2 * noise[:, None])
     seen = np.exp(distance.min(axis=1, keepdims=True) - distance)
     found = []
     for factor in factors:
-        kmh, own = np.minimum(factor * mean, max_kmh), np.maximum(factor**2 * variance, STEP_KMH**2)
-        usual, anomaly = _density(grid, kmh, own), _density(grid, kmh, own + happened_variance(kmh))
-        usual_seen, anomaly_seen = ((one * seen).sum(axis=1) / one.sum(axis=1) for one in (usual, anomaly))
+        kmh = np.minimum(factor * mean, max_kmh)
+        own = np.maximum(factor**2 * variance, STEP_KMH**2)
+        usual = _density(grid, kmh, own)
+        anomaly = _density(grid, kmh, own + happened_variance(kmh))
+        usual_seen, anomaly_seen = (
+            (one * seen).sum(axis=1) / one.sum(axis=1) for one in (usual, anomaly)
+        )
         found.append(np.log((1 - HAPPENS) * usual_seen + HAPPENS * anomaly_seen).sum())
     return np.array(found)
 
@@ -179,13 +205,17 @@ def _posterior(
     mean: Floats, variance: Floats, carried: Sequence[Carryover], seen: Floats, max_kmh: float
 ) -> PosteriorMixture:
     """`seen` is the likelihood of each HAT's release at each speed of the grid."""
-    grid, (goes_on, off) = _grid(max_kmh), _columns(carried)
+    grid = _grid(max_kmh)
+    (goes_on, off) = _columns(carried)
     wide = variance + happened_variance(mean)
     usual = _density(grid, mean, variance) * seen
     anomaly = HAPPENS * (1 - goes_on)[:, None] * _density(grid, mean, wide)
     anomaly = (anomaly + goes_on[:, None] * _density(grid, mean + off, wide)) * seen
-    of_anomaly, of_usual = anomaly.sum(axis=1), (1 - HAPPENS) * (1 - goes_on) * usual.sum(axis=1)
-    return PosteriorMixture(of_anomaly / (of_anomaly + of_usual), *_moments(grid, usual), *_moments(grid, anomaly))
+    of_anomaly = anomaly.sum(axis=1)
+    of_usual = (1 - HAPPENS) * (1 - goes_on) * usual.sum(axis=1)
+    return PosteriorMixture(
+        of_anomaly / (of_anomaly + of_usual), *_moments(grid, usual), *_moments(grid, anomaly)
+    )
 
 
 def _columns(carried: Sequence[Carryover]) -> tuple[Floats, Floats]:
@@ -199,27 +229,38 @@ def _grid(max_kmh: float) -> Floats:
 
 
 def _density(grid: Floats, mean: Floats, variance: Floats) -> Floats:
-    found: Floats = np.exp(-((grid - mean[:, None]) ** 2) / (2 * variance[:, None])) / np.sqrt(variance)[:, None]
+    found: Floats = (
+        np.exp(-((grid - mean[:, None]) ** 2) / (2 * variance[:, None]))
+        / np.sqrt(variance)[:, None]
+    )
     return found + NEGLIGIBLE
 
 
 def _moments(grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
     total = weights.sum(axis=1)
-    mean = (weights * grid).sum(axis=1) / total  # no product of matrices: its last bits follow the number of cores
+    mean = (weights * grid).sum(
+        axis=1
+    ) / total  # no product of matrices: its last bits follow the number of cores
     variance = (weights * (grid - mean[:, None]) ** 2).sum(axis=1) / total
-    return mean, np.maximum(variance, (grid[1] - grid[0]) ** 2 / 12)  # at least that of the mass within a step
+    return mean, np.maximum(
+        variance, (grid[1] - grid[0]) ** 2 / 12
+    )  # at least that of the mass within a step
 
 
 def passed(grid: Floats, variance: Floats, clipped: Sequence[ReleaseClip]) -> Floats:
     """The mean of each release at each speed of the grid."""
-    centre, half_width, hats, gain, scatter = np.array(clipped, dtype=np.float64).reshape(-1, 5).T[:, :, None]
+    centre, half_width, hats, gain, scatter = (
+        np.array(clipped, dtype=np.float64).reshape(-1, 5).T[:, :, None]
+    )
     expected = np.tile(grid, (len(clipped), 1))
     at = np.flatnonzero(half_width)
     if at.size:
         spread = np.maximum(grid, SPREAD_SLOWEST_KMH) / np.maximum(centre[at], SPREAD_SLOWEST_KMH)
         others = np.sqrt(variance[at]) / scatter[at, 0]
         off = (grid - centre[at]) / scatter[at]
-        passed = response(half_width[at, 0], hats[at, 0].astype(np.int64), off, spread**SPREAD_POWER, others)
+        passed = response(
+            half_width[at, 0], hats[at, 0].astype(np.int64), off, spread**SPREAD_POWER, others
+        )
         expected[at] = centre[at] + scatter[at] * passed / gain[at]
     return expected
 
@@ -232,6 +273,7 @@ def _normal_table() -> Floats:
 
 def _normal_below(at: Floats) -> Floats:
     place = (np.clip(at, -NORMAL_MAX, NORMAL_MAX - 0.01) + NORMAL_MAX) * NORMAL_STEPS
-    left, table = place.astype(np.int64), _normal_table()
+    left = place.astype(np.int64)
+    table = _normal_table()
     part = place - left
     return np.asarray((1 - part) * table[left] + part * table[left + 1])

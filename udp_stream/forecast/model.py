@@ -1,9 +1,10 @@
 """What counts tell of speeds: features of a slot, for each plate in a HAT and for each HAT.
 
-Pings come at regular times, so a plate's pings in a HAT are its time there, and time is way / speed. Features of the
-time are ratios of counts, or their logarithms: feeds of 10 s and of 120 s look alike. The unit R is the upper quartile
-of the plates' pings in the slot. Features of the way say which neighbouring HATs the plate is in, and how these lie to
-each other. Neither a position nor an hour is a feature: with them a model learns cells by heart.
+Pings come at regular times, so a plate's pings in a HAT are its time there, and time is way /
+speed. Features of the time are ratios of counts, or their logarithms: feeds of 10 s and of 120 s
+look alike. The unit R is the upper quartile of the plates' pings in the slot. Features of the way
+say which neighbouring HATs the plate is in, and how these lie to each other. Neither a position nor
+an hour is a feature: with them a model learns cells by heart.
 
 Everything here is a function of `SlotCounts`, which are public under swap-values.
 """
@@ -35,7 +36,8 @@ from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.tables import DAY_MS, SlotCounts, neighbours_among, resolution_of
 
-PER_ROW, PER_HAT = 12, 6
+PER_ROW = 12
+PER_HAT = 6
 """Features of a plate in a HAT, and of a HAT."""
 
 
@@ -43,13 +45,14 @@ PER_ROW, PER_HAT = 12, 6
 class SlotFeatures:
     """One line for each row of `SlotCounts` (a plate in a HAT), and one for each HAT.
 
-    `by_row`, with m pings of the plate in the HAT, tot in the slot, in K HATs; M pings and n plates in the HAT:
-    0 log(m/R), 1 m/tot, 2 log(K R/tot), 3 how many neighbouring HATs the plate visited, 4 log(M/(n R)), 5 log n,
-    6 the neighbours' log(M/(n R)), 7 log of the largest other plate's pings over R, 8 log of the plate's mean pings
-    in its other HATs over R, 9 to 11 how many pairs of those neighbours of 3 lie 60, 120 and 180 degrees apart.
+    `by_row`, with m pings of the plate in the HAT, tot in the slot, in K HATs; M pings and n plates
+    in the HAT: 0 log(m/R), 1 m/tot, 2 log(K R/tot), 3 how many neighbouring HATs the plate visited,
+    4 log(M/(n R)), 5 log n, 6 the neighbours' log(M/(n R)), 7 log of the largest other plate's
+    pings over R, 8 log of the plate's mean pings in its other HATs over R, 9 to 11 how many pairs
+    of those neighbours of 3 lie 60, 120 and 180 degrees apart.
 
-    `by_hat`: 0 log(M/(n R)), then the means over the HAT's pings of 2, 1 and 3 above, 4 the neighbours'
-    log(M/(n R)), 5 log n.
+    `by_hat`: 0 log(M/(n R)), then the means over the HAT's pings of 2, 1 and 3 above, 4 the
+    neighbours' log(M/(n R)), 5 log n.
 
     >>> SlotFeatures(by_row=np.zeros((2, PER_ROW)), by_hat=np.zeros((1, PER_HAT))).by_row.shape
     (2, 12)
@@ -63,8 +66,11 @@ def features_of(counts: SlotCounts) -> SlotFeatures:
     """The features of a slot: arrays of (rows, 12) and (HATs, 6)."""
     if not counts.plate.size:
         return SlotFeatures(np.zeros((0, PER_ROW)), np.zeros((0, PER_HAT)))
-    hats, plates, hat = counts.cells.size, len(counts.plates), _hat_of_row(counts)
-    plate, pings = counts.plate, counts.count.astype(np.float64)
+    hats = counts.cells.size
+    plates = len(counts.plates)
+    hat = _hat_of_row(counts)
+    plate = counts.plate
+    pings = counts.count.astype(np.float64)
     total = np.bincount(plate, weights=pings, minlength=plates)
     visits = np.bincount(plate, minlength=plates).astype(np.float64)
     usual = float(np.percentile(total[total > 0], 75))
@@ -72,7 +78,8 @@ def features_of(counts: SlotCounts) -> SlotFeatures:
     in_hat_plates = np.diff(counts.hat_rows).astype(np.float64)
     neighbours = neighbours_among(counts.cells)
     dwell, around = _dwell(in_hat, in_hat_plates, neighbours, usual)
-    own, elsewhere = np.log(pings / usual), total[plate] - pings
+    own = np.log(pings / usual)
+    elsewhere = total[plate] - pings
     visited = _visited_around(counts, hat, neighbours)
     others = np.maximum(visits[plate] - 1, 1)
     by_row = np.column_stack(
@@ -89,7 +96,9 @@ def features_of(counts: SlotCounts) -> SlotFeatures:
             _pairs_apart(visited),
         ]
     )
-    means = [np.bincount(hat, weights=pings * by_row[:, at], minlength=hats) / in_hat for at in (2, 1, 3)]
+    means = [
+        np.bincount(hat, weights=pings * by_row[:, at], minlength=hats) / in_hat for at in (2, 1, 3)
+    ]
     return SlotFeatures(by_row, np.column_stack([dwell, *means, around, np.log(in_hat_plates)]))
 
 
@@ -97,19 +106,29 @@ def _hat_of_row(counts: SlotCounts) -> NDArray[np.int64]:
     return np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
 
 
-def _dwell(in_hat: Floats, plates: Floats, neighbours: NDArray[np.int64], usual: float) -> tuple[Floats, Floats]:
-    """Log pings per plate over R, of each HAT and of its neighbours together; its own where it has none."""
+def _dwell(
+    in_hat: Floats, plates: Floats, neighbours: NDArray[np.int64], usual: float
+) -> tuple[Floats, Floats]:
+    """Log pings per plate over R, of each HAT and of its neighbours together; its own where it has
+    none."""
     there = neighbours >= 0
     pings = np.where(there, in_hat[neighbours], 0).sum(axis=1)
     visitors = np.where(there, plates[neighbours], 0).sum(axis=1)
     own = np.log(in_hat / (plates * usual))
-    return own, np.where(pings > 0, np.log(np.maximum(pings, 1) / (np.maximum(visitors, 1) * usual)), own)
+    return own, np.where(
+        pings > 0, np.log(np.maximum(pings, 1) / (np.maximum(visitors, 1) * usual)), own
+    )
 
 
-def _visited_around(counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the HAT's six neighbours the row's plate is in, in the order around the HAT: (rows, 6)."""
+def _visited_around(
+    counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which of the HAT's six neighbours the row's plate is in, in the order around the HAT: (rows,
+    6)."""
     many = len(counts.plates)
-    known = np.sort(hat * many + counts.plate, kind="stable")  # rows come in this order: next to nothing to sort
+    known = np.sort(
+        hat * many + counts.plate, kind="stable"
+    )  # rows come in this order: next to nothing to sort
     near = neighbours[hat]
     # -1 finds nothing: no known number is negative.
     wanted = np.where(near >= 0, near * many + counts.plate[:, None], -1)
@@ -118,7 +137,8 @@ def _visited_around(counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDAr
 
 
 def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
-    """How many pairs of the visited neighbours lie one, two and three places apart around the HAT: (rows, 3).
+    """How many pairs of the visited neighbours lie one, two and three places apart around the HAT:
+    (rows, 3).
 
     The plate's way through the HAT is longer between neighbours that face each other.
     """
@@ -128,14 +148,19 @@ def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
 @cache
 def _pairs_of_all() -> Floats:
     """Of each of the 64 sets of neighbours, by the number whose bits are the set."""
-    visited = np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1, bitorder="little")[:, :6].astype(bool)
+    visited = np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1, bitorder="little")[
+        :, :6
+    ].astype(bool)
     pairs = [(visited & np.roll(visited, places, axis=1)).sum(axis=1) for places in (1, 2, 3)]
     pairs[2] //= 2  # each was found from both of its ends
     return np.column_stack(pairs).astype(np.float64)
 
 
-def _largest_other(counts: SlotCounts, hat: NDArray[np.int64], pings: Floats, usual: float) -> Floats:
-    """Log of the most pings of any other plate in the HAT, over R; the plate's own where it is alone."""
+def _largest_other(
+    counts: SlotCounts, hat: NDArray[np.int64], pings: Floats, usual: float
+) -> Floats:
+    """Log of the most pings of any other plate in the HAT, over R; the plate's own where it is
+    alone."""
     order = np.lexsort((pings, hat))
     last = counts.hat_rows[1:] - 1
     largest = pings[order[last]]
@@ -149,23 +174,26 @@ def _largest_other(counts: SlotCounts, hat: NDArray[np.int64], pings: Floats, us
 #
 #     T = city + slope * prior + beta . features + cell + rest
 #
-# All HATs share the `globals`: city mean, slope of the prior, six slopes of features, and the skew that a narrow clip
-# adds to what is observed. Given them the cells are independent: the covariance is an arrow. It is kept as the globals'
-# mean and covariance, and for each cell the effect given the globals: `intercept + coupling . globals`, with a variance
-# of its own. Each update is exact (a Kalman filter's). The model is ours (docs/mechanisms/forecast.md).
+# All HATs share the `globals`: city mean, slope of the prior, six slopes of features, and the skew
+# that a narrow clip adds to what is observed. Given them the cells are independent: the covariance
+# is an arrow. It is kept as the globals' mean and covariance, and for each cell the effect given
+# the globals: `intercept + coupling . globals`, with a variance of its own. Each update is exact (a
+# Kalman filter's). The model is ours (docs/mechanisms/forecast.md).
 
 GLOBALS = 2 + PER_HAT + 1
 """City mean, slope of the prior, slopes of the features, skew: the columns of a design."""
 
-CITY_MEAN, CITY_SD = 18.0, 5.0
-SLOPE_MEAN, SLOPE_SD = 12.6, 6.0
+CITY_MEAN = 18.0
+CITY_SD = 5.0
+SLOPE_MEAN = 12.6
+SLOPE_SD = 6.0
 CITY_SLOPE_CORRELATION = 0.5
 SKEW_SD = 1.0
 """The prior of a city before its first release, in km/h: buses in traffic."""
 
 NIGHT = 0.1
-"""The share of the prior's variance that a night adds. The means of recorded days lie 1.3 km/h apart, and a tenth of
-`CITY_SD` squared is 1.6 km/h."""
+"""The share of the prior's variance that a night adds. The means of recorded days lie 1.3 km/h
+apart, and a tenth of `CITY_SD` squared is 1.6 km/h."""
 
 CITY_DRIFT = CELL_DRIFT = 0.1
 """Km2/h2 that an hour adds to the variance of the mean of the city (its rush hours) and of a cell."""
@@ -177,7 +205,8 @@ def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) ->
 
 
 class Arrow:
-    """Beliefs about one city: normal globals with this mean and covariance, and cells `cell_sd` apart given them.
+    """Beliefs about one city: normal globals with this mean and covariance, and cells `cell_sd`
+    apart given them.
 
     Cells are numbered by the caller, from 0.
 
@@ -213,7 +242,8 @@ class Arrow:
         return intercept + border @ self.mean, variance + spread
 
     def update(self, at: Integers, design: Floats, value: Floats, variance: Floats) -> float:
-        """Condition on T + noise = value, for distinct cells; gives the log of the values' likelihood."""
+        """Condition on T + noise = value, for distinct cells; gives the log of the values'
+        likelihood."""
         intercept, border, own = self._given_globals(at, design)
         weight = 1 / (own + variance)
         off = value - intercept - border @ self.mean
@@ -228,7 +258,9 @@ class Arrow:
         self._coupling[at] -= gain[:, None] * border
         self._variance[at] = own * (1 - gain)
         misfit = float(off @ (off * weight) - moved @ precision @ moved)
-        determinant = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(before)[1] - np.log(weight).sum()
+        determinant = (
+            np.linalg.slogdet(precision)[1] - np.linalg.slogdet(before)[1] - np.log(weight).sum()
+        )
         return -0.5 * (misfit + float(determinant))
 
     def pass_hours(self, hours: float) -> None:
@@ -240,7 +272,9 @@ class Arrow:
         """A night later city and cells may have changed."""
         self._covariance = self._covariance + NIGHT * self._first
         # Never wider than for a cell that was never seen.
-        self._variance = np.minimum(self._variance + NIGHT * self._cell_variance, self._cell_variance)
+        self._variance = np.minimum(
+            self._variance + NIGHT * self._cell_variance, self._cell_variance
+        )
 
     def _given_globals(self, at: Integers, design: Floats) -> tuple[Floats, Floats, Floats]:
         """T given the globals: intercept, slopes on them, variance."""
@@ -249,11 +283,16 @@ class Arrow:
             return np.zeros(at.size), design, np.full(at.size, self._cell_variance)
         intercept = np.where(known, self._intercept[at], 0.0)
         coupling = np.where(known[:, None], self._coupling[at], 0.0)
-        return intercept, design + coupling, np.where(known, self._variance[at], self._cell_variance)
+        return (
+            intercept,
+            design + coupling,
+            np.where(known, self._variance[at], self._cell_variance),
+        )
 
 
 class ArrowFilter(Arrow):
-    """Under one pair of hyperparameters: `cell_sd`, and how far the features' slopes are from 0, `slope_sd`.
+    """Under one pair of hyperparameters: `cell_sd`, and how far the features' slopes are from 0,
+    `slope_sd`.
 
     >>> ArrowFilter(cell_sd=2.0, slope_sd=0.5).mean.size == GLOBALS
     True
@@ -266,9 +305,10 @@ class ArrowFilter(Arrow):
         super().__init__(mean, covariance, cell_sd)
 
 
-# Linear algebra on one thread. The matrices of a slot are long and narrow: more threads hardly make them faster, but
-# spin for a tenth of a second after each product, on cores that the ledger's server needs. And the last bit of a long
-# sum would depend on the number of cores: forecasts of two workers would differ by it.
+# Linear algebra on one thread. The matrices of a slot are long and narrow: more threads hardly make
+# them faster, but spin for a tenth of a second after each product, on cores that the ledger's
+# server needs. And the last bit of a long sum would depend on the number of cores: forecasts of two
+# workers would differ by it.
 
 Work = TypeVar("Work", bound=Callable[..., object])
 
@@ -283,22 +323,26 @@ def on_one_thread(work: Work) -> Work:
 
 # The counts prior: relative speeds from counts alone, by shipped coefficients.
 #
-# A ridge regression of (mean speed of a plate in a HAT) / (mean speed of the city) - 1 on the features above and four
-# products, each standardised and clipped to +-4. It was trained on public, licensed days by `python -m
-# benchmarks.train_prior`, for each of three H3 resolutions, as the size of a HAT decides how long a bus stays. How far
-# the city's slope differs from the trained one is learnt from releases.
+# A ridge regression of (mean speed of a plate in a HAT) / (mean speed of the city) - 1 on the
+# features above and four products, each standardised and clipped to +-4. It was trained on public,
+# licensed days by `python -m benchmarks.train_prior`, for each of three H3 resolutions, as the size
+# of a HAT decides how long a bus stays. How far the city's slope differs from the trained one is
+# learnt from releases.
 
 PRODUCTS = (2, 4, 6, 8)
-"""The features that log(m/R) is multiplied with: what a long stay means depends on how the plate drives elsewhere."""
+"""The features that log(m/R) is multiplied with: what a long stay means depends on how the plate
+drives elsewhere."""
 
-CLIP, HAT_CLIP = 4.0, 3.0
-"""Standard deviations beyond which a feature tells nothing more: of rows, and of HATs, whose slopes are learnt from few
-releases."""
+CLIP = 4.0
+HAT_CLIP = 3.0
+"""Standard deviations beyond which a feature tells nothing more: of rows, and of HATs, whose slopes
+are learnt from few releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Of the ridge: a centre, a scale and a slope for each column of `expanded`; centre and scale of HATs' features.
+    """Of the ridge: a centre, a scale and a slope for each column of `expanded`; centre and scale
+    of HATs' features.
 
     >>> SHIPPED[7].slope.shape, SHIPPED[7].hat_scale.shape
     ((16,), (6,))
@@ -332,13 +376,14 @@ SHIPPED = {resolution: Coefficients(*map(np.array, columns)) for resolution, col
         (-2.6956, 2.5104, 0.098995, 1.4806, -2.5837, 0.99911), (0.5276, 0.32955, 0.080624, 0.87022, 0.42688, 0.90184)),
 }.items()}
 # fmt: on
-"""By H3 resolution, as `python -m benchmarks.train_prior` prints them. Trained on CapMetrics (MIT licence), Austin,
-2015-06-07, 2016-03-22, 2016-11-24, 2016-11-25 and 2017-03-21."""
+"""By H3 resolution, as `python -m benchmarks.train_prior` prints them. Trained on CapMetrics (MIT
+licence), Austin, 2015-06-07, 2016-03-22, 2016-11-24, 2016-11-25 and 2017-03-21."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPrior:
-    """Relative speeds: of each row, and of each HAT (the mean over its pings); and the HATs' standardised features.
+    """Relative speeds: of each row, and of each HAT (the mean over its pings); and the HATs'
+    standardised features.
 
     A forecast reads `by_hat` and `features`; a release carries them.
 
@@ -357,15 +402,21 @@ def prior_of(counts: SlotCounts, trained: Coefficients | None = None) -> SlotPri
 
     Without coefficients it takes those that are shipped for the resolution nearest to the cells'.
     """
-    rows, hats = counts.plate.size, counts.cells.size
+    rows = counts.plate.size
+    hats = counts.cells.size
     if not rows:
         return SlotPrior(np.zeros(rows), np.zeros(hats), np.zeros((hats, PER_HAT)))
-    features, resolution = features_of(counts), resolution_of(int(counts.cells[0]))
+    features = features_of(counts)
+    resolution = resolution_of(int(counts.cells[0]))
     trained = trained or SHIPPED[min(SHIPPED, key=lambda known: abs(known - resolution))]
-    by_hat = np.clip((features.by_hat - trained.hat_centre) / trained.hat_scale, -HAT_CLIP, HAT_CLIP)
+    by_hat = np.clip(
+        (features.by_hat - trained.hat_centre) / trained.hat_scale, -HAT_CLIP, HAT_CLIP
+    )
     by_row = relative_speeds(features, trained)
     hat = _hat_of_row(counts)
-    mean = np.bincount(hat, weights=counts.count * by_row, minlength=hats) / np.bincount(hat, weights=counts.count)
+    mean = np.bincount(hat, weights=counts.count * by_row, minlength=hats) / np.bincount(
+        hat, weights=counts.count
+    )
     return SlotPrior(by_row, _rounded(mean), _rounded(by_hat))
 
 
@@ -385,23 +436,27 @@ def expanded(by_row: Floats) -> Floats:
 
 
 def _rounded(values: Floats) -> Floats:
-    """To four decimals: a record carries these, and a forecast that is rebuilt from records must be the same."""
+    """To four decimals: a record carries these, and a forecast that is rebuilt from records must be
+    the same."""
     # + 0.0 turns -0.0 into 0.0: they are equal, but a record would write them differently.
     return np.round(values, 4) + 0.0
 
 
 # Four filters with different hyperparameters, weighed by how well they foretold the releases.
 
-CELL_SDS, SLOPE_SDS = (1.5, 3.5), (0.5, 1.5)
-"""How far cells may differ from what their counts say, in km/h; and the slopes of the features from 0, in km/h for a
-standard deviation of the feature."""
+CELL_SDS = (1.5, 3.5)
+SLOPE_SDS = (0.5, 1.5)
+"""How far cells may differ from what their counts say, in km/h; and the slopes of the features from
+0, in km/h for a standard deviation of the feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class HatPredictions:
-    """Of HATs, in km/h: mean speeds and their variances, without the HAT's rest, which no forecast can know.
+    """Of HATs, in km/h: mean speeds and their variances, without the HAT's rest, which no forecast
+    can know.
 
-    `slope` turns relative speeds of the prior into km/h. `skew` is what a narrow clip adds to what it observes.
+    `slope` turns relative speeds of the prior into km/h. `skew` is what a narrow clip adds to what
+    it observes.
 
     >>> nothing_released = FilterBank().guess(SlotPrior(np.zeros(0), np.array([0.5]), np.zeros((1, 6))))
     >>> nothing_released.mean.tolist(), nothing_released.slope  # 18 + 12.6 * 0.5
@@ -416,8 +471,8 @@ class HatPredictions:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedHats:
-    """Releases of one slot: distinct cells, noisy values, variances of their noise and of each HAT's rest, and how each
-    was clipped; speeds in km/h. The slot is `hours` long.
+    """Releases of one slot: distinct cells, noisy values, variances of their noise and of each
+    HAT's rest, and how each was clipped; speeds in km/h. The slot is `hours` long.
 
     >>> seen = ReleasedHats.of_one(7, value=22.5, noise=4.0)
     >>> bank = FilterBank()
@@ -458,7 +513,9 @@ class FilterBank:
     """
 
     def __init__(self) -> None:
-        self._filters = [ArrowFilter(cell_sd, slope_sd) for cell_sd, slope_sd in product(CELL_SDS, SLOPE_SDS)]
+        self._filters = [
+            ArrowFilter(cell_sd, slope_sd) for cell_sd, slope_sd in product(CELL_SDS, SLOPE_SDS)
+        ]
         self._log_weights = np.zeros(len(self._filters))
         self._at: dict[int, int] = {}
         self._carried: dict[int, Carryover] = {}
@@ -486,22 +543,29 @@ class FilterBank:
         raw = np.exp(self._log_weights - self._log_weights.max())
         weights = raw / raw.sum()
         predicted = [one.predict(at, design) for one in self._filters]
-        means, variances = np.array([mean for mean, _ in predicted]), np.array([each for _, each in predicted])
+        means = np.array([mean for mean, _ in predicted])
+        variances = np.array([each for _, each in predicted])
         mean = weights @ means
-        slope, skew = (float(weights @ [one.mean[which] for one in self._filters]) for which in (1, -1))
+        slope, skew = (
+            float(weights @ [one.mean[which] for one in self._filters]) for which in (1, -1)
+        )
         return HatPredictions(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
 
     def learn(self, seen: ReleasedHats, max_kmh: float) -> PosteriorMixture:
-        """Condition every filter on the releases of a slot, together; gives what they leave of their HATs.
+        """Condition every filter on the releases of a slot, together; gives what they leave of
+        their HATs.
 
-        A release's variance is divided by the probability that its HAT is as usual: an incident does not spoil what is
-        known of the cell.
+        A release's variance is divided by the probability that its HAT is as usual: an incident
+        does not spoil what is known of the cell.
         """
-        carried, before = self.carried(seen.cells), self.predict(seen.cells, seen.prior)
+        carried = self.carried(seen.cells)
+        before = self.predict(seen.cells, seen.prior)
 
         def posterior(mean: Floats, variance: Floats, skew: float) -> PosteriorMixture:
             value = seen.value - skew * seen.is_clipped
-            return measured(mean, variance + seen.unexplained, carried, value, seen.noise, seen.clipped, max_kmh)
+            return measured(
+                mean, variance + seen.unexplained, carried, value, seen.noise, seen.clipped, max_kmh
+            )
 
         anomaly = posterior(before.mean, before.variance, before.skew).anomaly
         taken = (seen.noise + seen.unexplained) / (1 - np.minimum(anomaly, PROBABILITY_MAX))
@@ -509,18 +573,27 @@ class FilterBank:
         after = self.predict(seen.cells, seen.prior)
         # The HAT's own release is taken out of its forecast again: the mixture weighs it.
         precision = 1 / after.variance - 1 / taken
-        without = (after.mean / after.variance - (seen.value - after.skew * seen.is_clipped) / taken) / precision
+        without = (
+            after.mean / after.variance - (seen.value - after.skew * seen.is_clipped) / taken
+        ) / precision
         is_known = precision > 1 / before.variance
-        mean, variance = np.where(is_known, without, before.mean), np.where(is_known, 1 / precision, before.variance)
+        mean = np.where(is_known, without, before.mean)
+        variance = np.where(is_known, 1 / precision, before.variance)
         found = posterior(mean, variance, after.skew)
-        each = zip(seen.cells.tolist(), found.anomaly.tolist(), (found.anomaly_mean - mean).tolist(), strict=True)
+        each = zip(
+            seen.cells.tolist(),
+            found.anomaly.tolist(),
+            (found.anomaly_mean - mean).tolist(),
+            strict=True,
+        )
         self._carried = {cell: Carryover(*of_cell).later(seen.hours) for cell, *of_cell in each}
         return found
 
     def _update(self, seen: ReleasedHats, variance: Floats) -> None:
         new = [cell for cell in seen.cells.tolist() if cell not in self._at]
         self._at |= zip(new, range(len(self._at), len(self._at) + len(new)), strict=True)
-        at, design = self._numbers(seen.cells), design_of(seen.prior.by_hat, seen.prior.features, seen.is_clipped)
+        at = self._numbers(seen.cells)
+        design = design_of(seen.prior.by_hat, seen.prior.features, seen.is_clipped)
         for number, one in enumerate(self._filters):
             one.grow(len(new))
             one.pass_hours(seen.hours)
@@ -536,20 +609,22 @@ class FilterBank:
         return np.array([self._at.get(cell, -1) for cell in cells.tolist()], dtype=np.int64)
 
 
-# A deployment remembers the releases of today and of yesterday, in the order of their slots. So a worker that starts
-# later and reads two days of releases has the same forecasts. The older of two banks has learnt from yesterday and
-# today, the younger one from today; at midnight the younger one becomes the older one.
+# A deployment remembers the releases of today and of yesterday, in the order of their slots. So a
+# worker that starts later and reads two days of releases has the same forecasts. The older of two
+# banks has learnt from yesterday and today, the younger one from today; at midnight the younger one
+# becomes the older one.
 
 DAYS = 2
 """How many local days are remembered, the one of the slot among them."""
 
 LIKE_YESTERDAY = 0.5
-"""The part of the pace that follows yesterday's traffic. The rest follows the clock, as yesterday may be a holiday, or
-recorded in part."""
+"""The part of the pace that follows yesterday's traffic. The rest follows the clock, as yesterday
+may be a holiday, or recorded in part."""
 
 LATE_START_H = 3.0
-"""Hours (slots, where these are longer) over which a day that begins late lets out what was not spent before. Of 2, 3
-and 4 the one where the second slot of 16 days from 06:00 has at least 0.6 of the first one's releases, at no cost."""
+"""Hours (slots, where these are longer) over which a day that begins late lets out what was not
+spent before. Of 2, 3 and 4 the one where the second slot of 16 days from 06:00 has at least 0.6 of
+the first one's releases, at no cost."""
 
 
 class Memory:
@@ -565,7 +640,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._day = dt.date.min
-        self._older, self._younger = FilterBank(), FilterBank()
+        self._older = FilterBank()
+        self._younger = FilterBank()
         self._traffic: dict[dt.date, list[tuple[float, int]]] = {}
 
     @on_one_thread
@@ -599,15 +675,18 @@ class Memory:
         self._traffic.setdefault(day, []).append((part_of_day, pings))
 
     def ahead(self, day: dt.date, part_of_day: float, part_of_slot: float) -> float:
-        """How far the pace is ahead of the clock when a slot ends, as a part of a day's budget, if traffic comes as
-        yesterday. On a first day it is behind: what nobody spent before its first slot is let out over hours."""
+        """How far the pace is ahead of the clock when a slot ends, as a part of a day's budget, if
+        traffic comes as yesterday. On a first day it is behind: what nobody spent before its first
+        slot is let out over hours."""
         self._turn_to(day)
         slots, today = (self._traffic.get(day - dt.timedelta(days=back), []) for back in (1, 0))
         if not slots:
             first = max(0.0, min([part_of_day, *(end for end, _ in today)]) - part_of_slot)
             let_out = (part_of_day - first) / (LATE_START_H * max(1 / 24, part_of_slot))
             return -first * max(0.0, 1 - let_out)
-        in_all, over = (sum(pings for end, pings in slots if end <= most) for most in (1.0, part_of_day))
+        in_all, over = (
+            sum(pings for end, pings in slots if end <= most) for most in (1.0, part_of_day)
+        )
         return LIKE_YESTERDAY * (over / in_all - part_of_day) if in_all else 0.0
 
     def cells(self, day: dt.date) -> list[int]:
@@ -623,8 +702,11 @@ class Memory:
             self._older.next_day()
         else:
             self._older = FilterBank()
-        self._younger, self._day = FilterBank(), day
-        self._traffic = {known: slots for known, slots in self._traffic.items() if (day - known).days < DAYS}
+        self._younger = FilterBank()
+        self._day = day
+        self._traffic = {
+            known: slots for known, slots in self._traffic.items() if (day - known).days < DAYS
+        }
 
 
 EDGE_KMH = 1.0
@@ -633,10 +715,11 @@ EDGE_KMH = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SlotForecast:
-    """In km/h, HAT by HAT: mean speed, variance as usual without the HAT's rest, the rest's variance, and the standard
-    deviation with possible news. It follows from public data alone.
+    """In km/h, HAT by HAT: mean speed, variance as usual without the HAT's rest, the rest's
+    variance, and the standard deviation with possible news. It follows from public data alone.
 
-    `plates` has the mean speed of each row of the slot's counts; `ahead` is `Memory.ahead` at the slot's end.
+    `plates` has the mean speed of each row of the slot's counts; `ahead` is `Memory.ahead` at the
+    slot's end.
 
     >>> nothing_read, columns = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6))), np.array([[18.0], [25.0], [9.0]])
     >>> one = SlotForecast(nothing_read, *columns, np.array([17.0, 19.0]), deviation=np.array([7.0]))
@@ -653,16 +736,30 @@ class SlotForecast:
     ahead: float = 0.0
 
 
-def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, part_of_day: float, max_kmh: float) -> SlotForecast:
-    """The forecast of a slot from its counts and earlier releases; `part_of_day` is over when it ends."""
-    prior, hats, hat = prior_of(counts), counts.cells.size, _hat_of_row(counts)
+def forecast_slot(
+    counts: SlotCounts, memory: Memory, day: dt.date, part_of_day: float, max_kmh: float
+) -> SlotForecast:
+    """The forecast of a slot from its counts and earlier releases; `part_of_day` is over when it
+    ends."""
+    prior = prior_of(counts)
+    hats = counts.cells.size
+    hat = _hat_of_row(counts)
     part_of_slot = (counts.end_ms - counts.start_ms) / DAY_MS
-    predicted, unexplained = memory.predict(day, counts.cells, prior), mean_variance(counts.count, hat, hats)
+    predicted = memory.predict(day, counts.cells, prior)
+    unexplained = mean_variance(counts.count, hat, hats)
     usual = np.clip(predicted.mean, 0.0, max_kmh)
-    mean, variance = mixed(usual, predicted.variance + unexplained, memory.carried(day, counts.cells))
+    mean, variance = mixed(
+        usual, predicted.variance + unexplained, memory.carried(day, counts.cells)
+    )
     mean = np.clip(mean, 0.0, max_kmh)
     plates = mean[hat] + predicted.slope * (prior.by_row - prior.by_hat[hat])
     # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
-    columns = mean, predicted.variance, unexplained, np.clip(plates, edge, max_kmh - edge), np.sqrt(variance)
+    columns = (
+        mean,
+        predicted.variance,
+        unexplained,
+        np.clip(plates, edge, max_kmh - edge),
+        np.sqrt(variance),
+    )
     return SlotForecast(prior, *columns, memory.ahead(day, part_of_day, part_of_slot))

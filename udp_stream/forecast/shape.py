@@ -1,7 +1,7 @@
 """Distributions of speeds: the city's shape by its answers, and each HAT's, tilted to its mean.
 
-It reads the city's answers (`mechanisms/city_tree.py`), smoothed means and counts: post-processing, which costs no
-budget. Measured in docs/mechanisms/shapes.md.
+It reads the city's answers (`mechanisms/city_tree.py`), smoothed means and counts: post-processing,
+which costs no budget. Measured in docs/mechanisms/shapes.md.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from numpy.typing import NDArray
 from udp_stream.forecast.model import DAYS, on_one_thread
 from udp_stream.mechanisms.noise import Floats
 
-# The city: shares of speeds in the bins of its tree. They are those of some shape of an untrained family (some buses
-# stand, some crawl, the speeds of the others are a Weibull variable), plus a normal rest. Each answer weighs the shapes
-# by their likelihood, and conditions each rest. An answer errs by its noise, by the scatter of plates, and by its
-# slot's difference from the day: much at night, when few plates are out.
+# The city: shares of speeds in the bins of its tree. They are those of some shape of an untrained
+# family (some buses stand, some crawl, the speeds of the others are a Weibull variable), plus a
+# normal rest. Each answer weighs the shapes by their likelihood, and conditions each rest. An
+# answer errs by its noise, by the scatter of plates, and by its slot's difference from the day:
+# much at night, when few plates are out.
 
 STANDING = 0.02, 0.08, 0.16, 0.24, 0.32, 0.4, 0.48
 """Shares of exact zeros in the family."""
 
-CRAWLING, CRAWL_KMH = (0.02, 0.08, 0.2), 1.5
+CRAWLING = (0.02, 0.08, 0.2)
+CRAWL_KMH = 1.5
 """Shares of standing buses whose position jitters, and the mean of their exponential speed."""
 
-MOVING_KMH, WEIBULL = (12.0, 16.0, 20.0, 25.0, 31.0, 38.0), (1.2, 1.6, 2.0, 2.6, 3.2)
+MOVING_KMH = (12.0, 16.0, 20.0, 25.0, 31.0, 38.0)
+WEIBULL = (1.2, 1.6, 2.0, 2.6, 3.2)
 """Scales and exponents of the others' speeds."""
 
 UNEXPLAINED = 0.03
@@ -39,8 +42,10 @@ UNEXPLAINED = 0.03
 DRIFT = 0.02
 """The same of a day's CDF around that of the day before."""
 
-SLOT_PLATES, SLOT_APART = 7.0, 0.03
-"""Of n plates, a slot's CDF differs from the day's at a half by 3.5 / n and by 0.03, beside the scatter of plates."""
+SLOT_PLATES = 7.0
+SLOT_APART = 0.03
+"""Of n plates, a slot's CDF differs from the day's at a half by 3.5 / n and by 0.03, beside the
+scatter of plates."""
 
 SLOTS_APART_DAYS = 6
 """Two slots of a day differ like days so far apart: mornings are not like noon."""
@@ -49,15 +54,16 @@ DEVIATION_MIN = 0.05
 """Nothing more is asked once the city's CDF has this deviation at every edge, or less."""
 
 PLATES_MIN = 75.0
-"""Fewer plates of full weight are not a city: night buses are like no others. Plates in one HAT all slot long do not
-count: they may be parked."""
+"""Fewer plates of full weight are not a city: night buses are like no others. Plates in one HAT all
+slot long do not count: they may be parked."""
 
 NOISE_MAX = 2.0
 """The largest error of an answer, over the uncertainty."""
 
 
 class Answer(NamedTuple):
-    """A slot's answer: noisy shares of the bins, the variance of that noise, and how many plates took part.
+    """A slot's answer: noisy shares of the bins, the variance of that noise, and how many plates
+    took part.
 
     >>> Answer(np.array([0.4, 0.6]), variance=0.01, plates=90.0).plates
     90.0
@@ -69,7 +75,8 @@ class Answer(NamedTuple):
 
 
 class CityShape(NamedTuple):
-    """Shares of speeds up to each of `edges_kmh`: shapes with their log weights, and the covariance of their rest.
+    """Shares of speeds up to each of `edges_kmh`: shapes with their log weights, and the covariance
+    of their rest.
 
     >>> city = family((0.0, 10.0, 65.0))
     >>> city.mean.round(2).tolist(), bool(city.deviations.max() > DEVIATION_MIN)
@@ -114,7 +121,9 @@ class CityShape(NamedTuple):
 
     def drifted(self, days: int) -> CityShape:
         """So many days later."""
-        return self._replace(unexplained=self.unexplained + 4 * days * DRIFT**2 * _scatter(self.mean))
+        return self._replace(
+            unexplained=self.unexplained + 4 * days * DRIFT**2 * _scatter(self.mean)
+        )
 
     @on_one_thread
     def is_informative(self, variance: float, plates: float) -> bool:
@@ -128,7 +137,9 @@ class CityShape(NamedTuple):
     def _error_of(self, variance: float, plates: float) -> Floats:
         """Covariance of an answer's error."""
         error: Floats = variance * np.eye(self.unexplained.shape[0])
-        return error + (1 / plates + (SLOT_PLATES / plates) ** 2 + 4 * SLOT_APART**2) * _scatter(self.mean)
+        return error + (1 / plates + (SLOT_PLATES / plates) ** 2 + 4 * SLOT_APART**2) * _scatter(
+            self.mean
+        )
 
 
 def _scatter(shares: Floats) -> Floats:
@@ -154,14 +165,17 @@ def projected(shares: Floats) -> Floats:
 def family(edges_kmh: tuple[float, ...]) -> CityShape:
     """The untrained family over bins with these right edges."""
     edges = np.array(edges_kmh)
-    crawl, found = 1 - np.exp(-edges / CRAWL_KMH), []
+    crawl = 1 - np.exp(-edges / CRAWL_KMH)
+    found = []
     for standing, crawling, scale, power in product(STANDING, CRAWLING, MOVING_KMH, WEIBULL):
         moving = 1 - np.exp(-((edges / scale) ** power))
         cdf = standing + crawling * crawl + (1 - standing - crawling) * moving / moving[-1]
         cdf[-1] = 1.0
         found.append(np.diff(cdf, prepend=0.0))
     shapes = np.array(found)
-    return CityShape(edges_kmh, shapes, np.zeros(len(found)), 4 * UNEXPLAINED**2 * _scatter(shapes.mean(axis=0)))
+    return CityShape(
+        edges_kmh, shapes, np.zeros(len(found)), 4 * UNEXPLAINED**2 * _scatter(shapes.mean(axis=0))
+    )
 
 
 class CityMemory:
@@ -202,7 +216,8 @@ class CityMemory:
     def shape(self, day: dt.date) -> CityShape:
         """The same, or the family."""
         if self._known is None or self._known[0] != day:
-            found, last = family(self._edges), None
+            found = family(self._edges)
+            last = None
             for then, answer in self._answers:
                 if (day - then).days < DAYS:
                     later = 0 if last is None else SLOTS_APART_DAYS + (then - last).days
@@ -212,24 +227,28 @@ class CityMemory:
         return self._known[1]
 
 
-# A HAT: of all distributions with its mean the nearest to a base in Kullback-Leibler: p(v) exp(t v), t by bisection.
-# Speeds are spread evenly over each km/h, and over each bin of the city.
+# A HAT: of all distributions with its mean the nearest to a base in Kullback-Leibler: p(v) exp(t
+# v), t by bisection. Speeds are spread evenly over each km/h, and over each bin of the city.
 #
-# The base is the city, corrected for tilting: the tilted HATs of a slot mix to a distribution wider than the city. A
-# HAT of many plates takes the city divided by that mixture, a HAT of few plates the city alone. That takes 0.02 to 0.03
-# off errors. Its CDF errs by its mean's error, the city's uncertainty, and the HAT's own difference: less with many
-# plates. Constants fixed on Austin's days.
+# The base is the city, corrected for tilting: the tilted HATs of a slot mix to a distribution wider
+# than the city. A HAT of many plates takes the city divided by that mixture, a HAT of few plates
+# the city alone. That takes 0.02 to 0.03 off errors. Its CDF errs by its mean's error, the city's
+# uncertainty, and the HAT's own difference: less with many plates. Constants fixed on Austin's
+# days.
 
 SHARE_MIN = 2e-4
 """The least share of a km/h, so that each mean has a tilt."""
 
-TILT_MAX, HALVINGS = 4.0, 27
+TILT_MAX = 4.0
+HALVINGS = 27
 
 PLATES_HALF_CORRECTED = 10
 """A HAT of so many plates has half of the correction. Chosen from 0, 10, 20, 40."""
 
-PLATES_APART, HATS_APART = 0.2, 0.025
-"""Variance of a HAT's CDF around the tilted one, over F (1 - F): of a single plate, and of many plates."""
+PLATES_APART = 0.2
+HATS_APART = 0.025
+"""Variance of a HAT's CDF around the tilted one, over F (1 - F): of a single plate, and of many
+plates."""
 
 DEVIATIONS = 1.8
 """Of a band of 95 %, on either side: below a normal variable's, as plates of most HATs differ less."""
@@ -238,17 +257,21 @@ SUP_PER_DEVIATION = 1.25
 """Expected sup-error over the largest standard deviation at any speed."""
 
 
-SCATTERED, SLOPE = 0.19, 0.015
+SCATTERED = 0.19
+SLOPE = 0.015
 """F (1 - F), and the change of a CDF for a km/h of its mean: typical of a city's edges."""
 
 
 def tilted_error(plates: int, deviation_kmh: float) -> float:
     """The likely error of a tilted CDF at an edge, in shares, where the mean errs by so much."""
-    return hypot(sqrt(SCATTERED * (PLATES_APART / plates + HATS_APART)), SLOPE * deviation_kmh, DEVIATION_MIN)
+    return hypot(
+        sqrt(SCATTERED * (PLATES_APART / plates + HATS_APART)), SLOPE * deviation_kmh, DEVIATION_MIN
+    )
 
 
 class HatShapes(NamedTuple):
-    """CDFs of HATs, one in each row, at `kmh`, and both ends of their bands; `sup` is each one's expected sup-error.
+    """CDFs of HATs, one in each row, at `kmh`, and both ends of their bands; `sup` is each one's
+    expected sup-error.
 
     >>> city = family((0.0, 10.0, 65.0))
     >>> found = hat_shapes(city, mean=np.array([5.0, 20.0]), deviation=np.array([2.0, 2.0]), plates=np.array([9, 40]))
@@ -271,25 +294,32 @@ class HatShapes(NamedTuple):
 
     def quantiles(self, share: float) -> Floats:
         """In rows: each HAT's quantile, and both ends of its interval."""
-        return np.column_stack([_crossings(curve, share, self.kmh) for curve in (self.cdf, self.high, self.low)])
+        return np.column_stack(
+            [_crossings(curve, share, self.kmh) for curve in (self.cdf, self.high, self.low)]
+        )
 
 
 @on_one_thread
-def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: NDArray[np.int64]) -> HatShapes:
-    """Of all HATs of a slot, by means and their deviations (km/h) and plates; 0 plates for a cell without pings."""
+def hat_shapes(
+    city: CityShape, mean: Floats, deviation: Floats, plates: NDArray[np.int64]
+) -> HatShapes:
+    """Of all HATs of a slot, by means and their deviations (km/h) and plates; 0 plates for a cell
+    without pings."""
     high = city.edges_kmh[-1]
     kmh = np.unique(np.append(np.arange(np.floor(high) + 1), high))
     middles = np.append(0.0, (kmh[1:] + kmh[:-1]) / 2)
     cumulative = np.interp(kmh, city.edges_kmh, np.cumsum(city.mean))
     log_share = np.log(np.maximum(np.diff(cumulative, prepend=0.0), SHARE_MIN))
     base = log_share + np.outer(
-        plates / (plates + PLATES_HALF_CORRECTED), _correction(log_share, middles, mean, deviation, plates)
+        plates / (plates + PLATES_HALF_CORRECTED),
+        _correction(log_share, middles, mean, deviation, plates),
     )
     tilted = _tilted(base, middles, mean)
     cdf = np.minimum(np.cumsum(tilted, axis=1), 1.0)
     cdf[:, -1] = 1.0
     own = tilted @ middles
-    # By how much the CDF falls for a km/h of the mean: Cov(V <= v, V) / Var(V) of the tilted distribution.
+    # By how much the CDF falls for a km/h of the mean: Cov(V <= v, V) / Var(V) of the tilted
+    # distribution.
     variance = np.maximum(tilted @ middles**2 - own**2, 1e-3)
     slope = (cdf * own[:, None] - np.cumsum(tilted * middles, axis=1)) / variance[:, None]
     apart = PLATES_APART / np.maximum(plates, 1) + HATS_APART
@@ -303,7 +333,9 @@ def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: NDArray
     upper = np.minimum(cdf + DEVIATIONS * spread, 1.0)
     upper = np.minimum.accumulate(upper[:, ::-1], axis=1)[:, ::-1]
     low[:, -1] = 1.0
-    return HatShapes(kmh, cdf, low, upper, np.minimum(SUP_PER_DEVIATION * spread[:, :-1].max(axis=1), 1.0))
+    return HatShapes(
+        kmh, cdf, low, upper, np.minimum(SUP_PER_DEVIATION * spread[:, :-1].max(axis=1), 1.0)
+    )
 
 
 def _correction(
@@ -314,13 +346,17 @@ def _correction(
     if not here.any():
         return np.zeros(middles.size)
     ends = (np.clip(mean[here] + sign * deviation[here], 0.0, middles[-1]) for sign in (-1, 1))
-    mixture = sum(plates[here] @ _tilted(log_share, middles, end) for end in ends) / (2 * plates.sum())
+    mixture = sum(plates[here] @ _tilted(log_share, middles, end) for end in ends) / (
+        2 * plates.sum()
+    )
     return np.asarray(log_share - np.log(mixture))
 
 
 def _tilted(log_share: Floats, middles: Floats, mean: Floats) -> Floats:
-    """Shares in each row with the row's mean, or the nearest that tilts reach; from shares of all, or of each row."""
-    low, high = np.full(mean.size, -TILT_MAX), np.full(mean.size, TILT_MAX)
+    """Shares in each row with the row's mean, or the nearest that tilts reach; from shares of all,
+    or of each row."""
+    low = np.full(mean.size, -TILT_MAX)
+    high = np.full(mean.size, TILT_MAX)
     shares = np.empty((mean.size, middles.size))
     for _ in range(HALVINGS):
         tilt = (low + high) / 2
@@ -328,14 +364,17 @@ def _tilted(log_share: Floats, middles: Floats, mean: Floats) -> Floats:
         np.exp(logs - logs.max(axis=1, keepdims=True), out=shares)
         shares /= shares.sum(axis=1, keepdims=True)
         is_low = shares @ middles < mean
-        low, high = np.where(is_low, tilt, low), np.where(is_low, high, tilt)
+        low = np.where(is_low, tilt, low)
+        high = np.where(is_low, high, tilt)
     return shares
 
 
 def _crossings(curves: Floats, share: float, kmh: Floats) -> Floats:
     """Where each curve reaches the share: 0 if exact zeros do."""
     at = np.minimum(np.sum(curves < share, axis=1), kmh.size - 1)
-    before, rows = np.maximum(at - 1, 0), np.arange(at.size)
-    below, above = curves[rows, before], curves[rows, at]
+    before = np.maximum(at - 1, 0)
+    rows = np.arange(at.size)
+    below = curves[rows, before]
+    above = curves[rows, at]
     part = np.clip((share - below) / np.maximum(above - below, 1e-12), 0.0, 1.0)
     return np.asarray(np.where(at == 0, 0.0, kmh[before] + part * (kmh[at] - kmh[before])))

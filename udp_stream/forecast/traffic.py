@@ -1,7 +1,9 @@
-"""The traffic in each cell of a public domain, from noised sums alone: a Bayes filter on a grid of its logarithm.
+"""The traffic in each cell of a public domain, from noised sums alone: a Bayes filter on a grid of
+its logarithm.
 
-Traffic is a sum over plates, of weights or of 1 each; its noise has a known variance. A sum of residuals is read
-through what is known of it: an unknown traffic blows nothing up. The model is ours (docs/mechanisms/forecast.md).
+Traffic is a sum over plates, of weights or of 1 each; its noise has a known variance. A sum of
+residuals is read through what is known of it: an unknown traffic blows nothing up. The model is
+ours (docs/mechanisms/forecast.md).
 """
 
 from __future__ import annotations
@@ -19,33 +21,47 @@ GRID = log(0.05) + LOG_STEP * np.arange(47)
 TRAFFIC = np.exp(GRID)
 """From 0.05, an empty cell, to 500, a city's main square; no noise is finer than a step."""
 
-EMPTY, EMPTY_BELOW, COMMON_UPTO, COMMON_POWER = 4.0, 0.3, 60.0, 0.5
-"""A cell's prior: this weight on empty numbers, else the root of traffic, up to 60: domains are drawn around buses."""
+EMPTY = 4.0
+EMPTY_BELOW = 0.3
+COMMON_UPTO = 60.0
+COMMON_POWER = 0.5
+"""A cell's prior: this weight on empty numbers, else the root of traffic, up to 60: domains are
+drawn around buses."""
 
-WALK, JUMPS, JUMP, FORGOTTEN = 0.3, 0.2, 1.2, 0.1
-"""In an hour: deviation of the logarithm's change; the share of cells that change otherwise, and their deviation; the
-part of the prior that comes back, so that no cell stays ruled out."""
+WALK = 0.3
+JUMPS = 0.2
+JUMP = 1.2
+FORGOTTEN = 0.1
+"""In an hour: deviation of the logarithm's change; the share of cells that change otherwise, and
+their deviation; the part of the prior that comes back, so that no cell stays ruled out."""
 
 SCATTER = 1.3
 """Variance of a sum of weights for each unit of its expectation: squared weights over weights."""
 
-FACTOR_MAX, FACTOR_FROM, FACTOR_PRIOR = 5.0, 0.7, 4.0
-"""A slot changes the city's traffic by a factor up to this, fitted over cells above so many deviations of the noise; so
-many of its variances hold it near 1."""
+FACTOR_MAX = 5.0
+FACTOR_FROM = 0.7
+FACTOR_PRIOR = 4.0
+"""A slot changes the city's traffic by a factor up to this, fitted over cells above so many
+deviations of the noise; so many of its variances hold it near 1."""
 
-OF_EARLIER_DAY, UNLIKE_EARLIER_DAY = 1.2, 0.03
-"""Before a day's first slot: a cell is within this deviation of its mean of the day before, or with this weight not."""
+OF_EARLIER_DAY = 1.2
+UNLIKE_EARLIER_DAY = 0.03
+"""Before a day's first slot: a cell is within this deviation of its mean of the day before, or with
+this weight not."""
 
 LEAST = 0.02
 """Of traffic that sums are divided by."""
 
-NORMAL95, QUANTILE95, INFORMED_BELOW = 1.96, 0.975, 0.999
-"""Half of a 95 % interval in deviations; its upper end; and the share of a variance above which nothing was told."""
+NORMAL95 = 1.96
+QUANTILE95 = 0.975
+INFORMED_BELOW = 0.999
+"""Half of a 95 % interval in deviations; its upper end; and the share of a variance above which
+nothing was told."""
 
 
 class TrafficPosterior(NamedTuple):
-    """Of a slot's cells (rows): the probability of each number of the grid, and, if that is the expected traffic, mean
-    and variance of the true one.
+    """Of a slot's cells (rows): the probability of each number of the grid, and, if that is the
+    expected traffic, mean and variance of the true one.
 
     >>> traffic = TrafficFilter(cells=2, variance=1.0).learn(np.array([0.0, 30.0]), hours=0.0)
     >>> low, high = traffic.interval95()
@@ -73,12 +89,15 @@ class TrafficPosterior(NamedTuple):
         return np.maximum(mean - off, 0.0), np.maximum(mean + off, most)
 
     def residual(self, total: Floats, noise: float, spread: Floats) -> tuple[Floats, Floats]:
-        """What noised sums of weighed residuals tell of residuals, in km/h: values, and variances of their errors.
+        """What noised sums of weighed residuals tell of residuals, in km/h: values, and variances
+        of their errors.
 
-        A residual is N(0, spread) beforehand, its sum N(traffic * residual, noise). The value leaves the first two
-        moments of the mixture over the traffic; its variance is inf where nothing is told.
+        A residual is N(0, spread) beforehand, its sum N(traffic * residual, noise). The value
+        leaves the first two moments of the mixture over the traffic; its variance is inf where
+        nothing is told.
         """
-        before, seen = spread[:, None], total[:, None]
+        before = spread[:, None]
+        seen = total[:, None]
         own = noise + self.variance_of * before
         variance = own + self.number**2 * before
         logs = np.log(self.probability + NEGLIGIBLE) - 0.5 * (seen**2 / variance + np.log(variance))
@@ -102,26 +121,36 @@ class TrafficFilter:
     """
 
     def __init__(self, cells: int, variance: float) -> None:
-        prior = np.where(TRAFFIC < EMPTY_BELOW, EMPTY, np.minimum(TRAFFIC, COMMON_UPTO) ** COMMON_POWER)
-        self._prior, self._variance = prior / prior.sum(), variance
+        prior = np.where(
+            TRAFFIC < EMPTY_BELOW, EMPTY, np.minimum(TRAFFIC, COMMON_UPTO) ** COMMON_POWER
+        )
+        self._prior = prior / prior.sum()
+        self._variance = variance
         self._probability = np.tile(self._prior, (cells, 1))
-        self._logs, self._slots = np.zeros(cells), 0
+        self._logs = np.zeros(cells)
+        self._slots = 0
 
     def learn(self, seen: Floats, hours: float) -> TrafficPosterior:
-        """The traffic of a slot by its noised sums, so many hours after the slot before; 0 on a day's first."""
+        """The traffic of a slot by its noised sums, so many hours after the slot before; 0 on a
+        day's first."""
         prior = self._walked(seen, hours) if hours else self._probability
         # The true traffic scatters around the expected one, the noised one around the true one.
-        scatter, off = SCATTER * TRAFFIC, seen[:, None] - TRAFFIC
+        scatter = SCATTER * TRAFFIC
+        off = seen[:, None] - TRAFFIC
         variance = self._variance + scatter
         logs = -0.5 * (off**2 / variance + np.log(variance))
         found = prior * np.exp(logs - logs.max(axis=1, keepdims=True))
         self._probability = found / found.sum(axis=1, keepdims=True)
-        self._logs, self._slots = self._logs + (self._probability * GRID).sum(axis=1), self._slots + 1
+        self._logs = self._logs + (self._probability * GRID).sum(axis=1)
+        self._slots = self._slots + 1
         gain = scatter / variance
-        return TrafficPosterior(self._probability, np.maximum(TRAFFIC + gain * off, LEAST), scatter * (1 - gain))
+        return TrafficPosterior(
+            self._probability, np.maximum(TRAFFIC + gain * off, LEAST), scatter * (1 - gain)
+        )
 
     def _walked(self, seen: Floats, hours: float) -> Floats:
-        """What is known before a slot: of the slot before, times the city's factor, after so many hours."""
+        """What is known before a slot: of the slot before, times the city's factor, after so many
+        hours."""
         expected = (self._probability * TRAFFIC).sum(axis=1)
         there = expected > FACTOR_FROM * sqrt(self._variance)
         alike = FACTOR_PRIOR * self._variance
@@ -129,9 +158,11 @@ class TrafficFilter:
         steps = log(min(max(factor, 1 / FACTOR_MAX), FACTOR_MAX)) / LOG_STEP
         at = np.clip(np.arange(GRID.size) - steps, 0, GRID.size - 1)
         left = np.minimum(at.astype(np.int64), GRID.size - 2)
-        part, known = at - left, self._probability
+        part = at - left
+        known = self._probability
         moved = known[:, left] * (1 - part) + known[:, left + 1] * part
-        jumps, forgotten = 1 - (1 - JUMPS) ** hours, 1 - (1 - FORGOTTEN) ** hours
+        jumps = 1 - (1 - JUMPS) ** hours
+        forgotten = 1 - (1 - FORGOTTEN) ** hours
         kernel = (1 - jumps) * _kernel(WALK * sqrt(hours)) + jumps * _kernel(JUMP)
         return np.asarray((1 - forgotten) * (moved @ kernel) + forgotten * self._prior)
 
@@ -141,7 +172,8 @@ class TrafficFilter:
             off = (GRID - (self._logs / self._slots)[:, None]) / OF_EARLIER_DAY
             found = np.exp(-0.5 * off**2) + UNLIKE_EARLIER_DAY
             self._probability = found / found.sum(axis=1, keepdims=True)
-        self._logs, self._slots = np.zeros_like(self._logs), 0
+        self._logs = np.zeros_like(self._logs)
+        self._slots = 0
 
 
 def _kernel(deviation: float) -> Floats:

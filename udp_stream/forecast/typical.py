@@ -1,17 +1,19 @@
-"""The typical week: the usual mean speed of each cell and hour, by class of day, from what was released.
+"""The typical week: the usual mean speed of each cell and hour, by class of day, from what was
+released.
 
 The model, in km/h, for a HAT of cell c, hour h and day d of one class:
 
-    T = usual(c, h) + gamma . (counts of the day beside the usual ones) + city(d) + street(c, d) + own + rest
-    usual(c, h) = city(h) + beta . counts(c, h) + cell(c) + course(c, h)
+    T = usual(c, h) + gamma . (counts of the day beside the usual ones) + city(d) + street(c, d) +
+    own + rest usual(c, h) = city(h) + beta . counts(c, h) + cell(c) + course(c, h)
 
-A release says T with its noise, as its clip lets it through (`anomalies.passed`): independent of all others given T, as
-its forecast is only where it was clipped. Estimates share releases, so they are not observations: of them the guess by
-counts is read. What cells share (city(h), beta, gamma, city(d)) and each cell's hours are one normal distribution, an
-arrow: given what is shared, cells are independent. Variances, and how clips let speeds through, are found in turn.
+A release says T with its noise, as its clip lets it through (`anomalies.passed`): independent of
+all others given T, as its forecast is only where it was clipped. Estimates share releases, so they
+are not observations: of them the guess by counts is read. What cells share (city(h), beta, gamma,
+city(d)) and each cell's hours are one normal distribution, an arrow: given what is shared, cells
+are independent. Variances, and how clips let speeds through, are found in turn.
 
-A street may change for good. Where the days from one on differ from those before by far more than days differ, earlier
-days tell the course of the cell, and no longer its level.
+A street may change for good. Where the days from one on differ from those before by far more than
+days differ, earlier days tell the course of the cell, and no longer its level.
 """
 
 from __future__ import annotations
@@ -31,13 +33,18 @@ DayClass = Literal["weekday", "saturday", "sunday"]
 CLASSES: Final[tuple[DayClass, ...]] = ("weekday", "saturday", "sunday")
 HOURS: Final = 24
 
-GUESS_SD, CELL_SD, COURSE_SD, COURSE_HOURS, OWN_SD = 1.5, 3.0, 0.8, 4.0, 0.3
-"""Km/h at 20 km/h: how far a slope of counts is from 0, a cell from what counts say, its course over the day (which has
-a correlation that falls by e in so many hours), and an hour from its neighbours."""
+GUESS_SD = 1.5
+CELL_SD = 3.0
+COURSE_SD = 0.8
+COURSE_HOURS = 4.0
+OWN_SD = 0.3
+"""Km/h at 20 km/h: how far a slope of counts is from 0, a cell from what counts say, its course
+over the day (which has a correlation that falls by e in so many hours), and an hour from its
+neighbours."""
 
 OF_CLIPS: Final = 0.025
-"""What all releases are off by together, as plates' speeds are skewed and clips are narrow: recorded days 1 %, made-up
-cities 2 %."""
+"""What all releases are off by together, as plates' speeds are skewed and clips are narrow:
+recorded days 1 %, made-up cities 2 %."""
 
 RUSH_SD: Final = 0.5
 """Rush hours are felt in each street more or less, by such a part."""
@@ -45,15 +52,19 @@ RUSH_SD: Final = 0.5
 OF_CLASS_SD: Final = 0.6
 """The same of a Saturday's or Sunday's cell from a weekday's, as a part of the above."""
 
-CITY_DAY_SD, STREET_DAY_SD, HAT_DAY_SD = 1.0, 1.2, 1.5
-"""Km/h at 20 km/h, at first: how far a day moves the city, a street, and a HAT; the first two are learnt."""
+CITY_DAY_SD = 1.0
+STREET_DAY_SD = 1.2
+HAT_DAY_SD = 1.5
+"""Km/h at 20 km/h, at first: how far a day moves the city, a street, and a HAT; the first two are
+learnt."""
 
 LEVEL_SD: Final = 6.0
 """Of what is known of the city before: its mean, and how its hours differ (half of it)."""
 
 ROUNDS: Final = 6
 CHANGED: Final = 4.5
-"""Standard deviations between the days before and after a change. Of 100 cells in 20 days none is so by chance."""
+"""Standard deviations between the days before and after a change. Of 100 cells in 20 days none is
+so by chance."""
 
 CHANGE_DAYS: Final = 3
 """Days that have to agree: works of a day are no change for good."""
@@ -67,14 +78,16 @@ EARLIER_SD: Final = 15.0
 LEAST_SLOPE: Final = 0.15
 """A clip lets through at least so much of a small difference, or the release says next to nothing."""
 
-AT_KMH, SLOWEST_KMH, STEP_KMH = 20.0, 6.0, 2.0
+AT_KMH = 20.0
+SLOWEST_KMH = 6.0
+STEP_KMH = 2.0
 TAIL: Final = 1.96
 
 
 class ReleaseColumns(NamedTuple):
-    """Releases: cell, day and hour as numbers, `value` with the variances of its noise, of the HAT's rest, and of its
-    forecast, how it was clipped, and `counts`: by how much its features differ from those of its cell and hour.
-    Days are in the order of time."""
+    """Releases: cell, day and hour as numbers, `value` with the variances of its noise, of the
+    HAT's rest, and of its forecast, how it was clipped, and `counts`: by how much its features
+    differ from those of its cell and hour. Days are in the order of time."""
 
     cell: Integers
     day: Integers
@@ -89,8 +102,9 @@ class ReleaseColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TypicalSpeeds:
-    """By cell and hour: the usual mean speed, its standard deviation, and the days on which it was released. `changed`
-    has the day from which on a cell is another, -1 for none; `before` is by how much it was faster until then.
+    """By cell and hour: the usual mean speed, its standard deviation, and the days on which it was
+    released. `changed` has the day from which on a cell is another, -1 for none; `before` is by how
+    much it was faster until then.
 
     >>> TypicalSpeeds(*[np.zeros((1, 24))] * 3, changed=np.array([-1]), before=np.zeros(1)).low.shape
     (1, 24)
@@ -113,7 +127,8 @@ class TypicalSpeeds:
 
 @dataclass
 class _Spreads:
-    """Standard deviations of days that are learnt, and factors on the variances of cells and of single HATs."""
+    """Standard deviations of days that are learnt, and factors on the variances of cells and of
+    single HATs."""
 
     day: float = CITY_DAY_SD
     street: float = STREET_DAY_SD
@@ -122,9 +137,9 @@ class _Spreads:
 
 
 class _Cell(NamedTuple):
-    """A cell given what all share. `rows` are its releases: the inverse of their covariance is diag(`weight`) less what
-    each of `days` shares; `shared` and `states` are their designs. `prior` and `covariance` are of its states: its
-    hours, and what earlier days were off."""
+    """A cell given what all share. `rows` are its releases: the inverse of their covariance is
+    diag(`weight`) less what each of `days` shares; `shared` and `states` are their designs. `prior`
+    and `covariance` are of its states: its hours, and what earlier days were off."""
 
     rows: Integers
     weight: Floats
@@ -141,18 +156,25 @@ class _Cell(NamedTuple):
 
 @on_one_thread
 def usual_week(
-    seen: ReleaseColumns, counts: Floats, days: int, max_kmh: float, before: TypicalSpeeds | None = None
+    seen: ReleaseColumns,
+    counts: Floats,
+    days: int,
+    max_kmh: float,
+    before: TypicalSpeeds | None = None,
 ) -> TypicalSpeeds:
-    """The usual speeds of one class of days, so many. `counts` has what is known of each cell and hour without a
-    release: (cells, hours, features), standardised. `before` is the usual week of another class to begin from."""
-    week, changed = _Week(seen, counts, days, max_kmh, before), np.full(counts.shape[0], -1)
+    """The usual speeds of one class of days, so many. `counts` has what is known of each cell and
+    hour without a release: (cells, hours, features), standardised. `before` is the usual week of
+    another class to begin from."""
+    week = _Week(seen, counts, days, max_kmh, before)
+    changed = np.full(counts.shape[0], -1)
     for turn in range(ROUNDS):
         week.solve(changed)
         if turn == ROUNDS // 2:
             changed = week.changes()
     found = np.zeros(week.mean.shape)
     np.add.at(found, (seen.cell, seen.hour), seen.day >= changed[seen.cell])
-    # The days that there were are a sample of all days: what moved the whole city on them is left in their mean.
+    # The days that there were are a sample of all days: what moved the whole city on them is left
+    # in their mean.
     many = max(1, np.unique(seen.day).size)
     of_days = (week.spreads.day * _speed(week.mean)) ** 2 / many
     deviation = np.sqrt(week.variance + of_days + (OF_CLIPS * week.mean) ** 2)
@@ -178,43 +200,65 @@ class _Week:
     """The fit, round by round."""
 
     def __init__(
-        self, seen: ReleaseColumns, counts: Floats, days: int, max_kmh: float, before: TypicalSpeeds | None
+        self,
+        seen: ReleaseColumns,
+        counts: Floats,
+        days: int,
+        max_kmh: float,
+        before: TypicalSpeeds | None,
     ) -> None:
         cells = counts.shape[0]
-        self._seen, self._before, self.spreads = seen, before, _Spreads()
+        self._seen = seen
+        self._before = before
+        self.spreads = _Spreads()
         self._grid = np.arange(0.0, max_kmh + STEP_KMH, STEP_KMH)
-        self._passed = passed(self._grid, seen.forecast, seen.clipped) if seen.value.size else np.zeros((0, 1))
+        self._passed = (
+            passed(self._grid, seen.forecast, seen.clipped) if seen.value.size else np.zeros((0, 1))
+        )
         self._centre = np.array([one.centre for one in seen.clipped])
         level = (
-            float(np.average(seen.value, weights=1 / (seen.noise + seen.unexplained))) if seen.value.size else AT_KMH
+            float(np.average(seen.value, weights=1 / (seen.noise + seen.unexplained)))
+            if seen.value.size
+            else AT_KMH
         )
         self._base = np.full((cells, HOURS), level) if before is None else before.mean
         self._counts = counts if before is None else np.zeros((cells, HOURS, 0))
-        self.mean, self.variance, self.offset = self._base.copy(), np.full((cells, HOURS), CELL_SD**2), np.zeros(cells)
-        self._slope, self._day, self._street = np.zeros(seen.counts.shape[1]), np.zeros(days), np.zeros((cells, days))
+        self.mean = self._base.copy()
+        self.variance = np.full((cells, HOURS), CELL_SD**2)
+        self.offset = np.zeros(cells)
+        self._slope = np.zeros(seen.counts.shape[1])
+        self._day = np.zeros(days)
+        self._street = np.zeros((cells, days))
         order = np.argsort(seen.cell, kind="stable")
         self._rows = np.split(order, np.searchsorted(seen.cell[order], np.arange(1, cells)))
         self._changed = np.full(cells, -1)
 
     def solve(self, changed: Integers) -> None:
-        """Condition on all releases, linear around what is likely so far; then learn how far days and cells differ."""
+        """Condition on all releases, linear around what is likely so far; then learn how far days
+        and cells differ."""
         if (changed != self._changed).any():
             self._seen = self._seen._replace(counts=_beside(self._seen, changed))
-        self._changed, seen = changed, self._seen
+        self._changed = changed
+        seen = self._seen
         self._speeds = _speed(self.mean[seen.cell, seen.hour])
         self._value, self._noise = self._observed()
         self._off = self._value - self._base[seen.cell, seen.hour]
         cells = [self._cell(cell) for cell in range(self.mean.shape[0])]
-        information, score = self._before_releases(), np.zeros(HOURS + self._features + self._day.size)
+        information = self._before_releases()
+        score = np.zeros(HOURS + self._features + self._day.size)
         for one in cells:
-            weighed, off = one.weighed(one.shared), self._off[one.rows]
+            weighed = one.weighed(one.shared)
+            off = self._off[one.rows]
             through = one.states.T @ weighed
             information += one.shared.T @ weighed - through.T @ one.covariance @ through
-            score += weighed.T @ off - through.T @ (one.covariance @ (one.states.T @ one.weighed(off)))
+            score += weighed.T @ off - through.T @ (
+                one.covariance @ (one.states.T @ one.weighed(off))
+            )
         covariance = np.asarray(np.linalg.inv(information), dtype=np.float64)
         found = covariance @ score
         of_days = slice(HOURS + self._features, None)
-        self._slope, self._day = found[HOURS + self._counts.shape[2] : of_days.start], found[of_days]
+        self._slope = found[HOURS + self._counts.shape[2] : of_days.start]
+        self._day = found[of_days]
         squares = float(np.sum(self._day**2 + np.diag(covariance)[of_days])) + 2 * CITY_DAY_SD**2
         self.spreads.day = sqrt(squares / (self._day.size + 1))
         moved = [self._of_cell(cell, one, found, covariance) for cell, one in enumerate(cells)]
@@ -226,11 +270,18 @@ class _Week:
         return int(self._counts.shape[2] + self._slope.size)
 
     def _observed(self) -> tuple[Floats, Floats]:
-        """What each release says of its HAT, as a normal variable: linear over a range around the likely speed."""
+        """What each release says of its HAT, as a normal variable: linear over a range around the
+        likely speed."""
         seen = self._seen
         likely = self.mean[seen.cell, seen.hour] + self._moved()
-        low, middle, high = (np.clip(likely + sign * CELL_SD, 1.0, self._grid[-1]) for sign in (-1, 0, 1))
-        slope = np.clip((self._read(high) - self._read(low)) / np.maximum(high - low, STEP_KMH), LEAST_SLOPE, 1.5)
+        low, middle, high = (
+            np.clip(likely + sign * CELL_SD, 1.0, self._grid[-1]) for sign in (-1, 0, 1)
+        )
+        slope = np.clip(
+            (self._read(high) - self._read(low)) / np.maximum(high - low, STEP_KMH),
+            LEAST_SLOPE,
+            1.5,
+        )
         # Noise follows the forecast's speed. By it slow days would weigh more.
         usual = (_speed(self.mean[seen.cell, seen.hour]) / _speed(self._centre)) ** 2
         return middle + (seen.value - self._read(middle)) / slope, seen.noise * usual
@@ -239,31 +290,48 @@ class _Week:
         """By how much each release's day is off, as far as that is known."""
         seen = self._seen
         earlier = np.where(seen.day < self._changed[seen.cell], self.offset[seen.cell], 0.0)
-        by_day = self._day[seen.day] * _speed(self.mean[seen.cell, seen.hour]) + seen.counts @ self._slope
+        by_day = (
+            self._day[seen.day] * _speed(self.mean[seen.cell, seen.hour])
+            + seen.counts @ self._slope
+        )
         return np.asarray(earlier + by_day + self._street[seen.cell, seen.day])
 
     def _read(self, kmh: Floats) -> Floats:
         if not kmh.size:
             return kmh
         place = np.clip(kmh / STEP_KMH, 0, self._grid.size - 1.001)
-        left, rows = place.astype(np.int64), np.arange(kmh.size)
+        left = place.astype(np.int64)
+        rows = np.arange(kmh.size)
         part = place - left
-        return np.asarray((1 - part) * self._passed[rows, left] + part * self._passed[rows, left + 1])
+        return np.asarray(
+            (1 - part) * self._passed[rows, left] + part * self._passed[rows, left + 1]
+        )
 
     def _own(self) -> Floats:
         """The variance of each HAT around its street's day."""
-        return np.asarray(self.spreads.own * ((HAT_DAY_SD * self._speeds) ** 2 + self._seen.unexplained))
+        return np.asarray(
+            self.spreads.own * ((HAT_DAY_SD * self._speeds) ** 2 + self._seen.unexplained)
+        )
 
     def _cell(self, cell: int) -> _Cell:
-        rows, seen = self._rows[cell], self._seen
-        day, hour, weight = seen.day[rows], seen.hour[rows], 1 / (self._noise + self._own())[rows]
+        rows = self._rows[cell]
+        seen = self._seen
+        day = seen.day[rows]
+        hour = seen.hour[rows]
+        weight = 1 / (self._noise + self._own())[rows]
         street = (self.spreads.street * self._speeds[rows]) ** 2
-        together = street / (1 + street * np.bincount(day, weight, self._day.size)[day]) if rows.size else street
+        together = (
+            street / (1 + street * np.bincount(day, weight, self._day.size)[day])
+            if rows.size
+            else street
+        )
         is_day = (day[:, None] == np.arange(self._day.size)).astype(np.float64)
-        # (diag(v) + s 1 1')^-1 of each day, by Sherman and Morrison: hours of a day share what happens in the street.
+        # (diag(v) + s 1 1')^-1 of each day, by Sherman and Morrison: hours of a day share what
+        # happens in the street.
         days = is_day * (weight * np.sqrt(together))[:, None]
         states = np.zeros((rows.size, HOURS + 1))
-        states[np.arange(rows.size), hour], states[:, HOURS] = 1.0, day < self._changed[cell]
+        states[np.arange(rows.size), hour] = 1.0
+        states[:, HOURS] = day < self._changed[cell]
         prior = self._prior(cell)
         of_counts = np.hstack([self._counts[cell][hour], seen.counts[rows]])
         shared = np.hstack([np.eye(HOURS)[hour], of_counts, is_day * self._speeds[rows][:, None]])
@@ -281,14 +349,18 @@ class _Week:
         if self._before is not None:
             hours = OF_CLASS_SD**2 * hours + np.diag(self._before.deviation[cell] ** 2)
         prior = np.zeros((HOURS + 1, HOURS + 1))
-        prior[:HOURS, :HOURS], prior[HOURS, HOURS] = hours, EARLIER_SD**2
+        prior[:HOURS, :HOURS] = hours
+        prior[HOURS, HOURS] = EARLIER_SD**2
         return prior
 
     def _before_releases(self) -> Floats:
         """The inverse covariance of what cells share, before any release."""
         near = np.exp(-np.abs(np.subtract.outer(np.arange(HOURS), np.arange(HOURS))) / COURSE_HOURS)
         city = np.linalg.inv(LEVEL_SD**2 * (1 + near / 4))
-        rest = np.append(np.full(self._features, GUESS_SD), np.full(self._day.size, self.spreads.day)) ** -2.0
+        rest = (
+            np.append(np.full(self._features, GUESS_SD), np.full(self._day.size, self.spreads.day))
+            ** -2.0
+        )
         found = np.diag(np.append(np.zeros(HOURS), rest))
         found[:HOURS, :HOURS] = city
         # Days are what they are beside their mean: else they would explain how cells differ.
@@ -296,35 +368,55 @@ class _Week:
         return found
 
     def _of_cell(self, cell: int, one: _Cell, found: Floats, covariance: Floats) -> float:
-        """Keep the cell's hours; gives how far they are from what is shared, over what was expected."""
+        """Keep the cell's hours; gives how far they are from what is shared, over what was
+        expected."""
         to_states = one.covariance @ one.weighed(one.states).T
         states = to_states @ (self._off[one.rows] - one.shared @ found)
         own = np.zeros((HOURS, found.size))
-        own[:, :HOURS], own[:, HOURS : HOURS + self._counts.shape[2]] = np.eye(HOURS), self._counts[cell]
+        own[:, :HOURS] = np.eye(HOURS)
+        own[:, HOURS : HOURS + self._counts.shape[2]] = self._counts[cell]
         self.mean[cell] = self._base[cell] + own @ found + states[:HOURS]
         self.offset[cell] = states[HOURS] if self._changed[cell] >= 0 else 0.0
         apart = own - (to_states @ one.shared)[:HOURS]
         hours = one.covariance[:HOURS, :HOURS]
         self.variance[cell] = np.diag(hours) + np.einsum("ij,jk,ik->i", apart, covariance, apart)
         inverse = np.linalg.inv(one.prior[:HOURS, :HOURS])
-        return self.spreads.cells * float(states[:HOURS] @ inverse @ states[:HOURS] + np.trace(inverse @ hours)) / HOURS
+        return (
+            self.spreads.cells
+            * float(states[:HOURS] @ inverse @ states[:HOURS] + np.trace(inverse @ hours))
+            / HOURS
+        )
 
     def _learn_days(self) -> None:
-        seen, own = self._seen, self._own()
+        seen = self._seen
+        own = self._own()
         if not seen.value.size:
             return
         at = seen.cell * self._day.size + seen.day
         earlier = np.where(seen.day < self._changed[seen.cell], self.offset[seen.cell], 0.0)
-        left = self._value - self.mean[seen.cell, seen.hour] - earlier - self._day[seen.day] * self._speeds
+        left = (
+            self._value
+            - self.mean[seen.cell, seen.hour]
+            - earlier
+            - self._day[seen.day] * self._speeds
+        )
         left -= seen.counts @ self._slope
-        weight, speeds = 1 / (self._noise + own), self._speeds
-        known, sums = (np.bincount(at, column, self._street.size) for column in (weight, weight * left))
-        usual = np.bincount(at, speeds, self._street.size) / np.maximum(np.bincount(at, minlength=self._street.size), 1)
+        weight = 1 / (self._noise + own)
+        speeds = self._speeds
+        known, sums = (
+            np.bincount(at, column, self._street.size) for column in (weight, weight * left)
+        )
+        usual = np.bincount(at, speeds, self._street.size) / np.maximum(
+            np.bincount(at, minlength=self._street.size), 1
+        )
         street = (self.spreads.street * np.maximum(usual, 0.1)) ** 2
-        mean, variance = street * sums / (1 + street * known), street / (1 + street * known)
+        mean = street * sums / (1 + street * known)
+        variance = street / (1 + street * known)
         self._known, self._left, self._street = known, left, mean.reshape(self._street.shape)
         is_seen = known > 0
-        self.spreads.street = sqrt(float(np.mean((mean**2 + variance)[is_seen] / usual[is_seen] ** 2)))
+        self.spreads.street = sqrt(
+            float(np.mean((mean**2 + variance)[is_seen] / usual[is_seen] ** 2))
+        )
         rest = left - mean[at]
         part = own / (own + self._noise)
         ratio = ((part * rest) ** 2 + part * (self._noise + part * variance[at])) / own
@@ -340,7 +432,8 @@ class _Week:
         street = (self.spreads.street * _speed(self.mean.mean(axis=1))) ** 2
         weight = known / (1 + street[:, None] * known)
         off = np.divide(sums.reshape(known.shape), known, out=np.zeros_like(known), where=known > 0)
-        found, most = np.full(known.shape[0], -1), np.full(known.shape[0], CHANGED)
+        found = np.full(known.shape[0], -1)
+        most = np.full(known.shape[0], CHANGED)
         for day in range(2, days):
             sides = slice(0, day), slice(day, None)
             early, late = (weight[:, side].sum(axis=1) for side in sides)
@@ -349,5 +442,6 @@ class _Week:
             with np.errstate(divide="ignore", invalid="ignore"):
                 apart = np.abs(of_late / late - of_early / early) / np.sqrt(1 / early + 1 / late)
             is_more = (many >= CHANGE_DAYS) & (early > 0) & (np.nan_to_num(apart) > most)
-            found, most = np.where(is_more, day, found), np.where(is_more, apart, most)
+            found = np.where(is_more, day, found)
+            most = np.where(is_more, apart, most)
         return found

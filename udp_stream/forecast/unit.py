@@ -1,8 +1,9 @@
-"""Whether the releases of a slot are of speeds in another unit: off by a factor that no weather has, all of them.
+"""Whether the releases of a slot are of speeds in another unit: off by a factor that no weather
+has, all of them.
 
-Post-processing of releases and forecasts, so it costs nothing (docs/operations.md, "A unit in doubt"). Clips saturate,
-and parked buses stay at 0 in any unit. So a factor is what the clips show of it, which is nearer to 1: of a unit that
-makes speeds 3.6 times as large, 1.5 to 2.5.
+Post-processing of releases and forecasts, so it costs nothing (docs/operations.md, "A unit in
+doubt"). Clips saturate, and parked buses stay at 0 in any unit. So a factor is what the clips show
+of it, which is nearer to 1: of a unit that makes speeds 3.6 times as large, 1.5 to 2.5.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from udp_stream.units import KMH_PER_UNIT, factor_in_words
 ORDINARY: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)
 """What a city's speeds may be of their forecasts on any day, storms and empty roads included."""
 
-SLOWER, FASTER = (0.25, 1 / 3.6, 0.35), (1.5, 1.7, 2.0, 3.0)
+SLOWER = (0.25, 1 / 3.6, 0.35)
+FASTER = (1.5, 1.7, 2.0, 3.0)
 """Speeds of m/s in place of km/h, and of km/h in place of m/s, as clips show them."""
 
 ENOUGH: Final = 13.1
-"""Of a verdict: the log of how much likelier another unit has made the releases. By chance it is reached in n slots
-with a probability of at most 2 n exp(-13.1), where noise is as recorded (Ville's inequality): in a day below 1e-4."""
+"""Of a verdict: the log of how much likelier another unit has made the releases. By chance it is
+reached in n slots with a probability of at most 2 n exp(-13.1), where noise is as recorded (Ville's
+inequality): in a day below 1e-4."""
 
 OF_A_SLOT: Final = ENOUGH / 2
 """No slot counts for more: an hour's storm or strike, however strange, is no verdict."""
 
 KNOWN_VARIANCE: Final = 9.0
-"""Km2/h2. Where the best known HAT is less sure than that, the city's usual speed is not known, and nothing is said."""
+"""Km2/h2. Where the best known HAT is less sure than that, the city's usual speed is not known, and
+nothing is said."""
 
 
 class Evidence(NamedTuple):
@@ -45,7 +49,9 @@ class Evidence(NamedTuple):
 
     def more(self, of_slot: tuple[float, float]) -> Evidence:
         """With that of the next slot; never below 0, as a unit may change at any time (CUSUM)."""
-        return Evidence(*(max(0.0, old + min(new, OF_A_SLOT)) for old, new in zip(self, of_slot, strict=True)))
+        return Evidence(
+            *(max(0.0, old + min(new, OF_A_SLOT)) for old, new in zip(self, of_slot, strict=True))
+        )
 
     @property
     def is_any(self) -> bool:
@@ -57,8 +63,8 @@ class Evidence(NamedTuple):
 
 
 class UnitDoubt(NamedTuple):
-    """Releases that may be of speeds in another unit, of slots that start from `since` until `until` (ISO 8601).
-    `configured` is the unit that was set, `likely` the other one in words.
+    """Releases that may be of speeds in another unit, of slots that start from `since` until
+    `until` (ISO 8601). `configured` is the unit that was set, `likely` the other one in words.
 
     >>> UnitDoubt("2024-01-08T12:00:00+05:30", "2024-01-08T15:00:00+05:30", 40, "kmh", "'mps'").released
     40
@@ -88,15 +94,20 @@ def likely_unit(evidence: Evidence, configured: str) -> str:
 
 
 def evidence_of(usual: HatPredictions, seen: ReleasedHats, max_kmh: float) -> tuple[float, float]:
-    """How much likelier slower and faster units make a slot's releases than any ordinary factor does, as logarithms."""
+    """How much likelier slower and faster units make a slot's releases than any ordinary factor
+    does, as logarithms."""
     if not seen.value.size or usual.variance.min() > KNOWN_VARIANCE:
         return 0.0, 0.0
-    factors, mean = (*ORDINARY, *SLOWER, *FASTER), np.clip(usual.mean, 1.0, max_kmh)
+    factors = (*ORDINARY, *SLOWER, *FASTER)
+    mean = np.clip(usual.mean, 1.0, max_kmh)
     value = seen.value - usual.skew * seen.is_clipped
     given = mean, usual.variance + seen.unexplained, value, seen.noise, seen.clipped
-    logs, ends = log_likelihoods(factors, *given, max_kmh), np.cumsum([len(ORDINARY), len(SLOWER)])
+    logs = log_likelihoods(factors, *given, max_kmh)
+    ends = np.cumsum([len(ORDINARY), len(SLOWER)])
     ordinary, slower, faster = np.split(logs, ends)
-    return _mean_likelihood(slower) - float(ordinary.max()), _mean_likelihood(faster) - float(ordinary.max())
+    return _mean_likelihood(slower) - float(ordinary.max()), _mean_likelihood(faster) - float(
+        ordinary.max()
+    )
 
 
 def _mean_likelihood(logs: Floats) -> float:

@@ -2,31 +2,36 @@
 
 **The ledger** is the only state besides open windows. Its promises:
 
-1. `admit` is atomic and idempotent per release id. The first call decides, for each plate, CONT (admitted) or HALT by
-   what is left of its budget in the period, and charges the admitted plates at once, all or none of one plate's
-   amount. If fewer than `min_admitted` plates have enough left, none is admitted or charged. A repeat returns the
-   remembered verdict and terms, charges nothing, and never admits a plate that the first call did not.
-2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded. In a span of a
-   rolling budget (`rules.py`, by its name) what must not exceed it is the sum of balances in any window.
-3. `record` keeps the first payload of a release id for ever and returns it. An id that was never admitted cannot be
-   recorded (`PrivacyRefused`): charge before you draw.
+1. `admit` is atomic and idempotent per release id. The first call decides, for each plate, CONT
+   (admitted) or HALT by what is left of its budget in the period, and charges the admitted plates
+   at once, all or none of one plate's amount. If fewer than `min_admitted` plates have enough left,
+   none is admitted or charged. A repeat returns the remembered verdict and terms, charges nothing,
+   and never admits a plate that the first call did not.
+2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded.
+   In a span of a rolling budget (`rules.py`, by its name) what must not exceed it is the sum of
+   balances in any window.
+3. `record` keeps the first payload of a release id for ever and returns it. An id that was never
+   admitted cannot be recorded (`PrivacyRefused`): charge before you draw.
 4. What a call has returned survives the death of the process and of the machine (synced to disk).
-5. The balance of a plate is the sum of its remembered charges: `entries`, in the order in which they were charged, can
-   rebuild it, and `verify` does.
-6. A repeat gets the first verdict, also if it asks in another period or under another budget. Twice the same id in one
-   call counts as a repeat. A call to `record` that is refused for an id that was never admitted keeps none of its
-   payloads. `published` ignores ids that have no payload.
-7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new. Like every fact
-   about a ledger, the first one noted is kept for ever.
-8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million plates.
-9. What is archived stays decided: from `close_before` on nothing new is admitted or recorded under an id of that time
-   or earlier (`rules.end_of`), in any process (`PrivacyRefused`), but for withdrawals. Only such entries can be
-   dropped, with the balances of their period, which is over.
-10. A ledger that went back in time is noticed: `mark` is called before anything is published, and what the mark says is
+5. The balance of a plate is the sum of its remembered charges: `entries`, in the order in which
+   they were charged, can rebuild it, and `verify` does.
+6. A repeat gets the first verdict, also if it asks in another period or under another budget. Twice
+   the same id in one call counts as a repeat. A call to `record` that is refused for an id that was
+   never admitted keeps none of its payloads. `published` ignores ids that have no payload.
+7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new.
+   Like every fact about a ledger, the first one noted is kept for ever.
+8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million
+   plates.
+9. What is archived stays decided: from `close_before` on nothing new is admitted or recorded under
+   an id of that time or earlier (`rules.end_of`), in any process (`PrivacyRefused`), but for
+   withdrawals. Only such entries can be dropped, with the balances of their period, which is over.
+10. A ledger that went back in time is noticed: `mark` is called before anything is published, and
+    what the mark says is
    kept apart from the ledger, where there is a place for it.
 
-Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts and budgets stay
-below 2**53 nano-units. A call that breaks these rules raises ValueError and charges no plate.
+Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts
+and budgets stay below 2**53 nano-units. A call that breaks these rules raises ValueError and
+charges no plate.
 """
 
 from __future__ import annotations
@@ -58,8 +63,8 @@ class Entropy(Protocol):
     """
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
-        """Cut the releases into consecutive runs, each with the bits for its noise; seeded ones have a run for each
-        release."""
+        """Cut the releases into consecutive runs, each with the bits for its noise; seeded ones
+        have a run for each release."""
         ...
 
 
@@ -67,10 +72,10 @@ class Entropy(Protocol):
 class Admission:
     """One HAT asks to charge its plates.
 
-    `members` index the `plates` of the call; `charges` are nano-units, one per member, positive. `terms` is what the
-    planner fixed before it knew the balances (the epsilons); it is remembered with the verdict, first one wins.
-    `allowances`, where they are given, are the most that each member may have been charged, this admission included.
-    The call's budget holds beside them.
+    `members` index the `plates` of the call; `charges` are nano-units, one per member, positive.
+    `terms` is what the planner fixed before it knew the balances (the epsilons); it is remembered
+    with the verdict, first one wins. `allowances`, where they are given, are the most that each
+    member may have been charged, this admission included. The call's budget holds beside them.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> hat = Admission("hat", members=np.array([2, 0]), charges=np.array([3, 4]), min_admitted=1, terms=b"")
@@ -88,7 +93,8 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the ledger decided, and remembers, for one HAT: `charged[i]` nano-units of member i, 0 where HALT.
+    """What the ledger decided, and remembers, for one HAT: `charged[i]` nano-units of member i, 0
+    where HALT.
 
     >>> Verdict(charged=np.array([3, 0]), terms=b"").admitted
     array([ True, False])
@@ -117,7 +123,8 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One remembered admission: who was charged what, for which release, in which period, under which budget.
+    """One remembered admission: who was charged what, for which release, in which period, under
+    which budget.
 
     >>> entry = Entry("hat", "May", 10, (b"a", b"b"), np.array([4, 0]), payload=None, published=False)
     >>> dict(zip(entry.plates, entry.charged.tolist()))
@@ -136,7 +143,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and newest admission.
+    """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and
+    newest admission.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> MemoryLedger().progress()
@@ -152,7 +160,8 @@ class Progress:
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """How far a ledger had come when something was last published from it: see `rules.py`.
 
-    `digest` is that of the record of `release_id`, if one is named. `era` counts what was accepted as forgotten.
+    `digest` is that of the record of `release_id`, if one is named. `era` counts what was accepted
+    as forgotten.
 
     >>> before = Mark("5eed", era=0, admitted=8, recorded=6)
     >>> Mark("5eed", era=0, admitted=7, recorded=6).at_least(before)
@@ -175,7 +184,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ledger(Protocol):
-    """The promises of this file, as calls. A call is one round trip, or few, however many HATs it carries.
+    """The promises of this file, as calls. A call is one round trip, or few, however many HATs it
+    carries.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> class Counting(MemoryLedger):
@@ -194,13 +204,15 @@ class Ledger(Protocol):
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in this period alone; `rules.budget_balances` looks at whole windows."""
+        """The sum of each plate's charges in this period alone; `rules.budget_balances` looks at
+        whole windows."""
         ...
 
     def admit(
         self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
     ) -> list[Verdict]:
-        """Charge the plates of each HAT, in the order given, or return what was decided before (promises 1, 2)."""
+        """Charge the plates of each HAT, in the order given, or return what was decided before
+        (promises 1, 2)."""
         ...
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
@@ -212,7 +224,8 @@ class Ledger(Protocol):
         ...
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        """Recorded payloads never marked as published, oldest first; they may be published while iterating."""
+        """Recorded payloads never marked as published, oldest first; they may be published while
+        iterating."""
         ...
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
@@ -228,19 +241,23 @@ class Ledger(Protocol):
         ...
 
     def verify(self) -> list[str]:
-        """Recompute every balance from the entries: a sentence for each contradiction, none if all is well."""
+        """Recompute every balance from the entries: a sentence for each contradiction, none if all
+        is well."""
         ...
 
     def bind(self, fingerprint: str) -> None:
-        """Remember the fingerprint of the plates' key at first use; raises PrivacyRefused if it is another one."""
+        """Remember the fingerprint of the plates' key at first use; raises PrivacyRefused if it is
+        another one."""
         ...
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger, by its name, for ever; returns the first text kept under the name."""
+        """Remember a fact about the ledger, by its name, for ever; returns the first text kept
+        under the name."""
         ...
 
     def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `schema`, `ledger_id`, `made`, `key_fingerprint` once bound, and notes."""
+        """What the ledger knows of itself: `schema`, `ledger_id`, `made`, `key_fingerprint` once
+        bound, and notes."""
         ...
 
     def progress(self) -> Progress:
@@ -248,25 +265,30 @@ class Ledger(Protocol):
         ...
 
     def mark(self, release_id: str) -> Mark:
-        """Raise the mark that is kept apart from the ledger, on disk when this returns. `release_id` is about to be
-        published. PrivacyRefused if the ledger is behind the mark."""
+        """Raise the mark that is kept apart from the ledger, on disk when this returns.
+        `release_id` is about to be published. PrivacyRefused if the ledger is behind the mark."""
         ...
 
     def compare(self, mark: Mark | None = None) -> None:
-        """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind this one (promise 10)."""
+        """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind this one
+        (promise 10)."""
         ...
 
     def close_before(self, end_s: int) -> int:
-        """Nothing new of this time (Unix seconds) or earlier from now on; returns the latest such time ever given."""
+        """Nothing new of this time (Unix seconds) or earlier from now on; returns the latest such
+        time ever given."""
         ...
 
     def drop(self, period: str, release_ids: Sequence[str]) -> None:
-        """Take away all that there is of a period that is over: these entries, their records, and its balances.
+        """Take away all that there is of a period that is over: these entries, their records, and
+        its balances.
 
-        They are kept elsewhere. Interrupted, it is to be called again. ValueError if an id is of a time that is open.
+        They are kept elsewhere. Interrupted, it is to be called again. ValueError if an id is of a
+        time that is open.
         """
         ...
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        """Every period in which some plate was charged, sorted; of names from the first to the last, both included."""
+        """Every period in which some plate was charged, sorted; of names from the first to the
+        last, both included."""
         ...

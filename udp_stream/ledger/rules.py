@@ -1,4 +1,5 @@
-"""The ledger's rules as pure functions, for all stores alike: rolling budgets, calls, balances, high-water marks."""
+"""The ledger's rules as pure functions, for all stores alike: rolling budgets, calls, balances,
+high-water marks."""
 
 from __future__ import annotations
 
@@ -21,27 +22,32 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance, Entry, Ledger, Mark, Progress, Verdict
 from udp_stream.units import parse_duration
 
-# Rolling budgets: no stretch of a given length, wherever it begins, may cost a plate more than its budget. Balances are
-# of short *spans* of time, such as an hour, named by the window's length and their ends:
+# Rolling budgets: no stretch of a given length, wherever it begins, may cost a plate more than its
+# budget. Balances are of short *spans* of time, such as an hour, named by the window's length and
+# their ends:
 #
 #     rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30
 #
-# A charge belongs to one span, which holds all the pings that it is for. It is admitted if in every *window*, that is
-# every stretch of the length, what was charged in the spans that the window touches stays within the budget.
+# A charge belongs to one span, which holds all the pings that it is for. It is admitted if in every
+# *window*, that is every stretch of the length, what was charged in the spans that the window
+# touches stays within the budget.
 #
-# 1. Two spans are touched by one window if from the end of the earlier to the start of the later it is less than the
-#    length. So a window of a day touches up to 25 whole hours. A touched span is counted whole.
-# 2. Slide a window later, until the first of its spans is about to leave. It has lost none, and may have won some. So
-#    only windows that end so have to be looked at: one for each span at most, and one in all where slots are charged in
-#    their order.
-# 3. All charges of a call belong to one span, which every such window touches. So each plate has one number for the
-#    call: the most that it was charged *elsewhere*, in the other spans of any one window. With it, a charge is decided
-#    as in a calendar's period. Spans on both sides count, as slots may be charged out of order.
+# 1. Two spans are touched by one window if from the end of the earlier to the start of the later it
+#    is less than the length. So a window of a day touches up to 25 whole hours. A touched span is
+#    counted whole.
+# 2. Slide a window later, until the first of its spans is about to leave. It has lost none, and may
+#    have won some. So only windows that end so have to be looked at: one for each span at most, and
+#    one in all where slots are charged in their order.
+# 3. All charges of a call belong to one span, which every such window touches. So each plate has
+#    one number for the call: the most that it was charged *elsewhere*, in the other spans of any
+#    one window. With it, a charge is decided as in a calendar's period. Spans on both sides count,
+#    as slots may be charged out of order.
 # 4. Only spans within a length before and after are looked at, however long the history.
 #
-# Names of one window length and unit (what stands behind the end) are one account, whatever their zone, and however
-# their spans lie to each other. They are ordered by their text, which is local time. So names at most so far away lie
-# between two others (`names_around`), with a day on either side for the zones.
+# Names of one window length and unit (what stands behind the end) are one account, whatever their
+# zone, and however their spans lie to each other. They are ordered by their text, which is local
+# time. So names at most so far away lie between two others (`names_around`), with a day on either
+# side for the zones.
 
 ROLLING = "rolling "
 """What the names of rolling budgets begin with."""
@@ -52,10 +58,11 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class AccountSpan:
-    """Unix seconds from `start` to before `end`, of the account of windows of this length; `unit` is what is behind.
+    """Unix seconds from `start` to before `end`, of the account of windows of this length; `unit`
+    is what is behind.
 
     >>> span_of("rolling 1d from 1970-01-01T06:00:00+00:00 to 1970-01-01T07:00:00+00:00")
-    Span(length='1d', unit='', start=21600.0, end=25200.0)
+    AccountSpan(length='1d', unit='', start=21600.0, end=25200.0)
     """
 
     length: str
@@ -69,7 +76,10 @@ class AccountSpan:
 
     def shares_window(self, other: AccountSpan) -> bool:
         is_one_account = (self.length, self.unit) == (other.length, other.unit)
-        return is_one_account and max(self.start, other.start) - min(self.end, other.end) < self.seconds
+        return (
+            is_one_account
+            and max(self.start, other.start) - min(self.end, other.end) < self.seconds
+        )
 
 
 def span_name(length: str, start: str, end: str) -> str:
@@ -87,17 +97,24 @@ def span_of(name: str) -> AccountSpan | None:
         seconds = parse_duration(match[1])
     except ValueError:
         return None
-    if start.tzinfo is None or end.tzinfo is None or not start < end or not 0 < seconds < float("inf"):
+    if (
+        start.tzinfo is None
+        or end.tzinfo is None
+        or not start < end
+        or not 0 < seconds < float("inf")
+    ):
         return None
     return AccountSpan(match[1], match[4] or "", start.timestamp(), end.timestamp())
 
 
 def names_around(name: str) -> tuple[str, str] | None:
-    """Two names between which, by their text, all lie that share a window with this span; None for another period."""
+    """Two names between which, by their text, all lie that share a window with this span; None for
+    another period."""
     if (span := span_of(name)) is None:
         return None
     # Names tell where spans start: one that ends within reach may start its own length earlier.
-    back, ahead = span.start - 2 * (span.seconds + _DAY_S), span.end + span.seconds + _DAY_S
+    back = span.start - 2 * (span.seconds + _DAY_S)
+    ahead = span.end + span.seconds + _DAY_S
     prefix = account_prefix(span)
     return prefix + _text(back), prefix + _text(ahead)
 
@@ -108,7 +125,8 @@ def account_prefix(span: AccountSpan) -> str:
 
 
 def _text(seconds: float) -> str:
-    """In universal time, without its offset; the first or the last time that has a text, if it is beyond."""
+    """In universal time, without its offset; the first or the last time that has a text, if it is
+    beyond."""
     try:
         return (datetime(1970, 1, 1) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
     except OverflowError:
@@ -117,7 +135,8 @@ def _text(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpans:
-    """The spans that share a window with one, without itself, and which of them each window has: windows x spans.
+    """The spans that share a window with one, without itself, and which of them each window has:
+    windows x spans.
 
     >>> edges = [f"2024-01-08T{hour:02}:00:00Z" for hour in range(7)]
     >>> hours = [span_name("2h", *ends) for ends in zip(edges, edges[1:])]
@@ -139,7 +158,8 @@ class WindowSpans:
 
 
 def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
-    """The windows that touch this span, by what they touch of the known ones; none for a period of another kind."""
+    """The windows that touch this span, by what they touch of the known ones; none for a period of
+    another kind."""
     ours = span_of(name)
     if ours is None:
         return WindowSpans((), np.zeros((1, 0), bool))
@@ -148,30 +168,41 @@ def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
         ((other, span) for other, span in found if span is not None and ours.shares_window(span)),
         key=lambda one: (one[1].start, one[0]),
     )
-    starts, ends = (np.array([getattr(span, side) for _, span in spans], np.float64) for side in ("start", "end"))
-    leaving = np.unique(np.append(ends[(ends <= ours.end) & (ends + ours.seconds > ours.start)], ours.end))[:, None]
+    starts, ends = (
+        np.array([getattr(span, side) for _, span in spans], np.float64)
+        for side in ("start", "end")
+    )
+    leaving = np.unique(
+        np.append(ends[(ends <= ours.end) & (ends + ours.seconds > ours.start)], ours.end)
+    )[:, None]
     inside = (ends >= leaving) & (starts < leaving + ours.seconds)
     return WindowSpans(tuple(other for other, _ in spans), _largest(inside))
 
 
 def _largest(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The rows that are part of no other; of equal ones the first. One, where all other spans are earlier."""
+    """The rows that are part of no other; of equal ones the first. One, where all other spans are
+    earlier."""
     lacking = sets.astype(np.int64) @ ~sets.T  # of each row, how much of it another lacks
-    is_part, number = lacking == 0, np.arange(len(sets))
+    is_part = lacking == 0
+    number = np.arange(len(sets))
     is_equal = is_part & is_part.T
     redundant = (is_part & ~is_equal) | (is_equal & (number[:, None] > number))
     kept: NDArray[np.bool_] = sets[~redundant.any(axis=1)]
     return kept
 
 
-def most_elsewhere(windows: WindowSpans, charged: Callable[[str], NDArray[np.int64]], plates: int) -> NDArray[np.int64]:
-    """The most of each plate in the other spans of any one window; `charged` tells a span's balances of the plates."""
+def most_elsewhere(
+    windows: WindowSpans, charged: Callable[[str], NDArray[np.int64]], plates: int
+) -> NDArray[np.int64]:
+    """The most of each plate in the other spans of any one window; `charged` tells a span's
+    balances of the plates."""
     amounts = [charged(other) for other in windows.others]
     return windows.most(np.array(amounts, np.int64).reshape(len(amounts), plates))
 
 
 class RollingSums:
-    """What plates were charged in spans, charge after charge: the most in any window. For reading entries through.
+    """What plates were charged in spans, charge after charge: the most in any window. For reading
+    entries through.
 
     >>> edges = [f"2024-01-08T{hour:02}:00:00Z" for hour in range(5)]
     >>> hours = [span_name("2h", *ends) for ends in zip(edges, edges[1:])]
@@ -187,13 +218,17 @@ class RollingSums:
         self._windows: tuple[str, WindowSpans] | None = None
 
     def charge(self, period: str, plates: Sequence[bytes], amounts: Sequence[int]) -> list[int]:
-        """Add what each plate was charged in the span: its most in any window that touches it, this included."""
+        """Add what each plate was charged in the span: its most in any window that touches it, this
+        included."""
         windows = self._around(period)
         balances = [self._by_plate[plate] for plate in plates]
         for balance, amount in zip(balances, amounts, strict=True):
             balance[period] = balance.get(period, 0) + amount
         # Python's integers: a ledger that was tampered with may hold any amounts.
-        table = np.array([[balance.get(other, 0) for balance in balances] for other in windows.others], dtype=object)
+        table = np.array(
+            [[balance.get(other, 0) for balance in balances] for other in windows.others],
+            dtype=object,
+        )
         if not windows.others or not plates:
             return [balance[period] for balance in balances]
         elsewhere = np.max(windows.inside.astype(object) @ table, axis=0)
@@ -205,7 +240,10 @@ class RollingSums:
             insort(self._names, period)
         if self._windows is None or self._windows[0] != period:
             bounds = names_around(period)
-            self._windows = period, windows_around(period, between(self._names, *bounds) if bounds else ())
+            self._windows = (
+                period,
+                windows_around(period, between(self._names, *bounds) if bounds else ()),
+            )
         return self._windows[1]
 
 
@@ -215,7 +253,8 @@ def between(names: Sequence[str], first: str, last: str) -> list[str]:
 
 
 def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
-    """The largest budget that anything was admitted under in each of these periods; reads every entry."""
+    """The largest budget that anything was admitted under in each of these periods; reads every
+    entry."""
     found: dict[str, int] = {}
     wanted = set(periods)
     for entry in ledger.entries():
@@ -225,8 +264,10 @@ def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
 
 
 def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
-    """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by alone."""
-    span, bounds = span_of(period), names_around(period)
+    """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by
+    alone."""
+    span = span_of(period)
+    bounds = names_around(period)
     if span is None or bounds is None:
         return ledger.periods()
     prefix = account_prefix(span)
@@ -235,8 +276,8 @@ def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
 
 
 def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
-    """What the plates were charged of a budget: in the period or, in a span of a rolling one, the most in any window.
-    Others may charge meanwhile; `admit` looks for itself."""
+    """What the plates were charged of a budget: in the period or, in a span of a rolling one, the
+    most in any window. Others may charge meanwhile; `admit` looks for itself."""
     balance = ledger.balances(period, plates)
     if (bounds := names_around(period)) is None:
         return balance
@@ -247,17 +288,21 @@ def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Bal
     return Balance(np.add(balance.charged, charged), np.add(balance.charges, charges))
 
 
-# Calls: what they must satisfy, which plates they charge, whether balances add up. Every store uses these.
+# Calls: what they must satisfy, which plates they charge, whether balances add up. Every store uses
+# these.
 
 AMOUNT_LIMIT = 2**53
-"""Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds exactly."""
+"""Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds
+exactly."""
 
 
 def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]) -> None:
-    """Raise ValueError, naming the rule, unless a call to `Ledger.admit` makes sense; nothing is charged then.
+    """Raise ValueError, naming the rule, unless a call to `Ledger.admit` makes sense; nothing is
+    charged then.
 
-    Plates are distinct (else one plate would have two balances) and of one length; members index them and are distinct
-    within a HAT (one charge per plate and HAT); charges and the budget are nano-units below `AMOUNT_LIMIT`.
+    Plates are distinct (else one plate would have two balances) and of one length; members index
+    them and are distinct within a HAT (one charge per plate and HAT); charges and the budget are
+    nano-units below `AMOUNT_LIMIT`.
 
     >>> twice = Admission("hat", np.array([0, 0]), np.array([1, 1]), min_admitted=0, terms=b"")
     >>> require_valid(10, [b"plate"], [twice])
@@ -269,7 +314,9 @@ def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Adm
     if len(set(plates)) != len(plates):
         raise ValueError("expected distinct plates in a call, got a repeated one")
     if len(lengths := {len(plate) for plate in plates}) > 1 or 0 in lengths:
-        raise ValueError(f"expected plates of one length, at least 1 byte, got lengths {sorted(lengths)}")
+        raise ValueError(
+            f"expected plates of one length, at least 1 byte, got lengths {sorted(lengths)}"
+        )
     for admission in admissions:
         _require_shape(admission)
     if admissions:
@@ -283,7 +330,8 @@ def decide(
     min_admitted: int,
     allowances: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Nano-units charged to each member (0: HALT), from their balances; none if fewer than `min_admitted` have enough.
+    """Nano-units charged to each member (0: HALT), from their balances; none if fewer than
+    `min_admitted` have enough.
 
     >>> decide(np.array([0, 8]), np.array([3, 3]), budget=10, min_admitted=1)
     array([3, 0])
@@ -302,8 +350,11 @@ def decide(
     return charges * affordable
 
 
-def decide_in_order(balance: Balance, budget: int, admissions: Sequence[Admission]) -> list[NDArray[np.int64]]:
-    """What each of these HATs charges its members, one HAT after the other; none was asked about before.
+def decide_in_order(
+    balance: Balance, budget: int, admissions: Sequence[Admission]
+) -> list[NDArray[np.int64]]:
+    """What each of these HATs charges its members, one HAT after the other; none was asked about
+    before.
 
     `balance` has the plates of the call, which members index. It is brought up to date.
 
@@ -325,12 +376,16 @@ def decide_in_order(balance: Balance, budget: int, admissions: Sequence[Admissio
     return decided
 
 
-def misfits(entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, int]]) -> Iterator[str]:
-    """A sentence for each charge over its budget, and for each balance that is not the sum of its charges.
+def misfits(
+    entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, int]]
+) -> Iterator[str]:
+    """A sentence for each charge over its budget, and for each balance that is not the sum of its
+    charges.
 
     In a span of a rolling budget a charge is over it where the sum in some window is.
 
-    `entries` come oldest first; `balances` are (period, plate, charged, charges), each plate and period once.
+    `entries` come oldest first; `balances` are (period, plate, charged, charges), each plate and
+    period once.
 
     >>> entry = Entry("hat", "2024-05-01", 10, (b"p",), np.array([4]), payload=None, published=False)
     >>> list(misfits([entry], [("2024-05-01", b"p", 4, 1)]))
@@ -342,7 +397,9 @@ def misfits(entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, 
     rolling = RollingSums()
     for entry in entries:
         amounts = entry.charged.tolist()
-        in_window = rolling.charge(entry.period, entry.plates, amounts) if span_of(entry.period) else ()
+        in_window = (
+            rolling.charge(entry.period, entry.plates, amounts) if span_of(entry.period) else ()
+        )
         for plate, amount, most in zip_longest(entry.plates, amounts, in_window):
             charged, charges = sums.get((entry.period, plate), (0, 0))
             after = charged + amount if most is None else most
@@ -352,22 +409,33 @@ def misfits(entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, 
                 sums[entry.period, plate] = (charged + amount, charges + 1)
     claimed = {(period, plate): (charged, charges) for period, plate, charged, charges in balances}
     for key in {**sums, **claimed}:
-        expected, got = sums.get(key, (0, 0)), claimed.get(key, (0, 0))
+        expected = sums.get(key, (0, 0))
+        got = claimed.get(key, (0, 0))
         if expected != got:
-            sentence = f"expected {expected[0]} charged in {expected[1]} entries, got {got[0]} in {got[1]}"
+            sentence = (
+                f"expected {expected[0]} charged in {expected[1]} entries, got {got[0]} in {got[1]}"
+            )
             yield f"plate {key[1].hex()} in {key[0]}: {sentence}"
 
 
 def _require_shape(admission: Admission) -> None:
-    name, members, charges = admission.release_id, admission.members, admission.charges
+    name = admission.release_id
+    members = admission.members
+    charges = admission.charges
     if members.dtype != np.int64 or charges.dtype != np.int64:
-        raise ValueError(f"expected int64 members and charges, got {members.dtype} and {charges.dtype} in {name!r}")
+        raise ValueError(
+            f"expected int64 members and charges, got {members.dtype} and {charges.dtype} in {name!r}"
+        )
     if members.ndim != 1 or members.shape != charges.shape:
-        raise ValueError(f"expected one charge per member, got shapes {members.shape}, {charges.shape} in {name!r}")
+        raise ValueError(
+            f"expected one charge per member, got shapes {members.shape}, {charges.shape} in {name!r}"
+        )
     if admission.allowances is not None and (
         admission.allowances.dtype != np.int64 or admission.allowances.shape != members.shape
     ):
-        raise ValueError(f"expected an int64 allowance per member, got {admission.allowances.shape} in {name!r}")
+        raise ValueError(
+            f"expected an int64 allowance per member, got {admission.allowances.shape} in {name!r}"
+        )
     if admission.min_admitted < 0:
         raise ValueError(f"expected min_admitted >= 0, got {admission.min_admitted} in {name!r}")
 
@@ -376,22 +444,38 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
     """All admissions at once; the first that breaks a rule is named."""
     members = np.concatenate([admission.members for admission in admissions])
     charges = np.concatenate([admission.charges for admission in admissions])
-    owners = np.repeat(np.arange(len(admissions)), [admission.members.size for admission in admissions])
+    owners = np.repeat(
+        np.arange(len(admissions)), [admission.members.size for admission in admissions]
+    )
 
     def refuse(rule: str, broken: NDArray[np.bool_], owners: NDArray[np.int64]) -> None:
         if broken.any():
-            raise ValueError(f"expected {rule} in {admissions[owners[np.argmax(broken)]].release_id!r}")
+            raise ValueError(
+                f"expected {rule} in {admissions[owners[np.argmax(broken)]].release_id!r}"
+            )
 
     refuse(f"0 <= member < {plates}, got one outside", (members < 0) | (members >= plates), owners)
-    allowances = np.concatenate([one.charges if one.allowances is None else one.allowances for one in admissions])
-    refuse(
-        "0 <= allowance < 2**53 nano-units, got one outside", (allowances < 0) | (allowances >= AMOUNT_LIMIT), owners
+    allowances = np.concatenate(
+        [one.charges if one.allowances is None else one.allowances for one in admissions]
     )
-    refuse("0 < charge < 2**53 nano-units, got one outside", (charges <= 0) | (charges >= AMOUNT_LIMIT), owners)
+    refuse(
+        "0 <= allowance < 2**53 nano-units, got one outside",
+        (allowances < 0) | (allowances >= AMOUNT_LIMIT),
+        owners,
+    )
+    refuse(
+        "0 < charge < 2**53 nano-units, got one outside",
+        (charges <= 0) | (charges >= AMOUNT_LIMIT),
+        owners,
+    )
     # One integer for each admission and member: two that are equal lie side by side once sorted.
     # Members are known to be inside by now: no two pairs share an integer.
     pairs = np.sort(owners * max(plates, 1) + members)
-    refuse("distinct members in each admission, got a repeated one", pairs[1:] == pairs[:-1], pairs // max(plates, 1))
+    refuse(
+        "distinct members in each admission, got a repeated one",
+        pairs[1:] == pairs[:-1],
+        pairs // max(plates, 1),
+    )
 
 
 # An admission in bytes: amounts little endian in 8 bytes each, plates one after the other.
@@ -412,15 +496,20 @@ class Decision(NamedTuple):
         return cut(self.plates, self.charged.size)
 
     def recalled(self, plates: bytes, members: int) -> Verdict:
-        """The verdict on the plates asked about: 0 for one that the first call did not name. The caller's own."""
+        """The verdict on the plates asked about: 0 for one that the first call did not name. The
+        caller's own."""
         if plates == self.plates and members == self.charged.size:
             return Verdict(self.charged.copy(), self.terms)
         charged = dict(zip(self.names(), self.charged.tolist(), strict=True))
-        return Verdict(np.array([charged.get(plate, 0) for plate in cut(plates, members)], np.int64), self.terms)
+        return Verdict(
+            np.array([charged.get(plate, 0) for plate in cut(plates, members)], np.int64),
+            self.terms,
+        )
 
 
 def column(plates: Sequence[bytes]) -> NDArray[np.void]:
-    """Plates of one length as an array: `column(plates)[members].tobytes()` are the members', packed."""
+    """Plates of one length as an array: `column(plates)[members].tobytes()` are the members',
+    packed."""
     return np.frombuffer(b"".join(plates), dtype=f"V{len(plates[0]) if plates else 1}")
 
 
@@ -440,33 +529,42 @@ def amounts_of(values: NDArray[np.int64]) -> bytes:
     return values.astype("<i8").tobytes()
 
 
-# A ledger's past. A backup, a volume's snapshot, a lost write-ahead log: each leaves a ledger that is sound in itself
-# and has forgotten its last charges and records. It would charge plates too little and draw published HATs a second
-# time. So a mark is kept apart from it: how many HATs it had admitted and recorded when something was last published
-# from it, and the digest of a record that it held by then.
+# A ledger's past. A backup, a volume's snapshot, a lost write-ahead log: each leaves a ledger that
+# is sound in itself and has forgotten its last charges and records. It would charge plates too
+# little and draw published HATs a second time. So a mark is kept apart from it: how many HATs it
+# had admitted and recorded when something was last published from it, and the digest of a record
+# that it held by then.
 #
-# 1. The mark is raised after records are kept and before they are published, so some mark knows what a reader has seen.
-# 2. A ledger is *behind* a mark if it holds fewer HATs, or another record or none where the mark names one. The record
-#    shows a ledger that went back and has come as far again since.
-# 3. A ledger that is behind is refused, until a person accepts in words what is forgotten. The ledger, its records and
-#    its statement remember that for ever. Each acceptance begins a new *era*. A mark of an earlier era is forgiven up
-#    to what was accepted. One that the ledger is not behind needs no forgiving, whatever its era: several machines may
-#    keep marks, and each acceptance is of one of them.
+# 1. The mark is raised after records are kept and before they are published, so some mark knows
+#    what a reader has seen.
+# 2. A ledger is *behind* a mark if it holds fewer HATs, or another record or none where the mark
+#    names one. The record shows a ledger that went back and has come as far again since.
+# 3. A ledger that is behind is refused, until a person accepts in words what is forgotten. The
+#    ledger, its records and its statement remember that for ever. Each acceptance begins a new
+#    *era*. A mark of an earlier era is forgiven up to what was accepted. One that the ledger is not
+#    behind needs no forgiving, whatever its era: several machines may keep marks, and each
+#    acceptance is of one of them.
 #
 # Marks are public: they tell counts, and name a record that is published.
 
 ARCHIVED = "archived"
-"""Among what a ledger knows of itself: up to when nothing new is admitted or recorded, in Unix seconds."""
+"""Among what a ledger knows of itself: up to when nothing new is admitted or recorded, in Unix
+seconds."""
 
 NEVER_ENDS = AMOUNT_LIMIT
 """The end of an id that tells no time."""
 
-_SLOT_OF_ID = re.compile(r"(?:(?:withdrawn:)?[0-9a-f]{15}-|city:|clips:|presence:)(-?[0-9]{1,12})-([0-9]{1,9})")
-_MOMENT_OF_ID = re.compile(r"(?:query:.*:(-?[0-9]{1,12})|round:.*:(-?[0-9]{1,12}):[0-9]+)", re.DOTALL)
+_SLOT_OF_ID = re.compile(
+    r"(?:(?:withdrawn:)?[0-9a-f]{15}-|city:|clips:|presence:)(-?[0-9]{1,12})-([0-9]{1,9})"
+)
+_MOMENT_OF_ID = re.compile(
+    r"(?:query:.*:(-?[0-9]{1,12})|round:.*:(-?[0-9]{1,12}):[0-9]+)", re.DOTALL
+)
 
 
 def end_of(release_id: str) -> int:
-    """The end of the slot that an id is of, or its moment, in Unix seconds; `NEVER_ENDS` of another id.
+    """The end of the slot that an id is of, or its moment, in Unix seconds; `NEVER_ENDS` of another
+    id.
 
     >>> end_of("8742d98b6ffffff-1641009600-3600"), end_of("city:1641009600-3600"), end_of("hat") == NEVER_ENDS
     (1641013200, 1641013200, True)
@@ -498,7 +596,8 @@ def archived(release_id: str, seconds: int) -> PrivacyRefused:
 
 
 def closes_at(release_id: str) -> int:
-    """The time that, once archived, closes an id: its end; of a withdrawal, which charges and draws nothing, none.
+    """The time that, once archived, closes an id: its end; of a withdrawal, which charges and draws
+    nothing, none.
 
     >>> id_ = "8742d98b6ffffff-1641009600-3600"
     >>> closes_at(id_) == end_of(id_) == end_of(f"withdrawn:{id_}"), closes_at(f"withdrawn:{id_}") == NEVER_ENDS
@@ -545,7 +644,8 @@ def digest_of(payload: bytes) -> bytes:
 
 
 def forgotten(meta: Mapping[str, str]) -> list[AcceptedRollback]:
-    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras have ended."""
+    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras
+    have ended."""
     found: list[AcceptedRollback] = []
     while (text := meta.get(f"{_FORGOTTEN}{len(found)}")) is not None:
         found.append(msgspec.json.decode(text, type=AcceptedRollback))
@@ -554,12 +654,14 @@ def forgotten(meta: Mapping[str, str]) -> list[AcceptedRollback]:
 
 def forget(ledger: Ledger, what: AcceptedRollback) -> bool:
     """Note for ever what was accepted: an era ends. False if another acceptance came first."""
-    name, text = f"{_FORGOTTEN}{len(forgotten(ledger.meta()))}", msgspec.json.encode(what).decode()
+    name = f"{_FORGOTTEN}{len(forgotten(ledger.meta()))}"
+    text = msgspec.json.encode(what).decode()
     return ledger.note(name, text) == text
 
 
 def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
-    """Why a plate may have lost more than the ledger knows: a sentence for each reason, for records and statements."""
+    """Why a plate may have lost more than the ledger knows: a sentence for each reason, for records
+    and statements."""
     found = [one.words for one in forgotten(meta)]
     if since := meta.get(VOLATILE):
         found.append(f"charges may have been lost since {since} (ledger.allow_volatile)")
@@ -567,7 +669,8 @@ def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class LedgerState(NamedTuple):
-    """What there is to see of a ledger: what it knows of itself, how far it is, and the digests of some records.
+    """What there is to see of a ledger: what it knows of itself, how far it is, and the digests of
+    some records.
 
     >>> seen = LedgerState({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {"last": b"digest"})
     >>> seen.mark("last")
@@ -581,7 +684,8 @@ class LedgerState(NamedTuple):
     def mark(self, release_id: str = "") -> Mark:
         """How far the ledger was; `release_id` is among those that were looked at."""
         digest = self.digests.get(release_id, b"")
-        progress, era = self.progress, len(forgotten(self.meta))
+        progress = self.progress
+        era = len(forgotten(self.meta))
         name = release_id if digest else ""
         return Mark(self.meta["ledger_id"], era, progress.admitted, progress.recorded, name, digest)
 
@@ -605,7 +709,9 @@ def behind(seen: LedgerState, mark: Mark) -> str | None:
         if now.era > mark.era:
             return f"it has held {_amounts_in_words(mark)}, more than was accepted as forgotten"
         return f"it holds {_amounts_in_words(now)}, and has held {_amounts_in_words(mark)}"
-    if now.digest != mark.digest and end_of(mark.release_id) > (archived_s(seen.meta) or -NEVER_ENDS):
+    if now.digest != mark.digest and end_of(mark.release_id) > (
+        archived_s(seen.meta) or -NEVER_ENDS
+    ):
         return f"its record of {mark.release_id} is gone or another one"
     return None
 

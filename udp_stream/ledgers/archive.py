@@ -1,17 +1,22 @@
 """`ledger archive`: periods that are over, out of a ledger and into a file of their own.
 
-What is moved are whole budget periods: their admissions with terms, records, and balances. What stays is one mark, the
-time up to which the ledger is closed (`Ledger.close_before`). The order is the guarantee; each step can be repeated:
+What is moved are whole budget periods: their admissions with terms, records, and balances. What
+stays is one mark, the time up to which the ledger is closed (`Ledger.close_before`). The order is
+the guarantee; each step can be repeated:
 
-1. CLOSE. From here on nothing of that time is charged, drawn or recorded: what is to be moved stands still.
+1. CLOSE. From here on nothing of that time is charged, drawn or recorded: what is to be moved
+   stands still.
 2. COPY. The file is made complete under another name, synced and linked into place.
-3. CHECK. It adds up by itself, and each entry of the ledger that is to be moved is in it, byte for byte.
+3. CHECK. It adds up by itself, and each entry of the ledger that is to be moved is in it, byte for
+   byte.
 4. NAME. The ledger notes the file: `ledger withdraw` finds there what the ledger has no more.
-5. DROP, period by period. After a crash the same command goes on: it finds its file, checks what is left, and drops it.
+5. DROP, period by period. After a crash the same command goes on: it finds its file, checks what is
+   left, and drops it.
 
 A withdrawal of an archived HAT is made in the ledger, and moved by the next archive.
 
-The file is an SQLite database in a ledger's schema under another application id, so no run takes it for a ledger.
+The file is an SQLite database in a ledger's schema under another application id, so no run takes it
+for a ledger.
 """
 
 from __future__ import annotations
@@ -50,8 +55,8 @@ Moved = dict[str, list[str]]
 
 
 class ArchiveResult(NamedTuple):
-    """What was done: up to when the ledger is closed, the file, how many entries of how many periods it has (of whole
-    plates, of those that were asked)."""
+    """What was done: up to when the ledger is closed, the file, how many entries of how many
+    periods it has (of whole plates, of those that were asked)."""
 
     before_s: int
     path: Path
@@ -60,16 +65,22 @@ class ArchiveResult(NamedTuple):
 
 
 def archive(ledger: Ledger, before_s: int, path: Path) -> ArchiveResult:
-    """Move the periods that are over before this time (`whole_periods`), or go on where an earlier call ended.
+    """Move the periods that are over before this time (`whole_periods`), or go on where an earlier
+    call ended.
 
-    UsageError if none is, or another file has the path. PrivacyRefused if ledger or file contradicts itself.
+    UsageError if none is, or another file has the path. PrivacyRefused if ledger or file
+    contradicts itself.
     """
     if is_there := path.exists():
         _require_same_archive(path, ledger, before_s)
     elif not any(is_over(period, before_s) for period in periods_of(ledger)):
-        raise UsageError("no budget period that plates were charged in is over by then: there is nothing to archive")
+        raise UsageError(
+            "no budget period that plates were charged in is over by then: there is nothing to archive"
+        )
     if contradictions := ledger.verify():
-        raise PrivacyRefused(f"the ledger contradicts itself, so nothing is moved: {contradictions[0]}")
+        raise PrivacyRefused(
+            f"the ledger contradicts itself, so nothing is moved: {contradictions[0]}"
+        )
     # CLOSE.
     ledger.close_before(before_s)
     moved = moved_before(ledger, before_s)
@@ -81,8 +92,11 @@ def archive(ledger: Ledger, before_s: int, path: Path) -> ArchiveResult:
     # CHECK.
     with open_archive(path) as copy:
         if contradictions := copy.verify():
-            raise PrivacyRefused(f"the archive {path} contradicts itself, so nothing is dropped: {contradictions[0]}")
-        entries, periods = copy.progress().admitted, len(periods_of(copy))
+            raise PrivacyRefused(
+                f"the archive {path} contradicts itself, so nothing is dropped: {contradictions[0]}"
+            )
+        entries = copy.progress().admitted
+        periods = len(periods_of(copy))
     _require_copied(ledger, moved, path)
     # NAME.
     ledger.note(f"{ARCHIVE_NOTE}{path.resolve()}", str(before_s))
@@ -95,27 +109,32 @@ def archive(ledger: Ledger, before_s: int, path: Path) -> ArchiveResult:
 
 
 def latest_day(ledger: Ledger, now: datetime) -> datetime:
-    """The latest midnight before which all may be moved, in the zone of `now`: forecasts follow from the last days, up
-    to that of the newest slot, and these stay."""
-    newest_s = max((end_s for end_s in map(end_of, ledger.newest()) if end_s != NEVER_ENDS), default=0)
+    """The latest midnight before which all may be moved, in the zone of `now`: forecasts follow
+    from the last days, up to that of the newest slot, and these stay."""
+    newest_s = max(
+        (end_s for end_s in map(end_of, ledger.newest()) if end_s != NEVER_ENDS), default=0
+    )
     newest = min(now, datetime.fromtimestamp(newest_s - 1, now.tzinfo))
     return datetime.combine(newest.date() - timedelta(days=DAYS), time(), now.tzinfo)
 
 
 def periods_of(ledger: Ledger) -> list[str]:
-    """The periods that plates were charged in; of whole plates, where that is secret, those that were asked."""
+    """The periods that plates were charged in; of whole plates, where that is secret, those that
+    were asked."""
     asked = (entry.period for entry in ledger.entries() if ending_of(entry.period))
     return sorted({*ledger.periods(), *asked})
 
 
 def whole_periods(before_s: int, periods: list[str]) -> int:
-    """This time, or the start of the period that it lies in: a period is moved as a whole. Spans of a rolling budget,
-    and what has no end, move nothing.
+    """This time, or the start of the period that it lies in: a period is moved as a whole. Spans of
+    a rolling budget, and what has no end, move nothing.
 
     >>> whole_periods(1_704_931_200, ["7d from 2024-01-08T00:00:00+00:00", "lifetime"])
     1704672000
     """
-    while within := [one.start for one in map(period_of, periods) if not one.window and _is_within(one, before_s)]:
+    while within := [
+        one.start for one in map(period_of, periods) if not one.window and _is_within(one, before_s)
+    ]:
         before_s = int(min(within))
     return before_s
 
@@ -129,7 +148,9 @@ def is_over(period: str, before_s: int) -> bool:
     one = period_of(period)
     if one.window:  # later spans are as long, and may begin before
         return one.end + one.window + (one.end - one.start) <= before_s
-    return one.end - CLOCK_CHANGE_S <= before_s  # which side of a change of the clock its zone is on, no name tells
+    return (
+        one.end - CLOCK_CHANGE_S <= before_s
+    )  # which side of a change of the clock its zone is on, no name tells
 
 
 def moved_before(ledger: Ledger, before_s: int) -> Moved:
@@ -163,10 +184,12 @@ def open_archive(path: Path) -> Iterator[SqliteLedger]:
 
 @contextmanager
 def open_archives(ledger: Ledger, paths: Iterable[Path]) -> Iterator[list[Ledger]]:
-    """The ledger's archives, to be read: at these paths, and those that it names and that are there. UsageError for
-    another file."""
+    """The ledger's archives, to be read: at these paths, and those that it names and that are
+    there. UsageError for another file."""
     meta = ledger.meta()
-    named = (Path(name.removeprefix(ARCHIVE_NOTE)) for name in meta if name.startswith(ARCHIVE_NOTE))
+    named = (
+        Path(name.removeprefix(ARCHIVE_NOTE)) for name in meta if name.startswith(ARCHIVE_NOTE)
+    )
     with ExitStack() as stack:
         found: list[Ledger] = []
         for path in dict.fromkeys(path.resolve() for path in [*paths, *filter(Path.exists, named)]):
@@ -174,7 +197,9 @@ def open_archives(ledger: Ledger, paths: Iterable[Path]) -> Iterator[list[Ledger
             if is_ours:
                 found.append(stack.enter_context(open_archive(path)))
             if not is_ours or found[-1].meta()["ledger_id"] != meta["ledger_id"]:
-                raise UsageError(f"{path}: expected an archive of this ledger, got another file or none")
+                raise UsageError(
+                    f"{path}: expected an archive of this ledger, got another file or none"
+                )
         yield found
 
 
@@ -192,7 +217,10 @@ def require_all(ledger: Ledger, archives: Sequence[Ledger]) -> None:
 def _without_later_withdrawals(moved: Moved, path: Path) -> Moved:
     with open_archive(path) as copy:
         there = set(copy.newest())
-    kept = {period: [id_ for id_ in ids if id_ in there or kind_of(id_) != WITHDRAWN] for period, ids in moved.items()}
+    kept = {
+        period: [id_ for id_ in ids if id_ in there or kind_of(id_) != WITHDRAWN]
+        for period, ids in moved.items()
+    }
     return {period: ids for period, ids in kept.items() if ids}
 
 
@@ -230,7 +258,9 @@ def _copy(ledger: Ledger, before_s: int, moved: Moved, path: Path) -> None:
                 os.fsync(file.fileno())
             link_first(draft, path)
     except OSError as error:
-        raise DependencyUnavailable(f"the archive {path} cannot be written: {error.strerror}") from error
+        raise DependencyUnavailable(
+            f"the archive {path} cannot be written: {error.strerror}"
+        ) from error
 
 
 def _fill(connection: sqlite3.Connection, ledger: Ledger, moved: Moved) -> None:
@@ -251,7 +281,14 @@ def _fill(connection: sqlite3.Connection, ledger: Ledger, moved: Moved) -> None:
 
 def _row(entry: Entry) -> tuple[Any, ...]:
     charged = amounts_of(entry.charged)
-    of_entry = entry.release_id, entry.period, entry.budget, entry.terms, b"".join(entry.plates), charged
+    of_entry = (
+        entry.release_id,
+        entry.period,
+        entry.budget,
+        entry.terms,
+        b"".join(entry.plates),
+        charged,
+    )
     return *of_entry, entry.payload
 
 

@@ -1,14 +1,16 @@
 """What is kept beside a ledger: the key of its plates, its id, and the mark of how far it had come.
 
-**The key.** In the ledger a plate is a keyed hash, so that a copy without the key says nothing about who drove. Under
-another key every plate looks new and gets its budget again: a ledger is bound to the `fingerprint` of its key. The key
-file is made complete under another name and linked into place. A second process finds the key of the first.
+**The key.** In the ledger a plate is a keyed hash, so that a copy without the key says nothing
+about who drove. Under another key every plate looks new and gets its budget again: a ledger is
+bound to the `fingerprint` of its key. The key file is made complete under another name and linked
+into place. A second process finds the key of the first.
 
-**The id and the mark.** A ledger that is wiped, removed or not mounted looks like one that was never made. Made anew,
-it would give every plate its budget again and draw every HAT a second time; so where a ledger is known, none is made.
-Its high-water mark (`rules.py`) shows an older copy. A ledger that holds charges and has no such file is refused until
-a person accepts it. The file has a line for the ledger's id and, after something was published, one for the mark. It is
-replaced as a whole, by one process at a time.
+**The id and the mark.** A ledger that is wiped, removed or not mounted looks like one that was
+never made. Made anew, it would give every plate its budget again and draw every HAT a second time;
+so where a ledger is known, none is made. Its high-water mark (`rules.py`) shows an older copy. A
+ledger that holds charges and has no such file is refused until a person accepts it. The file has a
+line for the ledger's id and, after something was published, one for the mark. It is replaced as a
+whole, by one process at a time.
 """
 
 from __future__ import annotations
@@ -52,11 +54,14 @@ class PlateKeys:
         if len(key) != KEY_BYTES:
             raise ValueError(f"expected a key of {KEY_BYTES} bytes, got {len(key)}")
         self._keyed = blake2b(key=key, digest_size=HASH_BYTES, person=_PLATE)
-        self._fingerprint = blake2b(key=key, digest_size=HASH_BYTES, person=_FINGERPRINT).hexdigest()
+        self._fingerprint = blake2b(
+            key=key, digest_size=HASH_BYTES, person=_FINGERPRINT
+        ).hexdigest()
         self._cache: dict[str, bytes] = {}
 
     def hash_plate(self, plate: str) -> bytes:
-        """The plate's 16 bytes in the ledger; plates that differ in anything, even case, are different plates."""
+        """The plate's 16 bytes in the ledger; plates that differ in anything, even case, are
+        different plates."""
         found = self._cache.get(plate)
         if found is None:
             if len(self._cache) >= CACHE_PLATES_MAX:
@@ -78,10 +83,12 @@ def is_key(text: bytes) -> bool:
 
 
 def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
-    """The 32-byte key in the file at `path`; a new one, mode 0600 and synced to disk, if nothing is there.
+    """The 32-byte key in the file at `path`; a new one, mode 0600 and synced to disk, if nothing is
+    there.
 
-    Processes that start together end up with one key. Raises PrivacyRefused if the file can be read by group or others
-    or does not hold a key, and DependencyUnavailable if the directory is missing or the file cannot be read or made.
+    Processes that start together end up with one key. Raises PrivacyRefused if the file can be read
+    by group or others or does not hold a key, and DependencyUnavailable if the directory is missing
+    or the file cannot be read or made.
     """
     where = Path(path)
     try:
@@ -94,17 +101,22 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
         _create(where)
         return load_key(where)
     except OSError as error:
-        raise DependencyUnavailable(f"the key file {where} cannot be read or made: {error.strerror}") from error
+        raise DependencyUnavailable(
+            f"the key file {where} cannot be read or made: {error.strerror}"
+        ) from error
 
 
 def load_key(path: str | os.PathLike[str]) -> bytes:
-    """The 32-byte key at `path`. OSError if it cannot be read, PrivacyRefused if others can, or if it holds no key."""
+    """The 32-byte key at `path`. OSError if it cannot be read, PrivacyRefused if others can, or if
+    it holds no key."""
     with Path(path).open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         # More than a key file has, so that a longer file is seen to be none.
         text = file.read(4 * KEY_BYTES)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise PrivacyRefused(f"expected a key file that only its owner can read, got mode {mode:04o}: chmod 600 {path}")
+        raise PrivacyRefused(
+            f"expected a key file that only its owner can read, got mode {mode:04o}: chmod 600 {path}"
+        )
     if not is_key(text):
         raise PrivacyRefused(
             f"expected {2 * KEY_BYTES} hex digits in the key file {path}, got something else: restore it"
@@ -144,24 +156,33 @@ def gone(place: Where, ledger_id: str) -> PrivacyRefused:
 
 
 def known_ledger(id_file: Where | None) -> str | None:
-    """The id that this file keeps; None without a file. DependencyUnavailable if it cannot be read, PrivacyRefused if
-    it holds something else, or nothing."""
+    """The id that this file keeps; None without a file. DependencyUnavailable if it cannot be read,
+    PrivacyRefused if it holds something else, or nothing."""
     return None if id_file is None else _read(Path(id_file))[0]
 
 
 def kept_mark(id_file: Where | None) -> Mark | None:
-    """The mark of the ledger; None if nothing was published from it yet, or no file is kept. Raises as above."""
+    """The mark of the ledger; None if nothing was published from it yet, or no file is kept. Raises
+    as above."""
     return None if id_file is None else _read(Path(id_file))[1]
 
 
 def adopt(
-    ledger: Ledger, id_file: Where, place: object, named_elsewhere: str | None = None, *, only_look: bool = False
+    ledger: Ledger,
+    id_file: Where,
+    place: object,
+    named_elsewhere: str | None = None,
+    *,
+    only_look: bool = False,
 ) -> None:
-    """Keep the id of a ledger whose file there is none yet; with `only_look` only say whether that may be done.
+    """Keep the id of a ledger whose file there is none yet; with `only_look` only say whether that
+    may be done.
 
-    PrivacyRefused if the ledger holds charges and is not the one `named_elsewhere`: nothing tells how far it had come.
+    PrivacyRefused if the ledger holds charges and is not the one `named_elsewhere`: nothing tells
+    how far it had come.
     """
-    ledger_id, progress = ledger.meta()["ledger_id"], ledger.progress()
+    ledger_id = ledger.meta()["ledger_id"]
+    progress = ledger.progress()
     holds = progress.admitted > 0 or progress.recorded > 0
     # Asked again: another process may have adopted and charged it since it was opened.
     if holds and ledger_id not in (named_elsewhere, known_ledger(id_file)):
@@ -176,16 +197,19 @@ def adopt(
 
 
 def remember_ledger(id_file: Where, ledger_id: str) -> None:
-    """Keep the id on disk, if no file is there; DependencyUnavailable if that cannot be done. A kept mark stays."""
+    """Keep the id on disk, if no file is there; DependencyUnavailable if that cannot be done. A
+    kept mark stays."""
     path = Path(id_file)
     with _draft(path, ledger_id, None) as draft:
         link_first(draft, path)
 
 
 def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | None = None) -> None:
-    """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind the one that is given.
+    """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind the one that is
+    given.
 
-    A given mark, of another machine, that the ledger is behind is kept: it counts what is to be accepted as forgotten.
+    A given mark, of another machine, that the ledger is behind is kept: it counts what is to be
+    accepted as forgotten.
     """
     if (kept := kept_mark(id_file)) is not None:
         require_not_behind(see(ledger, kept.release_id), kept, place)
@@ -200,7 +224,8 @@ def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | N
 
 
 def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id: str) -> Mark:
-    """The ledger's mark with this record, kept from now on; PrivacyRefused if the ledger is behind the kept one."""
+    """The ledger's mark with this record, kept from now on; PrivacyRefused if the ledger is behind
+    the kept one."""
     if id_file is None:
         return see(ledger, release_id).mark(release_id)
     while True:
@@ -219,8 +244,8 @@ def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id:
 
 
 def replace_mark(ledger: Ledger, id_file: Where) -> None:
-    """Keep the ledger's mark as it is now, also if that is lower or the file is gone: what is missing was accepted as
-    forgotten."""
+    """Keep the ledger's mark as it is now, also if that is lower or the file is gone: what is
+    missing was accepted as forgotten."""
     remember_ledger(id_file, ledger.meta()["ledger_id"])
     with _locked(Path(id_file)):
         now = see(ledger).mark()
@@ -234,7 +259,9 @@ def _read(path: Path) -> tuple[str | None, Mark | None]:
         return None, None
     except OSError as error:
         why = error.strerror
-        raise DependencyUnavailable(f"the file {path} with the ledger's id cannot be read: {why}") from error
+        raise DependencyUnavailable(
+            f"the file {path} with the ledger's id cannot be read: {why}"
+        ) from error
     known, _, mark = text.partition("\n")
     if not known.strip():
         raise PrivacyRefused(f"expected the ledger's id in {path}, got an empty file: restore it")
@@ -275,7 +302,9 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             file = path.open("rb+")
         except FileNotFoundError as error:
-            raise PrivacyRefused(f"the file {path} with the ledger's id is gone: restore it") from error
+            raise PrivacyRefused(
+                f"the file {path} with the ledger's id is gone: restore it"
+            ) from error
         except OSError as error:
             raise _unwritable(path, error) from error
         with file:
@@ -289,4 +318,6 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _unwritable(path: Path, error: OSError) -> DependencyUnavailable:
-    return DependencyUnavailable(f"the file {path} with the ledger's id cannot be written: {error.strerror}")
+    return DependencyUnavailable(
+        f"the file {path} with the ledger's id cannot be written: {error.strerror}"
+    )

@@ -1,4 +1,5 @@
-"""From a configured ledger URL to an open ledger and its plates' keys; policies it was charged under; what it holds."""
+"""From a configured ledger URL to an open ledger and its plates' keys; policies it was charged
+under; what it holds."""
 
 from __future__ import annotations
 
@@ -18,13 +19,28 @@ from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError,
 from udp_stream.files import TLS_FILES, tls_context, with_secrets
 from udp_stream.ledger.port import Ledger, Mark, Progress
 from udp_stream.ledger.rules import archived_s, caveats
-from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, load_or_create_key, replace_mark
+from udp_stream.ledgers.keys import (
+    PlateKeys,
+    adopt,
+    kept_mark,
+    known_ledger,
+    load_or_create_key,
+    replace_mark,
+)
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.release.query_pipeline import QUERY_NOTE
-from udp_stream.release.record import CLIPS, NOISED_SUMS, UNPUBLISHED_KINDS, WITHDRAWN, decode, kind_of, slot_of
+from udp_stream.release.record import (
+    CLIPS,
+    NOISED_SUMS,
+    UNPUBLISHED_KINDS,
+    WITHDRAWN,
+    decode,
+    kind_of,
+    slot_of,
+)
 from udp_stream.release.withdrawal import NOTE
 from udp_stream.release.withdrawal import noted as withdrawals
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
@@ -41,23 +57,33 @@ def ledger_and_keys(
     only_look: bool = False,
     named_elsewhere: str | None = None,
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
-    """Open the ledger and its key (both made at first use), bound to each other, and no older than its mark.
+    """Open the ledger and its key (both made at first use), bound to each other, and no older than
+    its mark.
 
-    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: ignore the mark. `only_look`: keep no id of a
-    ledger that is new to this machine. `named_elsewhere`: the id of a ledger whose mark is kept elsewhere too, so that
-    it may hold charges although this machine has no mark.
+    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: ignore the mark. `only_look`:
+    keep no id of a ledger that is new to this machine. `named_elsewhere`: the id of a ledger whose
+    mark is kept elsewhere too, so that it may hold charges although this machine has no mark.
 
-    Raises ConfigError for any other URL, UsageError if `must_exist` and there is none, DependencyUnavailable if the
-    store cannot be reached, and PrivacyRefused if it would forget, may have forgotten, or belongs to another key.
+    Raises ConfigError for any other URL, UsageError if `must_exist` and there is none,
+    DependencyUnavailable if the store cannot be reached, and PrivacyRefused if it would forget, may
+    have forgotten, or belongs to another key.
     """
     if not is_file(asked.place):  # before its key is asked for
         _redis(asked.place)
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
-    if must_exist and known is None and (_is_missing(asked.place) or not (is_file(asked.place) or _is_there(asked))):
-        raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
+    if (
+        must_exist
+        and known is None
+        and (_is_missing(asked.place) or not (is_file(asked.place) or _is_there(asked)))
+    ):
+        raise UsageError(
+            f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger"
+        )
     if must_exist and known is None and (kind := _another_kind(asked.place)):
-        raise UsageError(f"{ledger_place(asked.place)}: no ledger, but {kind}. Name one with --ledger")
+        raise UsageError(
+            f"{ledger_place(asked.place)}: no ledger, but {kind}. Name one with --ledger"
+        )
     made = not key_file.exists()
     if made and is_file(asked.place) and not (_is_missing(asked.place) or _is_there(asked)):
         with _opened(asked, None):  # says what it is instead of a ledger: no key is made for that
@@ -75,12 +101,17 @@ def ledger_and_keys(
         except PrivacyRefused as error:
             if not made:
                 raise
-            for file in (id_file, key_file):  # another machine has made the ledger meanwhile: ours fits nothing
+            for file in (
+                id_file,
+                key_file,
+            ):  # another machine has made the ledger meanwhile: ours fits nothing
                 file.unlink(missing_ok=True)
             raise _no_key(key_file, asked.place) from error
         if not accept_older:
             if known is None:
-                adopt(ledger, id_file, ledger_place(asked.place), named_elsewhere, only_look=only_look)
+                adopt(
+                    ledger, id_file, ledger_place(asked.place), named_elsewhere, only_look=only_look
+                )
             ledger.compare()
         yield ledger, keys
 
@@ -96,7 +127,8 @@ def mark_beside(asked: LedgerSection) -> Mark | None:
 
 
 def ledger_place(url: str) -> str:
-    """Where a ledger is, without user and password: a file's absolute path, or a Redis's host, port and database."""
+    """Where a ledger is, without user and password: a file's absolute path, or a Redis's host, port
+    and database."""
     if is_file(url):
         return str(_path(url).resolve())
     try:
@@ -122,8 +154,8 @@ def is_here(asked: LedgerSection) -> bool:
 
 
 def ledger_there(asked: LedgerSection) -> str | None:
-    """The id of the ledger, as this machine or a Redis knows it; None if there is none, or a file that was never opened
-    here. DependencyUnavailable if a Redis does not answer."""
+    """The id of the ledger, as this machine or a Redis knows it; None if there is none, or a file
+    that was never opened here. DependencyUnavailable if a Redis does not answer."""
     known = known_ledger(_key_files(asked)[1])
     if known is not None or is_file(asked.place):
         return known
@@ -138,27 +170,37 @@ def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
     files = [("the plates' key", key_file), ("the id of the ledger", id_file)]
     if is_file(url):
         real = os.path.realpath(_path(url))  # SQLite keeps its log beside what a link leads to
-        logs = [("the log of the ledger", Path(f"{real}{suffix}")) for suffix in ("-wal", "-shm", "-journal")]
+        logs = [
+            ("the log of the ledger", Path(f"{real}{suffix}"))
+            for suffix in ("-wal", "-shm", "-journal")
+        ]
         files += [("the ledger", _path(url)), *logs]
     return files
 
 
 def inspect_ledger(asked: LedgerSection) -> str:
-    """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if the key is gone."""
+    """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if
+    the key is gone."""
     url = asked.place
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if known is None and _is_missing(url):
         folder = _path(url).resolve().parent
         if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            raise DependencyUnavailable(f"{ledger_place(url)}: expected a folder in which it can be made")
+            raise DependencyUnavailable(
+                f"{ledger_place(url)}: expected a folder in which it can be made"
+            )
         return f"{ledger_place(url)} will be made at first use"
     there = known is not None or _is_there(asked)
     if there and not key_file.exists():
         raise _no_key(key_file, url)
     if known is None and not is_file(url):
         _redis(url).inspect_redis(url, asked.replicas, _client(asked))
-        what = "it has a ledger, new to this machine" if there else "a ledger will be made at first use"
+        what = (
+            "it has a ledger, new to this machine"
+            if there
+            else "a ledger will be made at first use"
+        )
         return f"a durable Redis at {ledger_place(url)}; {what}"
     with ledger_and_keys(asked, only_look=True):
         return f"opens at {ledger_place(url)}, bound to the key in {key_file.absolute()}"
@@ -171,7 +213,8 @@ def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
 
 
 def _no_key(key_file: Path, url: str) -> PrivacyRefused:
-    """Of a ledger that exists: a new key would fit no plate in it, and might be taken for the one that is lost."""
+    """Of a ledger that exists: a new key would fit no plate in it, and might be taken for the one
+    that is lost."""
     return PrivacyRefused(
         f"{key_file.absolute()}: the key of the ledger's plates is not there, and the ledger at {ledger_place(url)} "
         f"needs it: restore it from the backup, or copy it there, and {key_file.name}.ledger-id beside it, from a "
@@ -184,13 +227,18 @@ def _opened(asked: LedgerSection, id_file: Path | None) -> AbstractContextManage
     if is_file(url):
         return open_sqlite_ledger(_path(url), id_file=id_file)
     opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
-        url, id_file=id_file, allow_volatile=asked.allow_volatile, replicas=asked.replicas, client=_client(asked)
+        url,
+        id_file=id_file,
+        allow_volatile=asked.allow_volatile,
+        replicas=asked.replicas,
+        client=_client(asked),
     )
     return opened
 
 
 def _redis(url: str) -> Any:
-    """The module of Redis ledgers, imported only where one is asked for; ConfigError for a URL of something else."""
+    """The module of Redis ledgers, imported only where one is asked for; ConfigError for a URL of
+    something else."""
     check_url(url)
     with needs("Redis client", "redis"):
         from udp_stream.ledgers import redis as opening
@@ -198,7 +246,8 @@ def _redis(url: str) -> Any:
 
 
 def _client(asked: LedgerSection) -> dict[str, Any]:
-    """Options of the Redis client. ConfigError for an unusable file, DependencyUnavailable if TLS fails."""
+    """Options of the Redis client. ConfigError for an unusable file, DependencyUnavailable if TLS
+    fails."""
     from udp_stream.ledgers.redis_connection import require_tls
 
     if asked.url.startswith("rediss"):
@@ -212,7 +261,8 @@ def _is_missing(url: str) -> bool:
 
 
 def _is_there(asked: LedgerSection) -> bool:
-    """Whether a SQLite file, or a part of a Redis ledger, is there. DependencyUnavailable if Redis does not answer."""
+    """Whether a SQLite file, or a part of a Redis ledger, is there. DependencyUnavailable if Redis
+    does not answer."""
     if not is_file(url := asked.place):
         return _redis(url).ledger_at(url, client=_client(asked)) is not None
     if not _path(url).is_file():
@@ -238,17 +288,29 @@ def _path(url: str) -> Path:
     return Path(url.removeprefix(SQLITE))
 
 
-BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting", "neighbours")
+BUDGET = (
+    "budget.epsilon",
+    "budget.rho",
+    "budget.delta",
+    "budget.period",
+    "budget.accounting",
+    "neighbours",
+)
 NAMED_MAX = 3  # other policies that a warning names
 
 
 def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
-    """How our settings differ from each other policy that the ledger was charged under, by its fingerprint.
+    """How our settings differ from each other policy that the ledger was charged under, by its
+    fingerprint.
 
-    Noted policies are known, and of older ledgers those of the first and the latest HAT. The latest HAT's comes first.
+    Noted policies are known, and of older ledgers those of the first and the latest HAT. The latest
+    HAT's comes first.
     """
-    noted, ours = _policies(ledger.meta()), written(policy)
-    others = [one for one in dict.fromkeys([*_of_ends(ledger), *noted]) if one != policy.fingerprint()]
+    noted = _policies(ledger.meta())
+    ours = written(policy)
+    others = [
+        one for one in dict.fromkeys([*_of_ends(ledger), *noted]) if one != policy.fingerprint()
+    ]
     changes = {one: _changes(noted[one], ours) if noted.get(one) else "" for one in others}
     return {one: difference(changes, one, policy) for one in others}
 
@@ -256,20 +318,27 @@ def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
 def slots_of(ledger: Ledger, settings: Settings) -> SlotGrid:
     """Slots in the ledger's zone, else in ours."""
     name = zone_of(ledger)
-    return settings.calendar.slots if name is None else SlotGrid(settings.policy.slot_seconds, ZoneInfo(name))
+    return (
+        settings.calendar.slots
+        if name is None
+        else SlotGrid(settings.policy.slot_seconds, ZoneInfo(name))
+    )
 
 
 def zone_of(ledger: Ledger) -> str | None:
     """The zone of the ledger's latest HAT, else of a policy that it notes."""
     noted = _policies(ledger.meta())
     for fingerprint in (*_of_ends(ledger), *noted):
-        with suppress(KeyError, ValueError, OSError):  # none is noted, or none that this machine knows
+        with suppress(
+            KeyError, ValueError, OSError
+        ):  # none is noted, or none that this machine knows
             return ZoneInfo(noted[fingerprint]["hat.timezone"]).key
     return None
 
 
 def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
-    """How our budget differs from those that a ledger notes, if it notes some and none of them is ours.
+    """How our budget differs from those that a ledger notes, if it notes some and none of them is
+    ours.
 
     >>> from msgspec.structs import replace
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
@@ -284,7 +353,8 @@ def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
 
 
 def difference(others: Mapping[str, str], fingerprint: str, policy: Policy) -> str:
-    """How our settings differ from that policy: what `other_policies` told of it, else both fingerprints."""
+    """How our settings differ from that policy: what `other_policies` told of it, else both
+    fingerprints."""
     return others.get(fingerprint) or f"policy {fingerprint} -> {policy.fingerprint()}"
 
 
@@ -299,21 +369,32 @@ def named(differences: Sequence[str]) -> str:
 
 
 def _of_ends(ledger: Ledger) -> list[str]:
-    progress, found = progress_of(ledger), list[str]()
-    for payload in ledger.recorded([one for one in (progress.newest, progress.oldest) if one is not None]):
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # `ledger export` and `ledger verify` say so
+    progress = progress_of(ledger)
+    found = list[str]()
+    for payload in ledger.recorded(
+        [one for one in (progress.newest, progress.oldest) if one is not None]
+    ):
+        with suppress(
+            msgspec.DecodeError, UnicodeDecodeError
+        ):  # `ledger export` and `ledger verify` say so
             found += [] if payload is None else [decode(payload).policy]
     return found
 
 
 def progress_of(ledger: Ledger) -> Progress:
     """How far a ledger is; its newest entry is no withdrawal, which may be of any time."""
-    newest = next((release_id for release_id in ledger.newest() if kind_of(release_id) != WITHDRAWN), None)
+    newest = next(
+        (release_id for release_id in ledger.newest() if kind_of(release_id) != WITHDRAWN), None
+    )
     return replace(ledger.progress(), newest=newest)
 
 
 def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    keys = [key for key in [*ours, *sorted(theirs.keys() - ours.keys())] if theirs.get(key) != ours.get(key)]
+    keys = [
+        key
+        for key in [*ours, *sorted(theirs.keys() - ours.keys())]
+        if theirs.get(key) != ours.get(key)
+    ]
     return ", ".join(f"{key} {_value(theirs, key)} -> {_value(ours, key)}" for key in keys)
 
 
@@ -331,15 +412,20 @@ def _policies(meta: Mapping[str, str]) -> dict[str, dict[str, str]]:
     return found
 
 
-# A wrong ledger is a second budget for every plate. So each verb that opens one names it on stderr before a charge.
+# A wrong ledger is a second budget for every plate. So each verb that opens one names it on stderr
+# before a charge.
 
 
-def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slots: SlotGrid) -> str:
+def ledger_sentence(
+    place: str, meta: Mapping[str, str], progress: Progress, slots: SlotGrid
+) -> str:
     """Which ledger it is, whether it is new (it holds nothing yet), and since when it holds what."""
     if not progress.admitted:
         return f"ledger {place}, new"
     made = f", made {meta['made']}" if "made" in meta else ""
-    first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
+    first, latest = (
+        slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest)
+    )
     kinds = [kind_of(release_id or "") for release_id in (progress.oldest, progress.newest)]
     has_slots = NOISED_SUMS in kinds or kinds[-1] == CLIPS
     holds = [counted_charges(progress.admitted, meta, with_slots=has_slots)]
@@ -354,7 +440,8 @@ SECRET = "Its charges are secret: for operators alone"
 
 
 def has_secret_charges(meta: Mapping[str, str]) -> bool:
-    """Whether it was charged where whole plates are hidden: then charges tell of pings that nobody may know of.
+    """Whether it was charged where whole plates are hidden: then charges tell of pings that nobody
+    may know of.
 
     >>> has_secret_charges({f"{POLICY_NOTE}5eed": '{"neighbours":"add-remove"}'}), has_secret_charges({})
     (True, False)
@@ -364,7 +451,8 @@ def has_secret_charges(meta: Mapping[str, str]) -> bool:
 
 
 def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:
-    """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered."""
+    """So many admissions in words: HATs, and what else a ledger of these notes has charged for or
+    remembered."""
     others = ["slots"] * with_slots
     others += ["withdrawals"] * any(name.startswith(NOTE) for name in meta)
     others += ["rounds of queries"] * any(name.startswith(QUERY_NOTE) for name in meta)
@@ -373,7 +461,9 @@ def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = 
 
 def log_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
     """Name an open ledger on stderr."""
-    place, slots, meta = ledger_place(asked.place), slots_of(ledger, settings), ledger.meta()
+    place = ledger_place(asked.place)
+    slots = slots_of(ledger, settings)
+    meta = ledger.meta()
     sentence = ledger_sentence(place, meta, progress_of(ledger), slots)
     if settings.privacy.is_add_remove or has_secret_charges(meta):
         sentence += f". {SECRET}, as all that logs, summaries and metrics count"
@@ -381,7 +471,8 @@ def log_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None
 
 
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
-    """Name a run's ledger on stderr, warn of other settings that it was charged under, and return `other_policies`."""
+    """Name a run's ledger on stderr, warn of other settings that it was charged under, and return
+    `other_policies`."""
     log_ledger(asked, ledger, settings)
     others = other_policies(ledger, settings.policy)
     if others and ledger.progress().admitted:
@@ -392,7 +483,8 @@ def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[
 
 
 def begin_work(settings: Settings, ledger: Ledger) -> dict[str, str]:
-    """As `begin_run`, for a worker; its settings are noted at once, because what comes will be charged under them."""
+    """As `begin_run`, for a worker; its settings are noted at once, because what comes will be
+    charged under them."""
     others = begin_run(settings.ledger, ledger, settings)
     note_policy(ledger, settings.policy)
     return others
@@ -400,10 +492,13 @@ def begin_work(settings: Settings, ledger: Ledger) -> dict[str, str]:
 
 @contextmanager
 def trial_ledger(settings: Settings) -> Iterator[LedgerSection]:
-    """A ledger for one run, and a key of its own beside it: the configured key belongs to another ledger. Says so."""
+    """A ledger for one run, and a key of its own beside it: the configured key belongs to another
+    ledger. Says so."""
     configured = settings.ledger.place
     is_used = settings.ledger.url or Path(ledger_place(configured)).exists()
-    untouched = f" The configured ledger {ledger_place(configured)} is not touched." if is_used else ""
+    untouched = (
+        f" The configured ledger {ledger_place(configured)} is not touched." if is_used else ""
+    )
     with TemporaryDirectory(prefix="udp-stream-trial-") as folder:
         log_message(
             "trial: this ledger is for this run only and is deleted afterwards. Another run draws every HAT again, so "
@@ -421,8 +516,8 @@ def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
 
 
 class Holdings(NamedTuple):
-    """What a ledger holds: charged and recorded HATs (with rounds of queries), periods, doubts, the newest id, the
-    zone, and how many of these HATs a person has withdrawn.
+    """What a ledger holds: charged and recorded HATs (with rounds of queries), periods, doubts, the
+    newest id, the zone, and how many of these HATs a person has withdrawn.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> Holdings.of(MemoryLedger())
@@ -440,9 +535,14 @@ class Holdings(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
-        progress, meta = progress_of(ledger), ledger.meta()
-        withdrawn = sum(one.hats for one in withdrawals(meta))  # each is admitted and recorded like a HAT
-        unpublished = sum(kind_of(release_id) not in UNPUBLISHED_KINDS for release_id, _ in ledger.unpublished())
+        progress = progress_of(ledger)
+        meta = ledger.meta()
+        withdrawn = sum(
+            one.hats for one in withdrawals(meta)
+        )  # each is admitted and recorded like a HAT
+        unpublished = sum(
+            kind_of(release_id) not in UNPUBLISHED_KINDS for release_id, _ in ledger.unpublished()
+        )
         return cls(
             progress.admitted - withdrawn,
             progress.recorded - withdrawn,
@@ -456,8 +556,8 @@ class Holdings(NamedTuple):
 
 
 class LedgerView(NamedTuple):
-    """One ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is an exit status: 0, 4
-    (out of reach) or 5 (refused, as a Redis that could lose writes).
+    """One ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is
+    an exit status: 0, 4 (out of reach) or 5 (refused, as a Redis that could lose writes).
 
     >>> print(LedgerView("sqlite", "/data/city.ledger", "opens", Holdings(118, 118, 0, 1, ())))
     sqlite at /data/city.ledger: opens; 118 HATs charged, 118 recorded, 0 not published yet, in 1 period
@@ -482,15 +582,22 @@ class LedgerView(NamedTuple):
 
 
 def look_at(asked: LedgerSection) -> LedgerView:
-    """A ledger as seen from this machine; nothing is made. ConfigError for what is no ledger's URL. Entries are counted
-    where this machine has its id or file, and its key."""
-    kind, place = "sqlite" if is_file(asked.place) else "redis", ledger_place(asked.place)
+    """A ledger as seen from this machine; nothing is made. ConfigError for what is no ledger's URL.
+    Entries are counted where this machine has its id or file, and its key."""
+    kind = "sqlite" if is_file(asked.place) else "redis"
+    place = ledger_place(asked.place)
     try:
         if not is_here(asked):
             said = inspect_ledger(asked)
-            return LedgerView(kind, place, "is not made yet" if said.endswith("at first use") else said)
+            return LedgerView(
+                kind, place, "is not made yet" if said.endswith("at first use") else said
+            )
         with ledger_and_keys(asked, only_look=True) as (ledger, _):
-            said = "opens" if kind == "sqlite" else "answers, and keeps every write that it has answered"
+            said = (
+                "opens"
+                if kind == "sqlite"
+                else "answers, and keeps every write that it has answered"
+            )
             said += f". {SECRET}" if has_secret_charges(ledger.meta()) else ""
             return LedgerView(kind, place, said, Holdings.of(ledger))
     except (DependencyUnavailable, PrivacyRefused) as error:

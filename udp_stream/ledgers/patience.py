@@ -21,14 +21,21 @@ SAID_S: Final = 2.0
 
 
 class Patience:
-    """Shared by all calls of a worker. `tries` tells its watchdog that something is done: a question without an answer
-    takes half a minute."""
+    """Shared by all calls of a worker. `tries` tells its watchdog that something is done: a
+    question without an answer takes half a minute."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = WAIT_S) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, seconds: float = WAIT_S
+    ) -> None:
         there = "the ledger answers again"
-        self._outage = Outage(f"the ledger does not answer{WAITS}", there, after_s=SAID_S, clock=clock)
-        self._clock, self._asked_s = clock, clock()
-        self._seconds, self.tries, self._ended = seconds, 0, threading.Event()
+        self._outage = Outage(
+            f"the ledger does not answer{WAITS}", there, after_s=SAID_S, clock=clock
+        )
+        self._clock = clock
+        self._asked_s = clock()
+        self._seconds = seconds
+        self.tries = 0
+        self._ended = threading.Event()
 
     @property
     def lasted_s(self) -> float:

@@ -1,56 +1,61 @@
-"""The ledger in Redis: the promises of `port.py`, kept by Lua scripts and a synced append-only file.
+"""The ledger in Redis: the promises of `port.py`, kept by Lua scripts and a synced append-only
+file.
 
-Theory of operation. Redis runs one script at a time and nothing in between, so a script is a transaction. `admit.lua`
-takes some hundred HATs, in the order given: one that is remembered is answered with that; if the caller's epoch is
-stale, it refuses; else it decides for every plate, or for all HATs at once where each plate can pay for all of them. At
-its end it charges and remembers, all at once. `record.lua` takes some thousand payloads and keeps the first of each id.
-A call is as many scripts as it takes, one after the other. Sending any of them twice is harmless, so a script without
-an answer is sent again (`redis_connection.py`). A worker that dies between two scripts leaves some HATs done and others
-not, as between two calls.
-A `record` of several scripts asks first whether all ids were admitted, and else keeps nothing.
+Theory of operation. Redis runs one script at a time and nothing in between, so a script is a
+transaction. `admit.lua` takes some hundred HATs, in the order given: one that is remembered is
+answered with that; if the caller's epoch is stale, it refuses; else it decides for every plate, or
+for all HATs at once where each plate can pay for all of them. At its end it charges and remembers,
+all at once. `record.lua` takes some thousand payloads and keeps the first of each id. A call is as
+many scripts as it takes, one after the other. Sending any of them twice is harmless, so a script
+without an answer is sent again (`redis_connection.py`). A worker that dies between two scripts
+leaves some HATs done and others not, as between two calls. A `record` of several scripts asks first
+whether all ids were admitted, and else keeps nothing.
 
-**One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach all
-of them, the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches one hash slot. So
-all keys of a deployment share one hash tag, `{udp}` by default, on one shard and its replicas; a second city takes
-another prefix. Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s and
-recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000 plates
-(`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for 100,000,
-5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
+**One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one
+script must reach all of them, the order of admissions, the payloads and the fencing epochs. In a
+cluster a script reaches one hash slot. So all keys of a deployment share one hash tag, `{udp}` by
+default, on one shard and its replicas; a second city takes another prefix. Measured on two shared
+cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s and recorded in 0.07 s,
+one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000 plates
+(`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT:
+0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
-**Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`, `appendfsync
-always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master. With these a
-killed server comes back with every answer it gave. A *failover* is another matter: replication does not wait, and a
-promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in the cluster's
-slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered before that many
-replicas have it (WAIT). What no opening can see is a replica that joins later. Also set `min-replicas-to-write 1`, so
-that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not checked. An
-owner whose epoch the promoted replica never received is stopped.
+**Durability.** Opening refuses a server that would forget what it has answered: it needs
+`appendonly yes`, `appendfsync always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy
+noeviction`, in a cluster on every master. With these a killed server comes back with every answer
+it gave. A *failover* is another matter: replication does not wait, and a promoted replica may lack
+the last charges. So opening refuses a server that has replicas, connected or in the cluster's
+slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered
+before that many replicas have it (WAIT). What no opening can see is a replica that joins later.
+Also set `min-replicas-to-write 1`, so that a master that is cut off stops by itself, and give
+replicas the same settings as masters: they are not checked. An owner whose epoch the promoted
+replica never received is stopped.
 
-**A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
-beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
-refuses if the id is gone, so that a FLUSHALL stops releases at once; and no script charges a period whose balances are
-gone.
+**A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis
+and, with `id_file`, beside the plate key. Opening refuses a Redis that has no ledger or another one
+where the file knows one; every script refuses if the id is gone, so that a FLUSHALL stops releases
+at once; and no script charges a period whose balances are gone.
 
-**Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an earlier one can
-neither admit nor record anything new (`Fenced`), only read what is recorded.
+**Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an
+earlier one can neither admit nor record anything new (`Fenced`), only read what is recorded.
 
-**Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, until it is archived (`ledger archive`);
-nothing expires. An archive closes times for good in `meta` (`close.lua`) before it takes entries away (`drop.lua`): by
-hand, without the mark, a HAT would be drawn anew.
+**Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, until it is archived
+(`ledger archive`); nothing expires. An archive closes times for good in `meta` (`close.lua`) before
+it takes entries away (`drop.lua`): by hand, without the mark, a HAT would be drawn anew.
 
 **Keys**, all behind one prefix with a hash tag:
 
-    PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, archived, notes
+    PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted,
+    epoch:SHARD, archived, notes
                                      by name
-    PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8 bytes
-    PREFIX:periods           set     every period with a balance, but for
-    PREFIX:spans             zset    every span of a rolling budget with a balance, sorted by name
-    PREFIX:admission:ID      string  a remembered admission, a head, then the bytes of `rules.Decision`
-    PREFIX:order             list    the ids admitted, oldest first
-    PREFIX:release:ID        string  the first payload recorded
-    PREFIX:unpublished       zset    ids recorded and not published, by their number
-    PREFIX:recorded          string  how many were recorded: the last one's number
-    PREFIX:beat              string  counts what was sent to be waited for, with `replicas`
+    PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8
+    bytes PREFIX:periods           set     every period with a balance, but for PREFIX:spans
+    zset    every span of a rolling budget with a balance, sorted by name PREFIX:admission:ID
+    string  a remembered admission, a head, then the bytes of `rules.Decision` PREFIX:order
+    list    the ids admitted, oldest first PREFIX:release:ID        string  the first payload
+    recorded PREFIX:unpublished       zset    ids recorded and not published, by their number
+    PREFIX:recorded          string  how many were recorded: the last one's number PREFIX:beat
+    string  counts what was sent to be waited for, with `replicas`
 """
 
 from __future__ import annotations
@@ -91,7 +96,13 @@ from udp_stream.ledger.rules import (
 )
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
 from udp_stream.ledgers.patience import Patience
-from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
+from udp_stream.ledgers.redis_connection import (
+    OPENING_PAUSES_S,
+    Command,
+    Connection,
+    connection_to,
+    load_scripts,
+)
 from udp_stream.logs import WARNING, log_message
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
@@ -133,13 +144,19 @@ def remembered(blob: bytes) -> StoredAdmission:
     return StoredAdmission(decoded(blob[_HEAD.size : terms_start]), budget, decision)
 
 
-def together(batch: Sequence[Admission], place: NDArray[np.int64], plates: int) -> tuple[bytes, bytes, bytes]:
-    """HATs together: what and how often they ask of each plate, and their least allowance; `place`: each member's
-    plate."""
+def together(
+    batch: Sequence[Admission], place: NDArray[np.int64], plates: int
+) -> tuple[bytes, bytes, bytes]:
+    """HATs together: what and how often they ask of each plate, and their least allowance; `place`:
+    each member's plate."""
     # Doubles add exactly below 2**53, where all budgets lie, and from there on stay above.
-    asked = np.minimum(np.bincount(place, np.concatenate([one.charges for one in batch]), plates), AMOUNT_LIMIT)
+    asked = np.minimum(
+        np.bincount(place, np.concatenate([one.charges for one in batch]), plates), AMOUNT_LIMIT
+    )
     often = np.bincount(place, minlength=plates)
-    allowances = [one.allowances.min() for one in batch if one.allowances is not None and one.allowances.size]
+    allowances = [
+        one.allowances.min() for one in batch if one.allowances is not None and one.allowances.size
+    ]
     least = str(min(allowances)).encode() if allowances else b""
     return asked.astype("<i8").tobytes(), often.astype("<u4").tobytes(), least
 
@@ -148,7 +165,8 @@ def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool)
     """A remembered admission and what became of it."""
     period, budget, decision = remembered(blob)
     published = payload is not None and not waiting
-    names, terms = tuple(decision.names()), decision.terms
+    names = tuple(decision.names())
+    terms = decision.terms
     return Entry(release_id, period, budget, names, decision.charged, payload, published, terms)
 
 
@@ -189,7 +207,9 @@ def require_prefix(prefix: str) -> str:
     'city:{udp}'
     """
     if _PREFIX.fullmatch(prefix) is None:
-        raise ConfigError(f"ledger prefix: expected one hash tag in braces, as in {{udp}}, got {prefix!r}")
+        raise ConfigError(
+            f"ledger prefix: expected one hash tag in braces, as in {{udp}}, got {prefix!r}"
+        )
     return prefix
 
 
@@ -205,7 +225,9 @@ class Session:
     def key(self, *names: str) -> bytes:
         return encoded(":".join((self.prefix, *names)))
 
-    def script(self, name: str, keys: Sequence[bytes], *arguments: bytes | str | int, fenced: bool = True) -> Command:
+    def script(
+        self, name: str, keys: Sequence[bytes], *arguments: bytes | str | int, fenced: bool = True
+    ) -> Command:
         shard, epoch = (self.fence.shard, self.fence.epoch) if self.fence and fenced else ("", "")
         keys = (self.key("meta"), *keys)
         return (
@@ -226,7 +248,8 @@ class Session:
         return replies
 
     def run(self, *scripts: Command) -> list[list[Any]]:
-        """The replies of scripts, none of which is a refusal; those are raised. "moved" asks for another try."""
+        """The replies of scripts, none of which is a refusal; those are raised. "moved" asks for
+        another try."""
         replies = self.exchange(*scripts)
         for reply in replies:
             if reply[0] not in (b"ok", b"moved"):
@@ -256,14 +279,15 @@ class Session:
                 raise DependencyUnavailable(f"expected an answer of our script, got {answer!r}")
 
 
-# Of a rolling budget `admit.lua` gets the near spans with their balances' keys. It goes on only if it finds the very
-# same spans listed; else another caller has charged in a new one meanwhile, and the caller looks again.
+# Of a rolling budget `admit.lua` gets the near spans with their balances' keys. It goes on only if
+# it finds the very same spans listed; else another caller has charged in a new one meanwhile, and
+# the caller looks again.
 
 
 @dataclass(frozen=True, slots=True)
 class NearSpans:
-    """The bounds and what was listed between them, but for the span itself; those that share a window with it, and for
-    each window which of these it has. All empty in a calendar's period.
+    """The bounds and what was listed between them, but for the span itself; those that share a
+    window with it, and for each window which of these it has. All empty in a calendar's period.
 
     >>> NO_SPANS.arguments()
     ('', '', '', '', '')
@@ -286,7 +310,9 @@ def windows_of(session: Session, period: str) -> NearSpans:
     """What is there now; nothing is asked for a calendar's period."""
     if (bounds := names_around(period)) is None:
         return NO_SPANS
-    (found,) = session.exchange(("ZRANGEBYLEX", session.key("spans"), *(b"[" + encoded(end) for end in bounds)))
+    (found,) = session.exchange(
+        ("ZRANGEBYLEX", session.key("spans"), *(b"[" + encoded(end) for end in bounds))
+    )
     listed = tuple(name for name in map(decoded, found) if name != period)
     windows = windows_around(period, listed)
     inside = "".join("1" if is_in else "0" for is_in in windows.inside.ravel().tolist())
@@ -298,27 +324,37 @@ PAGE = 500  # what an iterator reads at a time
 
 def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
     """Every admission ever made, oldest first: its id, and None where it is not there any more."""
-    key, start = session.key, 0
+    key = session.key
+    start = 0
     while names := session.exchange(("LRANGE", key("order"), start, start + PAGE - 1))[0]:
         ids = [decoded(name) for name in names]
-        # A payload is looked up before its place in the queue: what is seen and waits no more was published.
+        # A payload is looked up before its place in the queue: what is seen and waits no more was
+        # published.
         admissions, payloads, waiting = session.exchange(
             ("MGET", *(key("admission", name) for name in ids)),
             ("MGET", *(key("release", name) for name in ids)),
             ("ZMSCORE", key("unpublished"), *names),
         )
         for name, blob, payload, number in zip(ids, admissions, payloads, waiting, strict=True):
-            yield name, None if blob is None else entry_of(name, blob, payload, waiting=number is not None)
+            yield (
+                name,
+                None if blob is None else entry_of(name, blob, payload, waiting=number is not None),
+            )
         start += len(names)
 
 
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
-BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 30 ms, during which Redis does nothing else
-ROLLING_MEMBERS = 6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
+BATCH_MEMBERS = 50_000
+BATCH_HATS = 1000  # that one script admits: 30 ms, during which Redis does nothing else
+ROLLING_MEMBERS = (
+    6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
+)
 BATCH_DROPPED = 1000  # entries that one script drops, with a look at all their members
-BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
+BATCH_RELEASES = 5000
+BATCH_BYTES = 8_000_000  # that one script records: 40 ms, likewise
 MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
-EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
+EPOCH = "epoch:"
+ADMITTED = "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
 
 T = TypeVar("T")
 Plates = NDArray[np.void]  # of one length, as `column` makes them
@@ -327,10 +363,11 @@ Plates = NDArray[np.void]  # of one length, as `column` makes them
 class RedisLedger:
     """A `port.Ledger` in Redis, for any number of threads; made with `open_redis_ledger`.
 
-    Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where replicas stay away),
-    or for as long as the patience of `wait_with` lasts; what it asked for may then be remembered or not, and asking
-    again tells. A call that charges or records raises PrivacyRefused if the ledger was wiped, and Fenced where the
-    caller holds a `Fence` that is stale.
+    Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where
+    replicas stay away), or for as long as the patience of `wait_with` lasts; what it asked for may
+    then be remembered or not, and asking again tells. A call that charges or records raises
+    PrivacyRefused if the ledger was wiped, and Fenced where the caller holds a `Fence` that is
+    stale.
     """
 
     def __init__(self, session: Session, id_file: str | os.PathLike[str] | None = None) -> None:
@@ -361,7 +398,8 @@ class RedisLedger:
         return int(epoch)
 
     def fenced(self, fence: Fence) -> RedisLedger:
-        """The same ledger over the same connections, whose `admit` and `record` are refused once the fence is stale."""
+        """The same ledger over the same connections, whose `admit` and `record` are refused once
+        the fence is stale."""
         return RedisLedger(replace(self._session, fence=fence), self._id_file)
 
     def bind(self, fingerprint: str) -> None:
@@ -372,17 +410,23 @@ class RedisLedger:
             )
 
     def note(self, name: str, text: str) -> str:
-        ((_, stands),) = self._session.run(self._session.script("note", (), encoded(name), encoded(text), fenced=False))
+        ((_, stands),) = self._session.run(
+            self._session.script("note", (), encoded(name), encoded(text), fenced=False)
+        )
         return decoded(stands)
 
     def meta(self) -> dict[str, str]:
         (marks,) = self._session.exchange(("HGETALL", self._session.key("meta")))
         found = sorted((decoded(name), decoded(text)) for name, text in marks.items())
-        return {name: text for name, text in found if not name.startswith(EPOCH) and name != ADMITTED}
+        return {
+            name: text for name, text in found if not name.startswith(EPOCH) and name != ADMITTED
+        }
 
     def progress(self) -> Progress:
         keys = (self._session.key("order"), self._session.key("recorded"))
-        ((_, admitted, recorded, *ends),) = self._session.run(self._session.script("progress", keys, fenced=False))
+        ((_, admitted, recorded, *ends),) = self._session.run(
+            self._session.script("progress", keys, fenced=False)
+        )
         oldest, newest = (decoded(end) for end in ends) if ends else (None, None)
         return Progress(admitted, recorded, oldest, newest)
 
@@ -395,14 +439,17 @@ class RedisLedger:
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
         ends = (b"[" + encoded(first), b"[" + encoded(last))
         names, spans = self._session.exchange(
-            ("SMEMBERS", self._session.key("periods")), ("ZRANGEBYLEX", self._session.key("spans"), *ends)
+            ("SMEMBERS", self._session.key("periods")),
+            ("ZRANGEBYLEX", self._session.key("spans"), *ends),
         )
         return between(sorted(decoded(name) for name in {*names, *spans}), first, last)
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         payloads: list[bytes | None] = []
         for some in _chunks(release_ids):
-            payloads += self._session.exchange(("MGET", *(self._session.key("release", name) for name in some)))[0]
+            payloads += self._session.exchange(
+                ("MGET", *(self._session.key("release", name) for name in some))
+            )[0]
         return payloads
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
@@ -415,8 +462,8 @@ class RedisLedger:
     ) -> list[Verdict]:
         """Charge the plates of each HAT, in the order given, or return what was decided before.
 
-        ValueError, charging no plate, if a rule of `require_valid` is broken or a HAT has over MEMBERS_MAX members.
-        Fenced and PrivacyRefused: earlier charges of the call are kept.
+        ValueError, charging no plate, if a rule of `require_valid` is broken or a HAT has over
+        MEMBERS_MAX members. Fenced and PrivacyRefused: earlier charges of the call are kept.
         """
         require_valid(budget, plates, admissions)
         for one in admissions:
@@ -428,11 +475,17 @@ class RedisLedger:
         near = windows_of(self._session, period)
         most = ROLLING_MEMBERS if near.others else BATCH_MEMBERS
         batches = _batches(admissions, [one.members.size for one in admissions], BATCH_HATS, most)
-        answers = [answer for batch in batches for answer in self._admitted(period, budget, packed, batch, near)]
+        answers = [
+            answer
+            for batch in batches
+            for answer in self._admitted(period, budget, packed, batch, near)
+        ]
         return [
             Verdict(amounts(answer), one.terms)
             if status == b"new"
-            else remembered(answer).decision.recalled(packed[one.members].tobytes(), one.members.size)
+            else remembered(answer).decision.recalled(
+                packed[one.members].tobytes(), one.members.size
+            )
             for one, (status, answer) in zip(admissions, answers, strict=True)
         ]
 
@@ -441,7 +494,9 @@ class RedisLedger:
     ) -> list[list[bytes]]:
         """The script's answers; again with other windows while others charge in new spans close by."""
         for _ in range(MOVED_MAX):
-            ((status, *found),) = self._session.run(self._admit(period, budget, plates, batch, near))
+            ((status, *found),) = self._session.run(
+                self._admit(period, budget, plates, batch, near)
+            )
             if status == b"ok":
                 answers: list[list[bytes]] = found[0]
                 return answers
@@ -451,37 +506,65 @@ class RedisLedger:
         )
 
     def _admit(
-        self, period: str, budget: int, plates: Plates, batch: Sequence[Admission], near: NearSpans = NO_SPANS
+        self,
+        period: str,
+        budget: int,
+        plates: Plates,
+        batch: Sequence[Admission],
+        near: NearSpans = NO_SPANS,
     ) -> Command:
-        """The script for some HATs. Each plate is named once; the HATs say by its place who is meant."""
+        """The script for some HATs. Each plate is named once; the HATs say by its place who is
+        meant."""
         key = self._session.key
-        named, place = np.unique(np.concatenate([one.members for one in batch]), return_inverse=True)
-        places, width = (place + 1).astype("<u4").tobytes(), plates.dtype.itemsize  # Lua counts from 1
+        named, place = np.unique(
+            np.concatenate([one.members for one in batch]), return_inverse=True
+        )
+        places = (place + 1).astype("<u4").tobytes()
+        width = plates.dtype.itemsize  # Lua counts from 1
         keys = [key("order"), key("spans" if near.first else "periods"), key("balance", period)]
-        arguments: list[bytes | int] = [encoded(period), int(budget), plates[named].tobytes(), width]
+        arguments: list[bytes | int] = [
+            encoded(period),
+            int(budget),
+            plates[named].tobytes(),
+            width,
+        ]
         arguments += together(batch, place, named.size)
         end = 0
         for one in batch:
-            start, end = end, end + 4 * one.members.size
+            start = end
+            end = end + 4 * one.members.size
             keys.append(key("admission", one.release_id))
-            head, charges = head_of(period, budget, one), amounts_of(one.charges)
+            head = head_of(period, budget, one)
+            charges = amounts_of(one.charges)
             allowances = b"" if one.allowances is None else amounts_of(one.allowances)
-            arguments += encoded(one.release_id), int(one.min_admitted), head, plates[one.members].tobytes()
+            arguments += (
+                encoded(one.release_id),
+                int(one.min_admitted),
+                head,
+                plates[one.members].tobytes(),
+            )
             arguments += places[start:end], charges, allowances
         keys += [key("balance", other) for other in near.others]
         ends = ends_of(one.release_id for one in batch)
-        return self._session.script("admit", keys, *arguments, *map(encoded, near.arguments()), ends)
+        return self._session.script(
+            "admit", keys, *arguments, *map(encoded, near.arguments()), ends
+        )
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """As `Ledger.record`. A call that ends in the middle (Fenced) keeps some records; a repeat does the rest."""
-        batches = _batches(releases, [len(payload) for _, payload in releases], BATCH_RELEASES, BATCH_BYTES)
+        """As `Ledger.record`. A call that ends in the middle (Fenced) keeps some records; a repeat
+        does the rest."""
+        batches = _batches(
+            releases, [len(payload) for _, payload in releases], BATCH_RELEASES, BATCH_BYTES
+        )
         if len(batches) > 1:
             self._require_admitted([name for name, _ in releases])
         return [payload for batch in batches for payload in self._record(batch)]
 
     def _require_admitted(self, release_ids: Sequence[str]) -> None:
         keys = (self._session.key("admission", name) for name in release_ids)
-        for name, there in zip(release_ids, self._session.exchange(*(("EXISTS", key) for key in keys)), strict=True):
+        for name, there in zip(
+            release_ids, self._session.exchange(*(("EXISTS", key) for key in keys)), strict=True
+        ):
             if not there:
                 self._record([])  # a ledger that is gone says so
                 raise _never_admitted(name)
@@ -499,18 +582,25 @@ class RedisLedger:
             raise _never_admitted(batch[reply[1] - 1][0])
         if reply[0] != b"ok":
             self._session.refuse(reply)
-        return [ours if stands == 1 else stands for (_, ours), stands in zip(batch, reply[1], strict=True)]
+        return [
+            ours if stands == 1 else stands
+            for (_, ours), stands in zip(batch, reply[1], strict=True)
+        ]
 
     def published(self, release_ids: Sequence[str]) -> None:
         key = self._session.key("unpublished")
-        commands: list[Command] = [("ZREM", key, *map(encoded, some)) for some in _chunks(release_ids)]
+        commands: list[Command] = [
+            ("ZREM", key, *map(encoded, some)) for some in _chunks(release_ids)
+        ]
         self._session.exchange(*commands)
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
         last = 0
         while True:
             window = (f"({last}", "+inf", "WITHSCORES", "LIMIT", 0, PAGE)
-            (found,) = self._session.exchange(("ZRANGEBYSCORE", self._session.key("unpublished"), *window))
+            (found,) = self._session.exchange(
+                ("ZRANGEBYSCORE", self._session.key("unpublished"), *window)
+            )
             if not found:
                 return
             names = [decoded(name) for name in found[::2]]
@@ -521,12 +611,15 @@ class RedisLedger:
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
         periods = self.periods()
-        commands: list[Command] = [("HGET", self._session.key("balance", period), plate) for period in periods]
+        commands: list[Command] = [
+            ("HGET", self._session.key("balance", period), plate) for period in periods
+        ]
         found = zip(periods, self._session.exchange(*commands), strict=True)
         return {period: spent_and_charges(one)[0] for period, one in found if one is not None}
 
     def entries(self) -> Iterator[Entry]:
-        """As `Ledger.entries`; PrivacyRefused at an admission that is listed and not there any more."""
+        """As `Ledger.entries`; PrivacyRefused at an admission that is listed and not there any
+        more."""
         for name, entry in listed(self._session):
             if entry is None:
                 raise PrivacyRefused(
@@ -538,7 +631,9 @@ class RedisLedger:
         end = int(self._session.exchange(("LLEN", self._session.key("order")))[0])
         while end > 0:
             start = max(0, end - PAGE)
-            names = self._session.exchange(("LRANGE", self._session.key("order"), start, end - 1))[0]
+            names = self._session.exchange(("LRANGE", self._session.key("order"), start, end - 1))[
+                0
+            ]
             yield from (decoded(name) for name in reversed(names))
             end = start
 
@@ -553,13 +648,25 @@ class RedisLedger:
         key = self._session.key
         for start in range(0, len(release_ids), BATCH_DROPPED):
             names = release_ids[start : start + BATCH_DROPPED]
-            keys = [key("order"), key("unpublished"), key("periods"), key("spans"), key("balance", period)]
+            keys = [
+                key("order"),
+                key("unpublished"),
+                key("periods"),
+                key("spans"),
+                key("balance", period),
+            ]
             keys += [key(kind, name) for name in names for kind in ("admission", "release")]
-            self._session.run(self._session.script("drop", keys, encoded(period), *map(encoded, names), fenced=False))
+            self._session.run(
+                self._session.script(
+                    "drop", keys, encoded(period), *map(encoded, names), fenced=False
+                )
+            )
 
     def verify(self) -> list[str]:
-        """As `Ledger.verify`; the balances of each period are read at one moment, and others may write meanwhile."""
-        # Before the periods are listed: entries of a period that begins later lie behind this place.
+        """As `Ledger.verify`; the balances of each period are read at one moment, and others may
+        write meanwhile."""
+        # Before the periods are listed: entries of a period that begins later lie behind this
+        # place.
         first, balances = self._snapshot("")
         until: dict[str, int] = {}
         for period in self.periods():
@@ -568,17 +675,27 @@ class RedisLedger:
         gone: list[str] = []
         sums = list(misfits(self._entries_until(until, first, gone), balances))
         missing = [f"{name}: admitted, but its admission is gone" for name in gone]
-        return missing + sums + [f"{name}: released, but never admitted" for name in self._unadmitted()]
+        return (
+            missing
+            + sums
+            + [f"{name}: released, but never admitted" for name in self._unadmitted()]
+        )
 
     def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
-        """How many admissions there were, and the period's (period, plate, charged, charges) at that moment."""
+        """How many admissions there were, and the period's (period, plate, charged, charges) at
+        that moment."""
         keys = (self._session.key("order"), self._session.key("balance", period))
-        ((_, length, flat),) = self._session.run(self._session.script("snapshot", keys, fenced=False))
+        ((_, length, flat),) = self._session.run(
+            self._session.script("snapshot", keys, fenced=False)
+        )
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return length, [(period, plate, *spent_and_charges(value)) for plate, value in pairs]
 
-    def _entries_until(self, until: dict[str, int], otherwise: int, gone: list[str]) -> Iterator[Entry]:
-        """Entries up to the place at which the balances of their period were read; ids that are lost go to `gone`."""
+    def _entries_until(
+        self, until: dict[str, int], otherwise: int, gone: list[str]
+    ) -> Iterator[Entry]:
+        """Entries up to the place at which the balances of their period were read; ids that are
+        lost go to `gone`."""
         for place, (name, entry) in enumerate(listed(self._session)):
             if entry is None:
                 gone.append(name)
@@ -591,9 +708,13 @@ class RedisLedger:
         # Not 0, with which SCAN both begins and ends.
         cursor: int | None = None
         while cursor != 0:
-            ((after, keys),) = self._session.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))
+            ((after, keys),) = self._session.exchange(
+                ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE)
+            )
             names = [decoded(key[len(start) :]) for key in keys]
-            present = self._session.exchange(*(("EXISTS", self._session.key("admission", name)) for name in names))
+            present = self._session.exchange(
+                *(("EXISTS", self._session.key("admission", name)) for name in names)
+            )
             yield from (name for name, there in zip(names, present, strict=True) if not there)
             cursor = int(after)
 
@@ -607,8 +728,10 @@ def _chunks(values: Sequence[T]) -> list[Sequence[T]]:
 
 
 def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -> list[Sequence[T]]:
-    """The same in order, cut into scripts: at most `number` items of `size` together, or one larger item alone."""
-    starts, together = [0], 0
+    """The same in order, cut into scripts: at most `number` items of `size` together, or one larger
+    item alone."""
+    starts = [0]
+    together = 0
     for at, one in enumerate(sizes):
         together += one
         if together > size or at - starts[-1] == number:
@@ -627,13 +750,18 @@ WHAT_IS_LOST = (
 DURABLE = (
     ("appendonly", "yes", "it keeps no log of its writes, and a restart forgets them"),
     ("appendfsync", "always", "it answers before a write is on disk"),
-    ("no-appendfsync-on-rewrite", "no", "it answers before a write is on disk while it rewrites its log"),
+    (
+        "no-appendfsync-on-rewrite",
+        "no",
+        "it answers before a write is on disk while it rewrites its log",
+    ),
     ("maxmemory-policy", "noeviction", "it deletes keys when memory runs short"),
 )
 
 
 def volatile_settings(connection: Connection) -> list[str]:
-    """A sentence for each setting under which a server would lose what it has answered; none if all is well."""
+    """A sentence for each setting under which a server would lose what it has answered; none if all
+    is well."""
     where = f"the Redis at {connection.name()}"
     replies = _replies(connection, [("CONFIG", "GET", name) for name, _, _ in DURABLE])
     if isinstance(replies, str):
@@ -641,7 +769,9 @@ def volatile_settings(connection: Connection) -> list[str]:
     return [
         f"{where} has {name} {value or 'unset'} where {wanted} is needed: {why}"
         for (name, wanted, why), value in zip(
-            DURABLE, (reply[1].decode() if len(reply) == 2 else "" for reply in replies), strict=True
+            DURABLE,
+            (reply[1].decode() if len(reply) == 2 else "" for reply in replies),
+            strict=True,
         )
         if value != wanted
     ]
@@ -650,7 +780,8 @@ def volatile_settings(connection: Connection) -> list[str]:
 def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
     """A sentence if a replica could take over from this server, for a ledger that waits for none.
 
-    `in_slots` are those that the cluster lists for this master, also if they are away at the moment.
+    `in_slots` are those that the cluster lists for this master, also if they are away at the
+    moment.
     """
     where = f"the Redis at {connection.name()}"
     replies = _replies(connection, [("INFO", "replication")])
@@ -677,9 +808,9 @@ def _replies(connection: Connection, commands: list[Command]) -> list[Any] | str
 
 
 def require_durable(connection: Connection, replicas: int, allow_volatile: bool = False) -> bool:
-    """Check every server that writes (in a cluster all masters, as slots and replicas move). PrivacyRefused if it would
-    lose answered writes, by a setting or, if `replicas` is 0, by a failover; with `allow_volatile` a warning, and
-    False."""
+    """Check every server that writes (in a cluster all masters, as slots and replicas move).
+    PrivacyRefused if it would lose answered writes, by a setting or, if `replicas` is 0, by a
+    failover; with `allow_volatile` a warning, and False."""
     settings: list[str] = []
     not_waited_for: list[str] = []
     for primary, in_slots in connection.to_primaries():
@@ -698,8 +829,11 @@ def require_durable(connection: Connection, replicas: int, allow_volatile: bool 
 
 
 def require_replicas(connection: Connection, replicas: int) -> None:
-    """DependencyUnavailable if fewer are connected; nothing is written, so there is nothing to wait for but them."""
-    (found,) = connection.exchange([("WAIT", replicas, connection.replicas_timeout_ms)], OPENING_PAUSES_S)
+    """DependencyUnavailable if fewer are connected; nothing is written, so there is nothing to wait
+    for but them."""
+    (found,) = connection.exchange(
+        [("WAIT", replicas, connection.replicas_timeout_ms)], OPENING_PAUSES_S
+    )
     if found < replicas:
         raise DependencyUnavailable(
             f"{connection.name()}: expected ledger.replicas = {replicas}, found {found} connected"
@@ -707,8 +841,8 @@ def require_replicas(connection: Connection, replicas: int) -> None:
 
 
 def find_or_make(connection: Connection, prefix: str, expected: str | None) -> str:
-    """The id of the ledger behind the prefix, made if none is there or expected. PrivacyRefused for another one than
-    expected, lost marks, or another schema."""
+    """The id of the ledger behind the prefix, made if none is there or expected. PrivacyRefused for
+    another one than expected, lost marks, or another schema."""
     keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
     command: Command = (
         "EVALSHA",
@@ -722,7 +856,9 @@ def find_or_make(connection: Connection, prefix: str, expected: str | None) -> s
     )
     ((status, *answer),) = connection.exchange([command], OPENING_PAUSES_S)
     if status == b"unmarked":
-        raise PrivacyRefused(f"expected the marks of the ledger at {connection.name()}, got only its data: restore it")
+        raise PrivacyRefused(
+            f"expected the marks of the ledger at {connection.name()}, got only its data: restore it"
+        )
     if status != b"ok" or expected not in (None, answer[0].decode()):
         raise gone(connection.name(), expected or "")
     ledger_id, schema = (one.decode() for one in answer)
@@ -747,13 +883,13 @@ def open_redis_ledger(
 ) -> RedisLedger:
     """Open the ledger at `url`, or make it if there is none; use it as a context manager.
 
-    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` has its id and high-water mark
-    (`keys.adopt` makes it). `replicas` is how many of them must have a write before it is answered. `client` has
-    further options of the client.
+    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` has its id
+    and high-water mark (`keys.adopt` makes it). `replicas` is how many of them must have a write
+    before it is answered. `client` has further options of the client.
 
-    Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
-    and PrivacyRefused if it would forget, or has forgotten; with `allow_volatile` a server that would forget is a
-    warning, and a note for ever.
+    Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if
+    Redis cannot be reached, and PrivacyRefused if it would forget, or has forgotten; with
+    `allow_volatile` a server that would forget is a warning, and a note for ever.
     """
     connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas, client)
     known = known_ledger(id_file)
@@ -770,17 +906,22 @@ def open_redis_ledger(
     return ledger
 
 
-def ledger_at(url: str, prefix: str = DEFAULT_PREFIX, client: Mapping[str, Any] | None = None) -> str | None:
-    """The id of the ledger there, empty without its marks, None if nothing is there; nothing is made.
-    DependencyUnavailable if Redis cannot be reached."""
+def ledger_at(
+    url: str, prefix: str = DEFAULT_PREFIX, client: Mapping[str, Any] | None = None
+) -> str | None:
+    """The id of the ledger there, empty without its marks, None if nothing is there; nothing is
+    made. DependencyUnavailable if Redis cannot be reached."""
     with closing(connection_to(url, require_prefix(prefix), {}, client=client)) as connection:
         keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
-        found, ledger_id = connection.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)
+        found, ledger_id = connection.exchange(
+            [("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S
+        )
     return decoded(ledger_id or b"") if found else None
 
 
 def inspect_redis(url: str, replicas: int = 0, client: Mapping[str, Any] | None = None) -> None:
-    """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
+    """Ask every server that writes whether it would forget; nothing is made. Raises as
+    `open_redis_ledger`."""
     with closing(connection_to(url, DEFAULT_PREFIX, {}, client=client)) as connection:
         require_durable(connection, replicas)
         if replicas:

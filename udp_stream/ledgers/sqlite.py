@@ -1,21 +1,24 @@
-"""The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced write-ahead log.
+"""The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced
+write-ahead log.
 
-`admissions` has one row per HAT, its plates and charges packed into BLOBs; a trigger holds that rows are only added.
-`balances` sums it by plate and period in the same transaction, and can be rebuilt from it (`verify`). `releases` keeps
-the first payload of a release id.
+`admissions` has one row per HAT, its plates and charges packed into BLOBs; a trigger holds that
+rows are only added. `balances` sums it by plate and period in the same transaction, and can be
+rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
 
-Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock, so
-two writers cannot both charge the same nano-unit of a budget. `synchronous=FULL` syncs the log before a call returns.
-One connection serves one thread. Writers in other threads and processes open the same path again.
+Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's
+single write lock, so two writers cannot both charge the same nano-unit of a budget.
+`synchronous=FULL` syncs the log before a call returns. One connection serves one thread. Writers in
+other threads and processes open the same path again.
 
-**The file** is made complete under another name and linked into place, so half a ledger is never seen, and an empty
-file at the ledger's path was truncated: refused, as starting anew would hand out every budget again. So are a
-write-ahead log without its ledger, a ledger that is missing or another one where one is known (`id_file`), and one that
-is bound to another plate key.
+**The file** is made complete under another name and linked into place, so half a ledger is never
+seen, and an empty file at the ledger's path was truncated: refused, as starting anew would hand out
+every budget again. So are a write-ahead log without its ledger, a ledger that is missing or another
+one where one is known (`id_file`), and one that is bound to another plate key.
 
-An open file lives on without its name. So before anything is published the files at the names are compared with those
-that were opened: a ledger that was removed or replaced meanwhile is lost, with its charges, when we end. The same holds
-for its log and the log's index: another process would begin new ones.
+An open file lives on without its name. So before anything is published the files at the names are
+compared with those that were opened: a ledger that was removed or replaced meanwhile is lost, with
+its charges, when we end. The same holds for its log and the log's index: another process would
+begin new ones.
 """
 
 from __future__ import annotations
@@ -108,14 +111,18 @@ COMMIT;
 
 
 class FilesInUse(NamedTuple):
-    """The ledger, its log and the log's index, and what each was when it was opened: its device and inode."""
+    """The ledger, its log and the log's index, and what each was when it was opened: its device and
+    inode."""
 
     path: Path
     opened: tuple[tuple[int, int] | None, ...]
 
     @classmethod
     def at(cls, path: Path) -> FilesInUse:
-        return cls(path, tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm")))
+        return cls(
+            path,
+            tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm")),
+        )
 
     def require_in_place(self) -> None:
         if FilesInUse.at(self.path) != self:
@@ -137,16 +144,23 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Connection, FilesInUse]:
-    """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit is synced. `known`
-    is its id, None: whichever. Raises as `open_sqlite_ledger`."""
+    """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit
+    is synced. `known` is its id, None: whichever. Raises as `open_sqlite_ledger`."""
     if sqlite3.sqlite_version_info < (3, 37):
-        raise DependencyUnavailable(f"expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: upgrade it")
+        raise DependencyUnavailable(
+            f"expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: upgrade it"
+        )
     if not path.parent.is_dir():
-        raise DependencyUnavailable(f"expected the ledger's directory {path.parent} to exist: create it first")
+        raise DependencyUnavailable(
+            f"expected the ledger's directory {path.parent} to exist: create it first"
+        )
     if path.is_dir():
-        raise DependencyUnavailable(f"expected a ledger file at {path}, got a directory: name a file in it")
+        raise DependencyUnavailable(
+            f"expected a ledger file at {path}, got a directory: name a file in it"
+        )
     if not path.exists():
-        # The log is made after the ledger, so one that was there before the ledger still was not is an orphan.
+        # The log is made after the ledger, so one that was there before the ledger still was not is
+        # an orphan.
         if path.with_name(f"{path.name}-wal").exists() and not path.exists():
             raise PrivacyRefused(
                 f"expected a ledger at {path}, got only its write-ahead log: restore the ledger beside it"
@@ -155,15 +169,21 @@ def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Conn
             raise gone(path, known)
         _create(path)
     if path.stat().st_size == 0:
-        raise PrivacyRefused(f"expected a ledger at {path}, got an empty file: restore it, or remove it if it is new")
+        raise PrivacyRefused(
+            f"expected a ledger at {path}, got an empty file: restore it, or remove it if it is new"
+        )
     with usable(path):
         before = _identity(path)
         # Mode rw makes no file: a ledger that is removed just now does not come back empty.
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
+        )
         try:
             _require_ours(path, connection, known)
             _make_durable(path, connection)
-            connection.execute("SELECT count(*) FROM meta").fetchone()  # opens its log and the index
+            connection.execute(
+                "SELECT count(*) FROM meta"
+            ).fetchone()  # opens its log and the index
             files = FilesInUse.at(path)
             files._replace(opened=(before, *files.opened[1:])).require_in_place()
         except BaseException:
@@ -182,11 +202,15 @@ def _create(path: Path) -> None:
                 connection.executescript(SCHEMA)
             link_first(draft, path)
     except OSError as error:
-        raise DependencyUnavailable(f"the ledger {path} cannot be made: {error.strerror}") from error
+        raise DependencyUnavailable(
+            f"the ledger {path} cannot be made: {error.strerror}"
+        ) from error
 
 
 def _require_ours(path: Path, connection: sqlite3.Connection, known: str | None) -> None:
-    foreign = PrivacyRefused(f"expected a ledger at {path}, got another kind of file: name another path")
+    foreign = PrivacyRefused(
+        f"expected a ledger at {path}, got another kind of file: name another path"
+    )
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
     except sqlite3.DatabaseError as error:
@@ -198,7 +222,9 @@ def _require_ours(path: Path, connection: sqlite3.Connection, known: str | None)
     meta = dict(connection.execute("SELECT name, value FROM meta"))
     schema = meta["schema"]
     if int(schema) != SCHEMA_VERSION:
-        raise PrivacyRefused(f"expected schema {SCHEMA_VERSION} of the ledger {path}, got {schema}: upgrade udp-stream")
+        raise PrivacyRefused(
+            f"expected schema {SCHEMA_VERSION} of the ledger {path}, got {schema}: upgrade udp-stream"
+        )
     if known not in (None, meta["ledger_id"]):
         raise gone(path, known or "")
 
@@ -206,26 +232,35 @@ def _require_ours(path: Path, connection: sqlite3.Connection, known: str | None)
 def _make_durable(path: Path, connection: sqlite3.Connection) -> None:
     (journal,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if journal != "wal":
-        raise DependencyUnavailable(f"expected a file system with write-ahead logs under {path}: use a local disk")
+        raise DependencyUnavailable(
+            f"expected a file system with write-ahead logs under {path}: use a local disk"
+        )
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA fullfsync = ON")  # heeded on macOS, where a plain fsync does not reach the disk
+    connection.execute(
+        "PRAGMA fullfsync = ON"
+    )  # heeded on macOS, where a plain fsync does not reach the disk
 
 
 @contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Turn what the file or its lock refuses into DependencyUnavailable; our own mistakes pass as they are."""
+    """Turn what the file or its lock refuses into DependencyUnavailable; our own mistakes pass as
+    they are."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         # By exact type: its other subclasses, such as IntegrityError, are mistakes of ours.
         if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
             raise
-        raise DependencyUnavailable(f"the ledger {path} cannot be used: {error}{_room(path, error)}") from error
+        raise DependencyUnavailable(
+            f"the ledger {path} cannot be used: {error}{_room(path, error)}"
+        ) from error
 
 
 def _room(path: Path, error: sqlite3.DatabaseError) -> str:
-    """What to do about a full disk, which SQLite also calls an error of input and output, as of its index."""
-    code, disk = error.sqlite_errorcode & 0xFF, os.statvfs(path.parent)
+    """What to do about a full disk, which SQLite also calls an error of input and output, as of its
+    index."""
+    code = error.sqlite_errorcode & 0xFF
+    disk = os.statvfs(path.parent)
     if code == sqlite3.SQLITE_IOERR and disk.f_bavail * disk.f_frsize < ROOM_BYTES:
         return f": no space is left there: {MAKE_ROOM}"
     return f": {MAKE_ROOM}" if code == sqlite3.SQLITE_FULL else ""
@@ -248,9 +283,7 @@ WITH RECURSIVE periods (period) AS (
 """One look-up for each; the last may be one too many."""
 
 PERIODS = f"{_SOME_PERIODS} SELECT period FROM periods WHERE period <= :last"
-PERIODS_OF_PLATE = (
-    f"{_SOME_PERIODS} SELECT period, spent FROM periods JOIN balances USING (period) WHERE plate = :plate"
-)
+PERIODS_OF_PLATE = f"{_SOME_PERIODS} SELECT period, spent FROM periods JOIN balances USING (period) WHERE plate = :plate"
 ONLY_ADDED = ("admissions", "releases")
 ENTRIES = """
 SELECT admissions.sequence, release_id, period, budget, plates, charged, payload, published, terms
@@ -263,12 +296,15 @@ CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 99
 PAGE = 500  # rows that an iterator reads at a time
 
 
-def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLike[str] | None = None) -> SqliteLedger:
-    """Open the ledger at `path`, or make it (mode 0600) if nothing is there; use it as a context manager.
+def open_sqlite_ledger(
+    path: str | os.PathLike[str], *, id_file: str | os.PathLike[str] | None = None
+) -> SqliteLedger:
+    """Open the ledger at `path`, or make it (mode 0600) if nothing is there; use it as a context
+    manager.
 
-    `id_file` has its id and high-water mark (`keys.adopt` makes it). DependencyUnavailable if the directory is missing
-    or a file cannot be used; PrivacyRefused for a file that is no ledger of ours, is empty, lost its main file, was
-    written by a newer version, or is not the ledger known.
+    `id_file` has its id and high-water mark (`keys.adopt` makes it). DependencyUnavailable if the
+    directory is missing or a file cannot be used; PrivacyRefused for a file that is no ledger of
+    ours, is empty, lost its main file, was written by a newer version, or is not the ledger known.
     """
     where = Path(path).resolve()
     known = known_ledger(id_file)
@@ -278,8 +314,8 @@ def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLi
 class SqliteLedger:
     """A `port.Ledger` in a file, for one thread; make it with `open_sqlite_ledger`.
 
-    Any call may raise DependencyUnavailable (disk full, locked for a minute, damaged); what it asked for may then be
-    remembered or not, and asking again tells.
+    Any call may raise DependencyUnavailable (disk full, locked for a minute, damaged); what it
+    asked for may then be remembered or not, and asking again tells.
     """
 
     def __init__(
@@ -313,7 +349,9 @@ class SqliteLedger:
 
     def note(self, name: str, text: str) -> str:
         with self._using("IMMEDIATE"):
-            self._connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text))
+            self._connection.execute(
+                "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text)
+            )
             return self._meta()[name]
 
     def meta(self) -> dict[str, str]:
@@ -326,7 +364,9 @@ class SqliteLedger:
     def progress(self) -> Progress:
         ends = "SELECT release_id FROM admissions ORDER BY sequence {} LIMIT 1"
         with self._using("DEFERRED"):
-            admitted, recorded = (self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED)
+            admitted, recorded = (
+                self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED
+            )
             oldest, newest = (self._first(ends.format(order)) for order in ("ASC", "DESC"))
         return Progress(admitted or 0, recorded or 0, oldest, newest)
 
@@ -373,15 +413,25 @@ class SqliteLedger:
             if fresh:
                 require_open(fresh, self._closed())
                 decided |= self._decide(period, budget, plates, packed, fresh)
-        return [decided[one.release_id].recalled(packed[one.members].tobytes(), one.members.size) for one in admissions]
+        return [
+            decided[one.release_id].recalled(packed[one.members].tobytes(), one.members.size)
+            for one in admissions
+        ]
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         ids = [release_id for release_id, _ in releases]
         with self._using("IMMEDIATE"):
-            admitted = {found for (found,) in self._where_in("SELECT release_id FROM admissions WHERE release_id", ids)}
+            admitted = {
+                found
+                for (found,) in self._where_in(
+                    "SELECT release_id FROM admissions WHERE release_id", ids
+                )
+            }
             for release_id in ids:
                 if release_id not in admitted:
-                    raise PrivacyRefused(f"expected an admission before the record of {release_id!r}, got none")
+                    raise PrivacyRefused(
+                        f"expected an admission before the record of {release_id!r}, got none"
+                    )
             if (closed := self._closed()) is not None:
                 require_open(set(ids) - self._payloads(ids).keys(), closed)
             query = "INSERT INTO releases (release_id, payload) VALUES (?, ?) ON CONFLICT (release_id) DO NOTHING"
@@ -395,9 +445,7 @@ class SqliteLedger:
             self._connection.executemany(query, ((release_id,) for release_id in release_ids))
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        query = (
-            "SELECT sequence, release_id, payload FROM releases WHERE published = 0 AND sequence > ? ORDER BY 1 LIMIT ?"
-        )
+        query = "SELECT sequence, release_id, payload FROM releases WHERE published = 0 AND sequence > ? ORDER BY 1 LIMIT ?"
         for _, release_id, payload in self._pages(query):
             yield release_id, payload
 
@@ -407,9 +455,29 @@ class SqliteLedger:
             return dict(self._connection.execute(PERIODS_OF_PLATE, found))
 
     def entries(self) -> Iterator[Entry]:
-        for _, release_id, period, budget, plates, charged, payload, published, terms in self._pages(ENTRIES):
-            each, is_out = amounts(charged), bool(published)
-            yield Entry(release_id, period, budget, tuple(cut(plates, each.size)), each, payload, is_out, terms)
+        for (
+            _,
+            release_id,
+            period,
+            budget,
+            plates,
+            charged,
+            payload,
+            published,
+            terms,
+        ) in self._pages(ENTRIES):
+            each = amounts(charged)
+            is_out = bool(published)
+            yield Entry(
+                release_id,
+                period,
+                budget,
+                tuple(cut(plates, each.size)),
+                each,
+                payload,
+                is_out,
+                terms,
+            )
 
     def newest(self) -> Iterator[str]:
         query = "SELECT sequence, release_id FROM admissions WHERE sequence < ? ORDER BY sequence DESC LIMIT ?"
@@ -442,12 +510,16 @@ class SqliteLedger:
                 self._connection.execute(trigger)
 
     def _keep_count(self, table: str, most: int | None) -> None:
-        """The last row that is left takes the place of the last there was: `progress` never goes back."""
+        """The last row that is left takes the place of the last there was: `progress` never goes
+        back."""
         found = self._connection.execute(
-            f"UPDATE {table} SET sequence = ? WHERE sequence = (SELECT max(sequence) FROM {table})", (most,)
+            f"UPDATE {table} SET sequence = ? WHERE sequence = (SELECT max(sequence) FROM {table})",
+            (most,),
         )
         if most is not None and not found.rowcount:
-            raise PrivacyRefused(f"expected later {table} in the ledger {self.path}, got none: its count would go back")
+            raise PrivacyRefused(
+                f"expected later {table} in the ledger {self.path}, got none: its count would go back"
+            )
 
     def shrink(self) -> None:
         """Give the space of what was dropped back to the disk."""
@@ -459,17 +531,25 @@ class SqliteLedger:
         """As `Ledger.verify`, at one moment; it checks the file, too."""
         query = "SELECT release_id FROM releases WHERE release_id NOT IN (SELECT release_id FROM admissions)"
         with self._using("DEFERRED"):
-            damage = [finding for (finding,) in self._connection.execute("PRAGMA quick_check") if finding != "ok"]
-            balances = self._connection.execute("SELECT period, plate, spent, charges FROM balances")
+            damage = [
+                finding
+                for (finding,) in self._connection.execute("PRAGMA quick_check")
+                if finding != "ok"
+            ]
+            balances = self._connection.execute(
+                "SELECT period, plate, spent, charges FROM balances"
+            )
             sums = list(misfits(self.entries(), balances))
             orphans = [
-                f"{release_id}: released, but never admitted" for (release_id,) in self._connection.execute(query)
+                f"{release_id}: released, but never admitted"
+                for (release_id,) in self._connection.execute(query)
             ]
         return [f"the file is damaged: {finding}" for finding in damage] + sums + orphans
 
     @contextmanager
     def _using(self, transaction: Literal["DEFERRED", "IMMEDIATE"] | None = None) -> Iterator[None]:
-        """One thread at a time. A transaction is all or nothing; IMMEDIATE takes the write lock before it reads."""
+        """One thread at a time. A transaction is all or nothing; IMMEDIATE takes the write lock
+        before it reads."""
         with self._one_at_a_time, usable(self.path):
             if transaction is None:
                 yield
@@ -488,7 +568,8 @@ class SqliteLedger:
             yield from self._connection.execute(f"{query} IN ({marks})", (*before, *chunk))
 
     def _pages(self, query: str, first: int = 0) -> Iterator[Any]:
-        """Rows of a query over (sequence behind, limit); no statement is open while the caller has the row."""
+        """Rows of a query over (sequence behind, limit); no statement is open while the caller has
+        the row."""
         last = first
         while True:
             with self._using():
@@ -499,23 +580,37 @@ class SqliteLedger:
             last = page[-1][0]
 
     def _payloads(self, release_ids: Sequence[str]) -> dict[str, bytes]:
-        return dict(self._where_in("SELECT release_id, payload FROM releases WHERE release_id", release_ids))
+        return dict(
+            self._where_in("SELECT release_id, payload FROM releases WHERE release_id", release_ids)
+        )
 
     def _decisions(self, release_ids: Sequence[str]) -> dict[str, Decision]:
         query = "SELECT release_id, plates, charged, terms FROM admissions WHERE release_id"
         rows = self._where_in(query, release_ids)
-        return {release_id: Decision(plates, amounts(charged), terms) for release_id, plates, charged, terms in rows}
+        return {
+            release_id: Decision(plates, amounts(charged), terms)
+            for release_id, plates, charged, terms in rows
+        }
 
     def _balances(self, period: str, plates: Sequence[bytes]) -> Balance:
         query = "SELECT plate, spent, charges FROM balances WHERE period = ? AND plate"
-        found = {plate: (charged, charges) for plate, charged, charges in self._where_in(query, sorted(plates), period)}
+        found = {
+            plate: (charged, charges)
+            for plate, charged, charges in self._where_in(query, sorted(plates), period)
+        }
         table = np.array([found.get(plate, (0, 0)) for plate in plates], np.int64).reshape(-1, 2)
         return Balance(charged=table[:, 0], charges=table[:, 1])
 
     def _decide(
-        self, period: str, budget: int, plates: Sequence[bytes], packed: NDArray[np.void], fresh: dict[str, Admission]
+        self,
+        period: str,
+        budget: int,
+        plates: Sequence[bytes],
+        packed: NDArray[np.void],
+        fresh: dict[str, Admission],
     ) -> dict[str, Decision]:
-        balance, hats = self._balances(period, plates), list(fresh.values())
+        balance = self._balances(period, plates)
+        hats = list(fresh.values())
         elsewhere = self._elsewhere(period, plates)
         balance.charged[:] += elsewhere
         decided = {
@@ -532,12 +627,21 @@ class SqliteLedger:
         """What each was charged in the other spans of a window; 0 in a calendar's period."""
         bounds = names_around(period)
         windows = windows_around(period, self._periods(*bounds) if bounds else ())
-        return most_elsewhere(windows, lambda other: self._balances(other, plates).charged, len(plates))
+        return most_elsewhere(
+            windows, lambda other: self._balances(other, plates).charged, len(plates)
+        )
 
-    def _settle(self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]) -> None:
-        sums, charges = balance.charged.tolist(), balance.charges.tolist()
-        in_key_order = sorted(touched.tolist(), key=plates.__getitem__)  # neighbours on a page are written together
-        self._connection.executemany(CHARGE, ((period, plates[i], sums[i], charges[i]) for i in in_key_order))
+    def _settle(
+        self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]
+    ) -> None:
+        sums = balance.charged.tolist()
+        charges = balance.charges.tolist()
+        in_key_order = sorted(
+            touched.tolist(), key=plates.__getitem__
+        )  # neighbours on a page are written together
+        self._connection.executemany(
+            CHARGE, ((period, plates[i], sums[i], charges[i]) for i in in_key_order)
+        )
 
     def _remember(self, period: str, budget: int, decided: dict[str, Decision]) -> None:
         rows = (
@@ -550,7 +654,8 @@ class SqliteLedger:
 class MemoryLedger(SqliteLedger):
     """The same ledger in memory, for any number of threads: for tests, examples and rehearsals.
 
-    It forgets everything with the process (promise 4), so nothing that was drawn under it may be published.
+    It forgets everything with the process (promise 4), so nothing that was drawn under it may be
+    published.
 
     >>> ledger = MemoryLedger()
     >>> hat = Admission("hat", np.array([0]), np.array([4]), min_admitted=0, terms=b"")

@@ -1,11 +1,13 @@
-"""The privacy statement of a deployment, in the fields of OpenDP's Deployments Registry (tiers 1 to 3).
+"""The privacy statement of a deployment, in the fields of OpenDP's Deployments Registry (tiers 1 to
+3).
 
-All but the words comes from the ledger's entries, or the configuration where nothing was charged yet. A plate's total
-in a period is at most the largest budget of its entries. Budgets of periods that overlap in time add up. Losses of
-positions are stated apart, and with those of speeds where both had one budget (`planning/policy.py`).
+All but the words comes from the ledger's entries, or the configuration where nothing was charged
+yet. A plate's total in a period is at most the largest budget of its entries. Budgets of periods
+that overlap in time add up. Losses of positions are stated apart, and with those of speeds where
+both had one budget (`planning/policy.py`).
 
-Under "add-remove" charges are secret: of its periods the statement has budgets, and numbers of records, which follow
-from slots and settings.
+Under "add-remove" charges are secret: of its periods the statement has budgets, and numbers of
+records, which follow from slots and settings.
 """
 
 from __future__ import annotations
@@ -26,8 +28,22 @@ from udp_stream.ledger.rules import RollingSums, archived_s, caveats, iso_utc, s
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.planning import policy as names
-from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
-from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, OF_A_SWAP, NeighbourRelation, accounting_of
+from udp_stream.planning.policy import (
+    OneBudget,
+    Policy,
+    loss_in,
+    measure_of,
+    noted,
+    of_same_time,
+    without_measure,
+)
+from udp_stream.planning.promise import (
+    ACCOUNTINGS,
+    NEIGHBOURS,
+    OF_A_SWAP,
+    NeighbourRelation,
+    accounting_of,
+)
 from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of, within_1km
 from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
@@ -43,7 +59,9 @@ _OF_SPEEDS = {
     "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv 2405.06261, "
     "the largest charge of a release times the most releases that one plate is in",
 }
-_SUMS = "Noised sums of bus speeds around forecasts, and of traffic, of every cell of a public domain"
+_SUMS = (
+    "Noised sums of bus speeds around forecasts, and of traffic, of every cell of a public domain"
+)
 _OF_PLATES = {
     "charges": "each plate the squares of its own vector of a slot, which is shortened to a share of what it has left; "
     "secret, as are balances and which plates are admitted",
@@ -54,20 +72,28 @@ _OF_PLATES = {
 
 @dataclass(slots=True)
 class _PeriodSpending:
-    """What one period's plates were charged; of a rolling budget the most in any window. `promised` has the largest
-    budget of each period or span that was charged; of whole plates, where that is secret, of each that was asked.
+    """What one period's plates were charged; of a rolling budget the most in any window. `promised`
+    has the largest budget of each period or span that was charged; of whole plates, where that is
+    secret, of each that was asked.
     """
 
     nano: Counter[bytes] = field(default_factory=Counter)
     releases: Counter[bytes] = field(default_factory=Counter)
-    rolling: tuple[RollingSums, RollingSums] = field(default_factory=lambda: (RollingSums(), RollingSums()))
+    rolling: tuple[RollingSums, RollingSums] = field(
+        default_factory=lambda: (RollingSums(), RollingSums())
+    )
     largest_charge: int = 0
     budgets: set[int] = field(default_factory=set)
     promised: dict[str, int] = field(default_factory=dict)
 
     def take(self, entry: Entry) -> None:
-        charged = {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
-        plates, amounts = list(charged), list(charged.values())
+        charged = {
+            plate: nano
+            for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True)
+            if nano
+        }
+        plates = list(charged)
+        amounts = list(charged.values())
         if span_of(entry.period) is None:
             self.nano.update(charged)
             self.releases.update(plates)
@@ -75,7 +101,9 @@ class _PeriodSpending:
             nano, releases = self.rolling
             # `|=` of counters keeps the larger number: the most in any window.
             self.nano |= dict(zip(plates, nano.charge(entry.period, plates, amounts), strict=True))
-            self.releases |= dict(zip(plates, releases.charge(entry.period, plates, [1] * len(plates)), strict=True))
+            self.releases |= dict(
+                zip(plates, releases.charge(entry.period, plates, [1] * len(plates)), strict=True)
+            )
         if charged or names.ending_of(entry.period):
             self.promised[entry.period] = max(entry.budget, self.promised.get(entry.period, 0))
         self.largest_charge = max(self.largest_charge, *amounts, 0)
@@ -86,7 +114,8 @@ class _PeriodSpending:
         return {f"{unit}_guaranteed": max(budgets), f"{unit}_of_budgets": budgets}
 
     def stated(self, unit: str) -> dict[str, Any]:
-        """The loss of the plate that lost most, and the bound eps max_l G_l, which knows no shares and no budget."""
+        """The loss of the plate that lost most, and the bound eps max_l G_l, which knows no shares
+        and no budget."""
         most = max(self.releases.values(), default=0)
         return {
             **self.guaranteed(unit),
@@ -100,8 +129,9 @@ class _PeriodSpending:
 
 @dataclass(slots=True)
 class _Account:
-    """All that the entries of a ledger say. `under` counts the HATs with a charge, by length and budget of their
-    periods; `made` and `released` the records, all and those that are not withheld."""
+    """All that the entries of a ledger say. `under` counts the HATs with a charge, by length and
+    budget of their periods; `made` and `released` the records, all and those that are not
+    withheld."""
 
     speeds: dict[str, _PeriodSpending] = field(default_factory=dict)
     positions: dict[str, _PeriodSpending] = field(default_factory=dict)
@@ -117,7 +147,8 @@ class _Account:
         self.speeds.setdefault(_account_of(entry.period), _PeriodSpending()).take(entry)
         is_add_remove = bool(names.ending_of(entry.period))
         if (kind := kind_of(entry.release_id)) in ("hat", CITY):
-            # A question to the city adds 0: the budget it was charged under is listed, and it is no HAT.
+            # A question to the city adds 0: the budget it was charged under is listed, and it is no
+            # HAT.
             is_charged = is_add_remove or bool(entry.charged.any())
             self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and is_charged
         if kind == CITY:
@@ -131,11 +162,14 @@ class _Account:
 
 
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
-    """What is promised, what was charged, and what is not protected; no plate, keyed or not, is in it.
+    """What is promised, what was charged, and what is not protected; no plate, keyed or not, is in
+    it.
 
     Raises PrivacyRefused if the ledger holds a record that cannot be read.
     """
-    policy, account, meta = settings.policy, _Account(), ledger.meta()
+    policy = settings.policy
+    account = _Account()
+    meta = ledger.meta()
     closed = archived_s(meta)
     for entry in ledger.entries():
         if kind_of(entry.release_id) not in (CLIPS, WITHDRAWN):
@@ -165,18 +199,27 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             },
         },
         "details": {
-            "privacy_unit_details": {"adjacency": "; ".join(one.adjacency(policy.speed_from) for one in relations)},
+            "privacy_unit_details": {
+                "adjacency": "; ".join(one.adjacency(policy.speed_from) for one in relations)
+            },
             "unprotected_quantities": [quantity for one in relations for quantity in one.public],
-            "accounting": {key: _of_each(relations, partial(_accounting, key)) for key in _OF_SPEEDS},
+            "accounting": {
+                key: _of_each(relations, partial(_accounting, key)) for key in _OF_SPEEDS
+            },
             "implementation": {
                 "mechanisms": f"{_joined(_noise_of(one) for one in measures)} and exponential mechanism, exact "
                 "integer arithmetic (arXiv 2004.00010)",
                 "randomness": "operating system",
                 "floating_point": "noise is added to integers; the set of outputs does not depend on the data",
-                "software": _joined(software for *_, software in account.made) or f"udp-stream {__version__}",
+                "software": _joined(software for *_, software in account.made)
+                or f"udp-stream {__version__}",
                 "policy": _joined(made for made, *_ in account.made) or policy.fingerprint(),
                 "policies": [
-                    {**dict(zip(_MADE, made, strict=True)), "hats_recorded": n, "hats_released": account.released[made]}
+                    {
+                        **dict(zip(_MADE, made, strict=True)),
+                        "hats_recorded": n,
+                        "hats_released": account.released[made],
+                    }
                     for made, n in sorted(account.made.items())
                 ],
             },
@@ -184,7 +227,11 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         **({"positions": _positions(account, meta, policy.delta)} if account.positions else {}),
         **({"city": _city(account.city)} if account.city else {}),
         **({"archived": _archived(ledger, closed)} if closed is not None else {}),
-        **({"withdrawn": msgspec.to_builtins(withdrawals)} if (withdrawals := noted_withdrawals(meta)) else {}),
+        **(
+            {"withdrawn": msgspec.to_builtins(withdrawals)}
+            if (withdrawals := noted_withdrawals(meta))
+            else {}
+        ),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }
@@ -207,9 +254,16 @@ def _city(slots: Counter[str]) -> dict[str, Any]:
 
 
 def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
-    """A sentence naming both if the ledger was charged, or its records made, under other settings than these."""
-    policy, loss = settings.policy, stated["privacy"]["privacy_loss"]
-    amounts = [(one["period"], unit, one[unit]) for one in loss["charged_under"] for unit in _UNITS if unit in one]
+    """A sentence naming both if the ledger was charged, or its records made, under other settings
+    than these."""
+    policy = settings.policy
+    loss = stated["privacy"]["privacy_loss"]
+    amounts = [
+        (one["period"], unit, one[unit])
+        for one in loss["charged_under"]
+        for unit in _UNITS
+        if unit in one
+    ]
     under = {f"{unit} {amount:g} per {period}" for period, unit, amount in amounts}
     policies = {made["policy"] for made in stated["details"]["implementation"]["policies"]}
     unit = _unit(names.name_in(policy.measure, policy.period))
@@ -223,10 +277,13 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
 
 
 def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
-    """What a plate can lose by its pings in a whole period, to all releases, whichever slots were charged."""
+    """What a plate can lose by its pings in a whole period, to all releases, whichever slots were
+    charged."""
     policy = settings.policy
     charged = {length: names.ending_of(length) for length, _ in account.under}
-    lengths = {without_measure(length).removesuffix(ending) for length, ending in charged.items()} or {policy.period}
+    lengths = {
+        without_measure(length).removesuffix(ending) for length, ending in charged.items()
+    } or {policy.period}
     sums = _with_overlapping(account)
     return {
         "privacy_unit": f"one license plate, with all its pings in a period of {_joined(lengths)}; of a rolling period "
@@ -244,7 +301,11 @@ def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
             {
                 "period": period,
                 **(spent.guaranteed if names.ending_of(period) else spent.stated)(_unit(period)),
-                **{f"{unit}_guaranteed_with_overlapping": n / NANO for unit, n in _amounts(sums[period]) if n},
+                **{
+                    f"{unit}_guaranteed_with_overlapping": n / NANO
+                    for unit, n in _amounts(sums[period])
+                    if n
+                },
             }
             for period, spent in sorted(account.speeds.items())
         ],
@@ -252,27 +313,47 @@ def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
 
 
 def _between_speeds(account: _Account, delta: float) -> dict[str, Any]:
-    """Of whole plates: what they can lose by their speeds alone, as a change is a removal and an addition."""
-    budgets = [nano for name, one in account.speeds.items() if names.ending_of(name) for nano in one.promised.values()]
-    return {"swap_values": {"epsilon": epsilon_of(OF_A_SWAP * max(budgets), delta), "delta": delta}} if budgets else {}
+    """Of whole plates: what they can lose by their speeds alone, as a change is a removal and an
+    addition."""
+    budgets = [
+        nano
+        for name, one in account.speeds.items()
+        if names.ending_of(name)
+        for nano in one.promised.values()
+    ]
+    return (
+        {"swap_values": {"epsilon": epsilon_of(OF_A_SWAP * max(budgets), delta), "delta": delta}}
+        if budgets
+        else {}
+    )
 
 
 def _with_overlapping(account: _Account) -> dict[str, Loss]:
-    """Of each period, or rolling budget, the most with the periods that overlap it and were charged."""
-    promised = {name: nano for spent in account.speeds.values() for name, nano in spent.promised.items()}
+    """Of each period, or rolling budget, the most with the periods that overlap it and were
+    charged."""
+    promised = {
+        name: nano for spent in account.speeds.values() for name, nano in spent.promised.items()
+    }
     most: dict[str, Loss] = {}
     for period, loss in names.together(promised).items():
         most[_account_of(period)] = max(loss, most.get(_account_of(period), Loss()))
-    return {period: loss_in(period, max(spent.budgets)) for period, spent in account.speeds.items()} | most
+    return {
+        period: loss_in(period, max(spent.budgets)) for period, spent in account.speeds.items()
+    } | most
 
 
 def _most_of(losses: Collection[Loss], policy: Policy) -> dict[str, float]:
-    """The most of any period; of a rho what it is with the policy's delta, and of both kinds what they are together."""
+    """The most of any period; of a rho what it is with the policy's delta, and of both kinds what
+    they are together."""
     losses = losses or [loss_in(names.name_in(policy.measure, ""), policy.budget_nano)]
     if not any(loss.rho_nano for loss in losses):
         return {"epsilon": max(losses).epsilon_nano / NANO}
-    epsilon, most = max((epsilon_of_both(one.epsilon_nano, one.rho_nano, policy.delta), one) for one in losses)
-    return {"epsilon": epsilon, "delta": policy.delta} | ({} if most.epsilon_nano else {"rho": most.rho_nano / NANO})
+    epsilon, most = max(
+        (epsilon_of_both(one.epsilon_nano, one.rho_nano, policy.delta), one) for one in losses
+    )
+    return {"epsilon": epsilon, "delta": policy.delta} | (
+        {} if most.epsilon_nano else {"rho": most.rho_nano / NANO}
+    )
 
 
 def _positions(account: _Account, meta: Mapping[str, str], delta: float) -> dict[str, Any]:
@@ -283,7 +364,9 @@ def _positions(account: _Account, meta: Mapping[str, str], delta: float) -> dict
         "one plate's positions differ, each by at most a distance d in the plane of the configuration",
         "dp_variant": "metric privacy in the local model, of thresholds in the central one: e^(epsilon d), or "
         "Renyi divergence a rho d^2 of every order a > 1 (Adaptive Privacy Budgeting, Liang and Yi)",
-        "unprotected_quantities": ["which plates sent pings, when, how many of them, and who was asked in a round"],
+        "unprotected_quantities": [
+            "which plates sent pings, when, how many of them, and who was asked in a round"
+        ],
         "composition": "basic, per plate; added to losses of speeds only where both had one budget (`one_budget`)",
         **({"one_budget": shared} if shared else {}),
         "periods": [
@@ -298,7 +381,8 @@ def _positions(account: _Account, meta: Mapping[str, str], delta: float) -> dict
 
 
 def _within_1km(measure: Measure, nano: int, delta: float) -> dict[str, Any]:
-    """(epsilon, delta, 1 km)-geo-privacy of a period's rho (*Adaptive Privacy Budgeting*, equation 10)."""
+    """(epsilon, delta, 1 km)-geo-privacy of a period's rho (*Adaptive Privacy Budgeting*, equation
+    10)."""
     found = within_1km(measure.name, nano, delta)
     return {} if found is UNSET else {"guaranteed_within_1km": msgspec.to_builtins(found)}
 
@@ -326,7 +410,9 @@ def _in_one_budget(time: str, one: OneBudget, account: _Account) -> dict[str, An
     }
 
 
-def _of_each(relations: Collection[NeighbourRelation], text: Callable[[NeighbourRelation], str]) -> str:
+def _of_each(
+    relations: Collection[NeighbourRelation], text: Callable[[NeighbourRelation], str]
+) -> str:
     """The text of the relation; of several, as of different days, each with its name."""
     if len(relations) == 1:
         return "".join(map(text, relations))
@@ -345,7 +431,8 @@ def _kinds(relation: NeighbourRelation) -> str:
 
 
 def _account_of(period: str) -> str:
-    """The name under which losses of a period are stated: of the spans of a rolling budget one for all."""
+    """The name under which losses of a period are stated: of the spans of a rolling budget one for
+    all."""
     return period if span_of(period) is None else names.length_of(period)
 
 
@@ -370,7 +457,9 @@ def _record(release_id: str, payload: bytes) -> Release:
     try:
         return decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PrivacyRefused(f"{release_id}: expected a release record in the ledger, got other bytes") from error
+        raise PrivacyRefused(
+            f"{release_id}: expected a release record in the ledger, got other bytes"
+        ) from error
 
 
 def _joined(names: Iterable[str]) -> str:

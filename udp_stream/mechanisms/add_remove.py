@@ -1,15 +1,18 @@
-"""Noised sums that hide a whole plate: its vector of a slot, what the vector costs, how it is shortened to its charge.
+"""Noised sums that hide a whole plate: its vector of a slot, what the vector costs, how it is
+shortened to its charge.
 
-A plate has two entries in each cell of a public domain: a *residual*, its weight there times (its mean speed - the
-cell's forecast), and a *weight*. Both are sums over plates plus discrete Gaussian noise of one public sigma. A plate
-pays the squares of its own entries over 2 sigma^2, in nano-rho, rounded up.
+A plate has two entries in each cell of a public domain: a *residual*, its weight there times (its
+mean speed - the cell's forecast), and a *weight*. Both are sums over plates plus discrete Gaussian
+noise of one public sigma. A plate pays the squares of its own entries over 2 sigma^2, in nano-rho,
+rounded up.
 
-Privacy unit: license plate. Neighbours: add-remove, of all that one plate sends in a budget period. Assumed: rows,
-charges and factors are secret; the query follows from settings and earlier outputs. No function here lets the rows or
-the charge of a plate change the entries, the charge or the factor of another one. So the sums of neighbours differ by
-one plate's vector, and its squares cost at most its charge: an individual filter (Feldman and Zrnic, arXiv 2008.11193)
-over releases that are rho-zCDP (arXiv 2004.00010, Theorem 14). Proof: docs/mechanisms/add_remove.md. Not from a paper:
-the vector. All arithmetic is of integers.
+Privacy unit: license plate. Neighbours: add-remove, of all that one plate sends in a budget period.
+Assumed: rows, charges and factors are secret; the query follows from settings and earlier outputs.
+No function here lets the rows or the charge of a plate change the entries, the charge or the factor
+of another one. So the sums of neighbours differ by one plate's vector, and its squares cost at most
+its charge: an individual filter (Feldman and Zrnic, arXiv 2008.11193) over releases that are
+rho-zCDP (arXiv 2004.00010, Theorem 14). Proof: docs/mechanisms/add_remove.md. Not from a paper: the
+vector. All arithmetic is of integers.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ CLIP: Final = 60 * QUANTA_PER_KMH
 """A plate's mean speed counts up to this far from the forecast."""
 
 WEIGHT: Final = 5 * QUANTA_PER_KMH
-"""What a weight of 1, or a plate, is in the second vector. Its unit is that of the residuals: both get one sigma."""
+"""What a weight of 1, or a plate, is in the second vector. Its unit is that of the residuals: both
+get one sigma."""
 
 SLOT_WEIGHT: Final = 5
 """The weight of a whole slot; a plate gets that of half a slot in one cell at most."""
@@ -40,7 +44,8 @@ FULL_MAX: Final = 2**32
 """Pings of a whole slot."""
 
 CHARGE_MAX: Final = 2**53 - 1
-"""The largest charge that a ledger takes, in nano-rho: above every budget, so above every allowance."""
+"""The largest charge that a ledger takes, in nano-rho: above every budget, so above every
+allowance."""
 
 _SHIFT = 32
 """Factors are multiples of 2**-32."""
@@ -64,8 +69,8 @@ class PlateRows(NamedTuple):
 class PlateQuery(NamedTuple):
     """What is asked of every plate in a slot. Public: settings, and forecasts from earlier outputs.
 
-    `forecast` is in quanta, of each cell of the domain; `full` the pings of a whole slot; `sigma` in quanta. With
-    `plates` the second vector counts plates, else it sums weights.
+    `forecast` is in quanta, of each cell of the domain; `full` the pings of a whole slot; `sigma`
+    in quanta. With `plates` the second vector counts plates, else it sums weights.
 
     >>> PlateQuery(forecast=np.array([18, 25]) * 4096, full=60, sigma=500_000).plates
     False
@@ -84,7 +89,9 @@ class PlateQuery(NamedTuple):
                 f"got {self.full} and {self.sigma}"
             )
         if self.forecast.size > CELLS_MAX or self.forecast.min(initial=0) < 0:
-            raise ValueError(f"expected forecasts >= 0 of at most {CELLS_MAX} cells, got {self.forecast.size}")
+            raise ValueError(
+                f"expected forecasts >= 0 of at most {CELLS_MAX} cells, got {self.forecast.size}"
+            )
 
 
 class Entries(NamedTuple):
@@ -103,17 +110,23 @@ class Entries(NamedTuple):
     weight: Integers
 
     def charges(self, plates: int, query: PlateQuery) -> Integers:
-        """What the whole vector of each of `plates` plates costs: nano-rho, rounded up, at most `CHARGE_MAX`.
+        """What the whole vector of each of `plates` plates costs: nano-rho, rounded up, at most
+        `CHARGE_MAX`.
 
         A plate without an entry, or with zeros alone, costs 0.
         """
         under = 2 * query.sigma**2
-        both = zip(_squares(self.plate, self.weight, plates), _squares(self.plate, self.residual, plates), strict=True)
+        both = zip(
+            _squares(self.plate, self.weight, plates),
+            _squares(self.plate, self.residual, plates),
+            strict=True,
+        )
         return np.array([min(-(-(a + b) * NANO // under), CHARGE_MAX) for a, b in both], np.int64)
 
 
 def entries(rows: PlateRows, query: PlateQuery) -> Entries:
-    """Each row's residual and weight: functions of the row and the query alone, rounded towards zero.
+    """Each row's residual and weight: functions of the row and the query alone, rounded towards
+    zero.
 
     ValueError if a plate has two rows in a cell, and for rows outside of the domain.
     """
@@ -121,7 +134,9 @@ def entries(rows: PlateRows, query: PlateQuery) -> Entries:
     plate, cell, pings, speed = (np.asarray(column, np.int64) for column in rows)
     cells = query.forecast.size
     if pings.min(initial=1) < 1 or speed.min(initial=0) < 0 or plate.min(initial=0) < 0:
-        raise ValueError("expected plates numbered from 0, pings >= 1 and speeds >= 0 in each row, got others")
+        raise ValueError(
+            "expected plates numbered from 0, pings >= 1 and speeds >= 0 in each row, got others"
+        )
     if cell.size and not 0 <= cell.min() <= cell.max() < cells:
         raise ValueError(f"expected rows in {cells} cells, got others")
     if np.unique(plate * cells + cell).size < plate.size:
@@ -131,7 +146,11 @@ def entries(rows: PlateRows, query: PlateQuery) -> Entries:
     off = np.clip(speed // pings - query.forecast.astype(np.int64)[cell], -CLIP, CLIP)
     # Below 2**53: CLIP is below 2**18, SLOT_WEIGHT below 2**3, `time` at most 2**32.
     residual = _towards_zero(off * SLOT_WEIGHT * time, 2 * query.full)
-    weight = np.full(plate.size, WEIGHT) if query.plates else WEIGHT * SLOT_WEIGHT * time // (2 * query.full)
+    weight = (
+        np.full(plate.size, WEIGHT)
+        if query.plates
+        else WEIGHT * SLOT_WEIGHT * time // (2 * query.full)
+    )
     return Entries(plate, cell, residual, weight)
 
 
@@ -150,33 +169,45 @@ def allowances(left: Integers, slots_left: int, active: int) -> Integers:
 
 
 def shortened(vectors: Entries, charged: Integers, query: PlateQuery) -> Entries:
-    """The vectors scaled, each by a factor of its own, so that no plate's squares cost more than it was `charged`.
+    """The vectors scaled, each by a factor of its own, so that no plate's squares cost more than it
+    was `charged`.
 
-    `charged` holds nano-rho by number of plate. A plate whose vector costs no more keeps it; a plate charged 0 has
-    zeros. With `query.plates` the plate's count is kept first, and residuals get what is left of its charge.
-    PrivacyRefused if a vector still cost more than its charge.
+    `charged` holds nano-rho by number of plate. A plate whose vector costs no more keeps it; a
+    plate charged 0 has zeros. With `query.plates` the plate's count is kept first, and residuals
+    get what is left of its charge. PrivacyRefused if a vector still cost more than its charge.
     """
     if charged.min(initial=0) < 0:
         raise ValueError("expected charges >= 0, got one below")
-    plate, residual, weight, plates = vectors.plate, vectors.residual, vectors.weight, charged.size
+    plate = vectors.plate
+    residual = vectors.residual
+    weight = vectors.weight
+    plates = charged.size
     # The largest sums of squares that the charges pay for: squares * NANO / (2 sigma^2) <= charge.
     room = [charge * 2 * query.sigma**2 // NANO for charge in charged.tolist()]
     of_weight, of_residual = (_squares(plate, values, plates) for values in (weight, residual))
     if query.plates:
         weight = _scaled(weight, _factors(of_weight, room)[plate])
-        room = [most - used for most, used in zip(room, _squares(plate, weight, plates), strict=True)]
+        room = [
+            most - used for most, used in zip(room, _squares(plate, weight, plates), strict=True)
+        ]
         residual = _scaled(residual, _factors(of_residual, room)[plate])
     else:
-        factors = _factors([a + b for a, b in zip(of_weight, of_residual, strict=True)], room)[plate]
-        weight, residual = _scaled(weight, factors), _scaled(residual, factors)
+        factors = _factors([a + b for a, b in zip(of_weight, of_residual, strict=True)], room)[
+            plate
+        ]
+        weight = _scaled(weight, factors)
+        residual = _scaled(residual, factors)
     kept = Entries(plate, vectors.cell, residual, weight)
     if (kept.charges(plates, query) > charged).any():
-        raise PrivacyRefused("expected vectors that cost at most what plates were charged, got one that costs more")
+        raise PrivacyRefused(
+            "expected vectors that cost at most what plates were charged, got one that costs more"
+        )
     return kept
 
 
 def noised(vectors: Entries, cells: int, query: PlateQuery, bits: Bits) -> Integers:
-    """The sums of residuals and of weights of each cell, with noise: of shape (2, cells), in quanta. Public once drawn.
+    """The sums of residuals and of weights of each cell, with noise: of shape (2, cells), in
+    quanta. Public once drawn.
 
     Discrete Gaussian noise of the query's sigma, on every entry, also where no plate is.
     """
@@ -195,10 +226,14 @@ def _squares(plate: Integers, values: Integers, plates: int) -> list[int]:
 
 
 def _factors(squares: list[int], room: list[int]) -> Integers:
-    """The largest factors, at most 1, whose squares times `squares` are at most `room`: in units of 2**-_SHIFT."""
+    """The largest factors, at most 1, whose squares times `squares` are at most `room`: in units of
+    2**-_SHIFT."""
     one = 1 << _SHIFT
     pairs = zip(squares, room, strict=True)
-    return np.array([one if has <= most else isqrt((most << 2 * _SHIFT) // has) for has, most in pairs], np.int64)
+    return np.array(
+        [one if has <= most else isqrt((most << 2 * _SHIFT) // has) for has, most in pairs],
+        np.int64,
+    )
 
 
 def _scaled(values: Integers, factors: Integers) -> Integers:

@@ -1,18 +1,21 @@
-"""Mean around a forecast: each plate's mean speed is clipped to a narrow interval around what was forecast for it.
+"""Mean around a forecast: each plate's mean speed is clipped to a narrow interval around what was
+forecast for it.
 
-Not from a paper; ours (docs/mechanisms/forecast.md). The forecast comes from counts and earlier releases, so it is
-public, and part of the plan. With S_l the sum of plate l's m_l samples in [0, U], f_l its forecast, and h_l a half
-width, the statistic is the integer
+Not from a paper; ours (docs/mechanisms/forecast.md). The forecast comes from counts and earlier
+releases, so it is public, and part of the plan. With S_l the sum of plate l's m_l samples in [0,
+U], f_l its forecast, and h_l a half width, the statistic is the integer
 
-    sum over plates of v_l * clip(S_l - m_l f_l, -m_l h_l, m_l h_l)        (each interval cut where f_l +- h_l leaves U)
+    sum over plates of v_l * clip(S_l - m_l f_l, -m_l h_l, m_l h_l)        (each interval cut where
+    f_l +- h_l leaves U)
 
-with integer weights v_l per sample: plates weigh by how precisely their samples tell the HAT's mean, 1 / s(m_l)^2, and
-h_l is in proportion to s(m_l), the standard deviation of `widths.plate_variance`. A narrow clip loses a part of what a
-HAT differs from its forecast, and nearly all noise; the gain undoes the loss.
+with integer weights v_l per sample: plates weigh by how precisely their samples tell the HAT's
+mean, 1 / s(m_l)^2, and h_l is in proportion to s(m_l), the standard deviation of
+`widths.plate_variance`. A narrow clip loses a part of what a HAT differs from its forecast, and
+nearly all noise; the gain undoes the loss.
 
-Privacy unit: license plate. Neighbours: swap-values. Plate l alone moves the statistic by at most v_l times the width
-of its interval, in integers; the sensitivity is the largest of these; a plate's charge is its own share. Whatever the
-forecast is, also a wrong one, the guarantee is the same.
+Privacy unit: license plate. Neighbours: swap-values. Plate l alone moves the statistic by at most
+v_l times the width of its interval, in integers; the sensitivity is the largest of these; a plate's
+charge is its own share. Whatever the forecast is, also a wrong one, the guarantee is the same.
 
 What is released is forecast + (statistic + noise) / (gain * sum of v_l m_l).
 """
@@ -62,12 +65,14 @@ from udp_stream.units import QUANTA_PER_KMH
 FORECAST_CLIP = "forecast-clip"
 
 WEIGHT_BITS = 12
-"""Weights per sample are integers below 2**12: with 2**28 samples of at most 2**19 quanta, sums fit in 63 bits."""
+"""Weights per sample are integers below 2**12: with 2**28 samples of at most 2**19 quanta, sums fit
+in 63 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastClip:
-    """Where a HAT's plates are clipped around, in quanta above 0, and how widely. `hat` is the forecast of its mean.
+    """Where a HAT's plates are clipped around, in quanta above 0, and how widely. `hat` is the
+    forecast of its mean.
 
     >>> clip = ForecastClip(hat=18 * 4096, plates=np.array([17 * 4096, 19 * 4096]))
     >>> clip.subset(np.array([True, False])).plates.tolist()
@@ -84,10 +89,12 @@ class ForecastClip:
 
 @dataclass(frozen=True)
 class ForecastClipPlan:
-    """How a HAT's mean is taken around its forecast; from counts, forecast, range and cost only; speeds in quanta.
+    """How a HAT's mean is taken around its forecast; from counts, forecast, range and cost only;
+    speeds in quanta.
 
-    Plate by plate: `weights` per sample, `low` and `high` what a sample may differ from the forecast by on average,
-    `plate_sensitivities` by how much the plate alone can move the statistic.
+    Plate by plate: `weights` per sample, `low` and `high` what a sample may differ from the
+    forecast by on average, `plate_sensitivities` by how much the plate alone can move the
+    statistic.
 
     >>> counts, around = SamplesPerPlate(np.array([36, 4])), ForecastClip(18 * 4096, np.array([17 * 4096, 22 * 4096]))
     >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 65 * 4096))
@@ -137,22 +144,29 @@ class ForecastClipPlan:
 
     @cached_property
     def spread(self) -> float:
-        """Standard deviation of the value without noise around the HAT's mean, in quanta, by the model of speeds."""
-        return sqrt(SAMPLED * float(self._shares**2 @ plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
+        """Standard deviation of the value without noise around the HAT's mean, in quanta, by the
+        model of speeds."""
+        return (
+            sqrt(SAMPLED * float(self._shares**2 @ plate_variance(self.counts.by_plate)))
+            * QUANTA_PER_KMH
+        )
 
     @cached_property
     def scatter(self) -> float:
-        """Standard deviation of its plates around the HAT, in quanta, by the model of speeds: a clip's unit."""
+        """Standard deviation of its plates around the HAT, in quanta, by the model of speeds: a
+        clip's unit."""
         return float(self._shares @ np.sqrt(plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
 
     @property
     def hidden(self) -> float:
-        """Standard deviation of what the clip hides, in quanta: HATs of a slot share it, as they share a city."""
+        """Standard deviation of what the clip hides, in quanta: HATs of a slot share it, as they
+        share a city."""
         return self.around.width.hidden * QUANTA_PER_KMH
 
     @property
     def error_bound(self) -> float:
-        """Worst-case bias plus expected noise, in quanta: a forecast can be wrong by all of the range."""
+        """Worst-case bias plus expected noise, in quanta: a forecast can be wrong by all of the
+        range."""
         return self.range.width + self.noise_bound
 
     @property
@@ -172,20 +186,28 @@ class ForecastClipPlan:
         return self.around.hat + noisy / self.divisor
 
 
-def plan_around(counts: SamplesPerPlate, around: ForecastClip, cost: Cost, range: Range) -> ForecastClipPlan:
+def plan_around(
+    counts: SamplesPerPlate, around: ForecastClip, cost: Cost, range: Range
+) -> ForecastClipPlan:
     """Widths and weights for these plates; ValueError if there is not a forecast for each of them."""
     return plans_around([counts], [around], [cost], range)[0]
 
 
 def plans_around(
-    counts: Sequence[SamplesPerPlate], arounds: Sequence[ForecastClip], costs: Sequence[Cost], range: Range
+    counts: Sequence[SamplesPerPlate],
+    arounds: Sequence[ForecastClip],
+    costs: Sequence[Cost],
+    range: Range,
 ) -> list[ForecastClipPlan]:
-    """As `plan_around`, of many HATs at once. A forecast beyond the range counts as the range's end."""
+    """As `plan_around`, of many HATs at once. A forecast beyond the range counts as the range's
+    end."""
     if not counts:
         return []
     for one, around in zip(counts, arounds, strict=True):
         if around.plates.size != one.plates:
-            raise ValueError(f"expected a forecast for each of {one.plates} plates, got {around.plates.size}")
+            raise ValueError(
+                f"expected a forecast for each of {one.plates} plates, got {around.plates.size}"
+            )
     sizes = np.array([one.plates for one in counts])
     ends = np.cumsum(sizes)
     first = ends - sizes
@@ -198,11 +220,15 @@ def plans_around(
     largest = np.repeat(np.maximum.reduceat(per_sample, first), sizes)
     # At least 1: rounding must not leave a plate out.
     weights = np.maximum(1, np.rint(per_sample / largest * (2**WEIGHT_BITS - 1))).astype(np.int64)
-    low, high = np.maximum(-half, range.low - centres), np.minimum(half, range.high - centres)
+    low = np.maximum(-half, range.low - centres)
+    high = np.minimum(half, range.high - centres)
     plate_sensitivities = weights * pings * (high - low)
     sensitivities = np.maximum(1, np.maximum.reduceat(plate_sensitivities, first)).tolist()
-    plans, slices = [], map(slice, first.tolist(), ends.tolist())
-    for one, around, cost, sensitivity, rows in zip(counts, arounds, costs, sensitivities, slices, strict=True):
+    plans = []
+    slices = map(slice, first.tolist(), ends.tolist())
+    for one, around, cost, sensitivity, rows in zip(
+        counts, arounds, costs, sensitivities, slices, strict=True
+    ):
         where = ForecastClip(int(range.clip(around.hat)), centres[rows], around.width)
         columns = weights[rows], low[rows], high[rows], plate_sensitivities[rows]
         plans.append(ForecastClipPlan(one, where, range, cost, *columns, sensitivity))
@@ -212,8 +238,11 @@ def plans_around(
 def clipped_sum(plan: ForecastClipPlan, samples: Integers) -> int:
     """The statistic: samples in quanta, plate by plate in the order of the counts."""
     if plan.around.width.ball:
-        raise ValueError("expected a plan that clips HAT by HAT; this one needs each plate's factor")
-    off, pings = differences(plan, samples), plan.counts.by_plate
+        raise ValueError(
+            "expected a plan that clips HAT by HAT; this one needs each plate's factor"
+        )
+    off = differences(plan, samples)
+    pings = plan.counts.by_plate
     return int(plan.weights @ np.minimum(np.maximum(off, pings * plan.low), pings * plan.high))
 
 
@@ -225,30 +254,35 @@ def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
     return off
 
 
-# One clip for all HATs of a plate in a slot: its differences from its forecasts, as a vector, are scaled into a ball.
+# One clip for all HATs of a plate in a slot: its differences from its forecasts, as a vector, are
+# scaled into a ball.
 #
-# Ours (docs/mechanisms/forecast.md), for Gaussian noise only. In HAT h let plate l's part of the statistic (above) be
-# e_lh = v_l (S_l - m_l f_l), less the middle of its interval; let a step of the noise's lattice be 2^k_h, and the
-# noise's sigma t_h steps. Let D_lh be the steps by which the clip HAT by HAT would let the plate move the release:
-# (D_lh / t_h)^2 / 2 is what it is charged. In units of each HAT's noise, 2^-20 of sigma,
+# Ours (docs/mechanisms/forecast.md), for Gaussian noise only. In HAT h let plate l's part of the
+# statistic (above) be e_lh = v_l (S_l - m_l f_l), less the middle of its interval; let a step of
+# the noise's lattice be 2^k_h, and the noise's sigma t_h steps. Let D_lh be the steps by which the
+# clip HAT by HAT would let the plate move the release: (D_lh / t_h)^2 / 2 is what it is charged. In
+# units of each HAT's noise, 2^-20 of sigma,
 #
-#     room_l = sum over HATs of floor(D_lh / t_h)^2,      norm_l = sum over HATs of ceil(|e_lh| / sigma_h)^2,
-#     radius R_l = (floor(sqrt(room_l)) - rounding_l) / 2,        factor F_l = min(1, R_l / sqrt(norm_l)), rounded down.
+#     room_l = sum over HATs of floor(D_lh / t_h)^2,      norm_l = sum over HATs of ceil(|e_lh| /
+#     sigma_h)^2, radius R_l = (floor(sqrt(room_l)) - rounding_l) / 2,        factor F_l = min(1,
+#     R_l / sqrt(norm_l)), rounded down.
 #
 # What is summed is e_lh F_l, rounded towards 0.
 #
-# **Guarantee.** Privacy unit: license plate. Neighbours: swap-values. Both of a plate's vectors lie in the ball of
-# radius R_l, so they differ by at most 2 R_l. Rounding each HAT's sum to the lattice adds at most one step there,
-# together at most `rounding_l`. So the rounded vector moves by at most sqrt(room_l) <= sqrt(sum (D_lh / t_h)^2), and
-# the loss in rho, half the square (arXiv 2004.00010, Theorem 14, after scaling each entry by its sigma), is at most the
-# sum of what the plate was charged for these HATs. It holds for the slot: one HAT alone may tell more of a plate than
-# its charge there.
+# **Guarantee.** Privacy unit: license plate. Neighbours: swap-values. Both of a plate's vectors lie
+# in the ball of radius R_l, so they differ by at most 2 R_l. Rounding each HAT's sum to the lattice
+# adds at most one step there, together at most `rounding_l`. So the rounded vector moves by at most
+# sqrt(room_l) <= sqrt(sum (D_lh / t_h)^2), and the loss in rho, half the square (arXiv 2004.00010,
+# Theorem 14, after scaling each entry by its sigma), is at most the sum of what the plate was
+# charged for these HATs. It holds for the slot: one HAT alone may tell more of a plate than its
+# charge there.
 #
-# Everything is in integers, so a factor is the same wherever it is computed. It needs room and norm of all HATs of the
-# plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing. HATs of a slot may be
-# drawn at different times, by runs with other settings or speeds; each plate's `checks` tell whether its lengths are
-# those that the ledger remembers (`release/pipeline.py`). A plate with others gets the factor 0. No factor depends on
-# another plate's speeds.
+# Everything is in integers, so a factor is the same wherever it is computed. It needs room and norm
+# of all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then
+# moves nothing. HATs of a slot may be drawn at different times, by runs with other settings or
+# speeds; each plate's `checks` tell whether its lengths are those that the ledger remembers
+# (`release/pipeline.py`). A plate with others gets the factor 0. No factor depends on another
+# plate's speeds.
 
 BITS: Final = 20
 """Lengths are counted in 2**-20 of the noise's sigma, and factors in 2**-20."""
@@ -257,7 +291,8 @@ WHOLE: Final = 1 << BITS
 """The factor of a plate that is within its ball."""
 
 REACH: Final = 1024
-"""Sigmas of noise that one difference counts as at most: it is cut there, far outside of every ball."""
+"""Sigmas of noise that one difference counts as at most: it is cut there, far outside of every
+ball."""
 
 SQUARE_MAX: Final = 2**62
 """A sum of squares counts as at most this; a plate whose differences come to it gets the factor 0."""
@@ -270,8 +305,8 @@ _PRODUCT_MAX = 2**42
 class PlateNorms:
     """Of each plate: HATs in which it was charged, `room`, `rounding`, `norm`, and `checks`.
 
-    Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of `check_of` each HAT:
-    other lengths have the same once in 2**64 times.
+    Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of
+    `check_of` each HAT: other lengths have the same once in 2**64 times.
 
     >>> PlateNorms((b"a",), *np.array([[2], [8], [0], [18], [7]])).norm.tolist()
     [18]
@@ -293,9 +328,11 @@ class PlateNorms:
         return self.hats, self.room, self.rounding, self.norm, self.checks
 
     def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`, by any one."""
+        """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`,
+        by any one."""
         found = zip(self.plates, *(column.tolist() for column in self.columns[:-1]), strict=True)
-        # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only what is public of it.
+        # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only
+        # what is public of it.
         known = {plate: factor_of(*of) for plate, hats, *of in found if expected.get(plate) == hats}
         return {plate: known.get(plate, 0) for plate in expected}
 
@@ -307,11 +344,14 @@ def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
     plates = tuple(sorted({plate for part in parts for plate in part.plates}))
     number = {plate: i for i, plate in enumerate(plates)}
     rows = np.array([number[plate] for part in parts for plate in part.plates], np.int64)
-    return summed_norms(plates, rows, np.concatenate([np.stack(part.columns) for part in parts], axis=1))
+    return summed_norms(
+        plates, rows, np.concatenate([np.stack(part.columns) for part in parts], axis=1)
+    )
 
 
 def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -> PlateNorms:
-    """Of these plates; `columns` are those of `PlateNorms`, with any number of rows for plate `rows[i]`."""
+    """Of these plates; `columns` are those of `PlateNorms`, with any number of rows for plate
+    `rows[i]`."""
     hats, room, rounding, norm = (sums(rows, column, len(plates)) for column in columns[:-1])
     checks = np.zeros(len(plates), np.uint64)  # which wraps
     np.add.at(checks, rows, columns[-1].astype(np.uint64))
@@ -319,16 +359,19 @@ def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -
 
 
 def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
-    """What a plate's HAT adds to its checks: a digest of all that its part of the clip follows from."""
+    """What a plate's HAT adds to its checks: a digest of all that its part of the clip follows
+    from."""
     packed = b"".join(one.to_bytes(8, "little") for one in (cell, room, rounding, norm))
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
 
 def factor_of(room: int, rounding: int, norm: int) -> int:
     """By how much of `WHOLE` a plate's differences are scaled."""
-    # Half of the room: other speeds of the plate may put it a diameter away. The lattice's rounding comes on top.
+    # Half of the room: other speeds of the plate may put it a diameter away. The lattice's rounding
+    # comes on top.
     radius = max(0, isqrt(min(room, SQUARE_MAX)) - rounding) // 2
-    # `sums` counts no further, so the norm may be any larger one: no factor but 0 is known to be small enough.
+    # `sums` counts no further, so the norm may be any larger one: no factor but 0 is known to be
+    # small enough.
     if norm >= SQUARE_MAX:
         return 0
     # Rounded down: what is scaled stays within the radius.
@@ -337,17 +380,21 @@ def factor_of(room: int, rounding: int, norm: int) -> int:
 
 def sums(rows: Integers, values: Integers, size: int) -> Integers:
     """Of the values of each row's number; at most `SQUARE_MAX` each, which is enough to know."""
-    # Integers of Python: in 64 bits a sum could overflow into a small norm, and that into a large factor.
+    # Integers of Python: in 64 bits a sum could overflow into a small norm, and that into a large
+    # factor.
     totals = np.zeros(size, dtype=object)
     np.add.at(totals, rows, values.astype(object))
     return np.minimum(totals, SQUARE_MAX).astype(np.int64)
 
 
 def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
-    """Of each plate of a HAT: the square of how far it may move the release, and what the lattice takes of that."""
+    """Of each plate of a HAT: the square of how far it may move the release, and what the lattice
+    takes of that."""
     lattice = _lattice(plan)
     # The room is rounded down, and norms are rounded up (`norms_of`): each on the safe side.
-    lengths = np.minimum((lattice.steps(plan.plate_sensitivities) << BITS) // lattice.t, REACH << BITS)
+    lengths = np.minimum(
+        (lattice.steps(plan.plate_sensitivities) << BITS) // lattice.t, REACH << BITS
+    )
     rounding = -(-WHOLE // lattice.t) if lattice.shift else 0
     return lengths * lengths, np.full(lengths.size, rounding)
 
@@ -377,9 +424,12 @@ def factors_for(factors: Mapping[bytes, int], plates: Sequence[bytes]) -> Intege
 
 
 def _cut(plan: ForecastClipPlan, samples: Integers, lattice: Lattice) -> Integers:
-    """Each plate's difference from the middle of its interval, weighted, and at most `REACH` sigmas."""
+    """Each plate's difference from the middle of its interval, weighted, and at most `REACH`
+    sigmas."""
     reach = min((lattice.t << lattice.shift) * REACH, SQUARE_MAX)
-    cut: Integers = np.clip(plan.weights * differences(plan, samples) - _middle(plan), -reach, reach)
+    cut: Integers = np.clip(
+        plan.weights * differences(plan, samples) - _middle(plan), -reach, reach
+    )
     return cut
 
 
@@ -391,7 +441,9 @@ def _middle(plan: ForecastClipPlan) -> Integers:
 
 def _lattice(plan: ForecastClipPlan) -> Lattice:
     if plan.noise.power != 2:
-        raise ValueError(f"expected a cost in rho where a plate's HATs share one clip, got {plan.cost.measure}")
+        raise ValueError(
+            f"expected a cost in rho where a plate's HATs share one clip, got {plan.cost.measure}"
+        )
     return lattice_of(plan.sensitivity, plan.cost)
 
 
@@ -399,8 +451,8 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
     """The mean around a forecast, which its terms carry.
 
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
-    >>> from udp_stream.mechanisms.base import AroundForecast
-    >>> asked = StatisticTerms("forecast-clip", 10**9, around=AroundForecast.of(18.0, np.array([17.0, 19.0])))
+    >>> from udp_stream.mechanisms.base import ForecastClipTerms
+    >>> asked = StatisticTerms("forecast-clip", 10**9, around=ForecastClipTerms.of(18.0, np.array([17.0, 19.0])))
     >>> statistic = ForecastClipStatistic()
     >>> plan = statistic.plan(counts, asked, public)
     >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
@@ -413,12 +465,17 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
     plural = "means"
     degree = 1
 
-    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:
+    def plan(
+        self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings
+    ) -> ForecastClipPlan:
         """Nothing is searched; ValueError where the terms have no forecast for each plate."""
         return self.plan_each([counts], [asked], public)[0]
 
     def plan_each(
-        self, counts: Sequence[SamplesPerPlate], asked: Sequence[StatisticTerms], public: PublicSettings
+        self,
+        counts: Sequence[SamplesPerPlate],
+        asked: Sequence[StatisticTerms],
+        public: PublicSettings,
     ) -> list[ForecastClipPlan]:
         offered = [one.around for one in asked if one.around is not None]
         if len(offered) < len(asked):
@@ -426,27 +483,45 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         arounds = [ForecastClip(one.hat_quanta, one.plates_quanta, one.width) for one in offered]
         return plans_around(counts, arounds, [one.cost for one in asked], public.range)
 
-    def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
+    def at(
+        self,
+        plan: ForecastClipPlan,
+        asked: StatisticTerms,
+        public: PublicSettings,  # noqa: ARG002
+    ) -> ForecastClipPlan:
         return replace(plan, cost=asked.cost)
 
     def subset(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
-        """Around the same forecast: the others move what they moved, and lose at most their charges."""
+        """Around the same forecast: the others move what they moved, and lose at most their
+        charges."""
         plate_sensitivities = plan.plate_sensitivities[admitted]
         sensitivity = max(1, int(plate_sensitivities.max()))
         cost = cost_within(plate_sensitivities, sensitivity, plan.charges[admitted], plan.cost)
-        counts, around = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.around.subset(admitted)
-        weights, low, high = plan.weights[admitted], plan.low[admitted], plan.high[admitted]
-        return ForecastClipPlan(counts, around, plan.range, cost, weights, low, high, plate_sensitivities, sensitivity)
+        counts = SamplesPerPlate(plan.counts.by_plate[admitted])
+        around = plan.around.subset(admitted)
+        weights = plan.weights[admitted]
+        low = plan.low[admitted]
+        high = plan.high[admitted]
+        return ForecastClipPlan(
+            counts, around, plan.range, cost, weights, low, high, plate_sensitivities, sensitivity
+        )
 
     def query(self, plan: ForecastClipPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))
 
     def joint_query(self, plan: ForecastClipPlan, samples: Integers, factors: Integers) -> Query:
         """The same where each plate's HATs share one clip: with the plates' factors."""
-        return Query.of_one(shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost))
+        return Query.of_one(
+            shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost)
+        )
 
-    def record(self, plan: ForecastClipPlan, value: NoisyValue, left_out: Integers = EMPTY_PLATES) -> Mean:
-        others, width, noisy, scale = int(left_out.sum()), plan.range.width, value.value, value.scale
+    def record(
+        self, plan: ForecastClipPlan, value: NoisyValue, left_out: Integers = EMPTY_PLATES
+    ) -> Mean:
+        others = int(left_out.sum())
+        width = plan.range.width
+        noisy = value.value
+        scale = value.scale
         spread = hypot(plan.spread * sqrt(1 + others / plan.counts.total), plan.hidden)
         low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)
         return Mean(

@@ -1,4 +1,5 @@
-"""What all mechanisms share: samples per plate, the range of speeds, what a statistic is asked with, protocols."""
+"""What all mechanisms share: samples per plate, the range of speeds, what a statistic is asked
+with, protocols."""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ from udp_stream.mechanisms.noise import MEASURES, Cost, Integers, Lattice, Noise
 from udp_stream.mechanisms.widths import USUAL, ClipWidth
 from udp_stream.units import QUANTA_PER_KMH
 
-# Pseudo-users: the samples of a HAT grouped into arrays, from counts alone (arXiv 2401.15906, Section III-A).
+# Pseudo-users: the samples of a HAT grouped into arrays, from counts alone (arXiv 2401.15906,
+# Section III-A).
 #
-# The papers' *user* is a plate. With a cap m, plate l gives its first min(m_l, m) samples. BestFit packs whole plates
-# into arrays of length m, so that a plate touches one array; WrapAround pours the plates one after another and keeps
-# the full arrays, so that a plate touches at most two. Plates are taken by non-increasing counts, ties as they came.
+# The papers' *user* is a plate. With a cap m, plate l gives its first min(m_l, m) samples. BestFit
+# packs whole plates into arrays of length m, so that a plate touches one array; WrapAround pours
+# the plates one after another and keeps the full arrays, so that a plate touches at most two.
+# Plates are taken by non-increasing counts, ties as they came.
 
 
 class SamplesPerPlate:
@@ -57,7 +60,8 @@ class SamplesPerPlate:
 
     @cached_property
     def median(self) -> int:
-        """The largest value that at least half of the plates reach: the papers' med, exactly ceil(L/2) of them."""
+        """The largest value that at least half of the plates reach: the papers' med, exactly
+        ceil(L/2) of them."""
         return int(self.descending[(self.plates + 1) // 2 - 1])
 
     def kept(self, cap: int) -> int:
@@ -72,24 +76,29 @@ class SamplesPerPlate:
         return kept
 
     def errors_at_every_count(self, noise: float) -> NDArray[np.float64]:
-        """E(m) = 1 - G/M + m noise / G for m each entry of `descending`, where caps leave G of the M samples.
+        """E(m) = 1 - G/M + m noise / G for m each entry of `descending`, where caps leave G of the
+        M samples.
 
-        The worst case of what is dropped, plus noise whose expected size is m `noise` (arXiv 2405.06261).
+        The worst case of what is dropped, plus noise whose expected size is m `noise` (arXiv
+        2405.06261).
         """
         kept = self.kept_at_every_count
         errors: NDArray[np.float64] = 1 - kept / self.total + self.descending * noise / kept
         return errors
 
     def worst_case_cap(self, noise: float) -> int:
-        """m^(eps): the count of least E(m), the largest of equal ones (slides, equation 1; arXiv 2401.15906).
+        """m^(eps): the count of least E(m), the largest of equal ones (slides, equation 1; arXiv
+        2401.15906).
 
-        `noise` is the expected size of noise for a sensitivity of one. E is concave between two counts.
+        `noise` is the expected size of noise for a sensitivity of one. E is concave between two
+        counts.
         """
         return int(self.descending[int(self.errors_at_every_count(noise).argmin())])
 
     @cached_property
     def place_of_sample(self) -> NDArray[np.int32]:
-        """For each sample of the HAT (plate by plate), how many of its plate's samples come before it."""
+        """For each sample of the HAT (plate by plate), how many of its plate's samples come before
+        it."""
         # 32 bits hold it: a HAT has at most 2**28 samples (`slot_tables.PINGS_MAX`).
         starts = (np.cumsum(self.by_plate) - self.by_plate).astype(np.int32)
         return np.arange(self.total, dtype=np.int32) - np.repeat(starts, self.by_plate)
@@ -129,7 +138,8 @@ def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
     for size in sizes[alone:].tolist():
         at = bisect_left(rooms, size)
         if at == len(rooms):
-            array, room = len(filled), cap
+            array = len(filled)
+            room = cap
             filled.append(0)
         else:
             room = rooms[at]
@@ -156,9 +166,11 @@ def wrap_around_count(counts: SamplesPerPlate, cap: int) -> int:
 
 
 def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
-    """Which samples fill the K arrays, in order: indices into the HAT's samples (plate by plate), K * cap of them.
+    """Which samples fill the K arrays, in order: indices into the HAT's samples (plate by plate), K
+    * cap of them.
 
-    Array i holds the positions i * cap to (i + 1) * cap of the result. Source: arXiv 2401.15906, Section III-A 1.
+    Array i holds the positions i * cap to (i + 1) * cap of the result. Source: arXiv 2401.15906,
+    Section III-A 1.
     """
     starts = np.cumsum(counts.by_plate) - counts.by_plate
     sizes = np.minimum(counts.descending, cap)
@@ -168,7 +180,8 @@ def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
 
 
 def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
-    """How many of each plate's samples are among those K * cap: always its first ones, as pouring stops once."""
+    """How many of each plate's samples are among those K * cap: always its first ones, as pouring
+    stops once."""
     sizes = np.minimum(counts.descending, cap)
     poured_before = np.cumsum(sizes) - sizes
     given = np.empty(counts.plates, dtype=np.int64)
@@ -177,17 +190,20 @@ def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
 
 
 def first_samples(counts: SamplesPerPlate, given: Integers | int) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`, or first `given`."""
+    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`, or
+    first `given`."""
     most = given if isinstance(given, int) else np.repeat(given, counts.by_plate)
     kept: NDArray[np.bool_] = counts.place_of_sample < most
     return kept
 
 
-# The public range of a value: samples are clipped to it, and its width bounds what one plate can change.
+# The public range of a value: samples are clipped to it, and its width bounds what one plate can
+# change.
 #
-# A range is fixed before anything is seen that it is to protect: from configuration, or from what has been released.
-# Means and variances see samples only through `above_low`, so their sensitivity follows from the width, whatever comes
-# in. (A CDF counts samples in bins: its edges are its range, and its sensitivity does not depend on them.)
+# A range is fixed before anything is seen that it is to protect: from configuration, or from what
+# has been released. Means and variances see samples only through `above_low`, so their sensitivity
+# follows from the width, whatever comes in. (A CDF counts samples in bins: its edges are its range,
+# and its sensitivity does not depend on them.)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +232,9 @@ class Range:
     def above_low(self, samples: NDArray[Any]) -> NDArray[Any]:
         """Samples put into the range and counted from its low end: integers in 0..width."""
         counted = samples - self.low if self.low else samples
-        above: NDArray[Any] = np.minimum(np.maximum(counted, 0), self.width)  # half of what np.clip takes
+        above: NDArray[Any] = np.minimum(
+            np.maximum(counted, 0), self.width
+        )  # half of what np.clip takes
         return above
 
 
@@ -229,9 +247,11 @@ STEPS_PER_KMH = 64
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The mechanism that was chosen, and the most samples that a plate gives; of a CDF its bins too.
+    """The mechanism that was chosen, and the most samples that a plate gives; of a CDF its bins
+    too.
 
-    `bins` is a number of equal bins, next to one of exact zeros if `zeros_apart`; 0 where edges are configured.
+    `bins` is a number of equal bins, next to one of exact zeros if `zeros_apart`; 0 where edges are
+    configured.
 
     >>> Choice("tree", cap=9, bins=65, zeros_apart=True).bins
     65
@@ -243,15 +263,17 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     zeros_apart: bool = False
 
     def cap_among(self, counts: SamplesPerPlate) -> int:
-        """The cap for these counts. If the largest has become smaller, each plate gives all its samples."""
+        """The cap for these counts. If the largest has become smaller, each plate gives all its
+        samples."""
         return max(1, min(self.cap, counts.largest))
 
 
 class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in steps of 1/64 km/h.
+    """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in
+    steps of 1/64 km/h.
 
-    `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden`, `ball` and `hats` are a `ClipWidth`.
-    It is made from public values, and kept with the terms.
+    `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden`, `ball` and
+    `hats` are a `ClipWidth`. It is made from public values, and kept with the terms.
 
     >>> ForecastClipTerms.of(18.0, np.array([17.5, 20.0])).plates_quanta.tolist()
     [71680, 81920]
@@ -266,7 +288,9 @@ class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     hats: int = 1
 
     @staticmethod
-    def of(hat_kmh: float, plates_kmh: NDArray[np.float64], width: ClipWidth = USUAL) -> ForecastClipTerms:
+    def of(
+        hat_kmh: float, plates_kmh: NDArray[np.float64], width: ClipWidth = USUAL
+    ) -> ForecastClipTerms:
         """Rounded to steps; speeds are in [0, 1023] km/h."""
         steps = np.rint(plates_kmh * STEPS_PER_KMH).astype("<u2")
         return ForecastClipTerms(round(hat_kmh * STEPS_PER_KMH), steps.tobytes(), *width)
@@ -285,14 +309,16 @@ class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def plates_quanta(self) -> NDArray[np.int64]:
-        return np.frombuffer(self.plates, "<u2").astype(np.int64) * (QUANTA_PER_KMH // STEPS_PER_KMH)
+        return np.frombuffer(self.plates, "<u2").astype(np.int64) * (
+            QUANTA_PER_KMH // STEPS_PER_KMH
+        )
 
 
 class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a statistic may cost, how it is to be taken, and what was chosen by that.
 
-    `epsilon_nano` are nano-units of `measure`. `mechanism` may be "auto"; `compare_at` is what "auto" holds equal
-    between mechanisms. Without a `choice` a plan has to search for it.
+    `epsilon_nano` are nano-units of `measure`. `mechanism` may be "auto"; `compare_at` is what
+    "auto" holds equal between mechanisms. Without a `choice` a plan has to search for it.
 
     >>> StatisticTerms("mean", 10**9, choice=Choice("baseline", 12)).at(2 * 10**9)
     StatisticTerms(statistic='mean', epsilon_nano=2000000000, mechanism='auto', grouping='best-fit', \
@@ -316,17 +342,19 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
         return Cost(self.measure, self.epsilon_nano)
 
     def at(self, epsilon_nano: int) -> StatisticTerms:
-        """The same at another epsilon. What is best there is another question: the choice is open again."""
+        """The same at another epsilon. What is best there is another question: the choice is open
+        again."""
         return msgspec.structs.replace(self, epsilon_nano=epsilon_nano, choice=None)
 
     def chosen(self, choice: Choice) -> StatisticTerms:
         return self if self.choice is not None else msgspec.structs.replace(self, choice=choice)
 
 
-# What the statistics of a HAT share. Privacy unit: license plate. Neighbours: swap-values. A statistic is a vector of
-# integers, each with noise of a scale that is fixed by its plan, or by a private choice that the plan has paid for.
-# Plans come from counts, settings and cost. Whatever is computed from the noisy integers is post-processing. Every
-# mechanism must pass tests in `tests/privacy/`: brute force of its sensitivity, a distribution test, an audit.
+# What the statistics of a HAT share. Privacy unit: license plate. Neighbours: swap-values. A
+# statistic is a vector of integers, each with noise of a scale that is fixed by its plan, or by a
+# private choice that the plan has paid for. Plans come from counts, settings and cost. Whatever is
+# computed from the noisy integers is post-processing. Every mechanism must pass tests in
+# `tests/privacy/`: brute force of its sensitivity, a distribution test, an audit.
 
 RequestedBins = Literal["auto"] | int | tuple[float, ...]
 """Of a CDF, as configured: "auto", a number of equal bins, or edges in km/h."""
@@ -335,7 +363,8 @@ Branching = Literal["auto"] | tuple[int, ...]
 """Of a CDF's tree, from the root down; "auto" is the one of least error."""
 
 Levels = Literal["best", "even"]
-"""Of a tree that is asked for: budgets of least error, or the paper's plain estimate at even budgets."""
+"""Of a tree that is asked for: budgets of least error, or the paper's plain estimate at even
+budgets."""
 
 Cap = Literal["median", "worst-case"]
 """Of Array-Averaging: the median count, or the cap of least worst-case error."""
@@ -343,7 +372,8 @@ Cap = Literal["median", "worst-case"]
 
 @dataclass(frozen=True, slots=True)
 class PublicSettings:
-    """What is public of the speeds: their range, in quanta, the bins and the tree of CDFs, and Array-Averaging's cap.
+    """What is public of the speeds: their range, in quanta, the bins and the tree of CDFs, and
+    Array-Averaging's cap.
 
     >>> PublicSettings(Range(0, 65 * 4096)).bins
     'auto'
@@ -390,8 +420,8 @@ _ONE.flags.writeable = False  # all queries of single integers share it
 class Query(msgspec.Struct, frozen=True, eq=False):
     """The exact integers of a statistic, and the scale t/s of the noise that each is to get.
 
-    `lattice` is what a single integer was rounded to; `projected_to` the private interval [a, b] in quanta that was
-    paid for on the way, if one was.
+    `lattice` is what a single integer was rounded to; `projected_to` the private interval [a, b] in
+    quanta that was paid for on the way, if one was.
 
     >>> Query(integers=np.array([13, 4]), t=np.array([8, 8]), s=np.array([1, 1])).projected_to is None
     True
@@ -404,9 +434,17 @@ class Query(msgspec.Struct, frozen=True, eq=False):
     projected_to: tuple[int, int] | None = None
 
     @staticmethod
-    def of_one(statistic: int, lattice: Lattice, projected_to: tuple[int, int] | None = None) -> Query:
+    def of_one(
+        statistic: int, lattice: Lattice, projected_to: tuple[int, int] | None = None
+    ) -> Query:
         """A single integer, rounded to the lattice of its noise."""
-        return Query(np.array([lattice.project(statistic)]), np.array([lattice.t]), _ONE, lattice, projected_to)
+        return Query(
+            np.array([lattice.project(statistic)]),
+            np.array([lattice.t]),
+            _ONE,
+            lattice,
+            projected_to,
+        )
 
     @property
     def scale(self) -> float:
@@ -426,7 +464,8 @@ class Query(msgspec.Struct, frozen=True, eq=False):
 
 def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[Integers]:
     """The integers of every query with their noise, which is drawn in one call."""
-    t, s = np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
+    t = np.concatenate([query.t for query in queries])
+    s = np.concatenate([query.s for query in queries])
     noisy = np.concatenate([query.integers for query in queries]) + family.draw(bits, t, s)
     ends = np.cumsum([0, *(query.integers.size for query in queries)]).tolist()
     return [noisy[start:end] for start, end in pairwise(ends)]
@@ -434,7 +473,8 @@ def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[
 
 @dataclass(frozen=True, slots=True)
 class NoisyValue:
-    """A value with its noise's expected size, and the private interval [a, b] that it was projected to, if it was.
+    """A value with its noise's expected size, and the private interval [a, b] that it was projected
+    to, if it was.
 
     A mean may lie beyond the range.
 
@@ -454,10 +494,11 @@ V = TypeVar("V")
 class Statistic(ABC, Generic[P, V]):
     """One statistic that HATs can be asked for, and all that the rest of the software knows of it.
 
-    `P` is its plan, `V` what comes of its noisy integers. `of` is its own name, unless it is another way to take a
-    statistic: then it has that one's price, and fills that one's field of a record. `plural` is its name in sentences.
-    `epsilon` is its cost where settings have no key `release.NAME_epsilon`: "auto" is the mean's price. `degree` is the
-    power of speed that it is in; 0 where suppression compares no worst cases of it.
+    `P` is its plan, `V` what comes of its noisy integers. `of` is its own name, unless it is
+    another way to take a statistic: then it has that one's price, and fills that one's field of a
+    record. `plural` is its name in sentences. `epsilon` is its cost where settings have no key
+    `release.NAME_epsilon`: "auto" is the mean's price. `degree` is the power of speed that it is
+    in; 0 where suppression compares no worst cases of it.
 
     >>> from udp_stream.mechanisms.statistics import MeanStatistic
     >>> class Named(MeanStatistic):
@@ -478,21 +519,27 @@ class Statistic(ABC, Generic[P, V]):
         """By the choice in its terms; without one, whatever is best for these counts."""
 
     def at(self, plan: P, asked: StatisticTerms, public: PublicSettings) -> P:
-        """What `plan` gives for the same plates where only epsilon is another; neither terms have a choice."""
+        """What `plan` gives for the same plates where only epsilon is another; neither terms have a
+        choice."""
         return self.plan(plan.counts, asked, public)
 
     @abstractmethod
     def subset(self, plan: P, admitted: NDArray[np.bool_]) -> P:
-        """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
+        """The plan for those of its plates (at least one) that the ledger admitted, within each
+        one's charge."""
 
     @abstractmethod
     def query(self, plan: P, samples: Integers, bits: Bits) -> Query:
-        """The integers of the samples (plate by plate, in the order of the counts); bits pay for private choices."""
+        """The integers of the samples (plate by plate, in the order of the counts); bits pay for
+        private choices."""
 
-    def values(self, plans: Sequence[P], queries: Sequence[Query], noisy: Sequence[Integers]) -> Sequence[V]:
+    def values(
+        self, plans: Sequence[P], queries: Sequence[Query], noisy: Sequence[Integers]
+    ) -> Sequence[V]:
         """What is released of many HATs, each from its noisy integers alone: post-processing.
 
-        As it stands here for statistics of a single integer, whose plans have a `divisor` and make a `value` of it.
+        As it stands here for statistics of a single integer, whose plans have a `divisor` and make
+        a `value` of it.
         """
         rows: Iterable[tuple[Any, Query, Integers]] = zip(plans, queries, noisy, strict=True)
         found: list[Any] = []
@@ -503,14 +550,17 @@ class Statistic(ABC, Generic[P, V]):
 
     @abstractmethod
     def record(self, plan: P, value: V, left_out: Integers) -> msgspec.Struct:
-        """What a release record says, rounded after the noise; `left_out`: counts of plates that it is not for."""
+        """What a release record says, rounded after the noise; `left_out`: counts of plates that it
+        is not for."""
 
     def worst_case(self, plan: P, samples: int) -> float:  # noqa: ARG002
-        """The most that it can be off, bias and expected noise, of a HAT of so many samples: in quanta**degree."""
+        """The most that it can be off, bias and expected noise, of a HAT of so many samples: in
+        quanta**degree."""
         return 0.0
 
     def columns(self, plan: P, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
-        """What `udp-stream plan` shows of it: headings and cells. `bits` are for errors that take a simulation."""
+        """What `udp-stream plan` shows of it: headings and cells. `bits` are for errors that take a
+        simulation."""
         return []
 
     def why(self, plan: P, asked: StatisticTerms) -> str:  # noqa: ARG002
@@ -526,5 +576,6 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 def epsilon_stated(cost: Cost) -> float:
-    """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as configurations have it."""
+    """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as
+    configurations have it."""
     return MEASURES[cost.measure].epsilon_of_price(cost.nano)

@@ -1,10 +1,13 @@
-"""CDFs of the speeds in a HAT, private at user level: bins, trees of counts, the search for both, consistent values.
+"""CDFs of the speeds in a HAT, private at user level: bins, trees of counts, the search for both,
+consistent values.
 
-**Bins** are public cut points. A bin is the half-open interval (e_j, e_{j+1}], so that the cumulative count up to a bin
-is the number of samples *at most* its right edge. The first plain bin also holds 0. Buses stand still a lot: with edges
-that start `0, 0` the exact zeros have a bin of their own.
+**Bins** are public cut points. A bin is the half-open interval (e_j, e_{j+1}], so that the
+cumulative count up to a bin is the number of samples *at most* its right edge. The first plain bin
+also holds 0. Buses stand still a lot: with edges that start `0, 0` the exact zeros have a bin of
+their own.
 
-Speeds are integers in quanta, and s/4096 <= e holds exactly when s <= floor(4096 e): 4096 e is exact in floating point.
+Speeds are integers in quanta, and s/4096 <= e holds exactly when s <= floor(4096 e): 4096 e is
+exact in floating point.
 """
 
 from __future__ import annotations
@@ -61,8 +64,9 @@ BINS_MAX = 65536
 class Bins:
     """The edges of the bins in km/h, non-decreasing; public.
 
-    Raises ValueError, with the rule, unless there are 2..65536 bins whose edges are finite, start at 0 (doubled if the
-    exact zeros have a bin of their own) and else lie at least one quantum apart.
+    Raises ValueError, with the rule, unless there are 2..65536 bins whose edges are finite, start
+    at 0 (doubled if the exact zeros have a bin of their own) and else lie at least one quantum
+    apart.
 
     >>> Bins((0.0, 0.0, 20.0, 65.0)).count
     3
@@ -81,9 +85,13 @@ class Bins:
             raise ValueError(f"expected edges that start at 0, got {edges[0]}")
         for left, right in pairwise(edges[1:] if edges[1] == 0 else edges):
             if not left < right:
-                raise ValueError(f"expected strictly increasing edges after an optional doubled 0, got {left}, {right}")
+                raise ValueError(
+                    f"expected strictly increasing edges after an optional doubled 0, got {left}, {right}"
+                )
             if _floor_quanta(left) == _floor_quanta(right):
-                raise ValueError(f"expected edges at least 1/{QUANTA_PER_KMH} km/h apart, got {left}, {right}")
+                raise ValueError(
+                    f"expected edges at least 1/{QUANTA_PER_KMH} km/h apart, got {left}, {right}"
+                )
 
     @property
     def count(self) -> int:
@@ -95,16 +103,19 @@ class Bins:
 
     @cached_property
     def _bin_of_quantum(self) -> NDArray[np.uint16]:
-        """The bin of every speed 0, 1, ... up to the last edge: half a megabyte at 65 km/h, eight times a bisection."""
+        """The bin of every speed 0, 1, ... up to the last edge: half a megabyte at 65 km/h, eight
+        times a bisection."""
         quanta = [_floor_quanta(edge) for edge in self.edges_kmh]
         first = quanta[1] + 1  # a zero bin holds the speed 0, a plain one all up to its right edge
         sizes = [first, *(right - left for left, right in pairwise(quanta[1:]))]
         return np.repeat(np.arange(self.count, dtype=np.uint16), sizes)
 
     def bin_of(self, speeds_quanta: NDArray[Any]) -> NDArray[np.int64]:
-        """The bin, 0..count-1, of each speed; any shape, speeds integers in quanta in [0, max_kmh * 4096].
+        """The bin, 0..count-1, of each speed; any shape, speeds integers in quanta in [0, max_kmh *
+        4096].
 
-        A speed above the last edge is counted in the last bin. ValueError for an array that is not of integers.
+        A speed above the last edge is counted in the last bin. ValueError for an array that is not
+        of integers.
         """
         speeds = np.asarray(speeds_quanta)
         if speeds.dtype.kind not in "iu":
@@ -114,7 +125,8 @@ class Bins:
 
 @lru_cache(maxsize=1024)
 def equal_bins(count: int, max_kmh: float, zeros_apart: bool = False) -> Bins:
-    """`count` bins of equal width on [0, max_kmh], after one of exact zeros if `zeros_apart`; else ValueError."""
+    """`count` bins of equal width on [0, max_kmh], after one of exact zeros if `zeros_apart`; else
+    ValueError."""
     if not 1 <= count <= BINS_MAX:
         raise ValueError(f"expected 1..{BINS_MAX} equal bins, got {count}")
     # count * max / count may miss max by an ulp
@@ -124,7 +136,8 @@ def equal_bins(count: int, max_kmh: float, zeros_apart: bool = False) -> Bins:
 
 @lru_cache(maxsize=1024)
 def bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
-    """Bins with the given edges, from 0 to max_kmh, in whole quanta; ValueError names the rule that they break."""
+    """Bins with the given edges, from 0 to max_kmh, in whole quanta; ValueError names the rule that
+    they break."""
     bins = Bins(tuple(float(edge) for edge in edges_kmh))
     # In quanta, as U is by the time that plans are made: 65.3 km/h is not a whole number of them.
     if _floor_quanta(bins.max_kmh) != _floor_quanta(max_kmh):
@@ -136,27 +149,30 @@ def _floor_quanta(edge_kmh: float) -> int:
     return math.floor(edge_kmh * QUANTA_PER_KMH)
 
 
-# Level-uniform trees of counts: their shape, and the noise of their nodes (arXiv 2409.18573, Section IV).
+# Level-uniform trees of counts: their shape, and the noise of their nodes (arXiv 2409.18573,
+# Section IV).
 #
-# The bins of a CDF are the leaves of a tree, padded at the right with publicly empty ones. Each node but the root holds
-# the number of samples below it plus noise; the root's is public. Level i (1..h, from the root down) has branching b_i
-# and a part e_i of the CDF's budget, sum e_i = eps.
+# The bins of a CDF are the leaves of a tree, padded at the right with publicly empty ones. Each
+# node but the root holds the number of samples below it plus noise; the root's is public. Level i
+# (1..h, from the root down) has branching b_i and a part e_i of the CDF's budget, sum e_i = eps.
 #
-# **Privacy.** Unit: one plate in one HAT, with at most `cap` samples kept. Neighbours: `swap values`, the plate's
-# samples move to any bins, counts stay. Assumed: the plate is in the counts with at most `cap` samples. In one level
-# each sample leaves one node and enters another, so the level changes by at most 2 cap in l1, and discrete Laplace
-# noise of scale 2 cap / e_i makes it e_i-DP; the levels compose to sum e_i = eps (Definition IV.1, and the remark after
-# Theorem IV.1). A plate with n < cap samples loses eps n / cap.
+# **Privacy.** Unit: one plate in one HAT, with at most `cap` samples kept. Neighbours: `swap
+# values`, the plate's samples move to any bins, counts stay. Assumed: the plate is in the counts
+# with at most `cap` samples. In one level each sample leaves one node and enters another, so the
+# level changes by at most 2 cap in l1, and discrete Laplace noise of scale 2 cap / e_i makes it
+# e_i-DP; the levels compose to sum e_i = eps (Definition IV.1, and the remark after Theorem IV.1).
+# A plate with n < cap samples loses eps n / cap.
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A level-uniform tree: branching from the root down, each level's share of the budget, the bins it is for.
+    """A level-uniform tree: branching from the root down, each level's share of the budget, the
+    bins it is for.
 
-    `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 / power). `is_plain`: a
-    prefix is the sum of the fewest nodes that cover it (Definition IV.1), not the estimate by least squares. Raises
-    ValueError unless all branchings are at least 2, the shares, one a level, are positive and sum to 1, and 2 <= bins
-    <= leaves.
+    `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 /
+    power). `is_plain`: a prefix is the sum of the fewest nodes that cover it (Definition IV.1), not
+    the estimate by least squares. Raises ValueError unless all branchings are at least 2, the
+    shares, one a level, are positive and sum to 1, and 2 <= bins <= leaves.
 
     >>> tree = Tree(branching=(3, 2), shares=(0.6, 0.4), bins=5)
     >>> tree.leaves, tree.nodes, tree.level_sizes
@@ -172,8 +188,12 @@ class Tree:
     def __post_init__(self) -> None:
         check_branching(self.branching)
         if len(self.shares) != len(self.branching):
-            raise ValueError(f"expected a share per level, got {len(self.shares)} for {len(self.branching)} levels")
-        if not all(share > 0 for share in self.shares) or not math.isclose(math.fsum(self.shares), 1, rel_tol=1e-9):
+            raise ValueError(
+                f"expected a share per level, got {len(self.shares)} for {len(self.branching)} levels"
+            )
+        if not all(share > 0 for share in self.shares) or not math.isclose(
+            math.fsum(self.shares), 1, rel_tol=1e-9
+        ):
             raise ValueError(f"expected positive shares that sum to 1, got {self.shares}")
         if not 2 <= self.bins <= min(self.leaves, BINS_MAX):
             raise ValueError(f"expected 2 <= bins <= {min(self.leaves, BINS_MAX)}, got {self.bins}")
@@ -194,15 +214,18 @@ class Tree:
 
     @cached_property
     def precisions(self) -> list[float]:
-        """Per level what a subtree says of its own count: 1 / variance, where the whole budget on a node buys 1."""
-        own, found = [share ** (2 / self.power) for share in self.shares], [0.0]
+        """Per level what a subtree says of its own count: 1 / variance, where the whole budget on a
+        node buys 1."""
+        own = [share ** (2 / self.power) for share in self.shares]
+        found = [0.0]
         for one, b in zip(reversed(own), (1, *reversed(self.branching[1:])), strict=True):
             found.append(one + found[-1] / b)
         return found[:0:-1]
 
     @property
     def squared_error(self) -> float:
-        """Expected squared l2 error of `prefixes`, in variances of a node that had the whole budget."""
+        """Expected squared l2 error of `prefixes`, in variances of a node that had the whole
+        budget."""
         if self.is_plain:
             covering = zip(self._left_of_prefixes, self.shares, strict=True)
             return math.fsum(nodes / share ** (2 / self.power) for nodes, share in covering)
@@ -211,40 +234,54 @@ class Tree:
 
     @property
     def _left_of_prefixes(self) -> list[int]:
-        """Per level, over the first `bins` - 1 prefixes, how many of its nodes cover them (Lemma IV.1)."""
+        """Per level, over the first `bins` - 1 prefixes, how many of its nodes cover them (Lemma
+        IV.1)."""
         below = [self.leaves // size for size in self.level_sizes]
         sums = [
             [_sums_of_remainders(self.bins, n)[0] for n in (b * leaves, leaves)]
             for leaves, b in zip(below, self.branching, strict=True)
         ]
-        return [(of_parent - own) // leaves for (of_parent, own), leaves in zip(sums, below, strict=True)]
+        return [
+            (of_parent - own) // leaves
+            for (of_parent, own), leaves in zip(sums, below, strict=True)
+        ]
 
 
 def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
-    """The exact counts of all nodes but the root, (..., nodes): the level below the root first, the leaves last.
+    """The exact counts of all nodes but the root, (..., nodes): the level below the root first, the
+    leaves last.
 
-    `leaf_counts`: integers, (..., leaves), or (..., bins). Raises ValueError for another shape or other numbers.
+    `leaf_counts`: integers, (..., leaves), or (..., bins). Raises ValueError for another shape or
+    other numbers.
     """
     counts = integers_of(leaf_counts, "leaf counts")
     if counts.ndim == 0 or counts.shape[-1] not in (tree.bins, tree.leaves):
-        raise ValueError(f"expected {tree.bins} or {tree.leaves} leaf counts, got shape {counts.shape}")
+        raise ValueError(
+            f"expected {tree.bins} or {tree.leaves} leaf counts, got shape {counts.shape}"
+        )
     missing = tree.leaves - counts.shape[-1]
     levels = [np.pad(counts, [(0, 0)] * (counts.ndim - 1) + [(0, missing)]) if missing else counts]
     for b in reversed(tree.branching[1:]):
         below = levels[-1]
-        levels.append(np.add.reduce(below.reshape(*below.shape[:-1], below.shape[-1] // b, b), axis=-1))
+        levels.append(
+            np.add.reduce(below.reshape(*below.shape[:-1], below.shape[-1] // b, b), axis=-1)
+        )
     return np.concatenate(levels[::-1], axis=-1)
 
 
 def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
-    """Each level's part of the budget in nano-epsilon: integers >= 1 that sum to exactly `epsilon_nano`.
+    """Each level's part of the budget in nano-epsilon: integers >= 1 that sum to exactly
+    `epsilon_nano`.
 
-    Shares are rounded down, the last level takes the remainder. Raises ValueError if a level would get nothing.
+    Shares are rounded down, the last level takes the remainder. Raises ValueError if a level would
+    get nothing.
     """
     budgets = [math.floor(share * epsilon_nano) for share in tree.shares[:-1]]
     budgets.append(epsilon_nano - sum(budgets))
     if min(budgets) < 1:
-        raise ValueError(f"expected at least 1 nano-epsilon for each of {len(budgets)} levels, got {epsilon_nano}")
+        raise ValueError(
+            f"expected at least 1 nano-epsilon for each of {len(budgets)} levels, got {epsilon_nano}"
+        )
     return tuple(budgets)
 
 
@@ -272,23 +309,28 @@ def integers_of(values: NDArray[Any], what: str) -> Integers:
     return array.astype(np.int64, copy=False)
 
 
-# Cumulative counts read off a tree by generalised least squares (GLS), their error, and the best budgets.
+# Cumulative counts read off a tree by generalised least squares (GLS), their error, and the best
+# budgets.
 #
-# The root's count is known. Every other node has noise, of variance v_i in level i, and L_i leaves. The best linear
-# unbiased estimate of all counts takes two passes (Hay et al. 2010; arXiv 2409.18573, Appendix B, has part of it):
+# The root's count is known. Every other node has noise, of variance v_i in level i, and L_i leaves.
+# The best linear unbiased estimate of all counts takes two passes (Hay et al. 2010; arXiv
+# 2409.18573, Appendix B, has part of it):
 #
-# * *Up.* A node's own noisy count and the sum of its children's estimates are combined by their precisions: p_i = 1 /
-#   v_i + p_(i+1) / b_(i+1), and p_h = 1 / v_h.
-# * *Down.* What the children's estimates leave of their parent's final count is spread over them evenly.
+# * *Up.* A node's own noisy count and the sum of its children's estimates are combined by their
+#   precisions: p_i = 1 / v_i + p_(i+1) / b_(i+1), and p_h = 1 / v_h.
+# * *Down.* What the children's estimates leave of their parent's final count is spread over them
+#   evenly.
 #
-# **Error.** Let d siblings of level i and a fraction g of the next one be among the first k leaves. The prefix depends
-# on that level's estimates by their *contrast*, the sum of these less (d + g) / b_i of all b_i. A contrast of siblings
-# is uncorrelated with their sum, so with every other level's. Its variance is (d + g^2 - (d + g)^2 / b_i) / p_i. Summed
-# over k that is c_i / p_i, with c_i in closed form (`contrasts`). Empty leaves of a padded tree count as any others.
+# **Error.** Let d siblings of level i and a fraction g of the next one be among the first k leaves.
+# The prefix depends on that level's estimates by their *contrast*, the sum of these less (d + g) /
+# b_i of all b_i. A contrast of siblings is uncorrelated with their sum, so with every other
+# level's. Its variance is (d + g^2 - (d + g)^2 / b_i) / p_i. Summed over k that is c_i / p_i, with
+# c_i in closed form (`contrasts`). Empty leaves of a padded tree count as any others.
 
 
 def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
-    """Per level the sum c_i of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the last one is known."""
+    """Per level the sum c_i of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the last
+    one is known."""
     check_branching(branching)
     leaves = math.prod(branching)
     if not 2 <= bins <= leaves:
@@ -298,8 +340,10 @@ def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
 
 
 def _contrast(bins: int, leaves: int, b: int) -> float:
-    """With q = k mod L and r = k mod b L, d is (r - q) / L and g is q / L: sums of remainders and of their squares."""
-    (q, q2), (r, r2) = _sums_of_remainders(bins, leaves), _sums_of_remainders(bins, leaves * b)
+    """With q = k mod L and r = k mod b L, d is (r - q) / L and g is q / L: sums of remainders and
+    of their squares."""
+    (q, q2) = _sums_of_remainders(bins, leaves)
+    (r, r2) = _sums_of_remainders(bins, leaves * b)
     return (leaves * b * (r - q) + b * q2 - r2) / (leaves * leaves * b)
 
 
@@ -307,21 +351,28 @@ def _sums_of_remainders(n: int, m: int) -> tuple[int, int]:
     """Sums of k mod m and of its square over k < n."""
     periods, rest = divmod(n, m)
     first = periods * (m * (m - 1) // 2) + rest * (rest - 1) // 2
-    return first, periods * ((m - 1) * m * (2 * m - 1) // 6) + (rest - 1) * rest * (2 * rest - 1) // 6
+    return first, periods * ((m - 1) * m * (2 * m - 1) // 6) + (rest - 1) * rest * (
+        2 * rest - 1
+    ) // 6
 
 
 def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -> Floats:
-    """The GLS estimate of the cumulative counts, (..., bins), the last one `total`; of a plain tree, sums of nodes.
+    """The GLS estimate of the cumulative counts, (..., bins), the last one `total`; of a plain
+    tree, sums of nodes.
 
-    `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public number of samples, one
-    for all or of shape (...). Unbiased; neither whole nor monotone nor in [0, total] (see `consistent_counts`). Raises
-    ValueError for a wrong shape or for counts that are not integers. Post-processing.
+    `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public
+    number of samples, one for all or of shape (...). Unbiased; neither whole nor monotone nor in
+    [0, total] (see `consistent_counts`). Raises ValueError for a wrong shape or for counts that are
+    not integers. Post-processing.
     """
     nodes = integers_of(noisy_nodes, "noisy counts")
     if nodes.ndim == 0 or nodes.shape[-1] != tree.nodes:
         raise ValueError(f"expected {tree.nodes} noisy counts, got shape {nodes.shape}")
     of_levels = np.split(nodes.astype(np.float64), np.cumsum(tree.level_sizes)[:-1], axis=-1)
-    families = [one.reshape(*one.shape[:-1], -1, b) for one, b in zip(of_levels, tree.branching, strict=True)]
+    families = [
+        one.reshape(*one.shape[:-1], -1, b)
+        for one, b in zip(of_levels, tree.branching, strict=True)
+    ]
     if tree.is_plain:
         return _plain_prefixes(tree, families, total)
     sums = [family.sum(axis=-1) for family in families]
@@ -351,31 +402,37 @@ def _plain_prefixes(tree: Tree, families: Sequence[Floats], total: int | NDArray
 
 @cache
 def prefix_noise(tree: Tree, measure: str) -> float:
-    """The noise of `prefixes`, root mean square, in the expected size of noise on counts, at every cost alike."""
+    """The noise of `prefixes`, root mean square, in the expected size of noise on counts, at every
+    cost alike."""
     whole = Cost(measure, NANO)
     over, under = noise_of(whole).counts_unit_scale(whole)
     variance = noise_of(whole).expected_square(over / under) * tree.squared_error / tree.bins
     return math.sqrt(variance) / expected_noise_of_counts(whole)
 
 
-# The best budgets of a tree, and the best tree for a number of bins: all heights, factorisations and paddings.
+# The best budgets of a tree, and the best tree for a number of bins: all heights, factorisations
+# and paddings.
 #
-# With Q_i = p_i L_i, to which level j >= i adds L_j / v_j, the error is sum_i c_i L_i / Q_i. As 1 / (x + y) is at most
-# w^2 / x + (1 - w)^2 / y for every w in (0, 1), with equality where w is x's part, the error is at most a sum over
-# levels of A_j / (L_j e_j^(2 / power)), whose least is in closed form. Repeated from there it never rises; a dozen
-# rounds settle eleven digits.
+# With Q_i = p_i L_i, to which level j >= i adds L_j / v_j, the error is sum_i c_i L_i / Q_i. As 1 /
+# (x + y) is at most w^2 / x + (1 - w)^2 / y for every w in (0, 1), with equality where w is x's
+# part, the error is at most a sum over levels of A_j / (L_j e_j^(2 / power)), whose least is in
+# closed form. Repeated from there it never rises; a dozen rounds settle eleven digits.
 #
-# A level can be best without any budget. Then it is left out: its nodes' children become their grandparents'.
+# A level can be best without any budget. Then it is left out: its nodes' children become their
+# grandparents'.
 #
-# The search is a shortest path from 1 leaf up to the root, by what a level adds to the error's root: the root of c_i
-# times 1 - 1/b_i (below the top) for noise of power 2. That is exact: the budgets then have a closed form, by Lagrange.
-# For Laplace noise it is b_i / (b_i + 1), nearly, so the error decides among the few cheapest trees. Costs are
-# integers, and errors are compared by nine digits, so that every machine finds the same tree.
+# The search is a shortest path from 1 leaf up to the root, by what a level adds to the error's
+# root: the root of c_i times 1 - 1/b_i (below the top) for noise of power 2. That is exact: the
+# budgets then have a closed form, by Lagrange. For Laplace noise it is b_i / (b_i + 1), nearly, so
+# the error decides among the few cheapest trees. Costs are integers, and errors are compared by
+# nine digits, so that every machine finds the same tree.
 #
-# Padding: with L < K leaves per child of the root, which has ceil(K / L) children, there are less than K + L < 2 K.
+# Padding: with L < K leaves per child of the root, which has ceil(K / L) children, there are less
+# than K + L < 2 K.
 
 SHARE_MIN = {1: 0.04, 2: 0.002}
-"""By the noise's power: at the least epsilon the noise of a level that gets less could not be drawn."""
+"""By the noise's power: at the least epsilon the noise of a level that gets less could not be
+drawn."""
 
 _BELOW_TOP_MAX = 64
 """Wider levels lose to two that make up the same."""
@@ -388,8 +445,11 @@ _Path = tuple[int, int, tuple[int, ...]]
 """Cost so far, height, branching from the top down: compared in this order."""
 
 
-def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: int = 1) -> tuple[float, ...]:
-    """The shares of the budget of least squared error of `prefixes`, by nine decimals; `bins` = leaves by default.
+def optimal_shares(
+    branching: tuple[int, ...], bins: int | None = None, power: int = 1
+) -> tuple[float, ...]:
+    """The shares of the budget of least squared error of `prefixes`, by nine decimals; `bins` =
+    leaves by default.
 
     A share can be nearly 0: see `tree_of`. Raises ValueError for a power that is not 1 or 2.
     """
@@ -402,28 +462,42 @@ def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: i
 
 
 def _descended(
-    start: Sequence[float], branching: tuple[int, ...], leaves: int, sums: Sequence[float], power: int, least: float = 0
+    start: Sequence[float],
+    branching: tuple[int, ...],
+    leaves: int,
+    sums: Sequence[float],
+    power: int,
+    least: float = 0,
 ) -> list[float]:
     """Shares of at least `least` each, from a start that has no less; no step raises the error."""
     below = [leaves := leaves // b for b in branching]
-    shares, exponent = list(start), 2 / power
+    shares = list(start)
+    exponent = 2 / power
     for _ in range(_ROUNDS_MAX):
         adds = [share**exponent * n for share, n in zip(shares, below, strict=True)]
         known = [*accumulate(reversed(adds))][::-1]
         pulls = accumulate(c * n / q**2 for c, n, q in zip(sums, below, known, strict=True))
-        roots = [(a * x * x / n) ** (1 / (1 + exponent)) for a, x, n in zip(pulls, adds, below, strict=True)]
-        last, shares = shares, _in_proportion(roots, least)
+        roots = [
+            (a * x * x / n) ** (1 / (1 + exponent))
+            for a, x, n in zip(pulls, adds, below, strict=True)
+        ]
+        last = shares
+        shares = _in_proportion(roots, least)
         if all(abs(now - then) < 1e-11 for now, then in zip(shares, last, strict=True)):
             break
     return shares
 
 
 def _in_proportion(roots: Sequence[float], least: float) -> list[float]:
-    """Shares that sum to 1, in proportion to `roots` where that is at least `least`, which the others get."""
+    """Shares that sum to 1, in proportion to `roots` where that is at least `least`, which the
+    others get."""
     few: set[int] = set()
     while True:
         whole = math.fsum(root for i, root in enumerate(roots) if i not in few)
-        shares = [least if i in few else (1 - len(few) * least) * root / whole for i, root in enumerate(roots)]
+        shares = [
+            least if i in few else (1 - len(few) * least) * root / whole
+            for i, root in enumerate(roots)
+        ]
         if all(share >= least for share in shares):
             return shares
         few |= {i for i, share in enumerate(shares) if share < least}
@@ -436,7 +510,8 @@ def _by_nine_decimals(shares: Sequence[float]) -> tuple[float, ...]:
 
 @cache
 def tree_of(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
-    """The tree of this branching with the best budgets; levels that are best without any are left out.
+    """The tree of this branching with the best budgets; levels that are best without any are left
+    out.
 
     >>> tree_of((2, 2, 2, 2, 2, 2), 64).branching, tree_of((2, 2, 2), 8, power=2).branching
     ((4, 16), (2, 2, 2))
@@ -445,7 +520,11 @@ def tree_of(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
         stays = [share >= SHARE_MIN[power] for share in shares[:-1]]
         if all(stays):  # only the leaves got little, and they are needed
             stays[-1] = False
-        sizes = [size for size, one in zip(accumulate(branching, mul), (*stays, True), strict=True) if one]
+        sizes = [
+            size
+            for size, one in zip(accumulate(branching, mul), (*stays, True), strict=True)
+            if one
+        ]
         branching = tuple(size // above for above, size in pairwise((1, *sizes)))
     return Tree(branching, shares, bins, power)
 
@@ -458,8 +537,10 @@ def best_coarsening(branching: tuple[int, ...], bins: int, power: int = 1) -> Tr
     ((4, 16), (4, 4, 4))
     """
     check_branching(branching)
-    sizes, leaves = (1, *accumulate(branching, mul)), math.prod(branching)
-    # To each level, the cheapest ways from the leaves up: the same costs as in the search for the best tree.
+    sizes = (1, *accumulate(branching, mul))
+    leaves = math.prod(branching)
+    # To each level, the cheapest ways from the leaves up: the same costs as in the search for the
+    # best tree.
     ways: dict[int, list[_Path]] = {leaves: [(0, 0, ())]}
     for size in sizes[-2::-1]:
         found = []
@@ -473,9 +554,12 @@ def best_coarsening(branching: tuple[int, ...], bins: int, power: int = 1) -> Tr
 
 
 @cache
-def requested_tree(branching: tuple[int, ...], bins: int, power: int = 1, levels: Levels = "best") -> Tree:
-    """The tree of this branching, with all of its levels. "best": with budgets of least error, each at least
-    `SHARE_MIN`. "even": the plain estimate at even budgets (arXiv 2409.18573, Definition IV.1).
+def requested_tree(
+    branching: tuple[int, ...], bins: int, power: int = 1, levels: Levels = "best"
+) -> Tree:
+    """The tree of this branching, with all of its levels. "best": with budgets of least error, each
+    at least `SHARE_MIN`. "even": the plain estimate at even budgets (arXiv 2409.18573, Definition
+    IV.1).
 
     >>> tree = requested_tree((4, 4, 4), 64)
     >>> tree.branching, tree.shares[1], requested_tree((4, 4, 4), 64, levels="even").is_plain
@@ -483,13 +567,26 @@ def requested_tree(branching: tuple[int, ...], bins: int, power: int = 1, levels
     """
     if levels == "even":
         return Tree(branching, (1 / len(branching),) * len(branching), bins, power, is_plain=True)
-    least, sums, leaves = SHARE_MIN[power], contrasts(branching, bins), math.prod(branching)
+    least = SHARE_MIN[power]
+    sums = contrasts(branching, bins)
+    leaves = math.prod(branching)
     best = best_coarsening(branching, bins, power)
     of_size = dict(zip(best.level_sizes, best.shares, strict=True))
-    # Errors have local minima: with the shares of the best coarsening, and with those from even ones.
-    starts = [of_size.get(size, 0.0) for size in accumulate(branching, mul)], optimal_shares(branching, bins, power)
+    # Errors have local minima: with the shares of the best coarsening, and with those from even
+    # ones.
+    starts = (
+        [of_size.get(size, 0.0) for size in accumulate(branching, mul)],
+        optimal_shares(branching, bins, power),
+    )
     found = [
-        _descended(_in_proportion([max(one, 1e-12) for one in start], least), branching, leaves, sums, power, least)
+        _descended(
+            _in_proportion([max(one, 1e-12) for one in start], least),
+            branching,
+            leaves,
+            sums,
+            power,
+            least,
+        )
         for start in starts
     ]
     trees = [Tree(branching, _by_nine_decimals(shares), bins, power) for shares in found]
@@ -498,17 +595,24 @@ def requested_tree(branching: tuple[int, ...], bins: int, power: int = 1, levels
 
 @cache
 def best_tree(bins: int, power: int = 1) -> Tree:
-    """The tree with the least expected squared error of `prefixes` for so many bins, with its best budgets.
+    """The tree with the least expected squared error of `prefixes` for so many bins, with its best
+    budgets.
 
-    `power` is that of the noise's family: 1 for Laplace noise, 2 for Gaussian noise. Ties go to the smaller height,
-    then to the lexicographically first branching. Raises ValueError unless 2 <= bins <= 65536.
+    `power` is that of the noise's family: 1 for Laplace noise, 2 for Gaussian noise. Ties go to the
+    smaller height, then to the lexicographically first branching. Raises ValueError unless 2 <=
+    bins <= 65536.
     """
     if not 2 <= bins <= BINS_MAX:
         raise ValueError(f"expected 2 <= bins <= {BINS_MAX}, got {bins}")
     paths = _cheapest_paths(bins, power)
-    whole = sorted(_step(path, bins, leaves, -(-bins // leaves), power, 1.0) for leaves, path in paths.items())
+    whole = sorted(
+        _step(path, bins, leaves, -(-bins // leaves), power, 1.0) for leaves, path in paths.items()
+    )
     trees = [tree_of(branching, bins, power) for _, _, branching in whole[: _SHORTLIST[power]]]
-    return min(trees, key=lambda tree: (float(f"{tree.squared_error:.8e}"), len(tree.branching), tree.branching))
+    return min(
+        trees,
+        key=lambda tree: (float(f"{tree.squared_error:.8e}"), len(tree.branching), tree.branching),
+    )
 
 
 def _cheapest_paths(bins: int, power: int) -> dict[int, _Path]:
@@ -516,7 +620,9 @@ def _cheapest_paths(bins: int, power: int) -> dict[int, _Path]:
     paths: dict[int, _Path] = {1: (0, 0, ())}
     for leaves in range(1, bins):  # every entry is final when its turn comes: steps go up
         for b in range(2, min(_BELOW_TOP_MAX, (bins - 1) // leaves) + 1) if leaves in paths else ():
-            path = _step(paths[leaves], bins, leaves, b, power, b / (b + 1) if power == 1 else 1 - 1 / b)
+            path = _step(
+                paths[leaves], bins, leaves, b, power, b / (b + 1) if power == 1 else 1 - 1 / b
+            )
             if leaves * b not in paths or path < paths[leaves * b]:
                 paths[leaves * b] = path
     return paths
@@ -531,72 +637,98 @@ def _step(path: _Path, bins: int, leaves: int, b: int, power: int, factor: float
 
 # Consistent CDFs: the nearest cumulative counts that could be real (arXiv 2409.18573, Section VI).
 #
-# Real cumulative counts are integers, non-decreasing, in [0, total], and the last is the total. The papers find the
-# nearest such sequence with a trellis (`tests/trellis.py`). For a convex metric that is additive over the entries,
-# pooling adjacent violators reaches the same optimum:
+# Real cumulative counts are integers, non-decreasing, in [0, total], and the last is the total. The
+# papers find the nearest such sequence with a trellis (`tests/trellis.py`). For a convex metric
+# that is additive over the entries, pooling adjacent violators reaches the same optimum:
 #
-# * The last entry is fixed and has no say. The rest is unconstrained isotonic regression, clipped to [0, total]:
-#   clipping an unbounded optimum gives a bounded one, for every separable convex cost.
-# * Ask of each entry only whether it lies above c + 1/2. For l2 the answer compares a block's mean with c + 1/2, in
-#   reals as in integers; so the integer optimum is the real one rounded to nearest.
-# * Of two neighbouring blocks whose *rounded* values do not rise, an optimum never puts the left one below any c + 1/2
-#   and the right one above. So they can be pooled at once, in any order and many pairs at a time, all in integers.
+# * The last entry is fixed and has no say. The rest is unconstrained isotonic regression, clipped
+#   to [0, total]: clipping an unbounded optimum gives a bounded one, for every separable convex
+#   cost.
+# * Ask of each entry only whether it lies above c + 1/2. For l2 the answer compares a block's mean
+#   with c + 1/2, in reals as in integers; so the integer optimum is the real one rounded to
+#   nearest.
+# * Of two neighbouring blocks whose *rounded* values do not rise, an optimum never puts the left
+#   one below any c + 1/2 and the right one above. So they can be pooled at once, in any order and
+#   many pairs at a time, all in integers.
 
 NOISY_MAX = 2**45
-"""Noisy counts are clamped here: sums over 65536 bins, doubled, fit 63 bits. Noise of scale 2**26 never gets there."""
+"""Noisy counts are clamped here: sums over 65536 bins, doubled, fit 63 bits. Noise of scale 2**26
+never gets there."""
 
 _POOLING_ROUNDS = 64
 
 
 def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integers:
-    """The consistent counts nearest to `noisy` in l2: integers, non-decreasing, in [0, total], the last equal to total.
+    """The consistent counts nearest to `noisy` in l2: integers, non-decreasing, in [0, total], the
+    last equal to total.
 
-    `noisy`: integer cumulative counts, (..., bins); `total`: integers >= 0, one for all or of shape (...). Halves round
-    up. O(bins) per row. Raises ValueError for values that are not integers, for no bins, or for a negative total.
+    `noisy`: integer cumulative counts, (..., bins); `total`: integers >= 0, one for all or of shape
+    (...). Halves round up. O(bins) per row. Raises ValueError for values that are not integers, for
+    no bins, or for a negative total.
     """
     rows, totals = rows_and_totals(noisy, total)
     result = np.empty(rows.shape, dtype=np.int64)
-    np.clip(_pooled_means(rows[:, :-1]) if rows.shape[1] > 1 else rows[:, :-1], 0, totals[:, None], out=result[:, :-1])
+    np.clip(
+        _pooled_means(rows[:, :-1]) if rows.shape[1] > 1 else rows[:, :-1],
+        0,
+        totals[:, None],
+        out=result[:, :-1],
+    )
     result[:, -1] = totals
     return result.reshape(np.shape(noisy))
 
 
 def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Integers, Integers]:
-    """All rows as one (rows, bins) array, and the total of each; ValueError as `consistent_counts` says."""
-    array, totals = np.asarray(noisy), np.asarray(total)
+    """All rows as one (rows, bins) array, and the total of each; ValueError as `consistent_counts`
+    says."""
+    array = np.asarray(noisy)
+    totals = np.asarray(total)
     if array.dtype.kind not in "iu" or totals.dtype.kind not in "iu":
-        raise ValueError(f"expected integer counts and totals, got dtypes {array.dtype} and {totals.dtype}")
+        raise ValueError(
+            f"expected integer counts and totals, got dtypes {array.dtype} and {totals.dtype}"
+        )
     if array.ndim == 0 or array.shape[-1] == 0:
         raise ValueError(f"expected at least one bin, got shape {array.shape}")
     if (totals < 0).any():
         raise ValueError("expected total >= 0, got a negative one")
     number = array.size // array.shape[-1]
     spread = np.broadcast_to(totals, array.shape[:-1]).reshape(number)
-    rows = np.clip(array.reshape(number, array.shape[-1]).astype(np.int64, copy=False), -NOISY_MAX, NOISY_MAX)
+    rows = np.clip(
+        array.reshape(number, array.shape[-1]).astype(np.int64, copy=False), -NOISY_MAX, NOISY_MAX
+    )
     return rows, spread.astype(np.int64, copy=False)
 
 
 def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float64]:
-    """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last exactly 1.0.
+    """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last
+    exactly 1.0.
 
     Raises ValueError for a total of 0, and for counts that are not consistent with their total.
     """
     rows, totals = rows_and_totals(counts, total)
     if (totals == 0).any():
         raise ValueError("expected total >= 1, got 0: there is no CDF of no samples")
-    if (rows[:, 0] < 0).any() or (rows[:, 1:] < rows[:, :-1]).any() or (rows[:, -1] != totals).any():
-        raise ValueError("expected consistent counts: non-decreasing from at least 0 up to the total")
+    if (
+        (rows[:, 0] < 0).any()
+        or (rows[:, 1:] < rows[:, :-1]).any()
+        or (rows[:, -1] != totals).any()
+    ):
+        raise ValueError(
+            "expected consistent counts: non-decreasing from at least 0 up to the total"
+        )
     quotients: NDArray[np.float64] = rows / totals[:, None]
     return quotients.reshape(np.shape(counts))
 
 
 def _pooled_means(rows: Integers) -> Integers:
-    """Isotonic regression in l2, rounded to nearest, of every row: all runs of blocks that do not rise are pooled.
+    """Isotonic regression in l2, rounded to nearest, of every row: all runs of blocks that do not
+    rise are pooled.
 
     After 64 rounds a stack finishes: O(bins) per row in any case.
     """
     row_of_block = np.repeat(np.arange(len(rows)), rows.shape[1])
-    sums, sizes = rows.ravel(), np.ones(rows.size, dtype=np.int64)
+    sums = rows.ravel()
+    sizes = np.ones(rows.size, dtype=np.int64)
     for _ in range(_POOLING_ROUNDS):
         means = (2 * sums + sizes) // (2 * sizes)  # rounded to nearest, halves up, exactly
         rises = np.ones(means.size, dtype=np.bool_)
@@ -604,9 +736,15 @@ def _pooled_means(rows: Integers) -> Integers:
         if rises.all():
             return np.repeat(means, sizes).reshape(rows.shape)
         starts = np.flatnonzero(rises)
-        sums, sizes, row_of_block = np.add.reduceat(sums, starts), np.add.reduceat(sizes, starts), row_of_block[starts]
-    blocks = _pooled_by_stack(zip(sums.tolist(), sizes.tolist(), row_of_block.tolist(), strict=True))
-    return np.repeat([mean for mean, *_ in blocks], [size for _, _, size, _ in blocks]).reshape(rows.shape)
+        sums = np.add.reduceat(sums, starts)
+        sizes = np.add.reduceat(sizes, starts)
+        row_of_block = row_of_block[starts]
+    blocks = _pooled_by_stack(
+        zip(sums.tolist(), sizes.tolist(), row_of_block.tolist(), strict=True)
+    )
+    return np.repeat([mean for mean, *_ in blocks], [size for _, _, size, _ in blocks]).reshape(
+        rows.shape
+    )
 
 
 def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
@@ -615,36 +753,45 @@ def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, 
     for value, size, row in blocks:
         mean = (2 * value + size) // (2 * size)
         while stack and stack[-1][3] == row and stack[-1][0] >= mean:
-            value, size = value + stack[-1][1], size + stack.pop()[2]
+            value = value + stack[-1][1]
+            size = size + stack.pop()[2]
             mean = (2 * value + size) // (2 * size)
         stack.append((mean, value, size, row))
     return stack
 
 
-# The automatic choice of bins: as many as the noise in a HAT lets a reader tell apart, from public quantities only.
+# The automatic choice of bins: as many as the noise in a HAT lets a reader tell apart, from public
+# quantities only.
 #
-# A CDF with few bins is coarse, one with many is noisy. The proxy adds two errors, in shares of the HAT's samples:
+# A CDF with few bins is coarse, one with many is noisy. The proxy adds two errors, in shares of the
+# HAT's samples:
 #
-# * *resolution*, 1 / (2 count): a reader who interpolates in a bin with a share p of the samples is wrong by about p /
-#   2 at worst, and under a uniform public prior each of `count` equal bins has the share 1 / count;
-# * *noise*, cap b / n times the `count` noisy prefixes of the best tree, root mean square, before consistency; b is the
-#   expected size of noise on counts in which a plate moves one sample: 2 / eps for Laplace noise.
+# * *resolution*, 1 / (2 count): a reader who interpolates in a bin with a share p of the samples is
+#   wrong by about p / 2 at worst, and under a uniform public prior each of `count` equal bins has
+#   the share 1 / count;
+# * *noise*, cap b / n times the `count` noisy prefixes of the best tree, root mean square, before
+#   consistency; b is the expected size of noise on counts in which a plate moves one sample: 2 /
+#   eps for Laplace noise.
 #
-# In cap b / n every candidate's proxy is a straight line, so the choice is where that number falls among the corners of
-# their lower envelope. All inputs must be public: counts, the cap, the budget, earlier releases; never a speed.
+# In cap b / n every candidate's proxy is a straight line, so the choice is where that number falls
+# among the corners of their lower envelope. All inputs must be public: counts, the cap, the budget,
+# earlier releases; never a speed.
 
 LADDER = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 52, 65)
-"""Numbers of equal bins to choose from, next to the bin of exact zeros; several divide 65 km/h into whole widths."""
+"""Numbers of equal bins to choose from, next to the bin of exact zeros; several divide 65 km/h into
+whole widths."""
 
 
 def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins:
     """The bins, one of exact zeros and equal ones, that minimise the proxy above for a HAT.
 
-    `counts_total_n`: samples in the HAT; `cap`: the most that a plate moves. Raises ValueError unless all are positive
-    and finite.
+    `counts_total_n`: samples in the HAT; `cap`: the most that a plate moves. Raises ValueError
+    unless all are positive and finite.
     """
     if counts_total_n < 1 or cap < 1:
-        raise ValueError(f"expected counts_total_n >= 1 and cap >= 1, got {counts_total_n} and {cap}")
+        raise ValueError(
+            f"expected counts_total_n >= 1 and cap >= 1, got {counts_total_n} and {cap}"
+        )
     if not 0 < max_kmh < math.inf:
         raise ValueError(f"expected positive, finite max_kmh, got {max_kmh}")
     corners, counts = _envelope(cost.measure)
@@ -654,13 +801,17 @@ def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins
 
 @cache
 def _noise_factor(count: int, measure: str) -> float:
-    """Root mean square error of the `count` noisy prefixes, in units cap b / n; the last of the tree's is exact."""
-    return prefix_noise(best_tree(count + 1, MEASURES[measure].noise.power), measure) * math.sqrt((count + 1) / count)
+    """Root mean square error of the `count` noisy prefixes, in units cap b / n; the last of the
+    tree's is exact."""
+    return prefix_noise(best_tree(count + 1, MEASURES[measure].noise.power), measure) * math.sqrt(
+        (count + 1) / count
+    )
 
 
 @cache
 def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """The corners, in rising noise, of the lower envelope of the proxies, and the ladder's count between them."""
+    """The corners, in rising noise, of the lower envelope of the proxies, and the ladder's count
+    between them."""
     corners: list[float] = []
     counts = [max(LADDER)]
 
@@ -677,10 +828,10 @@ def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
 
 # The CDF of one HAT, user-level eps-DP: a plan from counts, noisy tree counts, consistent shares.
 #
-# Every plate gives its first g = min(m_l, cap) samples, so it moves at most `cap` of the n = sum of those. They move a
-# level by at most 2 g in l1, whose noise is for 2 cap at e_i, so plate l loses e_i g / cap there, and eps g / cap in
-# all. Source: arXiv 2409.18573, Definition IV.1 with the user-level remark after Theorem IV.1, and Section VI for
-# consistency.
+# Every plate gives its first g = min(m_l, cap) samples, so it moves at most `cap` of the n = sum of
+# those. They move a level by at most 2 g in l1, whose noise is for 2 cap at e_i, so plate l loses
+# e_i g / cap there, and eps g / cap in all. Source: arXiv 2409.18573, Definition IV.1 with the
+# user-level remark after Theorem IV.1, and Section VI for consistency.
 
 TREE = "tree"
 
@@ -689,7 +840,8 @@ TREE = "tree"
 class CdfPlan:
     """How one HAT's CDF will be taken, from counts, cost and settings only.
 
-    `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s.
+    `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise
+    scale t/s.
 
     >>> from udp_stream.mechanisms.noise import pure
     >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
@@ -723,7 +875,8 @@ class CdfPlan:
 
     @property
     def rms_error(self) -> float:
-        """Root mean square noise of a share before it is made monotone, over the edges: that of the GLS estimate."""
+        """Root mean square noise of a share before it is made monotone, over the edges: that of the
+        GLS estimate."""
         return self.cap * _prefix_noise_at(self.tree, self.cost) / self.kept
 
 
@@ -736,26 +889,43 @@ def plan_cdf(
     branching: Branching = "auto",
     levels: Levels = "best",
 ) -> CdfPlan:
-    """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these counts.
+    """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these
+    counts.
 
-    Raises ValueError for bins that are not valid for `max_kmh`, too few leaves for them, or too small a cost.
+    Raises ValueError for bins that are not valid for `max_kmh`, too few leaves for them, or too
+    small a cost.
     """
-    if choice is None or not (choice.bins or isinstance(bins, tuple)):  # edges that it was for may be gone by now
+    if choice is None or not (
+        choice.bins or isinstance(bins, tuple)
+    ):  # edges that it was for may be gone by now
         choice = _best_choice(counts, cost, max_kmh, bins, branching, levels)
-    cap, chosen = choice.cap_among(counts), _bins_of(choice, max_kmh, bins)
+    cap = choice.cap_among(counts)
+    chosen = _bins_of(choice, max_kmh, bins)
     tree = _tree(chosen.count, branching, cost, levels)
-    return CdfPlan(chosen, tree, counts, cap, counts.kept(cap), cost, *_noise_of_nodes(tree, cap, cost), choice)
+    return CdfPlan(
+        chosen, tree, counts, cap, counts.kept(cap), cost, *_noise_of_nodes(tree, cap, cost), choice
+    )
 
 
 def _tree(bins: int, branching: Branching, cost: Cost, levels: Levels) -> Tree:
     power = noise_of(cost).power
-    return best_tree(bins, power) if branching == "auto" else requested_tree(branching, bins, power, levels)
+    return (
+        best_tree(bins, power)
+        if branching == "auto"
+        else requested_tree(branching, bins, power, levels)
+    )
 
 
 def _best_choice(
-    counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: RequestedBins, branching: Branching, levels: Levels
+    counts: SamplesPerPlate,
+    cost: Cost,
+    max_kmh: float,
+    bins: RequestedBins,
+    branching: Branching,
+    levels: Levels,
 ) -> Choice:
-    """The cap is the count of least dropped share plus noise at eight bins, or lower where noise could not be drawn."""
+    """The cap is the count of least dropped share plus noise at eight bins, or lower where noise
+    could not be drawn."""
     power = noise_of(cost).power
     cap = counts.worst_case_cap(_prefix_noise_at(best_tree(8, power), cost))
     if bins == "auto" and branching != "auto":
@@ -765,7 +935,9 @@ def _best_choice(
         choice = Choice(TREE, cap, equal, zeros_apart=True)
     else:
         choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)
-    drawable = _drawable_cap(_tree(_bins_of(choice, max_kmh, bins).count, branching, cost, levels), cost)
+    drawable = _drawable_cap(
+        _tree(_bins_of(choice, max_kmh, bins).count, branching, cost, levels), cost
+    )
     return choice if cap <= drawable else msgspec.structs.replace(choice, cap=drawable)
 
 
@@ -786,13 +958,17 @@ def _bins_of(choice: Choice, max_kmh: float, bins: RequestedBins) -> Bins:
 @lru_cache(maxsize=1024)
 def _noise_of_nodes(tree: Tree, cap: int, cost: Cost) -> tuple[tuple[int, ...], Integers, Integers]:
     """The levels' budgets, and every node's scale t/s; the HATs of a slot share a few of these."""
-    t, s = (np.repeat(of_levels, tree.level_sizes) for of_levels in zip(*node_scales(tree, cap, cost), strict=True))
+    t, s = (
+        np.repeat(of_levels, tree.level_sizes)
+        for of_levels in zip(*node_scales(tree, cap, cost), strict=True)
+    )
     return level_budgets(tree, cost.nano), t, s
 
 
 @lru_cache(maxsize=1024)
 def _prefix_noise_at(tree: Tree, cost: Cost) -> float:
-    """Root mean square noise of a prefix for each sample that a plate moves, by the family of the cost."""
+    """Root mean square noise of a prefix for each sample that a plate moves, by the family of the
+    cost."""
     return prefix_noise(tree, cost.measure) * expected_noise_of_counts(cost)
 
 
@@ -804,10 +980,11 @@ def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
 
 
 def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
-    """Shares at the edges from noisy node counts, row by row, of plans that share bins: one pass over all of them.
+    """Shares at the edges from noisy node counts, row by row, of plans that share bins: one pass
+    over all of them.
 
-    One per edge, non-decreasing in [0, 1], the last one 1. The value at the first edge is that at exact zero if zeros
-    have a bin of their own, else 0. Post-processing.
+    One per edge, non-decreasing in [0, 1], the last one 1. The value at the first edge is that at
+    exact zero if zeros have a bin of their own, else 0. Post-processing.
     """
     totals = np.array([plan.kept for plan in plans])
     estimates = prefixes(plans[0].tree, noisy_nodes, totals)
@@ -822,9 +999,9 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
 class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share of the admitted plates' samples at or below each edge.
 
-    A first edge that is given twice gives exact zeros a bin of their own. `budgets` are the tree levels' parts of
-    `epsilon`, or of the CDF's rho where losses are counted in rho; `expected_rms_error` is the noise of a value
-    before it is made monotone, in shares.
+    A first edge that is given twice gives exact zeros a bin of their own. `budgets` are the tree
+    levels' parts of `epsilon`, or of the CDF's rho where losses are counted in rho;
+    `expected_rms_error` is the noise of a value before it is made monotone, in shares.
 
     >>> cdf = Cdf((0.0, 20.0, 65.0), (0.0, 0.4, 1.0), 0.5, branching=(2,), budgets=(0.5,), expected_rms_error=0.02)
     >>> len(cdf.values) == len(cdf.edges_kmh), list(cdf.values) == sorted(cdf.values)
@@ -838,12 +1015,16 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ]
     values: Annotated[
-        tuple[Share, ...], Meta(description="share of samples at or below each edge; never falls, and ends in 1")
+        tuple[Share, ...],
+        Meta(description="share of samples at or below each edge; never falls, and ends in 1"),
     ]
     epsilon: Annotated[Positive, Meta(description="largest charge to a plate of the HAT for it")]
-    branching: Annotated[tuple[int, ...], Meta(description="children of a node on each level of the tree")]
+    branching: Annotated[
+        tuple[int, ...], Meta(description="children of a node on each level of the tree")
+    ]
     budgets: Annotated[
-        tuple[Positive, ...], Meta(description="what each level of the tree has of the epsilon, or of the rho")
+        tuple[Positive, ...],
+        Meta(description="what each level of the tree has of the epsilon, or of the rho"),
     ]
     expected_rms_error: Annotated[
         NonNegative, Meta(description="noise of a value before it is made monotone, in shares")
@@ -865,19 +1046,26 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
     name = of = "cdf"
     plural = "cumulative distributions"
 
-    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> CdfPlan:
+    def plan(
+        self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings
+    ) -> CdfPlan:
         name = asked.mechanism if asked.choice is None else asked.choice.mechanism
         if name not in ("auto", TREE):
             raise ValueError(f"expected a CDF by {TREE!r}, got {name!r}")
         max_kmh = public.range.high / QUANTA_PER_KMH
-        return plan_cdf(counts, asked.cost, max_kmh, public.bins, asked.choice, public.branching, public.levels)
+        return plan_cdf(
+            counts, asked.cost, max_kmh, public.bins, asked.choice, public.branching, public.levels
+        )
 
     def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
-        counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
+        counts = SamplesPerPlate(plan.counts.by_plate[admitted])
+        given = plan.given[admitted]
         cap = int(given.max())
         cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)
         noise = _noise_of_nodes(plan.tree, cap, cost)
-        return CdfPlan(plan.bins, plan.tree, counts, cap, int(given.sum()), cost, *noise, plan.choice)
+        return CdfPlan(
+            plan.bins, plan.tree, counts, cap, int(given.sum()), cost, *noise, plan.choice
+        )
 
     def query(self, plan: CdfPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         return Query(node_counts(plan, samples), plan.t, plan.s)
@@ -891,7 +1079,9 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         for i, plan in enumerate(plans):
             groups.setdefault(plan.bins.edges_kmh, []).append(i)
         for alike in groups.values():
-            rows = cdf_values_of_many([plans[i] for i in alike], np.stack([noisy[i] for i in alike]))
+            rows = cdf_values_of_many(
+                [plans[i] for i in alike], np.stack([noisy[i] for i in alike])
+            )
             for i, row in zip(alike, rows, strict=True):
                 values[i] = row
         return values

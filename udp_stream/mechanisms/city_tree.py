@@ -1,18 +1,21 @@
-"""The city's tree: what share of a slot's plates drive at which speed, of one level over unequal bins.
+"""The city's tree: what share of a slot's plates drive at which speed, of one level over unequal
+bins.
 
-Not from a paper; the tree of height one of arXiv 2409.18573 (`cdf.py`), which errs least at the 100 to 200 plates of
-a city, with a plate's samples weighed. With m_l samples of plate l in the whole slot, and q_l = floor(2^16 min(m_l, 10)
-/ (10 m_l)), the statistic has for each bin
+Not from a paper; the tree of height one of arXiv 2409.18573 (`cdf.py`), which errs least at the 100
+to 200 plates of a city, with a plate's samples weighed. With m_l samples of plate l in the whole
+slot, and q_l = floor(2^16 min(m_l, 10) / (10 m_l)), the statistic has for each bin
 
     sum over plates of q_l * (samples of plate l in the bin)
 
-so a plate counts by what ten samples tell at most. Whole numbers: sums of parts of a slot add up to those of the whole.
+so a plate counts by what ten samples tell at most. Whole numbers: sums of parts of a slot add up to
+those of the whole.
 
-Privacy unit: license plate. Neighbours: swap-values. Assumed: counts are public, and a plate keeps its m_l samples.
-Swapping its values moves them from bins to bins: at most all of its weight w_l = q_l m_l leaves bins, and as much
-enters others. So the vector moves by at most 2 w_l in l1 and sqrt(2) w_l in l2, which is what noise for counts of w_l
-samples is made for (`noise.counts_scale`). With noise for the largest weight, plate l loses the cost times w_l / max w
-in epsilon, times its square in rho (arXiv 2004.00010, Theorem 14), and is charged that, rounded up. Plates that cannot
+Privacy unit: license plate. Neighbours: swap-values. Assumed: counts are public, and a plate keeps
+its m_l samples. Swapping its values moves them from bins to bins: at most all of its weight w_l =
+q_l m_l leaves bins, and as much enters others. So the vector moves by at most 2 w_l in l1 and
+sqrt(2) w_l in l2, which is what noise for counts of w_l samples is made for (`noise.counts_scale`).
+With noise for the largest weight, plate l loses the cost times w_l / max w in epsilon, times its
+square in rho (arXiv 2004.00010, Theorem 14), and is charged that, rounded up. Plates that cannot
 pay are left out, and the noise stays.
 """
 

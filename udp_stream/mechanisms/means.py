@@ -1,13 +1,16 @@
-"""Means of one HAT, user-level eps-DP: what the mechanisms share, then each with its sensitivity, cost and estimate.
+"""Means of one HAT, user-level eps-DP: what the mechanisms share, then each with its sensitivity,
+cost and estimate.
 
-Every mechanism is an integer statistic (in speed quanta), plus noise, divided by a public number. Speeds have a public
-range [low, high]; U = high - low is its width. They are clipped to it and counted from its low end (`Range.above_low`):
-everything below is about values in 0..U, and `MeanPlan.value` adds the low end again.
+Every mechanism is an integer statistic (in speed quanta), plus noise, divided by a public number.
+Speeds have a public range [low, high]; U = high - low is its width. They are clipped to it and
+counted from its low end (`Range.above_low`): everything below is about values in 0..U, and
+`MeanPlan.value` adds the low end again.
 
-Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
-the input: integers, plates and counts as in the plan. Guaranteed: the query's statistic changes by at most
-`sensitivity` when one plate's speeds change, by at most `plate_sensitivities[l]` when they are plate l's, and a private
-interval it may have used costs what `noise_cost` leaves of `cost`.
+Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds
+differ). Assumed of the input: integers, plates and counts as in the plan. Guaranteed: the query's
+statistic changes by at most `sensitivity` when one plate's speeds change, by at most
+`plate_sensitivities[l]` when they are plate l's, and a private interval it may have used costs what
+`noise_cost` leaves of `cost`.
 """
 
 from __future__ import annotations
@@ -55,11 +58,12 @@ from udp_stream.units import QUANTA_PER_KMH
 class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     """How one HAT's mean will be taken, from counts, cost and range only; speeds in quanta.
 
-    The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any
-    private interval narrows it. `bias_bound` is the worst over all speeds in the range of |estimate without noise -
-    sample mean|. Where the samples' weights add up to less than 1, `fill` has the rest, in quanta above the low end.
-    Plate by plate: `given` is how many of its first samples enter the statistic, `plate_sensitivities` by how much it
-    alone can move it; None where every plate is charged in full.
+    The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a
+    plate, before any private interval narrows it. `bias_bound` is the worst over all speeds in the
+    range of |estimate without noise - sample mean|. Where the samples' weights add up to less than
+    1, `fill` has the rest, in quanta above the low end. Plate by plate: `given` is how many of its
+    first samples enter the statistic, `plate_sensitivities` by how much it alone can move it; None
+    where every plate is charged in full.
 
     >>> counts = SamplesPerPlate(np.array([4, 1]))
     >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
@@ -87,7 +91,8 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def noise_cost(self) -> Cost:
-        """What the final noise may cost: all of `cost`, but where a private interval has half of it."""
+        """What the final noise may cost: all of `cost`, but where a private interval has half of
+        it."""
         if self.plate_sensitivities is not None:
             return self.cost
         return self.cost.with_nano(self.cost.nano - interval_cost(self.cost).nano)
@@ -124,14 +129,17 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
         return charges_of(self.plate_sensitivities, self.sensitivity, self.cost)
 
     def subset(self, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
-        """The same statistic without the plates that were halted: the others give and move what they did.
+        """The same statistic without the plates that were halted: the others give and move what
+        they did.
 
         Each one's loss stays within its charge; the cost becomes the largest loss left.
         """
         if self.plate_sensitivities is None:
             raise ValueError("expected a plan whose plates are charged by what they move")
         plate_sensitivities = self.plate_sensitivities[admitted]
-        sensitivity = max(1, int(plate_sensitivities.max()))  # noise is drawn even where no plate moves anything
+        sensitivity = max(
+            1, int(plate_sensitivities.max())
+        )  # noise is drawn even where no plate moves anything
         return replace(
             self,
             counts=SamplesPerPlate(self.counts.by_plate[admitted]),
@@ -144,7 +152,8 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 class MeanQuery(msgspec.Struct, frozen=True):
-    """The integer to which noise is added, and how far one plate can move it; [a, b] if it was projected to one.
+    """The integer to which noise is added, and how far one plate can move it; [a, b] if it was
+    projected to one.
 
     The interval is private by itself, paid for with what `noise_cost` leaves.
 
@@ -170,41 +179,55 @@ class MeanMechanism(ABC):
 
     @abstractmethod
     def plan(
-        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,
+        cap: int | None = None,
     ) -> MeanPlan:
-        """Fix all that counts can fix, with the mechanism's own cap or a chosen one, 1 <= cap <= the largest count."""
+        """Fix all that counts can fix, with the mechanism's own cap or a chosen one, 1 <= cap <=
+        the largest count."""
 
     def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
-        """What `plan` gives for the same plates at another cost; neither cap nor arrays depend on it."""
+        """What `plan` gives for the same plates at another cost; neither cap nor arrays depend on
+        it."""
         return replace(plan, cost=cost)
 
     @abstractmethod
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
+        """The plan for those of its plates (at least one) that the ledger admitted, within each
+        one's charge."""
 
     @abstractmethod
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
-        """The statistic of the samples (plate by plate, in the order of the counts); bits pay for private intervals."""
+        """The statistic of the samples (plate by plate, in the order of the counts); bits pay for
+        private intervals."""
 
 
-# What Levy and the two quantile mechanisms share: a private interval, then the mean of array means projected to it.
+# What Levy and the two quantile mechanisms share: a private interval, then the mean of array means
+# projected to it.
 #
-# Half of the cost buys the interval [a, b]; the array means are projected to it, so that each of the arrays a plate
-# touches (BestFit: one; WrapAround: two) moves the sum by at most b - a; half of it is for that sum's noise.
-# Counts alone can promise nothing about an interval that speeds choose: the bias bound is U.
+# Half of the cost buys the interval [a, b]; the array means are projected to it, so that each of
+# the arrays a plate touches (BestFit: one; WrapAround: two) moves the sum by at most b - a; half of
+# it is for that sum's noise. Counts alone can promise nothing about an interval that speeds choose:
+# the bias bound is U.
 #
-# Every plate is charged in full. The interval's choice goes by ranks, which count arrays: however few of an array's
-# samples are a plate's, it may carry the array's mean past any rank. And for the sum, a plate with n of w samples moves
-# its array's projected mean by min(b - a, U n / w): the interval, not known yet, may be as narrow as U n / w.
+# Every plate is charged in full. The interval's choice goes by ranks, which count arrays: however
+# few of an array's samples are a plate's, it may carry the array's mean past any rank. And for the
+# sum, a plate with n of w samples moves its array's projected mean by min(b - a, U n / w): the
+# interval, not known yet, may be as narrow as U n / w.
 
 
 def interval_cost(cost: Cost) -> Cost:
-    """What of a projected mean's cost its private interval may spend: half, rounded down; the rest is the noise's."""
+    """What of a projected mean's cost its private interval may spend: half, rounded down; the rest
+    is the noise's."""
     return cost.with_nano(cost.nano // 2)
 
 
 class ProjectedMean(MeanMechanism):
-    """The mechanisms that project, each to its own private interval; every plate is charged in full.
+    """The mechanisms that project, each to its own private interval; every plate is charged in
+    full.
 
     >>> plan = Levy().plan(SamplesPerPlate(np.array([2, 2])), Cost("pure", 10**9), Range(0, 100), "best-fit")
     >>> Levy().subset(plan, np.array([True, False])).charges.tolist()
@@ -212,18 +235,29 @@ class ProjectedMean(MeanMechanism):
     """
 
     @abstractmethod
-    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
-        """The ends, in 0..U above the range's low end, of that many independent intervals, at `interval_cost` each."""
+    def intervals(
+        self, plan: MeanPlan, means: Integers, bits: Bits, draws: int
+    ) -> tuple[Integers, Integers]:
+        """The ends, in 0..U above the range's low end, of that many independent intervals, at
+        `interval_cost` each."""
 
     def plan(
-        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,
+        cap: int | None = None,
     ) -> MeanPlan:
         """Its own cap maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
         cap = levy_cap(counts) if cap is None else cap
         arrays = best_fit(counts, cap) if grouping == "best-fit" else None
-        given = wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap)
+        given = (
+            wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap)
+        )
         divisor = wrap_around_count(counts, cap) if arrays is None else arrays.count
-        sensitivity, bias = range.width * touched(grouping), float(range.width)
+        sensitivity = range.width * touched(grouping)
+        bias = float(range.width)
         public = self.name, grouping, counts, range, cost, cap, given
         return MeanPlan(*public, None, divisor, sensitivity, bias, arrays=arrays)
 
@@ -243,7 +277,8 @@ class ProjectedMean(MeanMechanism):
 def levy_cap(counts: SamplesPerPlate) -> int:
     """argmax over the counts of sum_l min(m_l, m) / sqrt(m).
 
-    Between two counts that is (A + B m) / sqrt(m), whose only stationary point is a minimum: no other m is better.
+    Between two counts that is (A + B m) / sqrt(m), whose only stationary point is a minimum: no
+    other m is better.
     """
     score = counts.kept_at_every_count / np.sqrt(counts.descending)
     return int(counts.descending[int(np.argmax(score))])
@@ -257,37 +292,47 @@ def touched(grouping: Grouping | None) -> int:
 def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
     """The array means under either grouping, floored to whole quanta above the low end: in 0..U.
 
-    Under BestFit they are over filled positions; those of plates that were halted count as filled and hold zeros.
+    Under BestFit they are over filled positions; those of plates that were halted count as filled
+    and hold zeros.
     """
     if plan.arrays is not None:
         kept = plan.range.above_low(samples[first_samples(plan.counts, plan.cap)])
         array_of_sample = np.repeat(plan.arrays.of_plate, plan.given)
         # weighted bincount adds doubles: exact, as the sums stay far below 2**53 quanta
-        sums = np.bincount(array_of_sample, weights=kept, minlength=plan.arrays.count).astype(np.int64)
+        sums = np.bincount(array_of_sample, weights=kept, minlength=plan.arrays.count).astype(
+            np.int64
+        )
         return sums // plan.arrays.filled
     poured = plan.range.above_low(samples[wrap_around_positions(plan.counts, plan.cap)])
     means: Integers = poured.reshape(-1, plan.cap).sum(axis=1) // plan.cap
     return means
 
 
-def projected_queries(plan: MeanPlan, means: Integers, low: Integers, high: Integers) -> tuple[Integers, Integers]:
-    """The sum of the means projected to each [low, high], and its sensitivity: at least one quantum, to draw noise."""
+def projected_queries(
+    plan: MeanPlan, means: Integers, low: Integers, high: Integers
+) -> tuple[Integers, Integers]:
+    """The sum of the means projected to each [low, high], and its sensitivity: at least one
+    quantum, to draw noise."""
     ascending = np.sort(means)
     upto = np.append(0, np.cumsum(ascending))
-    below, through = np.searchsorted(ascending, low), np.searchsorted(ascending, high, side="right")
+    below = np.searchsorted(ascending, low)
+    through = np.searchsorted(ascending, high, side="right")
     sums = low * below + (upto[through] - upto[below]) + high * (means.size - through)
     return sums, np.maximum(1, (high - low) * touched(plan.grouping))
 
 
 class CappedSum(MeanMechanism):
-    """The first min(m_l, m) samples of every plate, and a public constant for each that is dropped, over M.
+    """The first min(m_l, m) samples of every plate, and a public constant for each that is dropped,
+    over M.
 
     >>> plan = Baseline().plan(SamplesPerPlate(np.array([2, 1])), Cost("pure", 10**9), Range(0, 100), "best-fit")
     >>> Baseline().subset(plan, np.array([False, True])).charges.tolist()
     [500000000]
     """
 
-    def _capped(self, counts: SamplesPerPlate, cost: Cost, range: Range, cap: int, fill: int) -> MeanPlan:
+    def _capped(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, cap: int, fill: int
+    ) -> MeanPlan:
         """`fill` is counted from the range's low end, like the samples."""
         given = np.minimum(counts.by_plate, cap)
         bias = _bias_of_fill(fill, range, int(given.sum()), counts.total)
@@ -295,13 +340,19 @@ class CappedSum(MeanMechanism):
         return MeanPlan(*public, range.width * given, counts.total, range.width * cap, bias, fill)
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
-        total, given = int(plan.counts.by_plate[admitted].sum()), int(plan.given[admitted].sum())
-        return plan.subset(admitted, divisor=total, bias_bound=_bias_of_fill(plan.fill, plan.range, given, total))
+        """The same cap and fill: a smaller cap would drop samples for which the noise has been
+        scaled already."""
+        total = int(plan.counts.by_plate[admitted].sum())
+        given = int(plan.given[admitted].sum())
+        return plan.subset(
+            admitted, divisor=total, bias_bound=_bias_of_fill(plan.fill, plan.range, given, total)
+        )
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         is_whole = plan.cap == plan.counts.largest
-        kept = plan.range.above_low(samples if is_whole else samples[first_samples(plan.counts, plan.cap)])
+        kept = plan.range.above_low(
+            samples if is_whole else samples[first_samples(plan.counts, plan.cap)]
+        )
         return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)
 
 
@@ -312,8 +363,8 @@ def _bias_of_fill(fill: int, range: Range, given: int, total: int) -> float:
 class Baseline(CappedSum):
     """Sum of all samples over M (arXiv 2401.15906, Section III-B).
 
-    Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U; plate l moves it by
-    U m_l. No bias; the expected absolute error is exactly U m_max / (M eps).
+    Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U;
+    plate l moves it by U m_l. No bias; the expected absolute error is exactly U m_max / (M eps).
 
     >>> plan = Baseline().plan(SamplesPerPlate(np.array([2, 1])), Cost("pure", 10**9), Range(10, 110), "best-fit")
     >>> plan.sensitivity, plan.divisor, Baseline().query(plan, np.array([10, 40, 70]), bytes).statistic
@@ -323,7 +374,12 @@ class Baseline(CappedSum):
     name = "baseline"
 
     def plan(
-        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,
+        cap: int | None = None,
     ) -> MeanPlan:
         """It neither groups nor caps: every plate gives all of its samples."""
         del grouping, cap
@@ -332,29 +388,33 @@ class Baseline(CappedSum):
 
 # Array-Averaging: the mean of the array means (arXiv 2401.15906, Section III-C).
 #
-# BestFit. A plate's samples lie in one array, whose mean, floored to whole quanta, stays in 0..U: the sum of the K-bar
-# array means moves by at most U.
+# BestFit. A plate's samples lie in one array, whose mean, floored to whole quanta, stays in 0..U:
+# the sum of the K-bar array means moves by at most U.
 #
-# WrapAround. All K arrays are full, so the mean of their means is sum / (K m). A plate has at most m samples there: the
-# sum moves by at most U m, the mean by U / K. The papers charge 2U/K, as they bound the two arrays one by one.
+# WrapAround. All K arrays are full, so the mean of their means is sum / (K m). A plate has at most
+# m samples there: the sum moves by at most U m, the mean by U / K. The papers charge 2U/K, as they
+# bound the two arrays one by one.
 #
-# Plate by plate. Under BestFit, n of the w samples of an array move its sum by at most U n, hence the floor of its mean
-# by at most ceil(U n / w); under WrapAround, n samples among those used move the sum by at most U n.
+# Plate by plate. Under BestFit, n of the w samples of an array move its sum by at most U n, hence
+# the floor of its mean by at most ceil(U n / w); under WrapAround, n samples among those used move
+# the sum by at most U n.
 #
-# Plates that the ledger halts. Each mean is still over the positions that were filled when charges were fixed (w):
-# packing anew could put a plate that paid for n of 40 samples alone into an array of n. An array then counts by the
-# part of it that is left, and the divisor is the sum of these parts.
+# Plates that the ledger halts. Each mean is still over the positions that were filled when charges
+# were fixed (w): packing anew could put a plate that paid for n of 40 samples alone into an array
+# of n. An array then counts by the part of it that is left, and the divisor is the sum of these
+# parts.
 #
-# Bias. The estimate weighs each sample of array i by 1 / (K-bar w_i) and dropped ones by 0, the sample mean weighs all
-# by 1/M. The worst case over samples in [0, U] is U times the total variation between the two weightings: for BestFit
-# U sum_i max(0, 1/K-bar - w_i / M), for WrapAround U (1 - K m / M); with u_i of the w_i left and divisor D the former
-# becomes U sum_i u_i max(0, 1 / (w_i D) - 1/M).
+# Bias. The estimate weighs each sample of array i by 1 / (K-bar w_i) and dropped ones by 0, the
+# sample mean weighs all by 1/M. The worst case over samples in [0, U] is U times the total
+# variation between the two weightings: for BestFit U sum_i max(0, 1/K-bar - w_i / M), for
+# WrapAround U (1 - K m / M); with u_i of the w_i left and divisor D the former becomes U sum_i u_i
+# max(0, 1 / (w_i D) - 1/M).
 
 
 #
-# The cap of the worst case. The papers' m^(eps) is for the mean of kept samples (arXiv 2405.06261, slides' equation 1);
-# a mean of array means has the bias above, so its worst case is least at another cap: of counts (5, 1) with cap 5 it is
-# U/3, where U (1 - G/M) is 0.
+# The cap of the worst case. The papers' m^(eps) is for the mean of kept samples (arXiv 2405.06261,
+# slides' equation 1); a mean of array means has the bias above, so its worst case is least at
+# another cap: of counts (5, 1) with cap 5 it is U/3, where U (1 - G/M) is 0.
 
 CAPS_MAX = 2**14
 
@@ -371,45 +431,68 @@ class ArrayAveraging(MeanMechanism):
     name = "array-averaging"
 
     def plan(
-        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,
+        cap: int | None = None,
     ) -> MeanPlan:
-        """Its own cap is the median: at most a factor two from the least noise (arXiv 2401.15906, Lemma III.2)."""
+        """Its own cap is the median: at most a factor two from the least noise (arXiv 2401.15906,
+        Lemma III.2)."""
         cap = counts.median if cap is None else cap
         if not 1 <= cap <= counts.largest:
             raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
-        arrays, width = None, range.width
+        arrays = None
+        width = range.width
         if grouping == "best-fit":
-            arrays, given = best_fit(counts, cap), np.minimum(counts.by_plate, cap)
+            arrays = best_fit(counts, cap)
+            given = np.minimum(counts.by_plate, cap)
             # the floor of a mean moves by at most the ceiling of what the mean moves by
             plate_sensitivities = -(-width * given // arrays.filled.take(arrays.of_plate))
-            divisor, sensitivity = arrays.count, width
-            excess = float(np.add.reduce(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total)))
+            divisor = arrays.count
+            sensitivity = width
+            excess = float(
+                np.add.reduce(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total))
+            )
         else:
             given = wrap_around_given(counts, cap)
             plate_sensitivities = width * given
-            divisor, sensitivity = int(given.sum()), width * cap
+            divisor = int(given.sum())
+            sensitivity = width * cap
             excess = 1 - divisor / counts.total
         public = self.name, grouping, counts, range, cost, cap, given
-        return MeanPlan(*public, plate_sensitivities, divisor, sensitivity, width * excess, arrays=arrays)
+        return MeanPlan(
+            *public, plate_sensitivities, divisor, sensitivity, width * excess, arrays=arrays
+        )
 
-    def worst_case_cap(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> int:
-        """The cap of least `error_bound`, the smallest of equal ones; of all, or above `CAPS_MAX` of as many.
+    def worst_case_cap(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping
+    ) -> int:
+        """The cap of least `error_bound`, the smallest of equal ones; of all, or above `CAPS_MAX`
+        of as many.
 
-        Exact: caps are tried in order of a bound from below, until the next one is no less than the least found.
+        Exact: caps are tried in order of a bound from below, until the next one is no less than the
+        least found.
         """
         caps = np.arange(1, counts.largest + 1)
         if counts.largest > CAPS_MAX:
             even = np.linspace(1, counts.largest, CAPS_MAX).astype(np.int64)
             caps = np.unique(np.concatenate((even, counts.by_plate)))
-        upto, ascending = np.append(0, np.cumsum(counts.descending[::-1])), counts.descending[::-1]
-        below = np.searchsorted(ascending, caps)  # plates with fewer samples share arrays, others fill one each
-        few, full = upto[below], counts.plates - below
+        upto = np.append(0, np.cumsum(counts.descending[::-1]))
+        ascending = counts.descending[::-1]
+        below = np.searchsorted(
+            ascending, caps
+        )  # plates with fewer samples share arrays, others fill one each
+        few = upto[below]
+        full = counts.plates - below
         # Any two of the shared arrays hold more than the cap.
         arrays = full + np.minimum(below, 2 * few // caps + 1)
         dropped = 1 - (few + full * caps) / counts.total
         noise = expected_noise(range.width, cost)
         at_least = (range.width * dropped + noise / np.maximum(1, arrays)) * (1 - 1e-9)
-        best, found = math.inf, 0
+        best = math.inf
+        found = 0
         for at in np.argsort(at_least, kind="stable").tolist():
             if at_least[at] > best:
                 break
@@ -418,15 +501,20 @@ class ArrayAveraging(MeanMechanism):
                 (error := self.plan(counts, cost, range, grouping, cap).error_bound) < best
                 or (error == best and cap < found)
             ):
-                best, found = error, cap
+                best = error
+                found = cap
         return found
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        total, given = int(plan.counts.by_plate[admitted].sum()), plan.given[admitted]
-        width, used = plan.range.width, int(given.sum())
+        total = int(plan.counts.by_plate[admitted].sum())
+        given = plan.given[admitted]
+        width = plan.range.width
+        used = int(given.sum())
         if plan.arrays is None and used:
             return plan.subset(admitted, divisor=used, bias_bound=width * (1 - used / total))
-        if plan.arrays is None:  # all that they have lies beyond the full arrays: the middle is released
+        if (
+            plan.arrays is None
+        ):  # all that they have lies beyond the full arrays: the middle is released
             return plan.subset(admitted, divisor=1, bias_bound=float(width), fill=width // 2)
         arrays = Arrays(plan.cap, plan.arrays.of_plate[admitted], plan.arrays.filled)
         left = np.bincount(arrays.of_plate, weights=given, minlength=arrays.count)
@@ -452,10 +540,11 @@ def concentration_radius(plan: MeanPlan) -> int:
 
 
 class Levy(ProjectedMean):
-    """Projection around a private median (arXiv 2401.15906, Section III-D), whose bin costs eps/2; the mean eps/2.
+    """Projection around a private median (arXiv 2401.15906, Section III-D), whose bin costs eps/2;
+    the mean eps/2.
 
-    Bins of width tau over [0, U]; penalty of a bin: max(#means in bins to its left, #to its right), which one array
-    moves by at most one; under WrapAround a plate moves two arrays.
+    Bins of width tau over [0, U]; penalty of a bin: max(#means in bins to its left, #to its right),
+    which one array moves by at most one; under WrapAround a plate moves two arrays.
 
     >>> import os
     >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**11), Range(0, 1000), "best-fit")
@@ -465,7 +554,9 @@ class Levy(ProjectedMean):
 
     name = "levy"
 
-    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+    def intervals(
+        self, plan: MeanPlan, means: Integers, bits: Bits, draws: int
+    ) -> tuple[Integers, Integers]:
         """Private median bins, intervals of width 3 tau around their centres, clipped to [0, U]."""
         tau = concentration_radius(plan)
         # + 1, as both 0 and U are values.
@@ -473,15 +564,20 @@ class Levy(ProjectedMean):
         occupancy = np.bincount(np.minimum(means // tau, bins - 1), minlength=bins)
         left = np.cumsum(occupancy) - occupancy
         penalties = np.maximum(left, means.size - left - occupancy).tolist()
-        moved, cost = touched(plan.grouping), interval_cost(plan.cost)
-        chosen = np.array(exponential_choices(bits, penalties, [1] * bins, means.size, moved, cost, draws))
+        moved = touched(plan.grouping)
+        cost = interval_cost(plan.cost)
+        chosen = np.array(
+            exponential_choices(bits, penalties, [1] * bins, means.size, moved, cost, draws)
+        )
         centre = chosen * tau + tau // 2
-        low, high = np.maximum(0, centre - 3 * tau // 2), np.minimum(plan.range.width, centre + 3 * tau // 2)
+        low = np.maximum(0, centre - 3 * tau // 2)
+        high = np.minimum(plan.range.width, centre + 3 * tau // 2)
         # the last bin may reach beyond U, so its centre less a radius may, too
         return np.minimum(low, plan.range.width), high
 
 
-# Projection between two private quantiles: arXiv 2401.15906, Section III-E; Smith (STOC 2011, Algorithm 2).
+# Projection between two private quantiles: arXiv 2401.15906, Section III-E; Smith (STOC 2011,
+# Algorithm 2).
 
 
 def private_quantiles(
@@ -489,26 +585,32 @@ def private_quantiles(
 ) -> Integers:
     """Lattice points of 0..width with about `rank` of the values at or below them, each at `cost`.
 
-    Every point v has the penalty |#{values <= v} - rank|, which a plate that touches `moved` values moves by at most
-    that; points are chosen by the exponential mechanism: an interval between two cuts, whose points share their
-    penalty, by its length times its weight, then a point in it evenly.
+    Every point v has the penalty |#{values <= v} - rank|, which a plate that touches `moved` values
+    moves by at most that; points are chosen by the exponential mechanism: an interval between two
+    cuts, whose points share their penalty, by its length times its weight, then a point in it
+    evenly.
     """
     # The last cut is behind `width`, which is a point too.
     cuts = np.concatenate(([0], np.sort(values), [width + 1]))
     sizes = np.diff(cuts)
     penalties = np.abs(np.arange(sizes.size) - rank).tolist()
     chosen = exponential_choices(bits, penalties, sizes.tolist(), values.size, moved, cost, draws)
-    return np.array([int(cuts[interval]) + randbelow(bits, int(sizes[interval])) for interval in chosen])
+    return np.array(
+        [int(cuts[interval]) + randbelow(bits, int(sizes[interval])) for interval in chosen]
+    )
 
 
 def quantile_intervals(
     plan: MeanPlan, means: Integers, bits: Bits, draws: int, ranks: tuple[int, int]
 ) -> tuple[Integers, Integers]:
     """Half of the interval's cost for each end; crossed ends are ordered."""
-    moved, whole = touched(plan.grouping), interval_cost(plan.cost)
+    moved = touched(plan.grouping)
+    whole = interval_cost(plan.cost)
     # Rounded down: both ends together cost no more than the interval may.
     cost = whole.with_nano(whole.nano // 2)
-    one, other = (private_quantiles(bits, means, rank, plan.range.width, moved, cost, draws) for rank in ranks)
+    one, other = (
+        private_quantiles(bits, means, rank, plan.range.width, moved, cost, draws) for rank in ranks
+    )
     return np.minimum(one, other), np.maximum(one, other)
 
 
@@ -524,14 +626,17 @@ class FixedQuantile(ProjectedMean):
 
     name = "fixed-quantile"
 
-    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+    def intervals(
+        self, plan: MeanPlan, means: Integers, bits: Bits, draws: int
+    ) -> tuple[Integers, Integers]:
         """Ranks q K rounded to whole ones."""
         low = (means.size + 5) // 10
         return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
 
 
 class EpsQuantile(ProjectedMean):
-    """Between the ceil(2/eps)-th smallest and largest array mean (after Amin et al., ICML 2019, Section 3).
+    """Between the ceil(2/eps)-th smallest and largest array mean (after Amin et al., ICML 2019,
+    Section 3).
 
     >>> import os
     >>> plan = EpsQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
@@ -542,7 +647,9 @@ class EpsQuantile(ProjectedMean):
 
     name = "eps-quantile"
 
-    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+    def intervals(
+        self, plan: MeanPlan, means: Integers, bits: Bits, draws: int
+    ) -> tuple[Integers, Integers]:
         """With fewer than 2 ceil(2/eps) arrays both ends aim at the median."""
         over, under = noise_of(plan.cost).unit_scale(plan.cost)
         low = min(-(-2 * over // under), means.size // 2)
@@ -551,19 +658,23 @@ class EpsQuantile(ProjectedMean):
 
 # The worst-case optimum with a public fill (ours; the papers' rule is arXiv 2405.06261's E(m)).
 #
-# Every plate gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c,
-# counted from the range's low end like the samples: (sum of kept + c * dropped) / M.
+# Every plate gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by
+# a public constant c, counted from the range's low end like the samples: (sum of kept + c *
+# dropped) / M.
 #
 # * Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
-# * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
-# * So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c). Its slope at m is (-w
-#   #{l: m_l > m} + U / eps) / M: it falls while more than U / (w eps) plates exceed m, and rises after. The minimiser
-#   is therefore the k-th largest count, k = ceil(U / (w eps)); for c = U/2 that is the ceil(2/eps)-th largest. Under
-#   rho the expected size of noise for a sensitivity of one, 1 / sqrt(pi rho), stands for 1 / eps.
+# * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one
+#   end.
+# * So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c).
+#   Its slope at m is (-w #{l: m_l > m} + U / eps) / M: it falls while more than U / (w eps) plates
+#   exceed m, and rises after. The minimiser is therefore the k-th largest count, k = ceil(U / (w
+#   eps)); for c = U/2 that is the ceil(2/eps)-th largest. Under rho the expected size of noise for
+#   a sensitivity of one, 1 / sqrt(pi rho), stands for 1 / eps.
 
 
 class OptimalCappedSum(CappedSum):
-    """Capped sum with a public fill. With fewer than k plates the constant alone would be better in the worst case.
+    """Capped sum with a public fill. With fewer than k plates the constant alone would be better in
+    the worst case.
 
     In that case the cap is the smallest count; the error bound then exceeds `max(c, U - c)`.
 
@@ -576,17 +687,25 @@ class OptimalCappedSum(CappedSum):
     name = "optimal"
 
     def plan(
-        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,
+        cap: int | None = None,
     ) -> MeanPlan:
-        """Fill with the middle of the range, the constant whose worst error is least when nothing is known."""
+        """Fill with the middle of the range, the constant whose worst error is least when nothing
+        is known."""
         del grouping
         return self.plan_with_fill(counts, cost, range, range.low + range.width // 2, cap)
 
     def plan_with_fill(
         self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int, cap: int | None = None
     ) -> MeanPlan:
-        """Of this fill (in the range, public: a constant or an old release), by its cap of least worst-case error."""
-        above, width = fill - range.low, range.width
+        """Of this fill (in the range, public: a constant or an old release), by its cap of least
+        worst-case error."""
+        above = fill - range.low
+        width = range.width
         if cap is None:
             noise = noise_of(cost)
             over, under = noise.unit_scale(cost)
@@ -603,7 +722,14 @@ class OptimalCappedSum(CappedSum):
 
 MECHANISMS: dict[str, MeanMechanism] = {
     mechanism.name: mechanism
-    for mechanism in (Baseline(), ArrayAveraging(), Levy(), FixedQuantile(), EpsQuantile(), OptimalCappedSum())
+    for mechanism in (
+        Baseline(),
+        ArrayAveraging(),
+        Levy(),
+        FixedQuantile(),
+        EpsQuantile(),
+        OptimalCappedSum(),
+    )
 }
 """By the names of the configuration."""
 
@@ -611,11 +737,12 @@ MECHANISMS: dict[str, MeanMechanism] = {
 class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mean speed of the HAT's samples.
 
-    `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count the noise, what
-    grouping, capping, filling, projecting and leaving out plates that were not admitted are likely to bias the mean by
-    (at speeds spread evenly over [0, max_kmh]), and that means lie in [0, max_kmh]. `bias_bound_kmh` is the most that
-    all this can bias the mean if speeds were chosen against it. Where losses are counted in rho, `epsilon` is that of
-    pure noise that would cost as much (rho is half of its square), here and in the other statistics.
+    `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count
+    the noise, what grouping, capping, filling, projecting and leaving out plates that were not
+    admitted are likely to bias the mean by (at speeds spread evenly over [0, max_kmh]), and that
+    means lie in [0, max_kmh]. `bias_bound_kmh` is the most that all this can bias the mean if
+    speeds were chosen against it. Where losses are counted in rho, `epsilon` is that of pure noise
+    that would cost as much (rho is half of its square), here and in the other statistics.
 
     >>> from udp_stream.release.record import decode
     >>> from udp_stream.testing import released_slot
@@ -626,13 +753,20 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     value_kmh: Annotated[NonNegative, Meta(description="the private mean, km/h, in [0, max_kmh]")]
     mechanism: Annotated[str, Meta(description="how it was taken")]
-    grouping: Annotated[Grouping | None, Meta(description="how samples were put into arrays, where the mechanism does")]
+    grouping: Annotated[
+        Grouping | None,
+        Meta(description="how samples were put into arrays, where the mechanism does"),
+    ]
     epsilon: Annotated[Positive, Meta(description="largest charge to a plate of the HAT for it")]
     scale_kmh: Annotated[NonNegative, Meta(description="expected size of its noise, km/h")]
-    expected_abs_error_kmh: Annotated[NonNegative, Meta(description="expected distance from the HAT's true mean, km/h")]
+    expected_abs_error_kmh: Annotated[
+        NonNegative, Meta(description="expected distance from the HAT's true mean, km/h")
+    ]
     interval95_kmh: Annotated[
         tuple[NonNegative, NonNegative],
-        Meta(description="from and to: 95 % of true means lie in such an interval, where the model holds"),
+        Meta(
+            description="from and to: 95 % of true means lie in such an interval, where the model holds"
+        ),
     ]
     bias_bound_kmh: Annotated[
         NonNegative,
@@ -646,4 +780,7 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def mean_columns(mechanism: str, noise: float, error: float, bound: float) -> list[tuple[str, str]]:
     """A mean in the table of `udp-stream plan`, from quanta."""
     names = ("noise km/h", noise), ("expected error", error), ("error bound", bound)
-    return [("mechanism", mechanism), *((name, f"{quanta / QUANTA_PER_KMH:.2f}") for name, quanta in names)]
+    return [
+        ("mechanism", mechanism),
+        *((name, f"{quanta / QUANTA_PER_KMH:.2f}") for name, quanta in names),
+    ]

@@ -1,7 +1,7 @@
 """Uniform integers and trials of rational probability, exact, from a source of uniform bits.
 
-Trials with probability p/q compare p/q with a uniform number in [0, 1) of which 16 bits are known. Where these do not
-decide more bits are taken: no trial is ever decided by rounding.
+Trials with probability p/q compare p/q with a uniform number in [0, 1) of which 16 bits are known.
+Where these do not decide more bits are taken: no trial is ever decided by rounding.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 SCALE_MAX = 2**26
-"""Largest numerator t of a scale: leaves room in 63 bits for 32 random ones and the sampler's trials."""
+"""Largest numerator t of a scale: leaves room in 63 bits for 32 random ones and the sampler's
+trials."""
 
 DIVISOR_MAX = 2**16
-"""Largest denominator s of a scale: one of a count or more is then off by less than 2**-16 when t is rounded up."""
+"""Largest denominator s of a scale: one of a count or more is then off by less than 2**-16 when t
+is rounded up."""
 
 
 def words(bits: Bits, n: int, width: int) -> Integers:
@@ -31,11 +33,14 @@ def words(bits: Bits, n: int, width: int) -> Integers:
 
 
 def uniform_below(bits: Bits, bound: Integers) -> Integers:
-    """One uniform integer in 0..bound-1 each, bound <= 2**31 (Lemire's multiplication, with its exact rejection)."""
+    """One uniform integer in 0..bound-1 each, bound <= 2**31 (Lemire's multiplication, with its
+    exact rejection)."""
     # 32 bits times at most 2**31: no product outgrows 63 bits.
     product = words(bits, bound.size, 32) * bound
     low = product & 0xFFFFFFFF
-    suspect = np.flatnonzero(low < bound)  # only there can the word lie in the surplus of 2**32 mod bound words
+    suspect = np.flatnonzero(
+        low < bound
+    )  # only there can the word lie in the surplus of 2**32 mod bound words
     while suspect.size:
         b = bound[suspect]
         again = suspect[low[suspect] < 2**32 % b]
@@ -46,10 +51,13 @@ def uniform_below(bits: Bits, bound: Integers) -> Integers:
 
 
 def bernoulli(bits: Bits, p: Integers, q: Integers) -> NDArray[np.bool_]:
-    """True with probability p/q exactly, for 0 <= p <= q < 2**47: is a uniform number, of 16 bits so far, below p/q?"""
+    """True with probability p/q exactly, for 0 <= p <= q < 2**47: is a uniform number, of 16 bits
+    so far, below p/q?"""
     # Both terms are below 2**63, as q is below 2**47.
     room = (p << 16) - words(bits, p.size, 16) * q
-    result: NDArray[np.bool_] = room >= q  # below p/q whatever bits follow; at or above it if room <= 0
+    result: NDArray[np.bool_] = (
+        room >= q
+    )  # below p/q whatever bits follow; at or above it if room <= 0
     for i in np.flatnonzero((room > 0) & ~result):
         result[i] = resolve_bernoulli(bits, int(room[i]), int(q[i]))
     return result
@@ -73,32 +81,40 @@ def randbelow(bits: Bits, bound: int) -> int:
             return value
 
 
-# Discrete Laplace noise, drawn exactly by integer arithmetic. Real-valued noise computed in floating point leaks its
-# input (Mironov 2012). All that is released is an *integer* statistic plus an integer drawn here: the set of possible
-# outputs is all of Z, whatever the data, and the probabilities are exactly those written down.
+# Discrete Laplace noise, drawn exactly by integer arithmetic. Real-valued noise computed in
+# floating point leaks its input (Mironov 2012). All that is released is an *integer* statistic plus
+# an integer drawn here: the set of possible outputs is all of Z, whatever the data, and the
+# probabilities are exactly those written down.
 #
-# **Discrete Laplace**, scale t/s: P(X = x) proportional to exp(-|x| s/t). The construction is Canonne, Kamath and
-# Steinke's (arXiv 2004.00010, Algorithms 1 and 2), reorganised so that a whole array of draws, each with its own scale,
-# advances in step: |X| = floor((U + t V) / s) with U uniform on 0..t-1 kept with probability exp(-U/t), V geometric
-# with ratio exp(-1), a random sign, and "minus zero" drawn again.
+# **Discrete Laplace**, scale t/s: P(X = x) proportional to exp(-|x| s/t). The construction is
+# Canonne, Kamath and Steinke's (arXiv 2004.00010, Algorithms 1 and 2), reorganised so that a whole
+# array of draws, each with its own scale, advances in step: |X| = floor((U + t V) / s) with U
+# uniform on 0..t-1 kept with probability exp(-U/t), V geometric with ratio exp(-1), a random sign,
+# and "minus zero" drawn again.
 
 _GEOMETRIC_TERMS = 64
 """P(V >= 64) = exp(-64); the draws beyond the table go on exactly, by memorylessness."""
 
 
 def discrete_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> Integers:
-    """Independent discrete Laplace integers, the i-th with P(x) proportional to exp(-|x| s[i]/t[i]).
+    """Independent discrete Laplace integers, the i-th with P(x) proportional to exp(-|x|
+    s[i]/t[i]).
 
-    `t` holds integers in 1..2**26, `s` positive integers (one for all, or one each), else ValueError. A mechanism that
-    adds this to an integer statistic that one plate changes by at most `d` is eps-DP for that plate if t/s >= d/eps.
-    Source: arXiv 2004.00010, Algorithm 2.
+    `t` holds integers in 1..2**26, `s` positive integers (one for all, or one each), else
+    ValueError. A mechanism that adds this to an integer statistic that one plate changes by at most
+    `d` is eps-DP for that plate if t/s >= d/eps. Source: arXiv 2004.00010, Algorithm 2.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
     s = np.broadcast_to(np.asarray(s, dtype=np.int64), t.shape)
     if t.size and (t.min() < 1 or t.max() > SCALE_MAX or s.min() < 1):
-        raise ValueError(f"expected 1 <= t <= {SCALE_MAX} and s >= 1, got t in [{t.min()}, {t.max()}], s >= {s.min()}")
+        raise ValueError(
+            f"expected 1 <= t <= {SCALE_MAX} and s >= 1, got t in [{t.min()}, {t.max()}], s >= {s.min()}"
+        )
     if t.size > _CHUNK:
-        parts = [discrete_laplace(bits, t[i : i + _CHUNK], s[i : i + _CHUNK]) for i in range(0, t.size, _CHUNK)]
+        parts = [
+            discrete_laplace(bits, t[i : i + _CHUNK], s[i : i + _CHUNK])
+            for i in range(0, t.size, _CHUNK)
+        ]
         return np.concatenate(parts)
     result = np.empty(t.size, dtype=np.int64)
     todo = np.arange(t.size)
@@ -117,8 +133,10 @@ _CHUNK = 1 << 17
 
 
 def _geometric(bits: Bits, t: Integers, s: Integers, index: Integers) -> tuple[Integers, Integers]:
-    """For every index one floor((U + t V)/s); the indices come back in another order, with their values."""
-    indices, values = [], []
+    """For every index one floor((U + t V)/s); the indices come back in another order, with their
+    values."""
+    indices = []
+    values = []
     todo = index
     while todo.size:
         scale = t.take(todo)
@@ -128,15 +146,18 @@ def _geometric(bits: Bits, t: Integers, s: Integers, index: Integers) -> tuple[I
         indices.append(todo.take(keep))
         values.append(low.take(keep) + scale.take(keep) * _geometric_of_e(bits, keep.size))
         todo = todo.take(np.flatnonzero(~accepted))
-    here, magnitude = np.concatenate(indices), np.concatenate(values)
+    here = np.concatenate(indices)
+    magnitude = np.concatenate(values)
     divisor = s.take(here)
     return here, magnitude if divisor.max() == 1 else magnitude // divisor
 
 
 def _bernoulli_exp_minus(bits: Bits, p: Integers, q: Integers) -> NDArray[np.bool_]:
-    """True with probability exp(-p/q) exactly, 0 <= p <= q <= SCALE_MAX (arXiv 2004.00010, Algorithm 1).
+    """True with probability exp(-p/q) exactly, 0 <= p <= q <= SCALE_MAX (arXiv 2004.00010,
+    Algorithm 1).
 
-    Of trials of probability p/(q k) for k = 1, 2, ... until one fails: whether the failing k is odd.
+    Of trials of probability p/(q k) for k = 1, 2, ... until one fails: whether the failing k is
+    odd.
     """
     result = np.zeros(p.size, dtype=bool)
     alive = np.arange(p.size)
@@ -147,7 +168,9 @@ def _bernoulli_exp_minus(bits: Bits, p: Integers, q: Integers) -> NDArray[np.boo
         go_on = np.flatnonzero(success)
         if not go_on.size:
             return result
-        alive, p, q = alive.take(go_on), p.take(go_on), q.take(go_on)
+        alive = alive.take(go_on)
+        p = p.take(go_on)
+        q = q.take(go_on)
     for i, numerator, denominator in zip(alive, p.tolist(), q.tolist(), strict=True):
         k = _TRIALS + 1
         while resolve_bernoulli(bits, numerator, denominator * k):
@@ -162,15 +185,19 @@ _TRIALS = 16
 
 @cache
 def _exp_thresholds(digits: int) -> tuple[int, ...]:
-    """floor(2**(32 digits) exp(-k)) for k = 1 .. _GEOMETRIC_TERMS, by integer arithmetic with guard bits."""
+    """floor(2**(32 digits) exp(-k)) for k = 1 .. _GEOMETRIC_TERMS, by integer arithmetic with guard
+    bits."""
     guard = 32 * digits + 128
     one = 1 << guard
-    term, inverse_e, n = one, 0, 0
+    term = one
+    inverse_e = 0
+    n = 0
     while term:  # exp(-1) = sum (-1)^n / n!; each term is off by less than one unit of 2**-guard
         inverse_e += term if n % 2 == 0 else -term
         n += 1
         term //= n
-    power, thresholds = one, []
+    power = one
+    thresholds = []
     for _ in range(_GEOMETRIC_TERMS):
         power = power * inverse_e >> guard
         thresholds.append(power >> (guard - 32 * digits))
@@ -178,10 +205,12 @@ def _exp_thresholds(digits: int) -> tuple[int, ...]:
 
 
 def _geometric_of_e(bits: Bits, n: int) -> Integers:
-    """V with P(V >= k) = exp(-k) exactly: how many of exp(-1), exp(-2), ... a uniform number is below."""
+    """V with P(V >= k) = exp(-k) exactly: how many of exp(-1), exp(-2), ... a uniform number is
+    below."""
     thresholds = np.array(_exp_thresholds(1)[::-1], dtype=np.int64)
     word = words(bits, n, 32)
-    # thresholds ascend; those above the word count. A word equal to a threshold is undecided at 32 bits.
+    # thresholds ascend; those above the word count. A word equal to a threshold is undecided at 32
+    # bits.
     above = np.searchsorted(thresholds, word, side="right")
     value = _GEOMETRIC_TERMS - above
     tie = np.flatnonzero(thresholds[np.minimum(above, _GEOMETRIC_TERMS) - 1] == word)
@@ -192,7 +221,8 @@ def _geometric_of_e(bits: Bits, n: int) -> Integers:
 
 
 def _resolve_geometric(bits: Bits, word: int) -> int:
-    """The geometric value of a uniform number whose first 32 bits are `word`: more bits until no threshold ties."""
+    """The geometric value of a uniform number whose first 32 bits are `word`: more bits until no
+    threshold ties."""
     digits = 1
     while True:
         thresholds = _exp_thresholds(digits)
@@ -203,29 +233,35 @@ def _resolve_geometric(bits: Bits, word: int) -> int:
         word = (word << 32) | int.from_bytes(bits(4), "little")
 
 
-# Discrete Gaussian integers, drawn exactly: P(X = x) proportional to exp(-x^2 / (2 sigma^2)), sigma = t/s.
+# Discrete Gaussian integers, drawn exactly: P(X = x) proportional to exp(-x^2 / (2 sigma^2)), sigma
+# = t/s.
 #
-# **Theory of operation.** Canonne, Kamath and Steinke (arXiv 2004.00010, Algorithm 3): draw Y from the discrete Laplace
-# distribution of an integer scale T near sigma, and keep it with probability exp(-g), where
+# **Theory of operation.** Canonne, Kamath and Steinke (arXiv 2004.00010, Algorithm 3): draw Y from
+# the discrete Laplace distribution of an integer scale T near sigma, and keep it with probability
+# exp(-g), where
 #
-#     g = (|Y| - sigma^2 / T)^2 / (2 sigma^2),      for then P(Y) exp(-g) is proportional to exp(-Y^2 / (2 sigma^2)).
+#     g = (|Y| - sigma^2 / T)^2 / (2 sigma^2),      for then P(Y) exp(-g) is proportional to
+#     exp(-Y^2 / (2 sigma^2)).
 #
-# Whether it is kept is a comparison of exp(-g) with a uniform number of which 16 bits are drawn first. A *filter* in
-# floating point decides it where exp(-g) is surely not between two neighbouring 16-bit numbers' ends; all else is
-# decided by integers of any size, with more bits of the same number if it must be. So the distribution is exact, and
-# the same bits give the same draws on every machine.
+# Whether it is kept is a comparison of exp(-g) with a uniform number of which 16 bits are drawn
+# first. A *filter* in floating point decides it where exp(-g) is surely not between two
+# neighbouring 16-bit numbers' ends; all else is decided by integers of any size, with more bits of
+# the same number if it must be. So the distribution is exact, and the same bits give the same draws
+# on every machine.
 #
-# **The filter's error** is below `MARGIN` = 2^-40. *Proof.* It uses nothing but +, -, *, / and floor, each of which
-# IEEE 754 rounds correctly: by a relative error of at most u = 2^-53. Write c = sigma^2 / T and z = |Y| - c. All
-# integers in it are below 2^53 and exact: t^2 <= 2^52, s^2 T <= s t + s^2 < 2^43, |Y| < 2^53 by `_WITHIN`.
+# **The filter's error** is below `MARGIN` = 2^-40. *Proof.* It uses nothing but +, -, *, / and
+# floor, each of which IEEE 754 rounds correctly: by a relative error of at most u = 2^-53. Write c
+# = sigma^2 / T and z = |Y| - c. All integers in it are below 2^53 and exact: t^2 <= 2^52, s^2 T <=
+# s t + s^2 < 2^43, |Y| < 2^53 by `_WITHIN`.
 #
-# * c is off by c u, z by u (c + |z|) to first order, and g = z^2 / (2 sigma^2) by u (c |z| + |z|^2) / sigma^2 + 4 u g.
-#   As T >= sigma - 1/2 where sigma >= 1, and T = 1 below, c <= 2 sigma; and |z| / sigma = sqrt(2 g). So g is off by at
-#   most u (2 sqrt(2 g) + 6 g), and exp(-g) by at most exp(-g) times that, which is below 4 u.
-# * exp(-g) = E[k] exp(-r) with k = floor(64 g) and 0 <= r < 1/64. Both are exact for the g at hand (64 g is, and so is
-#   the subtraction). E[k] is a table of the rounded exp(-k/64), made from integers. exp(-r) is its Taylor sum up to
-#   r^5, off by at most r^6 / 720 < 2^-45; rounding adds less than 12 u. Above g = 40 the filter takes 40:
-#   exp(-40) is below 2^-57.
+# * c is off by c u, z by u (c + |z|) to first order, and g = z^2 / (2 sigma^2) by u (c |z| + |z|^2)
+#   / sigma^2 + 4 u g. As T >= sigma - 1/2 where sigma >= 1, and T = 1 below, c <= 2 sigma; and |z|
+#   / sigma = sqrt(2 g). So g is off by at most u (2 sqrt(2 g) + 6 g), and exp(-g) by at most
+#   exp(-g) times that, which is below 4 u.
+# * exp(-g) = E[k] exp(-r) with k = floor(64 g) and 0 <= r < 1/64. Both are exact for the g at hand
+#   (64 g is, and so is the subtraction). E[k] is a table of the rounded exp(-k/64), made from
+#   integers. exp(-r) is its Taylor sum up to r^5, off by at most r^6 / 720 < 2^-45; rounding adds
+#   less than 12 u. Above g = 40 the filter takes 40: exp(-40) is below 2^-57.
 #
 # Together that is below 2^-45 + 2^-48, a sixteenth of the margin.
 
@@ -245,11 +281,12 @@ _STEPS = 64
 
 
 def discrete_gaussian(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> Integers:
-    """Independent discrete Gaussian integers, the i-th with P(x) proportional to exp(-x^2 s[i]^2 / (2 t[i]^2)).
+    """Independent discrete Gaussian integers, the i-th with P(x) proportional to exp(-x^2 s[i]^2 /
+    (2 t[i]^2)).
 
-    `t` holds integers in 1..2**26, `s` in 1..2**16 (one for all, or one each), else ValueError. A mechanism that adds
-    this to integers that one plate changes by at most `d` in l2 is (d s/t)^2 / 2 - zCDP for that plate (arXiv
-    2004.00010, Theorems 4 and 14). Source: Algorithm 3 there.
+    `t` holds integers in 1..2**26, `s` in 1..2**16 (one for all, or one each), else ValueError. A
+    mechanism that adds this to integers that one plate changes by at most `d` in l2 is (d s/t)^2 /
+    2 - zCDP for that plate (arXiv 2004.00010, Theorems 4 and 14). Source: Algorithm 3 there.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
     s = np.broadcast_to(np.asarray(s, dtype=np.int64), t.shape)
@@ -282,7 +319,8 @@ class _Candidates:
 
     def __init__(self, t: Integers, s: Integers) -> None:
         """The scale T of the candidates is sigma rounded to a whole number, at least 1."""
-        self.t, self.s = t, s
+        self.t = t
+        self.s = s
         self.laplace = np.maximum(1, (2 * t + s) // (2 * s))
         square = t * t
         # c = sigma^2 / T, and what turns (|Y| - c)^2 into g: both are divisions of exact integers
@@ -300,14 +338,19 @@ class _Candidates:
         undecided = ~result & (word < likely + margin) | (sizes >= _WITHIN)
         for i in np.flatnonzero(undecided).tolist():
             place = int(at[i])
-            t, s, scale = int(self.t[place]), int(self.s[place]), int(self.laplace[place])
+            t = int(self.t[place])
+            s = int(self.s[place])
+            scale = int(self.laplace[place])
             off_exactly = int(sizes[i]) * scale * s * s - t * t
-            result[i] = below_exp_minus(bits, int(word[i]), off_exactly**2, 2 * (scale * s * t) ** 2)
+            result[i] = below_exp_minus(
+                bits, int(word[i]), off_exactly**2, 2 * (scale * s * t) ** 2
+            )
         return result
 
 
 def _exp_minus(g: Floats) -> Floats:
-    """exp(-g) for 0 <= g <= 40, off by less than 2^-44, in operations that IEEE 754 rounds correctly."""
+    """exp(-g) for 0 <= g <= 40, off by less than 2^-44, in operations that IEEE 754 rounds
+    correctly."""
     whole = np.floor(g * _STEPS)
     rest = g - whole / _STEPS
     # the Taylor sum of exp(-r) up to r^5, by Horner's rule
@@ -325,7 +368,8 @@ def _table() -> Floats:
 
 
 def below_exp_minus(bits: Bits, word: int, p: int, q: int) -> bool:
-    """Is a uniform number whose first 16 bits are `word` below exp(-p/q): exactly, with more bits if need be."""
+    """Is a uniform number whose first 16 bits are `word` below exp(-p/q): exactly, with more bits
+    if need be."""
     width = _FIRST
     # exp(-p/q) is irrational unless p = 0, so it lies on no end of an interval of words
     while p and word == (likely := exp_minus_floor(p, q, width)):
@@ -344,7 +388,8 @@ def exp_minus_floor(p: int, q: int, width: int) -> int:
     while True:
         low, high = _exp_bounds(p, q, guard)
         # exp(p/q) is between low and high, in units of 2**-guard
-        least, most = (1 << guard + width) // high, (1 << guard + width) // low
+        least = (1 << guard + width) // high
+        most = (1 << guard + width) // low
         if least == most:
             return least
         guard *= 2
@@ -353,8 +398,8 @@ def exp_minus_floor(p: int, q: int, width: int) -> int:
 def _exp_bounds(p: int, q: int, guard: int) -> tuple[int, int]:
     """Integers between which 2**guard exp(p/q) lies.
 
-    Every term of the series is floored, which loses less than 1; in all terms after it, those left out too, that loss
-    comes to less than exp(p/q) < 3^(p//q + 1).
+    Every term of the series is floored, which loses less than 1; in all terms after it, those left
+    out too, that loss comes to less than exp(p/q) < 3^(p//q + 1).
     """
     low = term = 1 << guard
     n = 1
@@ -365,25 +410,29 @@ def _exp_bounds(p: int, q: int, guard: int) -> tuple[int, int]:
     return low, low + n * 3 ** (p // q + 1)
 
 
-# Radial Laplace noise on a lattice, drawn exactly: P(z) proportional to exp(-|z| s/t) for z in Z^d, |z| its length.
+# Radial Laplace noise on a lattice, drawn exactly: P(z) proportional to exp(-|z| s/t) for z in Z^d,
+# |z| its length.
 #
-# **Privacy.** Of two lattice points x and x' any output y is told apart by at most exp(| |y - x| - |y - x'| | s/t) <=
-# exp(|x - x'| s/t), since lengths keep the triangle inequality and the sum over all z is the same wherever the noise is
-# put. So added to a position it is (s/t)-metrically private for the Euclidean distance in lattice steps: geo-
-# indistinguishability (Andres, Bordenabe, Chatzikokolakis and Palamidessi, CCS 2013; *Adaptive Privacy Budgeting*,
-# Liang and Yi, Lemma 3.4).
+# **Privacy.** Of two lattice points x and x' any output y is told apart by at most exp(| |y - x| -
+# |y - x'| | s/t) <= exp(|x - x'| s/t), since lengths keep the triangle inequality and the sum over
+# all z is the same wherever the noise is put. So added to a position it is (s/t)-metrically private
+# for the Euclidean distance in lattice steps: geo- indistinguishability (Andres, Bordenabe,
+# Chatzikokolakis and Palamidessi, CCS 2013; *Adaptive Privacy Budgeting*, Liang and Yi, Lemma 3.4).
 #
-# **How it is drawn.** d independent discrete Laplace integers of scale t'/s, t' = ceil(sqrt(d) t), are proposed and
-# kept with probability exp(-g),
+# **How it is drawn.** d independent discrete Laplace integers of scale t'/s, t' = ceil(sqrt(d) t),
+# are proposed and kept with probability exp(-g),
 #
-#     g = s (|z| / t - |z|_1 / t'),      which is never negative: |z|_1 <= sqrt(d) |z| <= (t'/t) |z|.
+#     g = s (|z| / t - |z|_1 / t'),      which is never negative: |z|_1 <= sqrt(d) |z| <= (t'/t)
+#     |z|.
 #
-# In the plane 78 % are kept, in space 60 %, of 16 dimensions 1 %. As above a filter in floating point decides where it
-# can; all else is decided by integers of any size, which bound the root of |z|^2 as narrowly as it takes.
+# In the plane 78 % are kept, in space 60 %, of 16 dimensions 1 %. As above a filter in floating
+# point decides where it can; all else is decided by integers of any size, which bound the root of
+# |z|^2 as narrowly as it takes.
 #
-# **The filter's error** is below 2^-42, a quarter of the margin. *Proof*, with u = 2^-53, as for the discrete Gaussian.
-# Squares, their sum, its root (which IEEE 754 rounds correctly, too) and two more operations leave |z| s/t off by at
-# most 13 u of itself, |z|_1 s/t', which is not larger, by 3 u. So g is off by less than 2^4 u |z| s/t <= 2^-43 where
+# **The filter's error** is below 2^-42, a quarter of the margin. *Proof*, with u = 2^-53, as for
+# the discrete Gaussian. Squares, their sum, its root (which IEEE 754 rounds correctly, too) and two
+# more operations leave |z| s/t off by at most 13 u of itself, |z|_1 s/t', which is not larger, by 3
+# u. So g is off by less than 2^4 u |z| s/t <= 2^-43 where
 # |z| s/t <= 64; beyond, integers decide. exp(-g) computed of that g adds less than 2^-44.
 
 DIMENSIONS_MAX = 16
@@ -400,14 +449,19 @@ def radial_scale_max(dimensions: int) -> int:
     return SCALE_MAX // (isqrt(dimensions - 1) + 1)
 
 
-def discrete_radial_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int, dimensions: int) -> Integers:
-    """Independent lattice vectors, the i-th with P(z) proportional to exp(-|z| s[i]/t[i]): one row each.
+def discrete_radial_laplace(
+    bits: Bits, t: NDArray[Any], s: NDArray[Any] | int, dimensions: int
+) -> Integers:
+    """Independent lattice vectors, the i-th with P(z) proportional to exp(-|z| s[i]/t[i]): one row
+    each.
 
-    `t` holds integers in 1..`radial_scale_max(dimensions)`, `s` in 1..2**16 (one for all, or one each), else
-    ValueError.
+    `t` holds integers in 1..`radial_scale_max(dimensions)`, `s` in 1..2**16 (one for all, or one
+    each), else ValueError.
     """
     if not 1 <= dimensions <= DIMENSIONS_MAX:
-        raise ValueError(f"expected 1 to {DIMENSIONS_MAX} dimensions for radial Laplace noise, got {dimensions}")
+        raise ValueError(
+            f"expected 1 to {DIMENSIONS_MAX} dimensions for radial Laplace noise, got {dimensions}"
+        )
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
     s = np.broadcast_to(np.asarray(s, dtype=np.int64), t.shape)
     most = radial_scale_max(dimensions)
@@ -427,17 +481,23 @@ def _fill_radial(bits: Bits, t: Integers, s: Integers, result: Integers) -> None
     """Propose until every row has its vector."""
     dimensions = result.shape[1]
     scales, at = np.unique(t, return_inverse=True)
-    wide = np.array([_root_ceiling(dimensions * scale * scale) for scale in scales.tolist()], np.int64)[at]
+    wide = np.array(
+        [_root_ceiling(dimensions * scale * scale) for scale in scales.tolist()], np.int64
+    )[at]
     todo = np.arange(t.size)
     while todo.size:
-        proposed = discrete_laplace(bits, np.repeat(wide.take(todo), dimensions), np.repeat(s.take(todo), dimensions))
+        proposed = discrete_laplace(
+            bits, np.repeat(wide.take(todo), dimensions), np.repeat(s.take(todo), dimensions)
+        )
         vectors = proposed.reshape(-1, dimensions)
         kept = _kept(bits, vectors, t.take(todo), wide.take(todo), s.take(todo))
         result[todo[kept]] = vectors[kept]
         todo = todo[~kept]
 
 
-def _kept(bits: Bits, vectors: Integers, t: Integers, wide: Integers, s: Integers) -> NDArray[np.bool_]:
+def _kept(
+    bits: Bits, vectors: Integers, t: Integers, wide: Integers, s: Integers
+) -> NDArray[np.bool_]:
     """True with probability exp(-g) exactly, for each row."""
     word = words(bits, t.size, _FIRST)
     sizes = np.abs(vectors).astype(np.float64)
@@ -452,19 +512,25 @@ def _kept(bits: Bits, vectors: Integers, t: Integers, wide: Integers, s: Integer
     result: NDArray[np.bool_] = word < likely - (1 + margin)
     undecided = ~result & (word < likely + margin) | (length > _LONG)
     for i in np.flatnonzero(undecided).tolist():
-        result[i] = _decided(bits, int(word[i]), vectors[i].tolist(), int(t[i]), int(wide[i]), int(s[i]))
+        result[i] = _decided(
+            bits, int(word[i]), vectors[i].tolist(), int(t[i]), int(wide[i]), int(s[i])
+        )
     return result
 
 
 def _decided(bits: Bits, word: int, vector: list[int], t: int, wide: int, s: int) -> bool:
     """Whether a uniform number whose first 16 bits are `word` is below exp(-g), by integers alone."""
-    square, absolute = sum(size * size for size in vector), sum(map(abs, vector))
-    width, precision = _FIRST, 64
+    square = sum(size * size for size in vector)
+    absolute = sum(map(abs, vector))
+    width = _FIRST
+    precision = 64
     while True:
-        # the root of |z|^2 t'^2, in units of 2^-precision, is from `root` to less than `root + 1`, or exactly `root`
+        # the root of |z|^2 t'^2, in units of 2^-precision, is from `root` to less than `root + 1`,
+        # or exactly `root`
         scaled = square * wide * wide << 2 * precision
         root = isqrt(scaled)
-        below, under = root - (absolute * t << precision), t * wide << precision
+        below = root - (absolute * t << precision)
+        under = t * wide << precision
         above = below + (root * root != scaled)
         # The lower bound may be below 0, though g never is.
         least, most = (exp_minus_floor(s * max(0, off), under, width) for off in (above, below))

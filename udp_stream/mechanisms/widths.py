@@ -1,7 +1,9 @@
-"""How far plates may be from their forecasts before they are clipped: for each HAT the width that errs least.
+"""How far plates may be from their forecasts before they are clipped: for each HAT the width that
+errs least.
 
-First the model's public constants of how far speeds scatter around forecasts, in km/h, measured on Austin's buses of
-2015 to 2017 at H3 7 and one hour. If they are wrong for a city, releases err more, and protect as much.
+First the model's public constants of how far speeds scatter around forecasts, in km/h, measured on
+Austin's buses of 2015 to 2017 at H3 7 and one hour. If they are wrong for a city, releases err
+more, and protect as much.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import numpy as np
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, noise_of, normal_below
 
 BETWEEN_PLATES = 4.0
-"""Standard deviation of a plate's mean speed in a HAT around its forecast, however many pings it sends there."""
+"""Standard deviation of a plate's mean speed in a HAT around its forecast, however many pings it
+sends there."""
 
 PER_PING = 18.0
 """What one ping adds to it, divided by the square root of their number."""
@@ -25,10 +28,13 @@ HAT_VARIANCE = 1.0
 """Variance of a HAT's mean that neither cell nor counts explain, whatever its size."""
 
 SAMPLED = 0.7
-"""How much of the plates' scatter reaches the HAT's mean: they share a street, and some of it is forecast."""
+"""How much of the plates' scatter reaches the HAT's mean: they share a street, and some of it is
+forecast."""
 
-MEASURED_AT, SLOWEST = 17.0, 12.0
-"""The mean speed in km/h at which the above hold: deviations grow in proportion to it, from `SLOWEST` on."""
+MEASURED_AT = 17.0
+SLOWEST = 12.0
+"""The mean speed in km/h at which the above hold: deviations grow in proportion to it, from
+`SLOWEST` on."""
 
 
 def at_speed(kmh: Floats) -> Floats:
@@ -51,22 +57,25 @@ def mean_variance(pings: Integers, hat: Integers, hats: int) -> Floats:
     return variance
 
 
-# The width of a clip HAT by HAT: ours (docs/mechanisms/forecast.md). In standard deviations of a plate's mean around
-# its forecast, let the HAT be off its forecast by d, normal with deviation q, and a plate by d + z. A clip at +-k turns
-# that into clip(d + z, -k, k). Of it
+# The width of a clip HAT by HAT: ours (docs/mechanisms/forecast.md). In standard deviations of a
+# plate's mean around its forecast, let the HAT be off its forecast by d, normal with deviation q,
+# and a plate by d + z. A clip at +-k turns that into clip(d + z, -k, k). Of it
 #
 #     c(d) = E_z clip(d + z, -k, k)        is what a mean over many plates sees,
 #     gain = E c(d) d / q^2 = P(|d + z| < k)        the share of d that passes on average,
 #     misfit^2 = (E c(d)^2 - gain^2 q^2) / gain^2        what no gain can undo, as a variance of d.
 #
-# A narrow clip needs little noise, has a small gain and a large misfit: it serves HATs of few plates. Widths and gains
-# follow from counts, the forecast's deviation and the cost, all public, and are recorded before anything is drawn.
+# A narrow clip needs little noise, has a small gain and a large misfit: it serves HATs of few
+# plates. Widths and gains follow from counts, the forecast's deviation and the cost, all public,
+# and are recorded before anything is drawn.
 
 HALF_WIDTHS: Final = (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Of a plate's interval, in standard deviations of its mean around the forecast; narrower ones hide unusual days."""
+"""Of a plate's interval, in standard deviations of its mean around the forecast; narrower ones hide
+unusual days."""
 
 PEAKED: Final = 0.5
-"""This share of plates is taken as double exponential around the forecast, the others as normal; for the gain only."""
+"""This share of plates is taken as double exponential around the forecast, the others as normal;
+for the gain only."""
 
 UNEVEN: Final = 0.5
 """HATs differ in their gain. This share of what a clip holds back on average counts as error."""
@@ -74,7 +83,8 @@ UNEVEN: Final = 0.5
 DEVIATION_MAX: Final = 6.0
 """Km/h that a forecast's deviation counts as at most: a wider clip costs more noise than it saves."""
 
-_STEPS, _OFF_MAX = 16, 4
+_STEPS = 16
+_OFF_MAX = 4
 """The table has q from 0 to 4 in sixteenths."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(40)
@@ -84,11 +94,12 @@ _FINE = 2**20
 
 
 class ClipWidth(NamedTuple):
-    """A plate's half width in standard deviations of its mean, and the share of a HAT's difference that passes.
+    """A plate's half width in standard deviations of its mean, and the share of a HAT's difference
+    that passes.
 
-    `hidden` is the standard deviation, in km/h, of what the clip hides of the HAT though its gain is undone. `ball`:
-    the plate's HATs of the slot share one clip (`around.py`), about `hats` of them, and the half width is this HAT's
-    part in it.
+    `hidden` is the standard deviation, in km/h, of what the clip hides of the HAT though its gain
+    is undone. `ball`: the plate's HATs of the slot share one clip (`around.py`), about `hats` of
+    them, and the half width is this HAT's part in it.
 
     >>> ClipWidth(half_width=0.5, gain=0.45).gain
     0.45
@@ -106,18 +117,25 @@ USUAL: Final = ClipWidth(0.5, 0.45)
 
 
 def clip_width(by_plate: Integers, deviation_kmh: float, cost: Cost) -> ClipWidth:
-    """The width for a HAT of plates with these counts, at this cost; `deviation_kmh` is that of its forecast."""
+    """The width for a HAT of plates with these counts, at this cost; `deviation_kmh` is that of its
+    forecast."""
     return clip_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), [cost])[0]
 
 
 def clip_widths(
-    pings: Integers, first: Integers, off_kmh: Floats, costs: Sequence[Cost], hats: Floats | None = None
+    pings: Integers,
+    first: Integers,
+    off_kmh: Floats,
+    costs: Sequence[Cost],
+    hats: Floats | None = None,
 ) -> list[ClipWidth]:
-    """The widths of HATs whose plates stand one HAT after the other, one cost each; `first` is each HAT's first,
-    `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip among about so many. A width is the
-    one where noise and what is hidden, squares both, have the least sum.
+    """The widths of HATs whose plates stand one HAT after the other, one cost each; `first` is each
+    HAT's first, `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip
+    among about so many. A width is the one where noise and what is hidden, squares both, have the
+    least sum.
     """
-    deviation, steps = np.minimum(off_kmh, DEVIATION_MAX), _STEPS if hats is None else _STEPS_JOINT
+    deviation = np.minimum(off_kmh, DEVIATION_MAX)
+    steps = _STEPS if hats is None else _STEPS_JOINT
     scatter, noise = scales_of(pings, first, costs)
     at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * steps).astype(np.int64)
     shared = np.ones(at.size) if hats is None else hats
@@ -126,20 +144,36 @@ def clip_widths(
     for one in np.unique(many).tolist():
         here = many == one
         gain[here], misfit[here] = _passed(one, steps)[:, at[here]]
-    hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (UNEVEN * (1 - gain)) ** 2
+    hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (
+        UNEVEN * (1 - gain)
+    ) ** 2
     noise_square = (noise[:, None] * np.array(HALF_WIDTHS) / gain) ** 2
     best = (noise_square + hidden).argmin(axis=1)
     chosen = np.arange(best.size), best
-    found = zip(best.tolist(), gain[chosen].tolist(), np.sqrt(hidden[chosen]).tolist(), many.tolist(), strict=True)
-    return [ClipWidth(HALF_WIDTHS[i], round(g, 3), round(off, 3), hats is not None, k) for i, g, off, k in found]
+    found = zip(
+        best.tolist(),
+        gain[chosen].tolist(),
+        np.sqrt(hidden[chosen]).tolist(),
+        many.tolist(),
+        strict=True,
+    )
+    return [
+        ClipWidth(HALF_WIDTHS[i], round(g, 3), round(off, 3), hats is not None, k)
+        for i, g, off, k in found
+    ]
 
 
 def scales_of(pings: Integers, first: Integers, costs: Sequence[Cost]) -> tuple[Floats, Floats]:
-    """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise for one such half width."""
+    """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise for one such
+    half width."""
     sharp = 1 / np.sqrt(plate_variance(pings))
-    weight = np.add.reduceat(sharp * sharp, first)  # plates weigh by how precisely their samples tell the HAT's mean
+    weight = np.add.reduceat(
+        sharp * sharp, first
+    )  # plates weigh by how precisely their samples tell the HAT's mean
     scatter: Floats = np.add.reduceat(sharp, first) / weight
-    return scatter, 2 * np.maximum.reduceat(sharp, first) / weight * np.array([_noise_deviation(one) for one in costs])
+    return scatter, 2 * np.maximum.reduceat(sharp, first) / weight * np.array(
+        [_noise_deviation(one) for one in costs]
+    )
 
 
 @lru_cache(maxsize=64)
@@ -154,13 +188,16 @@ def _noise_deviation(cost: Cost) -> float:
 def _passed(hats: int, steps: int) -> Floats:
     """Gains and misfits, by q in this many steps a standard deviation, then by half width."""
     offs = np.arange(_OFF_MAX * steps + 1) / steps
-    return np.moveaxis(np.array([[shared_at(width, off, hats) for width in HALF_WIDTHS] for off in offs]), 2, 0)
+    return np.moveaxis(
+        np.array([[shared_at(width, off, hats) for width in HALF_WIDTHS] for off in offs]), 2, 0
+    )
 
 
 def passed_at(half_width: float, off: float) -> tuple[float, float]:
     """Gain and misfit of one width where HATs are off by that many standard deviations of plates."""
     width = half_width / sqrt(1 + off * off)  # in deviations of d + z
-    normal, peaked = 2 * normal_below(width) - 1, 1 - exp(-sqrt(2) * width)
+    normal = 2 * normal_below(width) - 1
+    peaked = 1 - exp(-sqrt(2) * width)
     gain = (1 - PEAKED) * normal + PEAKED * peaked
     seen = _integral(off * _NODES + half_width) - _integral(off * _NODES - half_width) - half_width
     square = float(_WEIGHTS @ seen**2 / _WEIGHTS.sum())
@@ -168,22 +205,25 @@ def passed_at(half_width: float, off: float) -> tuple[float, float]:
 
 
 def _integral(upto: Floats) -> Floats:
-    """Of the normal distribution function: E clip(d + z, -k, k) is that at d + k less that at d - k, less k."""
+    """Of the normal distribution function: E clip(d + z, -k, k) is that at d + k less that at d -
+    k, less k."""
     below = np.array([normal_below(one) for one in upto.tolist()])
     density = np.array([exp(-one * one / 2) for one in upto.tolist()])
     integral: Floats = upto * below + density / sqrt(2 * pi)
     return integral
 
 
-# The width where all HATs of a plate share one clip: ours (docs/mechanisms/forecast.md). Of K HATs that a plate visits,
-# its differences d + z are scaled down together where their length exceeds k sqrt(K) standard deviations (`around.py`).
-# For normal differences of deviation t = sqrt(1 + q^2), with r their length over t and c = k / t,
+# The width where all HATs of a plate share one clip: ours (docs/mechanisms/forecast.md). Of K HATs
+# that a plate visits, its differences d + z are scaled down together where their length exceeds k
+# sqrt(K) standard deviations (`around.py`). For normal differences of deviation t = sqrt(1 + q^2),
+# with r their length over t and c = k / t,
 #
 #     gain = P(r < c sqrt(K)) + (1 - 1/K) c sqrt(K) E[1 / r; r > c sqrt(K)],
 #
-# in closed form for chi variables (`_normal_gain`). The other K - 1 differences make the clip of one HAT smooth: k can
-# be larger, and the noise smaller over the gain. The misfit is that of normal plates, by quadrature. Of peaked plates
-# as much passes as of normal ones, or as of peaked ones in one HAT, if that is more.
+# in closed form for chi variables (`_normal_gain`). The other K - 1 differences make the clip of
+# one HAT smooth: k can be larger, and the noise smaller over the gain. The misfit is that of normal
+# plates, by quadrature. Of peaked plates as much passes as of normal ones, or as of peaked ones in
+# one HAT, if that is more.
 
 HATS: Final = (1, 2, 3, 5, 9, 13)
 """Numbers of HATs of a plate for which gains are tabulated: the nearest is taken."""
@@ -200,7 +240,8 @@ def shared_at(half_width: float, off: float, hats: int) -> tuple[float, float]:
     if hats == 1:
         return passed_at(half_width, off)
     width = half_width / sqrt(1 + off * off)
-    normal, peaked_alone = _normal_gain(width, hats), 1 - exp(-sqrt(2) * width)
+    normal = _normal_gain(width, hats)
+    peaked_alone = 1 - exp(-sqrt(2) * width)
     gain = (1 - PEAKED) * normal + PEAKED * max(normal, peaked_alone)
     return gain, _misfit(half_width, off, hats) / gain
 
@@ -211,7 +252,9 @@ def _normal_gain(width: float, hats: int) -> float:
     inside = 1 - _beyond(length * length, hats)
     if hats == 1:
         return inside
-    inverse = gamma((hats - 1) / 2) / (sqrt(2) * gamma(hats / 2)) * _beyond(length * length, hats - 1)
+    inverse = (
+        gamma((hats - 1) / 2) / (sqrt(2) * gamma(hats / 2)) * _beyond(length * length, hats - 1)
+    )
     return inside + (1 - 1 / hats) * length * inverse
 
 
@@ -226,11 +269,13 @@ def _beyond(square: float, degrees: int) -> float:
 
 
 def _misfit(half_width: float, off: float, hats: int) -> float:
-    """What of a HAT's clip is not proportional to its difference, as a deviation before the gain is undone."""
+    """What of a HAT's clip is not proportional to its difference, as a deviation before the gain is
+    undone."""
     if off == 0:
         return 0.0
     squares, weights = _others(hats)
-    squares, limit = squares * (1 + off * off), half_width * sqrt(hats)
+    squares = squares * (1 + off * off)
+    limit = half_width * sqrt(hats)
     own = (off * _OWN[:, None] + _OWN)[:, :, None]
     clipped = own * np.minimum(1.0, limit / np.sqrt(own**2 + squares))
     seen = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
@@ -239,18 +284,22 @@ def _misfit(half_width: float, off: float, hats: int) -> float:
 
 
 def _others(hats: int) -> tuple[Floats, Floats]:
-    """Sums of squares of the other HATs' differences, a chi-squared variable of K - 1 degrees, with their weights."""
+    """Sums of squares of the other HATs' differences, a chi-squared variable of K - 1 degrees, with
+    their weights."""
     if hats == 2:
         return _OWN**2, _OWN_WEIGHTS / sqrt(2 * pi)
     power = (hats - 1) // 2 - 1  # K is odd: twice a gamma variable of an integer shape
     return 2 * _OTHERS, _OTHERS_WEIGHTS * _OTHERS**power / factorial(power)
 
 
-# What a clip lets through of a HAT that is off by any amount, for estimates (`forecast/anomalies.py`). Lengths are in
-# standard deviations of plates around their HAT, as forecast.
+# What a clip lets through of a HAT that is off by any amount, for estimates
+# (`forecast/anomalies.py`). Lengths are in standard deviations of plates around their HAT, as
+# forecast.
 
-_RESPONSE_STEPS, _RESPONSE_MAX = 8, 24
-"""Tabulated from 0 to 24 standard deviations, in eighths; beyond them a clip lets nothing more through."""
+_RESPONSE_STEPS = 8
+_RESPONSE_MAX = 24
+"""Tabulated from 0 to 24 standard deviations, in eighths; beyond them a clip lets nothing more
+through."""
 
 _SPREADS = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0])
 """Standard deviations of plates that are tabulated, as multiples of the forecast one."""
@@ -258,22 +307,33 @@ _SPREADS = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0])
 _OTHERS_MAX = 2.0
 
 
-def response(half_width: Floats, hats: Integers, off: Floats, spread: Floats, others: Floats) -> Floats:
+def response(
+    half_width: Floats, hats: Integers, off: Floats, spread: Floats, others: Floats
+) -> Floats:
     """What a mean over plates moves by, before its gain is undone, where its HAT is off by `off`.
 
-    `off` and `spread` (the deviation of plates there, as a multiple of the forecast one) have a line for each HAT; the
-    others one number. The other HATs that share a HAT's clip are off by a standard deviation of `others`.
+    `off` and `spread` (the deviation of plates there, as a multiple of the forecast one) have a
+    line for each HAT; the others one number. The other HATs that share a HAT's clip are off by a
+    standard deviation of `others`.
     """
     rounded = np.rint(np.minimum(others, _OTHERS_MAX) * 2) / 2
-    kinds, which = np.unique(np.column_stack([half_width, hats, rounded]), axis=0, return_inverse=True)
+    kinds, which = np.unique(
+        np.column_stack([half_width, hats, rounded]), axis=0, return_inverse=True
+    )
     tables = np.array([_response(width, int(many), apart) for width, many, apart in kinds.tolist()])
     table = which.reshape(-1, 1)
     row = np.interp(spread, _SPREADS, np.arange(_SPREADS.size))
     column = np.minimum(np.abs(off) * _RESPONSE_STEPS, tables.shape[2] - 1.001)
-    above, left = np.minimum(row.astype(np.int64), _SPREADS.size - 2), column.astype(np.int64)
-    down, right = row - above, column - left
-    seen = (1 - down) * ((1 - right) * tables[table, above, left] + right * tables[table, above, left + 1])
-    seen += down * ((1 - right) * tables[table, above + 1, left] + right * tables[table, above + 1, left + 1])
+    above = np.minimum(row.astype(np.int64), _SPREADS.size - 2)
+    left = column.astype(np.int64)
+    down = row - above
+    right = column - left
+    seen = (1 - down) * (
+        (1 - right) * tables[table, above, left] + right * tables[table, above, left + 1]
+    )
+    seen += down * (
+        (1 - right) * tables[table, above + 1, left] + right * tables[table, above + 1, left + 1]
+    )
     signed: Floats = np.sign(off) * seen
     return signed
 
@@ -282,17 +342,21 @@ def response(half_width: Floats, hats: Integers, off: Floats, spread: Floats, ot
 def _response(half_width: float, hats: int, others: float) -> Floats:
     """By spread (lines) and `off` (columns)."""
     off = np.arange(_RESPONSE_MAX * _RESPONSE_STEPS + 1) / _RESPONSE_STEPS
-    return np.array([_response_at(half_width, hats, others, off, spread) for spread in _SPREADS.tolist()])
+    return np.array(
+        [_response_at(half_width, hats, others, off, spread) for spread in _SPREADS.tolist()]
+    )
 
 
 def _response_at(half_width: float, hats: int, others: float, off: Floats, spread: float) -> Floats:
-    up, down = (off + half_width) / spread, (off - half_width) / spread
+    up = (off + half_width) / spread
+    down = (off - half_width) / spread
     peaked = spread * (_peaked_integral(up) - _peaked_integral(down)) - half_width
     if hats == 1:
         normal = spread * (_integral(up) - _integral(down)) - half_width
     else:
         squares, weights = _others(hats)
-        own, limit = (off[:, None] + spread * _OWN)[:, :, None], half_width * sqrt(hats)
+        own = (off[:, None] + spread * _OWN)[:, :, None]
+        limit = half_width * sqrt(hats)
         clipped = own * np.minimum(1.0, limit / np.sqrt(own**2 + squares * (1 + others * others)))
         normal = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
         peaked = np.maximum(normal, peaked)

@@ -1,4 +1,5 @@
-"""Refusals in words, and what is said of data that hold no ping: the field, the form found there, and what would help.
+"""Refusals in words, and what is said of data that hold no ping: the field, the form found there,
+and what would help.
 
 Of values their kind alone is shown.
 """
@@ -35,7 +36,13 @@ def other_kind(start: bytes) -> str | None:
     kinds = (kind for magic, kind in _MAGIC if start.startswith(magic))
     if not _UTF16.match(start):
         return next(kinds, None)
-    coding = "UTF-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "UTF-16LE" if start[1:2] == b"\0" else "UTF-16BE"
+    coding = (
+        "UTF-16"
+        if start[:2] in (b"\xff\xfe", b"\xfe\xff")
+        else "UTF-16LE"
+        if start[1:2] == b"\0"
+        else "UTF-16BE"
+    )
     return f"text in UTF-16: `iconv -f {coding} -t UTF-8 FILE > NEW`"
 
 
@@ -53,7 +60,9 @@ _PAGE_BYTES = 1000
 
 _TEXT_FORM = re.compile(rb"(?:header|entity)\s*(?::\s*)?\{")
 
-SERVER_ERROR = "an error of the server, and no feed: is the address right, and the key (token) valid?"
+SERVER_ERROR = (
+    "an error of the server, and no feed: is the address right, and the key (token) valid?"
+)
 _ERROR = re.compile(r"error|fault|exception|denied|unauthori[sz]ed|forbidden", re.IGNORECASE)
 _OTHER_FEEDS = {
     "trip updates": re.compile(r"(^|\.)trip_?Update(\.|$)", re.IGNORECASE),
@@ -70,7 +79,9 @@ ELSEWHERE = "another address of the provider has the vehicle positions"
 def is_server_error(record: Record) -> bool:
     """Whether the few names of a message are those of an error."""
     names = [dotted(path) for path in record]
-    told = {"message", "detail", "status", "code", "statuscode", "title"} & {name.lower() for name in names}
+    told = {"message", "detail", "status", "code", "statuscode", "title"} & {
+        name.lower() for name in names
+    }
     return 0 < len(names) <= 8 and (any(_ERROR.search(name) for name in names) or len(told) > 1)
 
 
@@ -81,8 +92,8 @@ def other_feed(records: Sequence[Record]) -> str:
 
 
 def no_pings(text: bytes, is_gtfs: bool = False) -> str | None:
-    """The kind of a file, a line or a message in which no ping was found, and what to ask for; None for an object of
-    JSON. `is_gtfs`: it should be GTFS-realtime."""
+    """The kind of a file, a line or a message in which no ping was found, and what to ask for; None
+    for an object of JSON. `is_gtfs`: it should be GTFS-realtime."""
     if is_gtfs and delimited(text) is not None:
         return "several messages, each behind its length: `init` and `replay` read them from a file in .pb"
     text = text.lstrip()
@@ -101,7 +112,11 @@ def no_pings(text: bytes, is_gtfs: bool = False) -> str | None:
     if (schema := frame_of(text)) is not None:
         return f"a Schema Registry frame (schema {schema}) with no JSON in it"
     if any(byte < ord("\t") for byte in text[:200]):
-        return "data that are no whole message" if is_gtfs else "binary: GTFS-realtime has a name in .pb"
+        return (
+            "data that are no whole message"
+            if is_gtfs
+            else "binary: GTFS-realtime has a name in .pb"
+        )
     if (kind := odd_text(text.partition(b"\n")[0])) is not None:
         return kind
     try:
@@ -109,7 +124,11 @@ def no_pings(text: bytes, is_gtfs: bool = False) -> str | None:
     except UNREADABLE as error:
         if "trailing" in str(error):
             return "several values of JSON: write each on a line of its own (`jq -c .`)"
-        return "JSON that is not whole" if text[:1] in (b"{", b"[", b'"') else "text, neither JSON nor CSV"
+        return (
+            "JSON that is not whole"
+            if text[:1] in (b"{", b"[", b'"')
+            else "text, neither JSON nor CSV"
+        )
     if is_server_error(flat(value) or {}):
         return SERVER_ERROR
     if is_gtfs:
@@ -118,14 +137,20 @@ def no_pings(text: bytes, is_gtfs: bool = False) -> str | None:
     return None if isinstance(held, dict | list | str) and held else "JSON that is no object"
 
 
-# Refusals in words: the field, the form found there, and the form wanted. Of values their kind alone is shown.
+# Refusals in words: the field, the form found there, and the form wanted. Of values their kind
+# alone is shown.
 
 SENTENCES_MAX = 4  # kinds of refusals that are explained
 
 OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
 """Reasons that look at the value of a speed: docs/pings.md."""
 
-OF_A_VALUE = (Reason.WRONG_TYPE, Reason.SPEED_NOT_FINITE, Reason.EMPTY_PLATE, Reason.PLACEHOLDER_PLATE)
+OF_A_VALUE = (
+    Reason.WRONG_TYPE,
+    Reason.SPEED_NOT_FINITE,
+    Reason.EMPTY_PLATE,
+    Reason.PLACEHOLDER_PLATE,
+)
 """Reasons that a missing value has, where a word or null stands for it."""
 
 OF_A_PLACE = (Reason.OUTSIDE_BOX, Reason.COORDINATES_OUT_OF_RANGE)
@@ -154,28 +179,38 @@ EARTH: Box = -180.0, -90.0, 180.0, 90.0
 
 
 def lacks_value(refusal: Refusal, original: bytes) -> bool:
-    """Whether a ping is refused because null, or a word for it, stands where a value would: no reason to stop."""
+    """Whether a ping is refused because null, or a word for it, stands where a value would: no
+    reason to stop."""
     if refusal.reason not in OF_A_VALUE:
         return False
     with suppress(*UNREADABLE):
         values = [
-            value for path, value in (flat(value_of(trim(original))) or {}).items() if json_path(path) == refusal.path
+            value
+            for path, value in (flat(value_of(trim(original))) or {}).items()
+            if json_path(path) == refusal.path
         ]
         return bool(values) and is_missing(values[0])
     return False
 
 
-def advise(refused: Sequence[tuple[Refusal, bytes]], form: FeedForm, box: Box | None = None) -> list[str]:
+def advise(
+    refused: Sequence[tuple[Refusal, bytes]], form: FeedForm, box: Box | None = None
+) -> list[str]:
     """A sentence for each of the commonest kinds of refusals of a sample; `box` is `pings.box`."""
     kinds: defaultdict[tuple[Reason, str], list[bytes]] = defaultdict(list)
     for refusal, original in refused:
         kinds[refusal.reason, refusal.path].append(original)
     commonest = sorted(kinds.items(), key=lambda kind: -len(kind[1]))[:SENTENCES_MAX]
-    said = ((reason, path, _said(reason, path, pieces, form, box)) for (reason, path), pieces in commonest)
+    said = (
+        (reason, path, _said(reason, path, pieces, form, box))
+        for (reason, path), pieces in commonest
+    )
     return [f"{reason} at {path}{f': {words}' if words else ''}" for reason, path, words in said]
 
 
-def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, box: Box | None) -> str | None:
+def _said(
+    reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, box: Box | None
+) -> str | None:
     records: list[Record] = []
     for piece in pieces:
         with suppress(*UNREADABLE):
@@ -194,7 +229,9 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
         if all(map(is_server_error, records)):
             return f"found {SERVER_ERROR}"
         paths = Counter(one for record in records for one in record)
-        names = shown_names(sorted((one for one, count in paths.items() if 2 * count >= len(records)), key=dotted))
+        names = shown_names(
+            sorted((one for one, count in paths.items() if 2 * count >= len(records)), key=dotted)
+        )
         name = path.removeprefix("$.") if field is None else dotted(form.mapping.steps[field])
         return f"found {names or 'no name that may be shown'}, wanted {name} (`udp-stream init FILE` writes [source])"
     if reason in OF_A_PLACE and _look_exchanged(records, form, box or EARTH):
@@ -220,30 +257,45 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
         return "wanted speed.unit as the feed has it: `udp-stream doctor FILE` compares it with how far pings move"
     if values and all(map(is_missing, values)) and not all(value is None for value in values):
         return f"found a word for a missing value, wanted {WANTED[field]}"
-    is_scaled = reason == Reason.COORDINATES_OUT_OF_RANGE and min(map(abs, numbers_of(values)), default=0) > _SCALED
+    is_scaled = (
+        reason == Reason.COORDINATES_OUT_OF_RANGE
+        and min(map(abs, numbers_of(values)), default=0) > _SCALED
+    )
     repair = (
-        ": scaled? `udp-stream init FILE` says how to divide them" if is_scaled else repair_of(field, steps, values)
+        ": scaled? `udp-stream init FILE` says how to divide them"
+        if is_scaled
+        else repair_of(field, steps, values)
     )
     return f"found {form_of(values)}, wanted {WANTED[field]}{repair}"
 
 
 def _look_exchanged(records: Sequence[Record], form: FeedForm, box: Box) -> bool:
     """Whether most of these pings lie in the box with longitude and latitude exchanged."""
-    (west, south, east, north), steps = box, form.mapping.steps
+    (west, south, east, north) = box
+    steps = form.mapping.steps
     fields = ("longitude", "latitude") if form.is_exchanged else ("latitude", "longitude")
     places = [numbers_of([record.get(steps[field]) for field in fields]) for record in records]
-    inside = [place for place in places if len(place) == 2 and west <= place[0] <= east and south <= place[1] <= north]
+    inside = [
+        place
+        for place in places
+        if len(place) == 2 and west <= place[0] <= east and south <= place[1] <= north
+    ]
     return 2 * len(inside) > len(records)
 
 
 def _exchanged(form: FeedForm, box: Box | None) -> str:
-    """The keys that read such a feed. Polled GTFS-realtime comes in the plain form, which has no paths of its own."""
+    """The keys that read such a feed. Polled GTFS-realtime comes in the plain form, which has no
+    paths of its own."""
     what = "longitude and latitude look exchanged"
     what += "" if box is None else ", of the feed or of pings.box (west, south, east, north)"
     if not form.format.is_json or form.is_exchanged:
-        return f"{what}: source.exchanged = {'false' if form.is_exchanged else 'true'} reads the feed"
+        return (
+            f"{what}: source.exchanged = {'false' if form.is_exchanged else 'true'} reads the feed"
+        )
     keys = f'source.longitude = "{form.mapping.latitude}" and source.latitude = "{form.mapping.longitude}"'
-    return f"{what}: {keys} read the feed" + (", or source.exchanged = true" if form.is_plain else "")
+    return f"{what}: {keys} read the feed" + (
+        ", or source.exchanged = true" if form.is_plain else ""
+    )
 
 
 def _field_at(path: str, form: FeedForm) -> str | None:

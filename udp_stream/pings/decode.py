@@ -1,11 +1,11 @@
 """Pings: raw messages to columns, and a refusal for everything that does not count.
 
-A format (`json.py`, `snapshots.py`) gives fields of the right type, and says why a piece is no ping. It judges no
-value: limits, box and speeds are `PingDecoder`'s. So a format that is wrong can lose pings or invent them, but cannot
-get a speed past the bound that the noise is scaled to.
+A format (`json.py`, `snapshots.py`) gives fields of the right type, and says why a piece is no
+ping. It judges no value: limits, box and speeds are `PingDecoder`'s. So a format that is wrong can
+lose pings or invent them, but cannot get a speed past the bound that the noise is scaled to.
 
-A ping with several faults is refused for the first: the shape (fields present and of their type: plate, time, location,
-speed), then the values in the order of `_checks`.
+A ping with several faults is refused for the first: the shape (fields present and of their type:
+plate, time, location, speed), then the values in the order of `_checks`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
 MAX_PLATE_CHARS = 64  # bounds what one ping can make the ledger and the open slots remember
 
-YEAR_2000_MS, YEAR_2100_MS = 946_684_800_000, 4_102_444_800_000
+YEAR_2000_MS = 946_684_800_000
+YEAR_2100_MS = 4_102_444_800_000
 _MAX_QUANTA = 2**31 - 1  # speeds are kept in columns of 32 bits, signed
 
-PLACEHOLDERS = frozenset({"null", "none", "nil", "n/a", "#n/a", "na", "nan", "unknown", "undefined", "-", "--", "\\n"})
-"""Words, in small letters, that stand where a value is missing. All vehicles without a plate would share a budget."""
+PLACEHOLDERS = frozenset(
+    {"null", "none", "nil", "n/a", "#n/a", "na", "nan", "unknown", "undefined", "-", "--", "\\n"}
+)
+"""Words, in small letters, that stand where a value is missing. All vehicles without a plate would
+share a budget."""
 
 _PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
 
@@ -45,10 +49,11 @@ Box = tuple[float, float, float, float]
 class PingRules:
     """What is accepted. ValueError names the field, the value and the rule that it breaks.
 
-    `unit`: of the source's speeds. Pings faster than `max_kmh` are clamped to it, and above `reject_above_kmh` refused.
-    `box`: edges included; it cannot cross the antimeridian. Times are accepted from `earliest_ms` up to but not
-    `latest_ms`, Unix milliseconds. `max_pings_per_message`: twice the 5,000 that the exchange's API gives in one
-    answer. `max_message_bytes`: 8 MiB holds that many pings of 800 bytes (the exchange's have about 490).
+    `unit`: of the source's speeds. Pings faster than `max_kmh` are clamped to it, and above
+    `reject_above_kmh` refused. `box`: edges included; it cannot cross the antimeridian. Times are
+    accepted from `earliest_ms` up to but not `latest_ms`, Unix milliseconds.
+    `max_pings_per_message`: twice the 5,000 that the exchange's API gives in one answer.
+    `max_message_bytes`: 8 MiB holds that many pings of 800 bytes (the exchange's have about 490).
 
     >>> PingRules(max_kmh=65, reject_above_kmh=200).max_quanta
     266240
@@ -67,21 +72,38 @@ class PingRules:
     max_pings_per_message: int = 10_000
 
     def __post_init__(self) -> None:
-        _expect(self.unit in KMH_PER_UNIT, "unit", self.unit, f"to be one of {', '.join(KMH_PER_UNIT)}")
-        highest = _MAX_QUANTA // QUANTA_PER_KMH
-        _expect(KMH_QUANTUM <= self.max_kmh <= highest, "max_kmh", self.max_kmh, f"in [{KMH_QUANTUM}, {highest}]")
-        is_above, rule = (
-            self.max_kmh <= self.reject_above_kmh < math.inf,
-            f"to be finite and >= max_kmh ({self.max_kmh})",
+        _expect(
+            self.unit in KMH_PER_UNIT, "unit", self.unit, f"to be one of {', '.join(KMH_PER_UNIT)}"
         )
+        highest = _MAX_QUANTA // QUANTA_PER_KMH
+        _expect(
+            KMH_QUANTUM <= self.max_kmh <= highest,
+            "max_kmh",
+            self.max_kmh,
+            f"in [{KMH_QUANTUM}, {highest}]",
+        )
+        is_above = self.max_kmh <= self.reject_above_kmh < math.inf
+        rule = f"to be finite and >= max_kmh ({self.max_kmh})"
         _expect(is_above, "reject_above_kmh", self.reject_above_kmh, rule)
         if self.box is not None:
             rule = "to be west, south, east, north with -180 <= west < east <= 180 and -90 <= south < north <= 90"
             west, south, east, north = self.box if len(self.box) == 4 else (0.0,) * 4
-            _expect(-180 <= west < east <= 180 and -90 <= south < north <= 90, "box", self.box, rule)
-        _expect(self.earliest_ms < self.latest_ms, "earliest_ms", self.earliest_ms, f"< latest_ms ({self.latest_ms})")
+            _expect(
+                -180 <= west < east <= 180 and -90 <= south < north <= 90, "box", self.box, rule
+            )
+        _expect(
+            self.earliest_ms < self.latest_ms,
+            "earliest_ms",
+            self.earliest_ms,
+            f"< latest_ms ({self.latest_ms})",
+        )
         _expect(self.max_message_bytes >= 1, "max_message_bytes", self.max_message_bytes, ">= 1")
-        _expect(self.max_pings_per_message >= 1, "max_pings_per_message", self.max_pings_per_message, ">= 1")
+        _expect(
+            self.max_pings_per_message >= 1,
+            "max_pings_per_message",
+            self.max_pings_per_message,
+            ">= 1",
+        )
 
     @property
     def max_quanta(self) -> int:
@@ -105,7 +127,9 @@ class Reason(enum.StrEnum):
     NO_UTC_OFFSET = "no_utc_offset"
     TIME_OUT_OF_RANGE = "time_out_of_range"
     TIME_ROLLED_OVER = "time_rolled_over"  # windows/clocks.py: 1,024 weeks behind the log's clock
-    TIME_IN_FUTURE = "time_in_future"  # windows/clocks.py: only the log's clock knows what is ahead of it
+    TIME_IN_FUTURE = (
+        "time_in_future"  # windows/clocks.py: only the log's clock knows what is ahead of it
+    )
     COORDINATES_OUT_OF_RANGE = "coordinates_out_of_range"
     ZERO_COORDINATES = "zero_coordinates"
     OUTSIDE_BOX = "outside_box"
@@ -124,9 +148,9 @@ class Reason(enum.StrEnum):
 class Refusal:
     """One ping, or one whole message, that is not counted.
 
-    `message`: its index in the batch. `position`: the ping's place in the message's array, -1 if the message is the
-    ping or is refused whole. `path`: a JSON path to the fault, such as `$.location.coordinates[1]`, never content.
-    `lag_ms`: how late, for `late`.
+    `message`: its index in the batch. `position`: the ping's place in the message's array, -1 if
+    the message is the ping or is refused whole. `path`: a JSON path to the fault, such as
+    `$.location.coordinates[1]`, never content. `lag_ms`: how late, for `late`.
     """
 
     message: int
@@ -154,7 +178,8 @@ class Location(Struct, gc=False):
 
 
 class WirePing(Struct, gc=False):
-    """A ping whose fields have the right types; values are not checked yet. `speed` is in the source's unit."""
+    """A ping whose fields have the right types; values are not checked yet. `speed` is in the
+    source's unit."""
 
     license_plate: str
     observationDateTime: str  # noqa: N815  the feed's name
@@ -173,7 +198,8 @@ class PlacedPing(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireColumns:
-    """Such pings as columns of one length. `time_ms`, `time_status`: as `times.parse_timestamps` gives them."""
+    """Such pings as columns of one length. `time_ms`, `time_status`: as `times.parse_timestamps`
+    gives them."""
 
     plates: Sequence[str]
     time_ms: NDArray[np.int64]
@@ -199,12 +225,13 @@ PLAIN_PATHS = FieldPaths()  # of the contract's own form
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireBatch:
-    """The pings of a batch in order, as objects or `columns`, where each comes from, and what was refused.
+    """The pings of a batch in order, as objects or `columns`, where each comes from, and what was
+    refused.
 
-    `message`: for each ping the index of its message. `position`: its place there, NOT_IN_ARRAY if it is a message by
-    itself. `refusals` are in the order of messages and positions. `notes` count how pings were read, such as the field
-    that plates are from. `untimed`: which pings have no time but their message's, where a format can tell and places
-    may be looked at.
+    `message`: for each ping the index of its message. `position`: its place there, NOT_IN_ARRAY if
+    it is a message by itself. `refusals` are in the order of messages and positions. `notes` count
+    how pings were read, such as the field that plates are from. `untimed`: which pings have no time
+    but their message's, where a format can tell and places may be looked at.
     """
 
     pings: Sequence[WirePing | PlacedPing]
@@ -220,10 +247,10 @@ class WireBatch:
 class PingFormat:
     """How messages spell pings: two pure functions, and what is known of the format.
 
-    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every other
-    piece. It raises nothing, whatever the bytes. `split(message)`: the bytes of each ping of a message that `read`
-    opened, by position, to keep those of refused pings; None to keep the whole message. `is_json`: its messages
-    go into topics as they are.
+    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal
+    for every other piece. It raises nothing, whatever the bytes. `split(message)`: the bytes of
+    each ping of a message that `read` opened, by position, to keep those of refused pings; None to
+    keep the whole message. `is_json`: its messages go into topics as they are.
 
     >>> from udp_stream.pings.json import JSON
     >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
@@ -238,11 +265,12 @@ class PingFormat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pings:
-    """The accepted pings of one batch, in the order of their messages, as read-only columns of one length.
+    """The accepted pings of one batch, in the order of their messages, as read-only columns of one
+    length.
 
-    `plates`: the distinct plates, in order of first appearance. `plate`: index into them. `time_ms`: Unix milliseconds,
-    UTC, rounded down. `lat`, `lon`: degrees. `speed`: quanta of 1/4096 km/h, rounded to the nearest, in [0,
-    max_quanta]. `message`, `position`: as in `Refusal`.
+    `plates`: the distinct plates, in order of first appearance. `plate`: index into them.
+    `time_ms`: Unix milliseconds, UTC, rounded down. `lat`, `lon`: degrees. `speed`: quanta of
+    1/4096 km/h, rounded to the nearest, in [0, max_quanta]. `message`, `position`: as in `Refusal`.
     """
 
     plates: tuple[str, ...]
@@ -260,7 +288,8 @@ class Pings:
 
 @dataclass(frozen=True, slots=True)
 class PingDecoder:
-    """Bytes to columns by fixed rules; holds no state, so any number of batches may go through one decoder.
+    """Bytes to columns by fixed rules; holds no state, so any number of batches may go through one
+    decoder.
 
     >>> from udp_stream.pings.json import JSON
     >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
@@ -278,23 +307,40 @@ class PingDecoder:
     format: PingFormat
 
     def decode(self, messages: Sequence[bytes]) -> tuple[Pings, list[Refusal]]:
-        """The accepted pings, and the refusals in the order of messages and positions; no bytes make it raise. Every
-        ping of every message is in one of the two; so is every message, but for an array without pings."""
-        batch = self.format.read(messages, self.rules.max_message_bytes, self.rules.max_pings_per_message)
+        """The accepted pings, and the refusals in the order of messages and positions; no bytes
+        make it raise. Every ping of every message is in one of the two; so is every message, but
+        for an array without pings."""
+        batch = self.format.read(
+            messages, self.rules.max_message_bytes, self.rules.max_pings_per_message
+        )
         wire = columns_of(batch.pings) if batch.columns is None else batch.columns
         plates, plate = _index_plates(wire.plates)
         with np.errstate(over="ignore"):  # becomes infinite, and is refused for it
             kmh = wire.speed * KMH_PER_UNIT[self.rules.unit]
         checks = list(_checks(wire, plates, plate, kmh, self.rules, self.format.paths))
-        fault = np.zeros(len(plate), np.uint8)  # the place of a ping's first fault in the checks, plus 1
-        for number in range(len(checks), 0, -1):  # backwards: the first fault is written last, and stands
+        fault = np.zeros(
+            len(plate), np.uint8
+        )  # the place of a ping's first fault in the checks, plus 1
+        for number in range(
+            len(checks), 0, -1
+        ):  # backwards: the first fault is written last, and stands
             fault[checks[number - 1][0]] = number
         rows = np.flatnonzero(fault)
         if not rows.size:
             return self._pings(batch, wire, plates, plate, kmh), batch.refusals
-        found = zip(batch.message[rows].tolist(), batch.position[rows].tolist(), fault[rows].tolist(), strict=True)
-        refused = [Refusal(message, position, *checks[number - 1][1:]) for message, position, number in found]
-        every = sorted(batch.refusals + refused, key=lambda refusal: (refusal.message, refusal.position))
+        found = zip(
+            batch.message[rows].tolist(),
+            batch.position[rows].tolist(),
+            fault[rows].tolist(),
+            strict=True,
+        )
+        refused = [
+            Refusal(message, position, *checks[number - 1][1:])
+            for message, position, number in found
+        ]
+        every = sorted(
+            batch.refusals + refused, key=lambda refusal: (refusal.message, refusal.position)
+        )
         kept = fault == 0
         in_use = np.zeros(len(plates), np.bool_)  # not the plates that only refused pings had
         in_use[plate[kept]] = True
@@ -312,8 +358,11 @@ class PingDecoder:
         kept: slice | NDArray[np.bool_] = slice(None),
     ) -> Pings:
         """The rows that are kept, all of them without fault."""
-        # Clamped here, before anything is stored: sensitivities rest on no speed being above max_quanta.
-        quanta = np.minimum(np.rint(kmh[kept] * QUANTA_PER_KMH), self.rules.max_quanta).astype(np.int32)
+        # Clamped here, before anything is stored: sensitivities rest on no speed being above
+        # max_quanta.
+        quanta = np.minimum(np.rint(kmh[kept] * QUANTA_PER_KMH), self.rules.max_quanta).astype(
+            np.int32
+        )
         columns: tuple[NDArray[Any], ...] = (
             *(plate[kept], wire.time_ms[kept], wire.lat[kept], wire.lon[kept]),
             *(quanta, batch.message[kept], batch.position[kept]),
@@ -333,8 +382,11 @@ def _checks(
 ) -> Iterator[tuple[NDArray[np.bool_], Reason, str]]:
     """What is asked of values, in this order: where it does not hold, the reason, and the path."""
     lengths = np.fromiter(map(len, plates), np.int64, len(plates))
-    chars, are_words = lengths[plate], np.zeros(len(plates), np.bool_)
-    for short in np.flatnonzero(lengths <= _PLACEHOLDER_CHARS).tolist():  # plates are longer, nearly all
+    chars = lengths[plate]
+    are_words = np.zeros(len(plates), np.bool_)
+    for short in np.flatnonzero(
+        lengths <= _PLACEHOLDER_CHARS
+    ).tolist():  # plates are longer, nearly all
         are_words[short] = plates[short].lower() in PLACEHOLDERS
     yield chars == 0, Reason.EMPTY_PLATE, paths.plate
     yield are_words[plate], Reason.PLACEHOLDER_PLATE, paths.plate
@@ -343,7 +395,8 @@ def _checks(
     yield wire.time_status == NO_OFFSET, Reason.NO_UTC_OFFSET, paths.time
     is_other_time = (wire.time_ms < rules.earliest_ms) | (wire.time_ms >= rules.latest_ms)
     yield is_other_time, Reason.TIME_OUT_OF_RANGE, paths.time
-    lon, lat = wire.lon, wire.lat
+    lon = wire.lon
+    lat = wire.lat
     # So, and not with >: JSON has no nan, but another format may.
     yield ~(np.abs(lon) <= 180), Reason.COORDINATES_OUT_OF_RANGE, paths.longitude
     yield ~(np.abs(lat) <= 90), Reason.COORDINATES_OUT_OF_RANGE, paths.latitude
@@ -392,14 +445,18 @@ def _index_plates(texts: Sequence[str]) -> tuple[list[str], NDArray[np.uint32]]:
     return plates, renamed[plate]
 
 
-def originals(messages: Sequence[bytes], refusals: Sequence[Refusal], ping_format: PingFormat) -> Iterator[bytes]:
+def originals(
+    messages: Sequence[bytes], refusals: Sequence[Refusal], ping_format: PingFormat
+) -> Iterator[bytes]:
     """The bytes of each refusal, cut out of its array; the whole message if it came in a string."""
-    cut_up, pieces = -1, None
+    cut_up = -1
+    pieces = None
     for refusal in refusals:
         piece: bytes | Raw = messages[refusal.message]
         if refusal.position != NOT_IN_ARRAY:
             if refusal.message != cut_up:
-                cut_up, pieces = refusal.message, ping_format.split(messages[refusal.message])
+                cut_up = refusal.message
+                pieces = ping_format.split(messages[refusal.message])
             if pieces is not None:
                 piece = pieces[refusal.position]
         yield bytes(piece)

@@ -1,7 +1,8 @@
-"""What a sample of a feed shows: where its fields stand, the form of its times, the unit of its speeds, and doubts.
+"""What a sample of a feed shows: where its fields stand, the form of its times, the unit of its
+speeds, and doubts.
 
-Findings are proposals for a person to check. Only the kind of values leaves this file, names that can be no plate, and
-the unit of speeds.
+Findings are proposals for a person to check. Only the kind of values leaves this file, names that
+can be no plate, and the unit of speeds.
 """
 
 from __future__ import annotations
@@ -41,18 +42,24 @@ from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, found_time_form
 from udp_stream.pings.times import joined_times, plain_halves
 from udp_stream.pings.tracks import follow, track_of
 
-# Where an unknown feed has the fields of a ping: told from a sample of its records, by names and by formats.
+# Where an unknown feed has the fields of a ping: told from a sample of its records, by names and by
+# formats.
 
 Record = Mapping[Path, Value]
 """A record, flat: the values at its paths."""
 
-_DEPTH_MAX, _ELEMENTS_MAX, _FIELDS_MAX, NAMES_MAX = 8, 16, 200, 12
+_DEPTH_MAX = 8
+_ELEMENTS_MAX = 16
+_FIELDS_MAX = 200
+NAMES_MAX = 12
 _WORD = re.compile(r"\$?[^\W\d][\w ./()°%-]{0,39}")
-"""A name that may be shown if it has one digit at most, and then a small letter: else it may be a plate."""
+"""A name that may be shown if it has one digit at most, and then a small letter: else it may be a
+plate."""
 
 
 def flat(value: object, elements: int = _ELEMENTS_MAX) -> Record | None:
-    """An object or array of JSON as a flat record, with so many elements of each array; None for anything else."""
+    """An object or array of JSON as a flat record, with so many elements of each array; None for
+    anything else."""
     found: dict[Path, Value] = {}
     if not isinstance(value, dict | list):
         return None
@@ -63,7 +70,13 @@ def flat(value: object, elements: int = _ELEMENTS_MAX) -> Record | None:
 def _flatten(value: object, path: Path, found: dict[Path, Value], elements: int) -> None:
     if len(path) > _DEPTH_MAX or len(found) >= _FIELDS_MAX:
         return
-    inner = enumerate(value[:elements]) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    inner = (
+        enumerate(value[:elements])
+        if isinstance(value, list)
+        else value.items()
+        if isinstance(value, dict)
+        else ()
+    )
     for key, held in inner:
         _flatten(held, (*path, key if isinstance(value, list) else str(key)), found, elements)
     if path and isinstance(value, str | int | float | None):
@@ -71,13 +84,18 @@ def _flatten(value: object, path: Path, found: dict[Path, Value], elements: int)
 
 
 def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
-    """The values, none of them missing, of every path that at least half of the records have and that has a name."""
+    """The values, none of them missing, of every path that at least half of the records have and
+    that has a name."""
     found: defaultdict[Path, list[Value]] = defaultdict(list)
     for record in records:
         for path, value in record.items():
             if not is_missing(value):
                 found[path].append(value)
-    return {path: values for path, values in found.items() if 2 * len(values) >= len(records) and _has_name(path)}
+    return {
+        path: values
+        for path, values in found.items()
+        if 2 * len(values) >= len(records) and _has_name(path)
+    }
 
 
 def _has_name(path: Path) -> bool:
@@ -91,7 +109,10 @@ def _has_name(path: Path) -> bool:
 def is_shown(path: Path) -> bool:
     """Whether a path may be shown: no key of it may be a plate."""
     keys = [step for step in path if isinstance(step, str)]
-    return all(_WORD.fullmatch(key) and sum(map(str.isdigit, key)) <= any(map(str.islower, key)) for key in keys)
+    return all(
+        _WORD.fullmatch(key) and sum(map(str.isdigit, key)) <= any(map(str.islower, key))
+        for key in keys
+    )
 
 
 def shown_names(paths: Iterable[Path]) -> str:
@@ -101,9 +122,13 @@ def shown_names(paths: Iterable[Path]) -> str:
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-PINGS_JUDGED_MIN, PLATES_PER_PING, SNAPSHOT_MS, POLL_MS = 50, 0.9, 60_000, 180_000
-"""Fewer pings say nothing of a plate; more plates for each ping look like ids of messages, unless all are of a minute.
-They may be a poll's if the middle half of the times lies within three (43 s in one of 1,708 of Delhi's buses)."""
+PINGS_JUDGED_MIN = 50
+PLATES_PER_PING = 0.9
+SNAPSHOT_MS = 60_000
+POLL_MS = 180_000
+"""Fewer pings say nothing of a plate; more plates for each ping look like ids of messages, unless
+all are of a minute. They may be a poll's if the middle half of the times lies within three (43 s in
+one of 1,708 of Delhi's buses)."""
 
 _NAMES = {
     "plate": (
@@ -132,7 +157,9 @@ _NAMES = {
 }
 """Of fields, and of what else is looked for: the likeliest first."""
 
-_OTHERS = r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b"
+_OTHERS = (
+    r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b"
+)
 _NEVER = {
     "plate": re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency"),
     "time": re.compile(_OTHERS),
@@ -147,12 +174,15 @@ _WORD_OF_TIME = re.compile(
 
 
 def found_mapping(
-    records: Sequence[Record], beside: Sequence[Record] = (), around: Sequence[Record] = (), delimiter: str = ""
+    records: Sequence[Record],
+    beside: Sequence[Record] = (),
+    around: Sequence[Record] = (),
+    delimiter: str = "",
 ) -> tuple[FeedMapping, TimeForm, list[str]]:
     """The mapping of these records, the form of their times, and doubts. `beside`: what messages
-    have beside their records, such as a time; `around`: of each record what the objects around it have, such as a
-    plate; `delimiter`: of CSV. Without a name of a speed, `speed` is "". ValueError with a clause for each field
-    without a path."""
+    have beside their records, such as a time; `around`: of each record what the objects around it
+    have, such as a plate; `delimiter`: of CSV. Without a name of a speed, `speed` is "". ValueError
+    with a clause for each field without a path."""
     values = values_by_path(records)
     paths: dict[str, Path] = {}
     for field in ("longitude", "latitude", "speed", "time"):  # the plate last: much can be one
@@ -160,7 +190,9 @@ def found_mapping(
         if not fitting and field == "time":  # by its form alone, if no other has it
             texts = [path for path in values if is_shown(path) and isinstance(values[path][0], str)]
             formed = [
-                path for path in texts if _fits(field, values[path]) and not _NEVER[field].search(_words_of(path))
+                path
+                for path in texts
+                if _fits(field, values[path]) and not _NEVER[field].search(_words_of(path))
             ]
             fitting = formed if len(formed) == 1 else []
         if fitting:
@@ -173,7 +205,9 @@ def found_mapping(
     if (form is None or is_date) and (both := _two_times(values, paths, records)) is not None:
         (paths["time"], clock), times, form = both
         more = {"time": (dotted(paths["time"]), dotted(clock))}
-    has_names = any(isinstance(path[0], str) for path in values)  # where it has none, nothing can be put in
+    has_names = any(
+        isinstance(path[0], str) for path in values
+    )  # where it has none, nothing can be put in
     if form is None and has_names and (found := _message_time(values_by_path(beside))) is not None:
         path, form = found
         more = {"message_time": dotted(path)}
@@ -188,7 +222,9 @@ def found_mapping(
     if "speed" not in paths and not _ranked(values, "speed", paths):
         more["speed"] = ""
     if form is None or len({*paths, *more} & set(FIELDS)) < len(FIELDS):
-        missing = [_instead(field, values, delimiter) for field in FIELDS if field not in {*paths, *more}]
+        missing = [
+            _instead(field, values, delimiter) for field in FIELDS if field not in {*paths, *more}
+        ]
         names = [f"the names are {shown_names(values) or 'none that may be shown'}"]
         names = names if any(NO_NAME in clause for clause in missing) else []
         raise ValueError("".join(f"\n  {clause}" for clause in missing + names))
@@ -201,7 +237,8 @@ _DATE = re.compile(
     r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}|[0-9]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]00:00(:00(\.0+)?)?Z?"
 )
 _CLOCK = re.compile(
-    r"[0-9]{1,2}[:.][0-9]{2}([:.][0-9]{2})?([.,][0-9]+)?( ?[ap]m)?(Z|[+-][0-9:]{4,6})?|[0-9]{3,6}", re.I
+    r"[0-9]{1,2}[:.][0-9]{2}([:.][0-9]{2})?([.,][0-9]+)?( ?[ap]m)?(Z|[+-][0-9:]{4,6})?|[0-9]{3,6}",
+    re.I,
 )
 
 
@@ -211,15 +248,27 @@ def _two_times(
     """A date and a time of day in two fields, the times that they make, and the form of these."""
 
     def alike(path: Path, pattern: re.Pattern[str]) -> bool:
-        return all(pattern.fullmatch(plain_halves(str(value)).strip()) for value in values[path][:TIMES_MAX])
+        return all(
+            pattern.fullmatch(plain_halves(str(value)).strip())
+            for value in values[path][:TIMES_MAX]
+        )
 
     others = {path for field, path in taken.items() if field != "time"}
     words = {path: _words_of(path) for path in values if path not in others and is_shown(path)}
-    open_paths = [one for one in words if not _NEVER["time"].search(words[one]) and _WORD_OF_TIME.search(words[one])]
-    dates, clocks = ([path for path in open_paths if alike(path, pattern)] for pattern in (_DATE, _CLOCK))
+    open_paths = [
+        one
+        for one in words
+        if not _NEVER["time"].search(words[one]) and _WORD_OF_TIME.search(words[one])
+    ]
+    dates, clocks = (
+        [path for path in open_paths if alike(path, pattern)] for pattern in (_DATE, _CLOCK)
+    )
     for date, clock in ((date, clock) for date in dates for clock in clocks if date != clock):
         parts = [[str(record.get(path, "")) for record in records] for path in (date, clock)]
-        for width in {0, 4 if max(map(len, parts[1])) < 5 else 6}:  # of digits that may lack their first zero
+        for width in {
+            0,
+            4 if max(map(len, parts[1])) < 5 else 6,
+        }:  # of digits that may lack their first zero
             parts[1] = [text.zfill(width) if text.isdecimal() else text for text in parts[1]]
             joined: list[Value] = list(joined_times(parts, ""))
             if (form := found_time_form(joined)) is not None:
@@ -228,14 +277,17 @@ def _two_times(
 
 
 def _places(values: Mapping[Path, list[Value]], paths: dict[str, Path]) -> str:
-    """Put in the only two paths whose numbers are as fine as positions (ten metres), of one city, where no path has
-    such a name; and doubt which is which."""
+    """Put in the only two paths whose numbers are as fine as positions (ten metres), of one city,
+    where no path has such a name; and doubt which is which."""
     if any(_ranked(values, field, paths) for field in ("longitude", "latitude")):
         return ""
     numbers = {path: np.array(numbers_of(values[path])) for path in values if is_shown(path)}
     fine = [path for path in numbers if _fits("longitude", values[path])]
     fine = [path for path in fine if (np.abs(numbers[path] * 1e3 % 1 - 0.5) < 0.499).mean() > 0.5]
-    if len(fine) != 2 or max(np.ptp(np.quantile(numbers[path], (0.1, 0.9))) for path in fine) > _CITY_DEGREES:
+    if (
+        len(fine) != 2
+        or max(np.ptp(np.quantile(numbers[path], (0.1, 0.9))) for path in fine) > _CITY_DEGREES
+    ):
         return ""
     paths["latitude"], paths["longitude"] = fine  # `init` looks whether that is at sea
     return f"longitude and latitude are {' and '.join(map(dotted, fine))}, {BY_VALUE}: is it so, and which is which?"
@@ -252,11 +304,13 @@ def _plate(
     times: Sequence[Value],
     form: TimeForm | None,
 ) -> tuple[Path | None, str]:
-    """The path of the plate, by its name and by how pings that have one value follow each other, or by the latter
-    alone, which is a doubt. A number that varies within a vehicle is none."""
-    own, keys = values_by_path(records), {path[0] for record in records for path in record}
+    """The path of the plate, by its name and by how pings that have one value follow each other, or
+    by the latter alone, which is a doubt. A number that varies within a vehicle is none."""
+    own = values_by_path(records)
+    keys = {path[0] for record in records for path in record}
     outer = {path: found for path, found in values_by_path(around).items() if path[0] not in keys}
-    values, names = own | outer, len(_NAMES["plate"].split())
+    values = own | outer
+    names = len(_NAMES["plate"].split())
     goes_on: dict[Path, bool | None] = {}
     track = track_of(records, paths, times, form.time_format) if form is not None else None
     for path in values:
@@ -264,8 +318,13 @@ def _plate(
             continue
         of_each = [record.get(path) for record in (records if path in own else around)]
         goes_on[path] = follow(of_each, track)
-        for operator in _ranked(own, "operator", paths) if goes_on[path] is False else ():  # may share numbers
-            both = [f"{record.get(operator)}/{one}" for record, one in zip(records, of_each, strict=True)]
+        for operator in (
+            _ranked(own, "operator", paths) if goes_on[path] is False else ()
+        ):  # may share numbers
+            both = [
+                f"{record.get(operator)}/{one}"
+                for record, one in zip(records, of_each, strict=True)
+            ]
             goes_on[path] = goes_on[path] or (None if follow(both, track) else False)
     named = [path for path in _ranked(values, "plate", paths) if path in goes_on]
     named.sort(key=lambda path: path not in own)
@@ -276,20 +335,26 @@ def _plate(
         return likely[0], ""
     never = _NEVER["plate"]
     by_track = [
-        path for path, is_one in goes_on.items() if is_one and is_shown(path) and not never.search(_words_of(path))
+        path
+        for path, is_one in goes_on.items()
+        if is_one and is_shown(path) and not never.search(_words_of(path))
     ]
     if by_track:
         by_track.sort(key=lambda path: len(set(values[path])))
         also = f" (or {shown_names(by_track[1:])})" if by_track[1:] else ""
         how = f"by how its pings follow each other{also}: is it the vehicle's?"
         return by_track[0], f"the plate is {dotted(by_track[0])}, {how}"
-    texts = [path for path in vehicles or named if any(isinstance(value, str) for value in values[path])]
+    texts = [
+        path for path in vehicles or named if any(isinstance(value, str) for value in values[path])
+    ]
     rest = texts if any(goes_on[path] is False for path in named) or not vehicles else vehicles
     return (rest[0] if rest else None), ""
 
 
 def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] | None:
-    own = [path for path in _ranked(values, "time", {}) if first_element(path) is None]  # no element's of an array
+    own = [
+        path for path in _ranked(values, "time", {}) if first_element(path) is None
+    ]  # no element's of an array
     forms = ((path, found_time_form(values[path])) for path in own)
     return next(((path, form) for path, form in forms if form is not None), None)
 
@@ -297,11 +362,16 @@ def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] |
 def _operator(
     records: Sequence[Record], values: Mapping[Path, list[Value]], paths: Mapping[str, Path]
 ) -> dict[str, tuple[str, str]]:
-    """A plate of the operator and its vehicle, where two operators have one number at one time. Elsewhere a vehicle
-    that goes for two operators would have two budgets."""
-    plate, time = paths["plate"], paths.get("time", ())
+    """A plate of the operator and its vehicle, where two operators have one number at one time.
+    Elsewhere a vehicle that goes for two operators would have two budgets."""
+    plate = paths["plate"]
+    time = paths.get("time", ())
     for path in _ranked(values, "operator", paths):
-        both = {(one.get(time), one.get(plate), one[path]) for one in records if one.get(plate) and path in one}
+        both = {
+            (one.get(time), one.get(plate), one[path])
+            for one in records
+            if one.get(plate) and path in one
+        }
         if len({key[:2] for key in both}) < len(both):
             return {"plate": (dotted(path), dotted(plate))}
     return {}
@@ -309,7 +379,11 @@ def _operator(
 
 def _scaled(values: Mapping[Path, list[Value]], delimiter: str) -> str:
     ranked = [next(iter(_ranked(values, field, {})), None) for field in ("longitude", "latitude")]
-    places = [(path, values[path]) for path in dict.fromkeys(ranked) if path is not None and is_shown(path)]
+    places = [
+        (path, values[path])
+        for path in dict.fromkeys(ranked)
+        if path is not None and is_shown(path)
+    ]
     return scaled_degrees(places, delimiter)
 
 
@@ -321,9 +395,17 @@ def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = ""
     ago = [one for one in _ranked(values, "ago", {}) if field == "time" and path is None]
     if ago:
         return f"time: found seconds at {dotted(ago[0])}, and no time of the message that they count back from"
-    if path is not None and field in ("longitude", "latitude") and (repair := _scaled(values, delimiter)):
+    if (
+        path is not None
+        and field in ("longitude", "latitude")
+        and (repair := _scaled(values, delimiter))
+    ):
         return f"{field}: {repair}"
-    if path is None and field in ("longitude", "latitude") and (pair := pair_in_text(values, not delimiter)):
+    if (
+        path is None
+        and field in ("longitude", "latitude")
+        and (pair := pair_in_text(values, not delimiter))
+    ):
         return f"{field}: {pair}"
     found = NO_NAME if path is None else f"{form_of(values[path])} at {dotted(path)}"
     repair = "" if path is None else repair_of(field, path, values[path])
@@ -335,13 +417,17 @@ def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = ""
 def has_speeds(records: Sequence[Record]) -> bool:
     """Whether some of them have a speed."""
     return any(
-        not is_missing(one) and _rank(path, "speed") is not None for some in records for path, one in some.items()
+        not is_missing(one) and _rank(path, "speed") is not None
+        for some in records
+        for path, one in some.items()
     )
 
 
-def _ranked(values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, Path]) -> list[Path]:
-    """Paths with a name of the field, the likeliest first, then those nearer the longitude. No path leads through a key
-    that may be a plate."""
+def _ranked(
+    values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, Path]
+) -> list[Path]:
+    """Paths with a name of the field, the likeliest first, then those nearer the longitude. No path
+    leads through a key that may be a plate."""
     place = taken.get("longitude", ())
     open_paths = (path for path in values if path not in taken.values() and is_shown(path[:-1]))
     ranks = {path: rank for path in open_paths if (rank := _rank(path, field)) is not None}
@@ -355,7 +441,8 @@ def _words_of(path: Path) -> str:
 
 def _rank(path: Path, field: str) -> int | None:
     """How likely a path is the field's, by its last keys, the least first; None if it is not."""
-    names, never = _NAMES[field].split(), _NEVER.get(field)
+    names = _NAMES[field].split()
+    never = _NEVER.get(field)
     if path[-1] == ANY_KEY:
         return len(names) - 1 if field == "plate" else None
     steps = path[:-1] if len(path) > 1 and path[-1] == "value" else path  # as NGSI has it
@@ -364,10 +451,16 @@ def _rank(path: Path, field: str) -> int | None:
     if never is not None and never.search(_words_of(about)):
         return None
     is_index = isinstance(steps[-1], int)  # of a record that is an array, or of coordinates
-    endings = {"".join(words)} if len(words) == 1 else {"".join(words[-2:]), "".join(words[-3:]), "".join(words)}
+    endings = (
+        {"".join(words)}
+        if len(words) == 1
+        else {"".join(words[-2:]), "".join(words[-3:]), "".join(words)}
+    )
     endings |= set() if is_index else {words[-1]}
     ranks = [at for at, name in enumerate(names) if name in endings]
-    longer = (len(names) + at for at, name in enumerate(names) if len(name) > 3 and name in words[-1])
+    longer = (
+        len(names) + at for at, name in enumerate(names) if len(name) > 3 and name in words[-1]
+    )
     return min(ranks or longer, default=None)
 
 
@@ -383,14 +476,23 @@ def _fits(field: str, values: Sequence[Value]) -> bool:
             good = sum(0 <= number < 1000 for number in numbers)
             good += sum(value in (-1, "-1") for value in values) if good else 0
         case _:
-            good = sum(abs(number) <= 180 for number in numbers) if any(number % 1 for number in numbers) else 0
+            good = (
+                sum(abs(number) <= 180 for number in numbers)
+                if any(number % 1 for number in numbers)
+                else 0
+            )
     return good >= max(1, SHARE_MIN * len(values))
 
 
-def _may_be_vehicles(plates: Sequence[Value], times: Sequence[Value], form: TimeForm | None) -> bool:
-    """Whether these are neither ids of messages, all different, nor the id of a feed, the same in all messages."""
+def _may_be_vehicles(
+    plates: Sequence[Value], times: Sequence[Value], form: TimeForm | None
+) -> bool:
+    """Whether these are neither ids of messages, all different, nor the id of a feed, the same in
+    all messages."""
     if len(plates) < PINGS_JUDGED_MIN or form is None:
         return True
-    if len(set(plates)) == 1:  # the pings of a vehicle differ in their times, those of many vehicles do not
+    if (
+        len(set(plates)) == 1
+    ):  # the pings of a vehicle differ in their times, those of many vehicles do not
         return len(set(times)) > PLATES_PER_PING * len(times)
     return form.span_ms <= SNAPSHOT_MS or len(set(plates)) <= PLATES_PER_PING * len(plates)

@@ -1,22 +1,28 @@
-"""JSON to pings, by a mapping that says where a feed has their fields. The contract's own form is one mapping, strict.
+"""JSON to pings, by a mapping that says where a feed has their fields. The contract's own form is
+one mapping, strict.
 
-A message is a ping, an array of pings, or an object that has the array at `records`; a JSON string that holds any of
-these is unwrapped once. Without `records` the array may also be `results`, or in a feed's own form GeoJSON's
-`features`, of an object that has no plate. A message in which `records` leads nowhere is one ping, or an array. An
-object at `records` is one ping, and a string there is unwrapped once.
+A message is a ping, an array of pings, or an object that has the array at `records`; a JSON string
+that holds any of these is unwrapped once. Without `records` the array may also be `results`, or in
+a feed's own form GeoJSON's `features`, of an object that has no plate. A message in which `records`
+leads nowhere is one ping, or an array. An object at `records` is one ping, and a string there is
+unwrapped once.
 
-A feed may say a time once for all pings of a message (`message_time`): it is the time of pings that have none, and
-what times that count back (`seconds_ago`) count from. Pings that are cut out of a message carry it under that name.
+A feed may say a time once for all pings of a message (`message_time`): it is the time of pings that
+have none, and what times that count back (`seconds_ago`) count from. Pings that are cut out of a
+message carry it under that name.
 
-Mapped fields are lenient: a number may be text, with a point or a comma, and a plate an integer. In the contract's form
-a number is a number, a plate and a time are texts, and a location that says a type is a Point.
+Mapped fields are lenient: a number may be text, with a point or a comma, and a plate an integer. In
+the contract's form a number is a number, a plate and a time are texts, and a location that says a
+type is a Point.
 
-The quick reader, msgspec's typed decoder of the mapped fields, takes a whole batch in one pass and knows only yes or
-no. What it cannot take the careful reader opens piece by piece, and knows why. So a ping costs 0.6 us when all is well
-and some 15 us when not, and a bad ping costs its message nothing else.
+The quick reader, msgspec's typed decoder of the mapped fields, takes a whole batch in one pass and
+knows only yes or no. What it cannot take the careful reader opens piece by piece, and knows why. So
+a ping costs 0.6 us when all is well and some 15 us when not, and a bad ping costs its message
+nothing else.
 
-Of fields given twice the last counts. Unknown fields are skipped. JSON nested deeper than the interpreter's recursion
-limit (about 1,000 levels, less what the caller has used) is refused as not JSON.
+Of fields given twice the last counts. Unknown fields are skipped. JSON nested deeper than the
+interpreter's recursion limit (about 1,000 levels, less what the caller has used) is refused as not
+JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +57,14 @@ from udp_stream.pings.decode import (
     originals,
     plate_name,
 )
-from udp_stream.pings.mapping import ANY_KEY, MESSAGE_TIME, SECONDS_AGO, FeedMapping, Path, json_path
+from udp_stream.pings.mapping import (
+    ANY_KEY,
+    MESSAGE_TIME,
+    SECONDS_AGO,
+    FeedMapping,
+    Path,
+    json_path,
+)
 from udp_stream.pings.texts import UNREADABLE, as_written, finite, is_json, trim
 from udp_stream.pings.times import (
     EPOCHS,
@@ -67,10 +80,13 @@ from udp_stream.pings.times import (
 )
 
 ENVELOPES = ("results", "features")
-"""Where the array of pings may be in an object that is no ping. The contract's form has the first alone."""
+"""Where the array of pings may be in an object that is no ping. The contract's form has the first
+alone."""
 
 _AGO_MAX_S = 1e10  # with more a time is out of range in any case
-_PLATE_DIGITS_MAX = 64  # as of any plate; Python refuses to read integers of over 4,300 digits at all
+_PLATE_DIGITS_MAX = (
+    64  # as of any plate; Python refuses to read integers of over 4,300 digits at all
+)
 
 _OTHER_EVENT = re.compile(rb'\s*\{\s*"[A-Z]{2,8}"\s*:\s*\{')
 """How the message of an event begins, as HSL names them: VP, DUE, ARS."""
@@ -96,8 +112,8 @@ Opened = tuple[Sequence[Struct], Sequence[int], list[Refusal]]
 
 @dataclass(frozen=True, slots=True)
 class FeedForm:
-    """The mapping of a feed, and the format that reads messages by it. `gtfs_plate`: the fields of GTFS-realtime's
-    vehicle that name it, if not in the order of `snapshots.py`."""
+    """The mapping of a feed, and the format that reads messages by it. `gtfs_plate`: the fields of
+    GTFS-realtime's vehicle that name it, if not in the order of `snapshots.py`."""
 
     mapping: FeedMapping
     format: PingFormat
@@ -129,7 +145,9 @@ def without_speeds(form: FeedForm) -> FeedForm:
 
 def exchanged(form: FeedForm) -> FeedForm:
     """The same form where longitude and latitude stand under each other's name."""
-    mapping = replace(form.mapping, longitude=form.mapping.latitude, latitude=form.mapping.longitude)
+    mapping = replace(
+        form.mapping, longitude=form.mapping.latitude, latitude=form.mapping.longitude
+    )
     return replace(form, format=_EXCHANGED[form.format]) if form.is_plain else mapped_form(mapping)
 
 
@@ -140,14 +158,22 @@ class _Reader:
 
     def __init__(self, mapping: FeedMapping) -> None:
         self._mapping = mapping
-        self._steps, self._fields = [path for _, path in mapping.leaves], len(mapping.steps)
+        self._steps = [path for _, path in mapping.leaves]
+        self._fields = len(mapping.steps)
         self._times = len(mapping.times) - 1  # beyond the first
         self._records = mapping.record_steps
         first = {path[0] for path in self._steps}
         event = f'{{"{first.pop()}":{{'.encode() if len(first) == 1 else b""
         self._event = self._steps[0][:1] if _OTHER_EVENT.match(event) else ()
-        time: object = int | float | str if mapping.time_format in EPOCHS else str | int if self._times else str
-        leaves, types = range(len(self._steps)), (str | int, time, *[float | str] * (self._fields - 2))
+        time: object = (
+            int | float | str
+            if mapping.time_format in EPOCHS
+            else str | int
+            if self._times
+            else str
+        )
+        leaves = range(len(self._steps))
+        types = (str | int, time, *[float | str] * (self._fields - 2))
         more = [types[0]] * (len(leaves) - len(types))
         self._form = node_of(list(zip(self._steps, leaves, strict=True)), (*types, *more))
         self._of_array = isinstance(self._steps[0][0], int)
@@ -156,17 +182,27 @@ class _Reader:
         self._get: list[Callable[[Struct], Any]] = [attrgetter(getters[leaf]) for leaf in leaves]
 
     def _decodes(self, row: type[Struct]) -> None:
-        # Where times count back from the message's, the quick reader would take them for times: it takes nothing.
+        # Where times count back from the message's, the quick reader would take them for times: it
+        # takes nothing.
         is_slow = self._mapping.time_format == SECONDS_AGO
         self._decode = _never if is_slow else msgspec.json.Decoder(row).decode
-        self._decode_all = _never if is_slow else msgspec.json.Decoder(GenericAlias(list, row)).decode
+        self._decode_all = (
+            _never if is_slow else msgspec.json.Decoder(GenericAlias(list, row)).decode
+        )
 
     def read(self, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
-        rows, refusals = list[Struct](), list[Refusal]()
+        rows = list[Struct]()
+        refusals = list[Refusal]()
         pings_in_message = np.ones(len(messages), np.int32)
-        arrays: list[tuple[int, Sequence[int]]] = []  # where the pings of an array begin, and their positions in it
+        arrays: list[
+            tuple[int, Sequence[int]]
+        ] = []  # where the pings of an array begin, and their positions in it
         oversized = max(map(len, messages), default=0) > max_message_bytes
-        rest = iter([text if len(text) <= max_message_bytes else b"" for text in messages] if oversized else messages)
+        rest = iter(
+            [text if len(text) <= max_message_bytes else b"" for text in messages]
+            if oversized
+            else messages
+        )
         index = 0
         while True:
             before = len(rows)
@@ -176,9 +212,13 @@ class _Reader:
             except UNREADABLE:  # `rest` is past the culprit
                 index += len(rows) - before
             try:
-                opened, positions, refused = self._open(index, messages[index], max_message_bytes, max_pings)
+                opened, positions, refused = self._open(
+                    index, messages[index], max_message_bytes, max_pings
+                )
             except Fault as fault:
-                opened, positions, refused = [], [], [Refusal(index, NOT_IN_ARRAY, fault.reason, fault.path)]
+                opened = []
+                positions = []
+                refused = [Refusal(index, NOT_IN_ARRAY, fault.reason, fault.path)]
             pings_in_message[index] = len(opened)
             if positions:
                 arrays.append((len(rows), positions))
@@ -210,7 +250,11 @@ class _Reader:
         return pieces if plain is text else [as_written(bytes(piece)) for piece in pieces]
 
     def _batch(
-        self, rows: list[Struct], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
+        self,
+        rows: list[Struct],
+        message: NDArray[np.int32],
+        position: NDArray[np.int32],
+        refusals: list[Refusal],
     ) -> WireBatch:
         """As columns, without rows in which a text is no number. A speed that is not read is 0."""
         plates: list[str] = list(map(str, map(self._get[0], rows)))
@@ -218,9 +262,14 @@ class _Reader:
             plates = joined_plates(plates, *(map(str, map(get, rows)) for get in others))
         times: list[TimeValue] = list(map(self._get[1], rows))
         if self._times:
-            columns = [list(map(str, map(get, rows))) for get in self._get[self._fields :][: self._times]]
+            columns = [
+                list(map(str, map(get, rows))) for get in self._get[self._fields :][: self._times]
+            ]
             joined = joined_times([list(map(str, times)), *columns], self._mapping.time_format)
-            times = [one if type(one) is ReadyTime else text for one, text in zip(times, joined, strict=True)]
+            times = [
+                one if type(one) is ReadyTime else text
+                for one, text in zip(times, joined, strict=True)
+            ]
         time_ms, status = times_of(times, self._mapping)
         numbers = [read_numbers(list(map(get, rows))) for get in self._get[2 : self._fields]]
         lon, lat, speed = [column for column, _ in [*numbers, (np.zeros(len(rows)), None)][:3]]
@@ -229,12 +278,22 @@ class _Reader:
             paths = [json_path(steps) for steps in self._steps[2 : self._fields]]
             for row in np.flatnonzero(bad.any(axis=0)).tolist():
                 path = paths[int(bad[:, row].argmax())]
-                refusals.append(Refusal(int(message[row]), int(position[row]), Reason.WRONG_TYPE, path))
+                refusals.append(
+                    Refusal(int(message[row]), int(position[row]), Reason.WRONG_TYPE, path)
+                )
             refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
             good = np.flatnonzero(~bad.any(axis=0))
-            plates, message, position = [plates[row] for row in good.tolist()], message[good], position[good]
-            time_ms, status, lon, lat, speed = time_ms[good], status[good], lon[good], lat[good], speed[good]
-        return WireBatch((), message, position, refusals, WireColumns(plates, time_ms, status, lon, lat, speed))
+            plates = [plates[row] for row in good.tolist()]
+            message = message[good]
+            position = position[good]
+            time_ms = time_ms[good]
+            status = status[good]
+            lon = lon[good]
+            lat = lat[good]
+            speed = speed[good]
+        return WireBatch(
+            (), message, position, refusals, WireColumns(plates, time_ms, status, lon, lat, speed)
+        )
 
     def _open(self, index: int, message: bytes, max_bytes: int, max_pings: int) -> Opened:
         """A message that the quick reader could not take, or a Fault."""
@@ -262,7 +321,9 @@ class _Reader:
             raise Fault(Reason.NOT_JSON, "$") from None
         if len(pieces) > max_pings:
             raise Fault(Reason.TOO_MANY_PINGS, "$")
-        rows, positions, refusals = list[Struct](), list[int](), list[Refusal]()
+        rows = list[Struct]()
+        positions = list[int]()
+        refusals = list[Refusal]()
         for place, piece in enumerate(pieces):
             try:
                 rows.append(self._row(piece, said))
@@ -272,18 +333,30 @@ class _Reader:
         return rows, positions, refusals
 
     def _array(self, text: bytes) -> bytes | None:
-        """The array of pings in a message; None if it is a ping, or nothing. A Fault if `records` is no array."""
-        if self._records and text.startswith((b"{", b"[")) and (gathered := self._gathered(text)) is not None:
+        """The array of pings in a message; None if it is a ping, or nothing. A Fault if `records`
+        is no array."""
+        if (
+            self._records
+            and text.startswith((b"{", b"["))
+            and (gathered := self._gathered(text)) is not None
+        ):
             return gathered
         if text.startswith(b"["):
-            return None if self._of_array and not text[1:].lstrip().startswith((b"[", b"]")) else text
+            return (
+                None if self._of_array and not text[1:].lstrip().startswith((b"[", b"]")) else text
+            )
         if not text.startswith(b"{"):
             return None
         pieces = _Pieces(Raw(text))
         found = self._enveloped(pieces)
         if found is None:
-            # A message with its time and nothing of a ping has no vehicles: writers leave an empty array out.
-            says_time = self._records and self._mapping.message_time and pieces.find(self._mapping.message_steps)
+            # A message with its time and nothing of a ping has no vehicles: writers leave an empty
+            # array out.
+            says_time = (
+                self._records
+                and self._mapping.message_time
+                and pieces.find(self._mapping.message_steps)
+            )
             return b"[]" if says_time and pieces.find(self._steps[0][:1]) is None else None
         held = bytes(found[1])
         if self._records and held.startswith(b'"'):
@@ -295,21 +368,31 @@ class _Reader:
         return held
 
     def _gathered(self, text: bytes) -> bytes | None:
-        """The pings of arrays in arrays or at any key, or with a plate from around their array; None where the plain
-        reading does."""
+        """The pings of arrays in arrays or at any key, or with a plate from around their array;
+        None where the plain reading does."""
         plates = self._mapping.plates
         wanted = dict.fromkeys((*plates, (ANY_KEY,))) if ANY_KEY in self._records else plates
-        is_keyed, pieces = ANY_KEY in self._records, _Pieces(Raw(text))
+        is_keyed = ANY_KEY in self._records
+        pieces = _Pieces(Raw(text))
         if is_keyed and pieces.find((ANY_KEY,)) is not None:  # a ping that was cut out
             return None
         if text.startswith(b"{") and not is_keyed:
             is_found = pieces.find(self._records) is not None
-            around = [pieces, *(pieces.at(self._records[:depth]) for depth in range(1, len(self._records)))]
-            if is_found and not any(one.find(path[:1]) is not None for one in around if one for path in plates):
+            around = [
+                pieces,
+                *(pieces.at(self._records[:depth]) for depth in range(1, len(self._records))),
+            ]
+            if is_found and not any(
+                one.find(path[:1]) is not None for one in around if one for path in plates
+            ):
                 return None
         try:
             groups = list(records_within(Raw(text), self._records))
-            found = [piece for records, outside in groups for piece in with_plates(records, outside, [*wanted])]
+            found = [
+                piece
+                for records, outside in groups
+                for piece in with_plates(records, outside, [*wanted])
+            ]
         except UNREADABLE:
             raise Fault(Reason.NOT_JSON, "$") from None
         return b"[" + b",".join(found) + b"]" if groups else None
@@ -331,7 +414,8 @@ class _Reader:
         return next(((path, array) for path, array in found if array is not None), None)
 
     def _row(self, piece: Raw, said: Raw | None) -> Struct:
-        """The ping that a piece is, or a Fault: the first in the order of the fields. `said`: the message's time."""
+        """The ping that a piece is, or a Fault: the first in the order of the fields. `said`: the
+        message's time."""
         try:
             return self._decode(piece)
         except UNREADABLE:
@@ -353,7 +437,8 @@ class _Reader:
 
 
 class _PlainRow(WirePing, gc=False):
-    # Never read. An array is no bool, so an envelope fails here at once and not after a look at all of its pings.
+    # Never read. An array is no bool, so an envelope fails here at once and not after a look at all
+    # of its pings.
     results: bool | UnsetType = UNSET
 
 
@@ -371,21 +456,31 @@ class _PlainReader(_Reader):
         self._decodes(_PlainRow if mapping.speed else _PlacedRow)
 
     def _batch(
-        self, rows: list[Struct], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
+        self,
+        rows: list[Struct],
+        message: NDArray[np.int32],
+        position: NDArray[np.int32],
+        refusals: list[Refusal],
     ) -> WireBatch:
         return WireBatch(cast(list[WirePing | PlacedPing], rows), message, position, refusals)
 
     def _careful(self, pieces: _Pieces, _said: Raw | None) -> Struct:
         plate, time, longitude, latitude, *speed = self._steps
-        name, when = pieces.string(plate), pieces.string(time)
+        name = pieces.string(plate)
+        when = pieces.string(time)
         kind = ("location", "type")
         if pieces.find(kind) is not None and pieces.string(kind) != "Point":
             raise Fault(Reason.WRONG_TYPE, json_path(kind))
         try:
-            lon, lat = pieces.number(longitude), pieces.number(latitude)
+            lon = pieces.number(longitude)
+            lat = pieces.number(latitude)
         except Fault as fault:
-            if fault.reason == Reason.MISSING_FIELD and fault.path in map(json_path, (longitude, latitude)):
-                raise Fault(Reason.WRONG_TYPE, json_path(longitude[:-1])) from None  # of fewer than two numbers
+            if fault.reason == Reason.MISSING_FIELD and fault.path in map(
+                json_path, (longitude, latitude)
+            ):
+                raise Fault(
+                    Reason.WRONG_TYPE, json_path(longitude[:-1])
+                ) from None  # of fewer than two numbers
             raise
         place = Location(Point(lon, lat))
         if not speed:
@@ -397,7 +492,8 @@ class _Pieces:
     """A piece of JSON, read by paths; objects and arrays are opened once."""
 
     def __init__(self, piece: Raw) -> None:
-        self.text, self._opened = piece, dict[Path, dict[str | int, Raw]]()
+        self.text = piece
+        self._opened = dict[Path, dict[str | int, Raw]]()
 
     def get(self, path: Path) -> bytes:
         """The text at a path, or a Fault that says how far the path leads."""
@@ -429,7 +525,8 @@ class _Pieces:
         return _string_of(text, json_path(path))
 
     def number(self, path: Path) -> float:
-        """Infinite if it is beyond floating point, where msgspec raises; the range checks refuse it."""
+        """Infinite if it is beyond floating point, where msgspec raises; the range checks refuse
+        it."""
         if (text := self.get(path))[:1] not in b"-0123456789":
             raise Fault(Reason.WRONG_TYPE, json_path(path))
         return float(text)
@@ -447,18 +544,27 @@ class _Pieces:
 
     def time(self, path: Path, time_format: str, is_part: bool) -> TimeValue:
         """A string, where times are counted a number, or the digits of a date or a time of day."""
-        return self.either(path) if time_format in EPOCHS else self.plate(path) if is_part else self.string(path)
+        return (
+            self.either(path)
+            if time_format in EPOCHS
+            else self.plate(path)
+            if is_part
+            else self.string(path)
+        )
 
     def _open(self, path: Path, piece: Raw, step: str | int) -> dict[str | int, Raw]:
         if path not in self._opened:
-            text, opens = bytes(piece), b"{" if isinstance(step, str) else b"["
+            text = bytes(piece)
+            opens = b"{" if isinstance(step, str) else b"["
             if not text.startswith(opens):
                 if not path:
                     require_json(piece)
                 raise Fault(Reason.WRONG_TYPE, json_path(path))
             try:
                 is_object = isinstance(step, str)
-                self._opened[path] = _decode_object(text) if is_object else {**dict(enumerate(split_array(text)))}
+                self._opened[path] = (
+                    _decode_object(text) if is_object else {**dict(enumerate(split_array(text)))}
+                )
             except UNREADABLE:
                 raise Fault(Reason.NOT_JSON, json_path(path)) from None
         return self._opened[path]
@@ -468,10 +574,13 @@ Around = tuple[_Pieces, ...]
 """The objects around a ping, from inside to outside."""
 
 
-def records_within(text: Raw, path: Path, around: Around = ()) -> Iterator[tuple[list[Raw], Around]]:
-    """The pings of each array at a path that may lead through arrays and any keys, and the objects around them. Raises
-    `UNREADABLE`."""
-    start, keyed = bytes(text)[:1], path[:1] == (ANY_KEY,)
+def records_within(
+    text: Raw, path: Path, around: Around = ()
+) -> Iterator[tuple[list[Raw], Around]]:
+    """The pings of each array at a path that may lead through arrays and any keys, and the objects
+    around them. Raises `UNREADABLE`."""
+    start = bytes(text)[:1]
+    keyed = path[:1] == (ANY_KEY,)
     if not path:
         if start == b'"':
             text = Raw(finite(trim(unwrap(bytes(text)))))
@@ -501,7 +610,8 @@ def records_within(text: Raw, path: Path, around: Around = ()) -> Iterator[tuple
 
 
 def with_plates(records: list[Raw], around: Around, plates: Sequence[Path]) -> list[bytes]:
-    """The pings of an array, with the plates that none of them has its own of, from the nearest object around it."""
+    """The pings of an array, with the plates that none of them has its own of, from the nearest
+    object around it."""
     pieces = list(map(bytes, records))
     if not around or any(not piece.startswith(b"{") for piece in pieces):
         return pieces
@@ -512,7 +622,9 @@ def with_plates(records: list[Raw], around: Around, plates: Sequence[Path]) -> l
             for step in reversed(plate):
                 held = {str(step): held}
             named = _encode(held)
-            pieces = [piece[:-1] + (b"," if piece[1:-1].strip() else b"") + named[1:] for piece in pieces]
+            pieces = [
+                piece[:-1] + (b"," if piece[1:-1].strip() else b"") + named[1:] for piece in pieces
+            ]
     return pieces
 
 
@@ -522,23 +634,30 @@ class ReadyTime(int):
 
 def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> TimeColumns:
     """A column of times as a mapping has them, some of which may be worked out already."""
-    ready = [at for at, value in enumerate(values) if type(value) is ReadyTime] if mapping.message_time else []
+    ready = (
+        [at for at, value in enumerate(values) if type(value) is ReadyTime]
+        if mapping.message_time
+        else []
+    )
     if not ready:
         return read_times(values, mapping.time_format, mapping.zone)
     # In the format of the others it is a count that is too large, or no text: it is written over.
     time_format = ISO if mapping.time_format == SECONDS_AGO else mapping.time_format
     time_ms, status = read_times(values, time_format, mapping.zone)
-    time_ms[ready], status[ready] = [int(values[at]) for at in ready], READ
+    time_ms[ready] = [int(values[at]) for at in ready]
+    status[ready] = READ
     return time_ms, status
 
 
 def _time_of(pieces: _Pieces, path: Path, mapping: FeedMapping, said: Raw | None) -> TimeValue:
-    """The ping's own time; the message's, where it has none; or that less the seconds that the ping says."""
+    """The ping's own time; the message's, where it has none; or that less the seconds that the ping
+    says."""
     counts_back = mapping.time_format == SECONDS_AGO
     is_part = len(mapping.times) > 1
     if not mapping.message_time:
         return pieces.time(path, mapping.time_format, is_part)
-    own, said = pieces.find(path), pieces.find((MESSAGE_TIME,)) or said  # a ping that was cut out of a message has it
+    own = pieces.find(path)
+    said = pieces.find((MESSAGE_TIME,)) or said  # a ping that was cut out of a message has it
     if own is None and said is None:
         raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps if counts_back else path))
     if not counts_back and own is not None and bytes(own) != b"null":
@@ -556,8 +675,13 @@ def _time_of(pieces: _Pieces, path: Path, mapping: FeedMapping, said: Raw | None
 
 
 def _moment(text: bytes, mapping: FeedMapping) -> int:
-    """Unix milliseconds of a message's time: a count from 1970 by its size, a time in the mapping's pattern, or ISO."""
-    value = _string_of(text, json_path(mapping.message_steps)) if text.startswith(b'"') else text.decode()
+    """Unix milliseconds of a message's time: a count from 1970 by its size, a time in the mapping's
+    pattern, or ISO."""
+    value = (
+        _string_of(text, json_path(mapping.message_steps))
+        if text.startswith(b'"')
+        else text.decode()
+    )
     count = number_of(count_in(value))
     value = value if count is None else count_in(value)
     patterns = [mapping.time_format] if "%" in mapping.time_format else []
@@ -581,14 +705,17 @@ def _with_time(piece: bytes, said: Raw) -> bytes:
 
 
 def joined_plates(*columns: Iterable[str]) -> list[str]:
-    """The plate that several values make, the same for no others: `12/1001`, with tilde and slash within a value as a
-    JSON pointer has them. If a value is missing, or a word for a missing value, the plate is that."""
+    """The plate that several values make, the same for no others: `12/1001`, with tilde and slash
+    within a value as a JSON pointer has them. If a value is missing, or a word for a missing value,
+    the plate is that."""
     known: dict[tuple[str, ...], str] = {}
     plates = []
     for values in zip(*columns, strict=True):
         if (plate := known.get(values)) is None:
             names = [plate_name(value) for value in values]
-            missing = next((name for name in names if not name or name.lower() in PLACEHOLDERS), None)
+            missing = next(
+                (name for name in names if not name or name.lower() in PLACEHOLDERS), None
+            )
             escaped = (name.replace("~", "~0").replace("/", "~1") for name in names)
             plate = known[values] = "/".join(escaped) if missing is None else missing
         plates.append(plate)
@@ -606,7 +733,8 @@ class SinglePing(NamedTuple):
 def single_ping(message: bytes, mapping: FeedMapping) -> SinglePing | None:
     """The message as a ping of a plate; None for any other message."""
     text = finite(trim(message))
-    pieces, steps = _Pieces(Raw(text)), mapping.steps
+    pieces = _Pieces(Raw(text))
+    steps = mapping.steps
     try:
         plate, *others = map(pieces.plate, mapping.plates)
         speed = pieces.find(steps["speed"]) if "speed" in steps else None
@@ -642,12 +770,21 @@ def node_of(paths: Sequence[tuple[Path, int]], types: Sequence[object], depth: i
     for path, leaf in paths:
         groups.setdefault(path[depth], []).append((path, leaf))
     is_array = any(isinstance(key, int) for key in groups)
-    keys: list[str | int] = list(range(1 + max(int(key) for key in groups))) if is_array else list(groups)
+    keys: list[str | int] = (
+        list(range(1 + max(int(key) for key in groups))) if is_array else list(groups)
+    )
     children: list[Node | int | None] = [
-        None if group is None else group[0][1] if len(group[0][0]) == depth + 1 else node_of(group, types, depth + 1)
+        None
+        if group is None
+        else group[0][1]
+        if len(group[0][0]) == depth + 1
+        else node_of(group, types, depth + 1)
         for group in map(groups.get, keys)
     ]
-    kinds = [child.struct if isinstance(child, Node) else Raw if child is None else types[child] for child in children]
+    kinds = [
+        child.struct if isinstance(child, Node) else Raw if child is None else types[child]
+        for child in children
+    ]
     fields: list[Any] = [(f"f{at}", kind) for at, kind in enumerate(kinds)]
     rename = None if is_array else {f"f{at}": str(key) for at, key in enumerate(keys)}
     struct = msgspec.defstruct("Mapped", fields, array_like=is_array, rename=rename, gc=False)
@@ -668,7 +805,11 @@ def getters_of(node: Node, prefix: str = "") -> dict[int, str]:
 def built(node: Node, values: Sequence[object]) -> Struct:
     """A row of these values, as a decoder would have made it."""
     made = [
-        built(child, values) if isinstance(child, Node) else Raw(b"null") if child is None else values[child]
+        built(child, values)
+        if isinstance(child, Node)
+        else Raw(b"null")
+        if child is None
+        else values[child]
         for child in node.children
     ]
     return node.struct(*made)
@@ -679,7 +820,8 @@ class Fault(Exception):
 
     def __init__(self, reason: Reason, path: str) -> None:
         super().__init__(reason, path)
-        self.reason, self.path = reason, path
+        self.reason = reason
+        self.path = path
 
 
 def unwrap(text: bytes, path: str = "$") -> bytes:
@@ -701,27 +843,33 @@ def require_json(text: bytes | Raw) -> None:
 
 
 def with_infinite(encoded: bytes) -> bytes:
-    """Encoded pings of the contract's form, with numbers too large for JSON in place of the encoder's null. No text is
-    changed, as a quote in it has a backslash before it."""
+    """Encoded pings of the contract's form, with numbers too large for JSON in place of the
+    encoder's null. No text is changed, as a quote in it has a backslash before it."""
     if b"null" not in encoded:
         return encoded
-    return _INFINITE.sub(rb"\g<1>1e999", _INFINITE.sub(rb"\g<1>1e999", encoded))  # once for each coordinate
+    return _INFINITE.sub(
+        rb"\g<1>1e999", _INFINITE.sub(rb"\g<1>1e999", encoded)
+    )  # once for each coordinate
 
 
 def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRules) -> list[bytes]:
-    """Messages of JSON, as topics hold them: a message for each ping, in order. Pieces that the format refuses, and
-    messages of JSON, stay as they are."""
+    """Messages of JSON, as topics hold them: a message for each ping, in order. Pieces that the
+    format refuses, and messages of JSON, stay as they are."""
     if ping_format.is_json:
         return messages
     batch = ping_format.read(messages, rules.max_message_bytes, rules.max_pings_per_message)
     places = zip(batch.message.tolist(), batch.position.tolist(), strict=True)
-    pieces = [(place, with_infinite(_encode(ping))) for place, ping in zip(places, batch.pings, strict=True)]
+    pieces = [
+        (place, with_infinite(_encode(ping)))
+        for place, ping in zip(places, batch.pings, strict=True)
+    ]
     refused = zip(batch.refusals, originals(messages, batch.refusals, ping_format), strict=True)
     pieces += [((refusal.message, refusal.position), data) for refusal, data in refused]
     return [data for _, data in sorted(pieces, key=itemgetter(0))]
 
 
-_PLAIN_READER, _SPEEDLESS_READER = _PlainReader(FeedMapping()), _PlainReader(FeedMapping(speed=""))
+_PLAIN_READER = _PlainReader(FeedMapping())
+_SPEEDLESS_READER = _PlainReader(FeedMapping(speed=""))
 
 JSON = PingFormat(_PLAIN_READER.read, _PLAIN_READER.split, is_json=True)
 """The contract's form, as the exchange, its recordings and our topics have it."""
@@ -729,7 +877,9 @@ JSON = PingFormat(_PLAIN_READER.read, _PLAIN_READER.split, is_json=True)
 JSON_WITHOUT_SPEEDS = PingFormat(_SPEEDLESS_READER.read, _SPEEDLESS_READER.split, is_json=True)
 
 
-def _read_exchanged(plain: PingFormat, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
+def _read_exchanged(
+    plain: PingFormat, messages: Sequence[bytes], max_message_bytes: int, max_pings: int
+) -> WireBatch:
     batch = plain.read(messages, max_message_bytes, max_pings)
     columns = columns_of(batch.pings)
     return replace(batch, columns=replace(columns, lon=columns.lat, lat=columns.lon))

@@ -1,4 +1,5 @@
-"""Mappings: the paths at which a feed has the fields of a ping, and the mappings of feeds that are known by name."""
+"""Mappings: the paths at which a feed has the fields of a ping, and the mappings of feeds that are
+known by name."""
 
 from __future__ import annotations
 
@@ -24,9 +25,12 @@ MESSAGE_TIME: Final = "message_time"
 """The key under which a ping that was cut out of a message has the message's time."""
 
 ANY_KEY: Final = "*"
-"""The step of `records` that leads through all keys of an object, and the name under which a ping has its key."""
+"""The step of `records` that leads through all keys of an object, and the name under which a ping
+has its key."""
 
-INDEX_MAX, _PATH_CHARS_MAX, _STEPS_MAX = 1000, 400, 16  # a larger index is a slip
+INDEX_MAX = 1000
+_PATH_CHARS_MAX = 400
+_STEPS_MAX = 16  # a larger index is a slip
 _NO_KEY = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
 """Characters that the quick reader of JSON, and a file of TOML, cannot have in a key as they are."""
 
@@ -38,16 +42,17 @@ _ZONED = datetime(2013, 11, 12, 13, 14, 15, tzinfo=timezone(timedelta(hours=5, m
 class FeedMapping:
     """The paths of the fields. ValueError names the field, the value and the rule that it breaks.
 
-    `records`: the path of the array of pings in a message; "" finds one ping, an array, `results` or GeoJSON's
-    `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of `strptime`, or `seconds_ago`.
-    `message_time`: the path of a message's time: an epoch, ISO, or in the pattern. `zone`: of times without an offset,
-    None refuses them. `delimiter`: of CSV, "" finds it. `plate`: one path, or several whose values together name a
-    vehicle. `time`: one path, or several whose texts together are a time, with a blank between. `speed` may be "": it
-    is then not read.
+    `records`: the path of the array of pings in a message; "" finds one ping, an array, `results`
+    or GeoJSON's `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of
+    `strptime`, or `seconds_ago`. `message_time`: the path of a message's time: an epoch, ISO, or in
+    the pattern. `zone`: of times without an offset, None refuses them. `delimiter`: of CSV, ""
+    finds it. `plate`: one path, or several whose values together name a vehicle. `time`: one path,
+    or several whose texts together are a time, with a blank between. `speed` may be "": it is then
+    not read.
 
-    With `records` a plate may stand in an object around the array: where no ping of an array has its first key, it is
-    looked for around it, from inside to outside. `records` may lead through arrays; `*` is any key of an object, and a
-    ping has that key under the name `*`.
+    With `records` a plate may stand in an object around the array: where no ping of an array has
+    its first key, it is looked for around it, from inside to outside. `records` may lead through
+    arrays; `*` is any key of an object, and a ping has that key under the name `*`.
 
     >>> mapping = FeedMapping(plate="vehicle.id", longitude="lon", latitude="lat", time_format="epoch_s")
     >>> mapping.paths.plate, mapping.steps["speed"]
@@ -71,7 +76,9 @@ class FeedMapping:
     def __post_init__(self) -> None:
         check_time_format(self.time_format)
         if self.time_format == SECONDS_AGO and not self.message_time:
-            raise ValueError("message_time: expected the path of the time that seconds_ago count from, got none")
+            raise ValueError(
+                "message_time: expected the path of the time that seconds_ago count from, got none"
+            )
         for name in ("records", "message_time"):
             if path := getattr(self, name):
                 steps_of(path, name)
@@ -79,7 +86,9 @@ class FeedMapping:
             if not paths:
                 raise ValueError(f"{name}: expected a path, or several, got none")
         if self.times[1:] and self.time_format in (SECONDS_AGO, *EPOCHS):
-            raise ValueError(f"time: expected one path where time_format is {self.time_format}, got several")
+            raise ValueError(
+                f"time: expected one path where time_format is {self.time_format}, got several"
+            )
         _check_together(self.leaves)
 
     @property
@@ -102,7 +111,10 @@ class FeedMapping:
     @property
     def leaves(self) -> tuple[tuple[str, Path], ...]:
         """Every path that is read of a ping, with its field."""
-        more = (*(("time", path) for path in self.times[1:]), *(("plate", path) for path in self.plates[1:]))
+        more = (
+            *(("time", path) for path in self.times[1:]),
+            *(("plate", path) for path in self.plates[1:]),
+        )
         return (*self.steps.items(), *more)
 
     @property
@@ -116,13 +128,18 @@ class FeedMapping:
     @property
     def paths(self) -> FieldPaths:
         steps = self.steps
-        lon, lat = steps["longitude"], steps["latitude"]
-        plate, speed = common(self.plates) or self.plates[0], steps.get("speed", ("speed",))
-        return FieldPaths(*map(json_path, (plate, steps["time"], common((lon, lat)), lon, lat, speed)))
+        lon = steps["longitude"]
+        lat = steps["latitude"]
+        plate = common(self.plates) or self.plates[0]
+        speed = steps.get("speed", ("speed",))
+        return FieldPaths(
+            *map(json_path, (plate, steps["time"], common((lon, lat)), lon, lat, speed))
+        )
 
     @property
     def one_element(self) -> dict[str, tuple[str, int]]:
-        """Fields whose path leads through one element of an array, with the path and that element's index."""
+        """Fields whose path leads through one element of an array, with the path and that element's
+        index."""
         through = [(name, steps, first_element(steps)) for name, steps in self.leaves]
         return {name: (dotted(steps), at) for name, steps, at in through if at is not None}
 
@@ -137,11 +154,18 @@ def steps_of(path: str, name: str = "path") -> Path:
     text = re.sub(r"\[([0-9]+)\]", r".\1", path.removeprefix("$")).removeprefix(".")
     steps = text.split(".")
     rule = "keys without quotes, backslashes and control characters" if _NO_KEY.search(path) else ""
-    if len(path) > _PATH_CHARS_MAX or len(steps) > _STEPS_MAX or not all(step.strip() for step in steps):
+    if (
+        len(path) > _PATH_CHARS_MAX
+        or len(steps) > _STEPS_MAX
+        or not all(step.strip() for step in steps)
+    ):
         rule = "a path such as vehicle.position.latitude or coordinates.0"
     if rule:
         raise ValueError(f"{name}: expected {rule}, got {path[:80]!r}")
-    taken = tuple(int(step) if step.isdecimal() and step.isascii() and len(step) < 9 else step for step in steps)
+    taken = tuple(
+        int(step) if step.isdecimal() and step.isascii() and len(step) < 9 else step
+        for step in steps
+    )
     highest = max((step for step in taken if isinstance(step, int)), default=0)
     if highest >= INDEX_MAX:
         raise ValueError(f"{name}: expected indices of arrays below {INDEX_MAX}, got {highest}")
@@ -150,8 +174,12 @@ def steps_of(path: str, name: str = "path") -> Path:
 
 def common(paths: Sequence[Path]) -> Path:
     """The first steps that all paths have."""
-    first, last = min(paths, key=str), max(paths, key=str)
-    alike = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    first = min(paths, key=str)
+    last = max(paths, key=str)
+    alike = next(
+        (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
+        min(len(first), len(last)),
+    )
     return first[:alike]
 
 
@@ -159,18 +187,27 @@ def _check_together(leaves: Sequence[tuple[str, Path]]) -> None:
     """ValueError for equal paths, a path inside another, a key beside an index."""
     for at, (name, ours) in enumerate(leaves):
         for other, theirs in leaves[:at]:
-            alike = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+            alike = next(
+                (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None
+            )
             text = dotted(ours)
             if alike is None and len(ours) == len(theirs):
-                raise ValueError(f"{name}: expected a path of its own, got {text!r}, which is that of {other}")
+                raise ValueError(
+                    f"{name}: expected a path of its own, got {text!r}, which is that of {other}"
+                )
             if alike is None:
-                raise ValueError(f"{name}: expected a path beside {other}'s, got {text!r}: one lies inside the other")
+                raise ValueError(
+                    f"{name}: expected a path beside {other}'s, got {text!r}: one lies inside the other"
+                )
             if isinstance(ours[alike], int) != isinstance(theirs[alike], int):
-                raise ValueError(f"{name}: got {text!r}: of one value it makes an array, and {other}'s path an object")
+                raise ValueError(
+                    f"{name}: got {text!r}: of one value it makes an array, and {other}'s path an object"
+                )
 
 
 def first_element(path: Path) -> int | None:
-    """The first index in a path, but for a last step, as coordinates have it; None without an index."""
+    """The first index in a path, but for a last step, as coordinates have it; None without an
+    index."""
     return next((step for step in path[:-1] if isinstance(step, int)), None)
 
 
@@ -190,21 +227,29 @@ def check_time_format(time_format: str) -> None:
         return
     if "%" not in time_format:
         known = ", ".join([ISO, *EPOCHS, SECONDS_AGO])
-        raise ValueError(f"time_format: expected {known}, or a pattern such as %d/%m/%Y %H:%M:%S, got {time_format!r}")
+        raise ValueError(
+            f"time_format: expected {known}, or a pattern such as %d/%m/%Y %H:%M:%S, got {time_format!r}"
+        )
     if "%Z" in time_format:
-        raise ValueError(f"time_format: expected %z, as names of zones (%Z) are ambiguous, got {time_format!r}")
+        raise ValueError(
+            f"time_format: expected %z, as names of zones (%Z) are ambiguous, got {time_format!r}"
+        )
     try:
         read = datetime.strptime(_ZONED.strftime(time_format), time_format)
     except (ValueError, re.error) as error:
-        raise ValueError(f"time_format: expected a pattern of strptime, got {time_format!r} ({error})") from error
+        raise ValueError(
+            f"time_format: expected a pattern of strptime, got {time_format!r} ({error})"
+        ) from error
     if read.replace(second=15, microsecond=0, tzinfo=None) != _ZONED.replace(tzinfo=None):
-        raise ValueError(f"time_format: expected a pattern with the date, hour and minute, got {time_format!r}")
+        raise ValueError(
+            f"time_format: expected a pattern with the date, hour and minute, got {time_format!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The keys of `[source]` that a feed needs, and the unit of its speeds, by its specification or recorded messages
-    (docs/feeds.md); None where the feed does not say."""
+    """The keys of `[source]` that a feed needs, and the unit of its speeds, by its specification or
+    recorded messages (docs/feeds.md); None where the feed does not say."""
 
     title: str
     unit: str | None
@@ -222,7 +267,9 @@ def _preset(title: str, unit: str | None, *paths: str | tuple[str, ...], **more:
 
 PRESETS: Final = {
     # iudx-resource-server docs/openapi.yaml; unit by displacement (docs/pings.md)
-    "iudx": _preset("India's data exchange, TransitManagement; also numbers as text and integer plates", "kmh"),
+    "iudx": _preset(
+        "India's data exchange, TransitManagement; also numbers as text and integer plates", "kmh"
+    ),
     # RFC 7946, sections 3.2 and 3.3
     "geojson": _preset(
         *("GeoJSON features with the exchange's names as properties", None),
@@ -254,7 +301,8 @@ PRESETS: Final = {
         *("HSL's high-frequency positions (Digitransit), the payload of event VP", "mps"),
         *(("VP.oper", "VP.veh"), "VP.tst", "VP.long", "VP.lat", "VP.spd"),
     ),
-    # Clever Devices' Developer API Guide 3.0, getvehicles with tmres=s, as Chicago's CTA and others have it
+    # Clever Devices' Developer API Guide 3.0, getvehicles with tmres=s, as Chicago's CTA and others
+    # have it
     "bustime": _preset(
         *("Clever Devices' BusTime, getvehicles with tmres=s (Chicago's CTA and others)", "mph"),
         *("vid", "tmstmp", "lon", "lat", "spd"),
@@ -276,7 +324,8 @@ PRESETS: Final = {
         time_format="epoch_ms",
     ),
 }
-"""By the name that `source.preset` has. Keys that a preset leaves out have the values of the contract's form."""
+"""By the name that `source.preset` has. Keys that a preset leaves out have the values of the
+contract's form."""
 
 WITHOUT_SPEED: Final = {
     "wmata": "BusPositions of WMATA's JSON API has no speeds: `init` of a sample names its paths, with speed.from = "

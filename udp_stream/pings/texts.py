@@ -1,7 +1,9 @@
-"""Messages that are nearly JSON: with something before it, with `NaN` in it, cut short, or XML in its place.
+"""Messages that are nearly JSON: with something before it, with `NaN` in it, cut short, or XML in
+its place.
 
-Before JSON may stand a byte order mark, white space, the topic or key that a client prints, a Schema Registry frame.
-Python's writers leave `NaN` and `Infinity` in it. Elements of XML become objects.
+Before JSON may stand a byte order mark, white space, the topic or key that a client prints, a
+Schema Registry frame. Python's writers leave `NaN` and `Infinity` in it. Elements of XML become
+objects.
 """
 
 from __future__ import annotations
@@ -36,14 +38,16 @@ _MARKS = re.compile(_STRING + rb'|["\[\]{}]', re.DOTALL)
 
 _NO_NUMBER = re.compile(_STRING + rb"|(-?Infinity|NaN)", re.DOTALL)
 _SPELT: Final = {b"NaN": b"1e99901", b"Infinity": b"1e99902", b"-Infinity": b"-1e99902"}
-"""Numbers that JSON has no word for, as numbers too large for any: refused for their values, at their paths."""
+"""Numbers that JSON has no word for, as numbers too large for any: refused for their values, at
+their paths."""
 
 _decode_anything = msgspec.json.Decoder(msgspec.Raw).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def trim(text: bytes) -> bytes:
-    """The text from its JSON on: without byte order mark, white space, separator, topic or key, a registry's frame.
+    """The text from its JSON on: without byte order mark, white space, separator, topic or key, a
+    registry's frame.
 
     >>> trim(b'/hfp/v2/vp/0012/01001 {"VP": 1}'), trim(b"\\0\\0\\0\\7{[1]")
     (b'{"VP": 1}', b'[1]')
@@ -52,7 +56,11 @@ def trim(text: bytes) -> bytes:
     if not text or text[0] in _STARTS:
         return text
     if text[0] == 0:
-        return text[_FRAME_BYTES:] if text[_FRAME_BYTES : _FRAME_BYTES + 1] in (b"{", b"[", b'"') else text
+        return (
+            text[_FRAME_BYTES:]
+            if text[_FRAME_BYTES : _FRAME_BYTES + 1] in (b"{", b"[", b'"')
+            else text
+        )
     words = _words_before(text)
     return text[len(words) :]
 
@@ -62,17 +70,23 @@ def _words_before(text: bytes) -> bytes:
     match = _WORDS.match(text)
     words = match[0] if match else b""
     is_json = text[len(words) : len(words) + 2].startswith((b"{", b"[[", b"[{"))
-    return words if is_json and (words.endswith(b"\t") or (b"/" in words and words.endswith(b" "))) else b""
+    return (
+        words
+        if is_json and (words.endswith(b"\t") or (b"/" in words and words.endswith(b" ")))
+        else b""
+    )
 
 
 def delimited(data: bytes) -> list[bytes] | None:
-    """Messages of protobuf, each behind its length, as a varint or in four bytes; None if the data are no such.
+    """Messages of protobuf, each behind its length, as a varint or in four bytes; None if the data
+    are no such.
 
     >>> delimited(b"\\4\\n\\2ab\\3\\n\\1c"), delimited(b"\\n\\2ab")
     ([b'\\n\\x02ab', b'\\n\\x01c'], None)
     """
     for order in ("", "big", "little"):
-        place, found = 0, list[bytes]()
+        place = 0
+        found = list[bytes]()
         while place < len(data):
             length, place = _length_at(data, place, order)
             if length <= 0 or place + length > len(data) or data[place : place + 1] != b"\n":
@@ -86,11 +100,15 @@ def delimited(data: bytes) -> list[bytes] | None:
 
 def _length_at(data: bytes, place: int, order: str) -> tuple[int, int]:
     if order:
-        return int.from_bytes(data[place : place + 4], "big" if order == "big" else "little"), place + 4
+        return int.from_bytes(
+            data[place : place + 4], "big" if order == "big" else "little"
+        ), place + 4
     length = shift = 0
     while place < len(data) and shift < 35:
         byte = data[place]
-        length, place, shift = length | (byte & 0x7F) << shift, place + 1, shift + 7
+        length = length | (byte & 0x7F) << shift
+        place = place + 1
+        shift = shift + 7
         if byte < 0x80:
             return length, place
     return 0, place
@@ -147,9 +165,12 @@ def is_json(text: bytes | msgspec.Raw) -> bool:
 
 
 def whole_part(text: bytes) -> bytes | None:
-    """JSON that ends too early, up to the last whole element of the outermost open array that has one, and closed;
-    without an open array, up to the last whole object or array. None if that is no JSON."""
-    opened: list[tuple[bytes, list[int]]] = []  # how each bracket is closed, and where elements in it ended
+    """JSON that ends too early, up to the last whole element of the outermost open array that has
+    one, and closed; without an open array, up to the last whole object or array. None if that is no
+    JSON."""
+    opened: list[
+        tuple[bytes, list[int]]
+    ] = []  # how each bracket is closed, and where elements in it ended
     for mark in _MARKS.finditer(text):
         match mark[0]:
             case b"{":
@@ -171,9 +192,10 @@ def whole_part(text: bytes) -> bytes | None:
     return None
 
 
-# XML to JSON. An element becomes an object of its attributes and elements, without namespaces; without either it is
-# its text. Elements of the same name are an array. So is a single delivery or activity of SIRI, so that paths are those
-# of SIRI's JSON. A document type is refused: it may define entities that grow without end.
+# XML to JSON. An element becomes an object of its attributes and elements, without namespaces;
+# without either it is its text. Elements of the same name are an array. So is a single delivery or
+# activity of SIRI, so that paths are those of SIRI's JSON. A document type is refused: it may
+# define entities that grow without end.
 
 _ALWAYS_ARRAYS = frozenset({"VehicleMonitoringDelivery", "VehicleActivity"})
 _DEPTH_MAX = 64
@@ -190,8 +212,16 @@ def from_xml(text: bytes) -> bytes:
         return text
     try:
         root = ElementTree.fromstring(start)
-        return text if _local(root.tag) == "html" else _encode({_local(root.tag): _value_of_element(root, 1)})
-    except (ElementTree.ParseError, ValueError, LookupError):  # the last two: an encoding that is not known, the depth
+        return (
+            text
+            if _local(root.tag) == "html"
+            else _encode({_local(root.tag): _value_of_element(root, 1)})
+        )
+    except (
+        ElementTree.ParseError,
+        ValueError,
+        LookupError,
+    ):  # the last two: an encoding that is not known, the depth
         return text
 
 
@@ -200,7 +230,8 @@ def _value_of_element(element: ElementTree.Element, depth: int) -> object:
         raise ValueError
     values: dict[str, Any] = {_local(name): value for name, value in element.items()}
     for child in element:
-        name, value = _local(child.tag), _value_of_element(child, depth + 1)
+        name = _local(child.tag)
+        value = _value_of_element(child, depth + 1)
         held = values.get(name)
         if isinstance(held, list):
             held.append(value)

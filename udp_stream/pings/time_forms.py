@@ -30,8 +30,28 @@ TIMES_MAX = 200
 """Times that are looked at."""
 
 _DATES = (
-    *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%Y.%m.%d"),
-    *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
+    *(
+        "%d/%m/%Y",
+        "%m/%d/%Y",
+        "%d.%m.%Y",
+        "%d-%m-%Y",
+        "%m-%d-%Y",
+        "%Y/%m/%d",
+        "%Y-%m-%d",
+        "%Y%m%d",
+        "%Y.%m.%d",
+    ),
+    *(
+        "%d/%m/%y",
+        "%m/%d/%y",
+        "%d.%m.%y",
+        "%d %b %Y",
+        "%d-%b-%Y",
+        "%d %B %Y",
+        "%b %d, %Y",
+        "%b %d %Y",
+        "%a, %d %b %Y",
+    ),
 )
 _CLOCKS = (
     *("%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%S,%f", "%H:%M", "%H%M%S", "%H%M", "%H.%M.%S"),
@@ -43,8 +63,9 @@ _COUNT_MIN = 1e8
 
 @dataclass(frozen=True, slots=True)
 class TimeForm:
-    """A format that reads nearly all of a sample. `has_offset`: times say how far they are from UTC. `span_ms`: of the
-    whole sample. `is_ambiguous`: with day and month exchanged the format reads them over the same span."""
+    """A format that reads nearly all of a sample. `has_offset`: times say how far they are from
+    UTC. `span_ms`: of the whole sample. `is_ambiguous`: with day and month exchanged the format
+    reads them over the same span."""
 
     time_format: str
     has_offset: bool
@@ -53,20 +74,27 @@ class TimeForm:
 
 
 def found_time_form(values: Sequence[Value]) -> TimeForm | None:
-    """The format of these times; None if they are no times. Of several patterns the shortest span decides, as a
-    recording is of few days; then the day is first."""
+    """The format of these times; None if they are no times. Of several patterns the shortest span
+    decides, as a recording is of few days; then the day is first."""
     values = values[:: -(-len(values) // TIMES_MAX) or 1]  # from all over the sample
-    times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
-    least, texts = SHARE_MIN * len(times), [value for value in times if isinstance(value, str)]
+    times: list[TimeValue] = [
+        value for value in values if isinstance(value, str | int | float) and value is not True
+    ]
+    least = SHARE_MIN * len(times)
+    texts = [value for value in times if isinstance(value, str)]
     if not times or len(times) < SHARE_MIN * len(values):
         return None
-    numbers = [number_of(count_in(value)) if isinstance(value, str) else as_float(value) for value in times]
+    numbers = [
+        number_of(count_in(value)) if isinstance(value, str) else as_float(value) for value in times
+    ]
     is_count = sum(number is not None and number > _COUNT_MIN for number in numbers) >= least
     is_text = len(texts) >= least
     for one in (*(EPOCHS if is_count else ()), *((ISO,) if is_text else ())):
         if form := _form(times, one):
             return form
-    forms = [form for one in (_patterns(texts[0]) if is_text else ()) if (form := _form(times, one))]
+    forms = [
+        form for one in (_patterns(texts[0]) if is_text else ()) if (form := _form(times, one))
+    ]
     if not forms:
         return None
     best = min(forms, key=lambda form: form.span_ms)
@@ -80,7 +108,10 @@ def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
     good = (status != NO_TIME) & (time_ms >= YEAR_2000_MS) & (time_ms < YEAR_2100_MS)
     if good.sum() < SHARE_MIN * len(times):
         return None
-    says = time_format in EPOCHS or (read_times(times, time_format, None)[1][good] != NO_OFFSET).mean() >= SHARE_MIN
+    says = (
+        time_format in EPOCHS
+        or (read_times(times, time_format, None)[1][good] != NO_OFFSET).mean() >= SHARE_MIN
+    )
     return TimeForm(time_format, bool(says), int(np.ptp(time_ms[good])))
 
 
@@ -96,8 +127,15 @@ def _patterns(example: str) -> Iterator[str]:
 @cache
 def _patterns_by_look() -> Mapping[str, list[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
-    dates_first = [f"{day}{joint}{clock}" for day in _DATES for joint in (" ", "T", ", ", "", "-") for clock in _CLOCKS]
-    clocks_first = [f"{clock}{joint}{day}" for day in _DATES for joint in (" ", ", ") for clock in _CLOCKS]
+    dates_first = [
+        f"{day}{joint}{clock}"
+        for day in _DATES
+        for joint in (" ", "T", ", ", "", "-")
+        for clock in _CLOCKS
+    ]
+    clocks_first = [
+        f"{clock}{joint}{day}" for day in _DATES for joint in (" ", ", ") for clock in _CLOCKS
+    ]
     for pattern in [*dates_first, *clocks_first, "%a %b %d %H:%M:%S %Y"]:
         found[look_of(re.sub("%.", "0", re.sub("%[bBap]", "a", pattern)))].append(pattern)
     return found

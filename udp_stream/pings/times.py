@@ -1,12 +1,13 @@
-"""Times and numbers as feeds write them, a column at a time: ISO, counts from 1970, patterns; 12.5 and "12,5".
+"""Times and numbers as feeds write them, a column at a time: ISO, counts from 1970, patterns; 12.5
+and "12,5".
 
-What counts as a time is msgspec's rule (RFC 3339, with `t`, `z`, a space for the `T` and `+0530` tolerated; no leap
-seconds, no 24:00, no year 0). Six spellings of fixed widths are read as columns of digits, 0.1 us each; every other
-text, and what fails there, goes to msgspec, 0.8 us each. Dates are not given to numpy as text: a wrong date ends the
-process (numpy 2.4.6, "S19" to datetime64).
+What counts as a time is msgspec's rule (RFC 3339, with `t`, `z`, a space for the `T` and `+0530`
+tolerated; no leap seconds, no 24:00, no year 0). Six spellings of fixed widths are read as columns
+of digits, 0.1 us each; every other text, and what fails there, goes to msgspec, 0.8 us each. Dates
+are not given to numpy as text: a wrong date ends the process (numpy 2.4.6, "S19" to datetime64).
 
-A time without an offset is local time of the feed's zone. Of an hour that the clock shows twice the first is meant; in
-an hour that it leaves out, the clock is taken to go on.
+A time without an offset is local time of the feed's zone. Of an hour that the clock shows twice the
+first is meant; in an hour that it leaves out, the clock is taken to go on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-READ, NO_TIME, NO_OFFSET = 0, 1, 2
+READ = 0
+NO_TIME = 1
+NO_OFFSET = 2
 
 ISO: Final = "iso"
 
@@ -33,9 +36,12 @@ TimeValue = str | int | float
 """A time as a message has it."""
 
 TimeColumns = tuple[NDArray[np.int64], NDArray[np.uint8]]
-"""Unix milliseconds, rounded down, and READ, NO_TIME or NO_OFFSET (then the milliseconds are those of UTC)."""
+"""Unix milliseconds, rounded down, and READ, NO_TIME or NO_OFFSET (then the milliseconds are those
+of UTC)."""
 
-_SECONDS, _MILLISECONDS, _MICROSECONDS = "0000-00-00T00:00:00", "0000-00-00T00:00:00.000", "0000-00-00T00:00:00.000000"
+_SECONDS = "0000-00-00T00:00:00"
+_MILLISECONDS = "0000-00-00T00:00:00.000"
+_MICROSECONDS = "0000-00-00T00:00:00.000000"
 _SPELLINGS = {
     len(date + offset): np.frombuffer((date + offset).encode(), np.uint8)
     for date in (_SECONDS, _MILLISECONDS, _MICROSECONDS)
@@ -47,11 +53,15 @@ _FEWEST_AT_ONCE = 128  # below it msgspec is done before numpy has started
 _COMMA = ord(",") - ord("+")  # it stands between + and -
 _YEAR_1_MONTH = (1 - 1970) * 12
 
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-_MICROSECONDS_MAX, _NEVER_MS = 2**62, -(2**62)  # the latter is read, and before any time that is accepted
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_MICROSECONDS_MAX = 2**62
+_NEVER_MS = -(2**62)  # the latter is read, and before any time that is accepted
 
 _OFFSET = re.compile("(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})$")
-_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
+_NUMBER = re.compile(
+    r"\s*([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII
+)
 _DOT_NET = re.compile(r"/Date\((-?[0-9]+)(?:[+-][0-9]{4})?\)/", re.ASCII)
 _HALF_OF_DAY = re.compile(r"(?<![^\W\d_])([ap])(?:\.\s?|\s)?m(?![^\W\d_])\.?", re.IGNORECASE)
 _HALVES = {"上午": "AM", "下午": "PM", "오전": "AM", "오후": "PM", "π.μ.": "AM", "μ.μ.": "PM"}
@@ -79,7 +89,9 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
     if zone is not None and local.size:
         status[local] = READ
         minutes, which = np.unique(time_ms[local] // 60_000, return_inverse=True)
-        time_ms[local] -= np.array([_offset_ms(minute, zone) for minute in minutes.tolist()], np.int64)[which]
+        time_ms[local] -= np.array(
+            [_offset_ms(minute, zone) for minute in minutes.tolist()], np.int64
+        )[which]
     return time_ms, status
 
 
@@ -97,18 +109,22 @@ def plain_halves(text: str) -> str:
 
 
 def joined_times(columns: Sequence[Sequence[str]], time_format: str) -> list[str]:
-    """Times of several fields, such as a date and a time of day, with a blank between. Digits that lost their leading
-    zeros, as numbers do, get them back."""
+    """Times of several fields, such as a date and a time of day, with a blank between. Digits that
+    lost their leading zeros, as numbers do, get them back."""
     columns = [*([_MIDNIGHT.sub("", text) for text in some] for some in columns[:-1]), columns[-1]]
     patterns = time_format.split(" ")
     if len(patterns) == len(columns):
         widths = [_WIDTHS.get(pattern, 0) for pattern in patterns]
-        columns = [[text.zfill(width) for text in some] for some, width in zip(columns, widths, strict=True)]
+        columns = [
+            [text.zfill(width) for text in some]
+            for some, width in zip(columns, widths, strict=True)
+        ]
     return [" ".join(map(str.strip, parts)) for parts in zip(*columns, strict=True)]
 
 
 def count_in(text: str) -> str:
-    """The milliseconds in a date as .NET writes it, whose offset is for people; another text as it is.
+    """The milliseconds in a date as .NET writes it, whose offset is for people; another text as it
+    is.
 
     >>> count_in("/Date(1709550000000-0500)/")
     '1709550000000'
@@ -118,8 +134,10 @@ def count_in(text: str) -> str:
 
 
 def parse_timestamps(texts: Sequence[str]) -> TimeColumns:
-    """ISO texts. Fractions finer than a microsecond are rounded to one, as msgspec does, then milliseconds down."""
-    time_ms, status = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.uint8)
+    """ISO texts. Fractions finer than a microsecond are rounded to one, as msgspec does, then
+    milliseconds down."""
+    time_ms = np.zeros(len(texts), np.int64)
+    status = np.zeros(len(texts), np.uint8)
     unread = np.ones(len(texts), np.bool_)
     if len(texts) >= _FEWEST_AT_ONCE:
         widths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -135,24 +153,43 @@ def parse_timestamps(texts: Sequence[str]) -> TimeColumns:
     return time_ms, status
 
 
-def _at_once(texts: Sequence[str], template: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _at_once(
+    texts: Sequence[str], template: NDArray[np.uint8]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Milliseconds of texts of the template's width, and where they are times in that spelling."""
-    # Anything but ASCII becomes one byte that is no digit, so that texts stay aligned. A byte below its template's
-    # wraps round, and so is above it by more than it may.
-    letters = np.frombuffer("".join(texts).encode("latin-1", "replace"), np.uint8).reshape(-1, template.size)
+    # Anything but ASCII becomes one byte that is no digit, so that texts stay aligned. A byte below
+    # its template's wraps round, and so is above it by more than it may.
+    letters = np.frombuffer("".join(texts).encode("latin-1", "replace"), np.uint8).reshape(
+        -1, template.size
+    )
     values = np.ascontiguousarray(letters.T) - template[:, None]
-    freedom = np.where(template == ord("0"), np.uint8(9), np.where(template == ord("+"), np.uint8(2), np.uint8(0)))
+    freedom = np.where(
+        template == ord("0"), np.uint8(9), np.where(template == ord("+"), np.uint8(2), np.uint8(0))
+    )
     good = (values <= freedom[:, None]).all(axis=0)
-    date, ahead = _one_if_alike(values[:10]), _one_if_alike(values[-6:])
-    month, day, hour, minute, second = _two(date, 5), _two(date, 8), *(_two(values, place) for place in (11, 14, 17))
+    date = _one_if_alike(values[:10])
+    ahead = _one_if_alike(values[-6:])
+    month, day, hour, minute, second = (
+        _two(date, 5),
+        _two(date, 8),
+        *(_two(values, place) for place in (11, 14, 17)),
+    )
     months = (_two(date, 0).astype(np.int64) * 100 + _two(date, 2) - 1970) * 12 + month - 1
     start = (months[:1] if (months == months[0]).all() else months).astype("datetime64[M]")
     first, behind = (each.astype("datetime64[D]").astype(np.int64) for each in (start, start + 1))
-    good &= (months >= _YEAR_1_MONTH) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= behind - first)
+    good &= (
+        (months >= _YEAR_1_MONTH)
+        & (month >= 1)
+        & (month <= 12)
+        & (day >= 1)
+        & (day <= behind - first)
+    )
     good &= (hour <= 23) & (minute <= 59) & (second <= 59)
     minutes = (first + day - 1) * 1440 + hour.astype(np.int64) * 60 + minute
     if template[-1] != ord("Z"):
-        sign, hours, rest = ahead[0], _two(ahead, 1), _two(ahead, 4)
+        sign = ahead[0]
+        hours = _two(ahead, 1)
+        rest = _two(ahead, 4)
         good &= (sign != _COMMA) & (hours <= 23) & (rest <= 59)
         offset = hours.astype(np.int64) * 60 + rest
         minutes -= np.where(sign == 0, offset, -offset)
@@ -181,10 +218,14 @@ def _one_by_one(texts: Sequence[str], pattern: str) -> TimeColumns:
 
 def _read_one(text: str, pattern: str) -> tuple[int, int]:
     try:
-        moment = msgspec.convert(text, datetime) if pattern == ISO else datetime.strptime(text, pattern)
+        moment = (
+            msgspec.convert(text, datetime) if pattern == ISO else datetime.strptime(text, pattern)
+        )
         if moment.tzinfo is not None:
             return (moment - _EPOCH) // _MILLISECOND, READ
-        return (0 if pattern == ISO else (moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND), NO_OFFSET
+        return (
+            0 if pattern == ISO else (moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+        ), NO_OFFSET
     except (msgspec.ValidationError, ValueError, OverflowError):
         return 0, NO_TIME
 
@@ -214,7 +255,8 @@ def _offset_ms(minute: int, zone: tzinfo) -> int:
 
 
 def _from_epoch(values: Sequence[TimeValue], microseconds: int) -> TimeColumns:
-    """Counts are rounded to a microsecond, then down: a fraction of seconds in binary falls short of its decimals."""
+    """Counts are rounded to a microsecond, then down: a fraction of seconds in binary falls short
+    of its decimals."""
     count, bad = read_numbers(values)
     with np.errstate(over="ignore", invalid="ignore"):
         exact = np.rint(count * microseconds)
@@ -225,8 +267,9 @@ def _from_epoch(values: Sequence[TimeValue], microseconds: int) -> TimeColumns:
 
 
 def number_of(text: str) -> float | None:
-    """The number in a text, infinite if it is beyond floating point; None if it is no number. Narrower than Python's
-    `float`: no `nan`, no `inf`, no underscores. A comma is a decimal comma, and never separates thousands."""
+    """The number in a text, infinite if it is beyond floating point; None if it is no number.
+    Narrower than Python's `float`: no `nan`, no `inf`, no underscores. A comma is a decimal comma,
+    and never separates thousands."""
     match = _NUMBER.fullmatch(text)
     return float(match[1].replace(",", ".")) if match else None
 
@@ -249,8 +292,9 @@ def read_numbers(values: Sequence[float | str]) -> tuple[NDArray[np.float64], ND
         except OverflowError:  # an integer beyond floating point
             return np.fromiter(map(as_float, values), np.float64, len(values)), bad
     if kinds == {str}:
-        # Nearly all texts are spelt as JSON spells numbers, but for commas: in one go it takes a tenth of the time. No
-        # text is more than one number: its commas are points by then, and a line break gives one number too many.
+        # Nearly all texts are spelt as JSON spells numbers, but for commas: in one go it takes a
+        # tenth of the time. No text is more than one number: its commas are points by then, and a
+        # line break gives one number too many.
         lines = "\n".join(cast(Sequence[str], values)).replace(",", ".")
         try:
             plain = _decode_numbers(f"[{lines}]".replace("\n", ","))

@@ -13,14 +13,18 @@ from udp_stream.pings.mapping import SECONDS_AGO, Path
 from udp_stream.pings.repairs import Value, is_missing, numbers_of
 from udp_stream.pings.times import NO_TIME, TimeValue, read_times
 
-JUMP_KMH, _METRES_PER_DEGREE = 200, 111_195
+JUMP_KMH = 200
+_METRES_PER_DEGREE = 111_195
 
 Track = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 """Which records have a place and a time, and their seconds, longitude and latitude."""
 
 
 def track_of(
-    records: Sequence[Mapping[Path, Value]], paths: Mapping[str, Path], times: Sequence[Value], time_format: str
+    records: Sequence[Mapping[Path, Value]],
+    paths: Mapping[str, Path],
+    times: Sequence[Value],
+    time_format: str,
 ) -> Track | None:
     """The track of records with these times; None if they have no time or no place of their own."""
     if time_format == SECONDS_AGO or not {"longitude", "latitude"} <= {*paths}:
@@ -29,22 +33,28 @@ def track_of(
         return None
     stamps: list[TimeValue] = ["" if time is None or time is True else time for time in times]
     time_ms, status = read_times(stamps, time_format, UTC)
-    places = [[numbers_of([record.get(paths[field])]) for record in records] for field in ("longitude", "latitude")]
+    places = [
+        [numbers_of([record.get(paths[field])]) for record in records]
+        for field in ("longitude", "latitude")
+    ]
     lon, lat = (np.array([one[0] if one else nan for one in column]) for column in places)
     return (status != NO_TIME) & np.isfinite(lon) & np.isfinite(lat), time_ms / 1000, lon, lat
 
 
-_FOLLOWING_MIN, _FOLLOWING_SHARE = 10, 0.95
+_FOLLOWING_MIN = 10
+_FOLLOWING_SHARE = 0.95
 
 
 def follow(values: Sequence[Value], track: Track | None) -> bool | None:
-    """Whether pings of one value follow each other no faster than a bus goes; None if too few values come again."""
+    """Whether pings of one value follow each other no faster than a bus goes; None if too few
+    values come again."""
     if track is None:
         return None
     good = track[0] & np.array([not is_missing(value) for value in values])
     seconds, lon, lat = (column[good] for column in track[1:])
     _, code = np.unique(
-        [str(value) for value, is_good in zip(values, good, strict=True) if is_good], return_inverse=True
+        [str(value) for value, is_good in zip(values, good, strict=True) if is_good],
+        return_inverse=True,
     )
     order = np.lexsort((seconds, code))
     same = np.diff(code[order]) == 0

@@ -1,4 +1,5 @@
-"""What "add-remove" fixes in public before any ping: the domain, a whole slot's pings, the scale of the noise."""
+"""What "add-remove" fixes in public before any ping: the domain, a whole slot's pings, the scale of
+the noise."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from udp_stream.planning.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SCALE_KMH2 = 2000
-"""What the squares of a plate's day of 24 slots are taken for, in (km/h)^2: then its budget lasts for most plates."""
+"""What the squares of a plate's day of 24 slots are taken for, in (km/h)^2: then its budget lasts
+for most plates."""
 
 SCALE_PLATES_KMH2 = 5000
 """The same where numbers of plates are asked."""
@@ -20,8 +22,9 @@ SCALE_PLATES_KMH2 = 5000
 
 @dataclass(frozen=True, eq=False)
 class AddRemoveRules:
-    """Public settings of "add-remove". `cells` is the domain, ascending, `digest` its hash; `full` the pings of a plate
-    that stays for a whole slot; `sigma` of the noise in quanta; `active` the slots over which a balance is spent.
+    """Public settings of "add-remove". `cells` is the domain, ascending, `digest` its hash; `full`
+    the pings of a plate that stays for a whole slot; `sigma` of the noise in quanta; `active` the
+    slots over which a balance is spent.
 
     >>> from msgspec.structs import replace
     >>> from udp_stream.settings import Settings
@@ -42,7 +45,8 @@ class AddRemoveRules:
 
     @classmethod
     def of(cls, policy: Policy, cells: NDArray[np.uint64]) -> AddRemoveRules:
-        """Of a policy under "add-remove"; slots divide its period, and pings are at most a tenth of a slot apart."""
+        """Of a policy under "add-remove"; slots divide its period, and pings are at most a tenth of
+        a slot apart."""
         slots = (policy.period_seconds or policy.slot_seconds) // policy.slot_seconds
         return cls(
             cells=cells,
@@ -57,11 +61,13 @@ class AddRemoveRules:
 
 
 def sigma_of(rho_nano: int, slots: int, *, plates: bool) -> int:
-    """The deviation of the noise in quanta, rounded up: squares of the scale, for these slots, cost the whole rho.
+    """The deviation of the noise in quanta, rounded up: squares of the scale, for these slots, cost
+    the whole rho.
 
     >>> sigma_of(1_539_278_763, 24, plates=False), sigma_of(10**9, 48, plates=True)
     (104401, 289631)
     """
     scale = SCALE_PLATES_KMH2 if plates else SCALE_KMH2
-    squares, costs = scale * QUANTA_PER_KMH**2 * slots * NANO, 24 * 2 * rho_nano
+    squares = scale * QUANTA_PER_KMH**2 * slots * NANO
+    costs = 24 * 2 * rho_nano
     return isqrt((squares - 1) // costs) + 1

@@ -25,15 +25,22 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import MEASURES, Cost, Floats, Integers, require_measure
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.policy import EPSILON_NANO_MAX, PeriodSoFar, Policy, SlotInPeriod, hat_epsilon, shares_of
+from udp_stream.planning.policy import (
+    EPSILON_NANO_MAX,
+    PeriodSoFar,
+    Policy,
+    SlotInPeriod,
+    hat_epsilon,
+    shares_of,
+)
 from udp_stream.windows.tables import SlotCounts
 
 
 class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     """The forecast of a HAT's mean, in km/h, with its standard deviation.
 
-    `rest` is the part of the deviation that no release of another HAT can tell. `prior` is the relative speed and the
-    six features of `forecast/model.py`, standardised.
+    `rest` is the part of the deviation that no release of another HAT can tell. `prior` is the
+    relative speed and the six features of `forecast/model.py`, standardised.
 
     >>> HatForecast(value=18.0, deviation=5.0, rest=3.0, prior=7 * (0.0,)).deviation
     5.0
@@ -45,18 +52,27 @@ class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     prior: tuple[float, ...]
 
 
-class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):
-    """The terms of a HAT's admission: each statistic's price and mechanism, or why nothing is asked.
+class Terms(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag="terms.3",
+    tag_field="v",
+):
+    """The terms of a HAT's admission: each statistic's price and mechanism, or why nothing is
+    asked.
 
-    With counts and U they fix every plate's charge and, once all is chosen, the plan: retries and shards search no
-    more, whatever policy and software are by then. `period` and `budget_nano` are the promise, for the record. `kept`
-    has a bit for each of the HAT's rows, set if it contributes, highest bit first; empty: all do. `allowance_nano` is
-    the most that a plate may have been charged in the period, this HAT included; 0: its budget. If fewer than
-    `admitted_min` or `min_plates` can pay, none is charged. HATs of a slot are charged by `turn`, lowest first, then by
-    size. "unplanned" are HATs that no plan knows.
+    With counts and U they fix every plate's charge and, once all is chosen, the plan: retries and
+    shards search no more, whatever policy and software are by then. `period` and `budget_nano` are
+    the promise, for the record. `kept` has a bit for each of the HAT's rows, set if it contributes,
+    highest bit first; empty: all do. `allowance_nano` is the most that a plate may have been
+    charged in the period, this HAT included; 0: its budget. If fewer than `admitted_min` or
+    `min_plates` can pay, none is charged. HATs of a slot are charged by `turn`, lowest first, then
+    by size. "unplanned" are HATs that no plan knows.
 
-    A ledger keeps terms for ever, and refuses other versions: change the tag with the fields. A field that is left out
-    at its default keeps the tag.
+    A ledger keeps terms for ever, and refuses other versions: change the tag with the fields. A
+    field that is left out at its default keeps the tag.
 
     >>> Terms((StatisticTerms("mean", 10**9), StatisticTerms("variance", 5 * 10**8))).charge_nano
     1500000000
@@ -65,7 +81,9 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     """
 
     statistics: tuple[StatisticTerms, ...] = ()
-    withheld: Literal["", "few_plates", "budget", "uninformative", "unplanned", "partial", "unit"] = ""
+    withheld: Literal[
+        "", "few_plates", "budget", "uninformative", "unplanned", "partial", "unit"
+    ] = ""
     kept: bytes = b""
     period: str = ""
     budget_nano: int = 0
@@ -130,15 +148,22 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         if self.kept and len(self.kept) == -(-rows // 8):
             kept = np.unpackbits(np.frombuffer(self.kept, dtype=np.uint8), count=rows).astype(bool)
         forecast = (one.around.plates_count for one in self.statistics if one.around is not None)
-        return np.zeros(rows, dtype=bool) if any(plates != kept.sum() for plates in forecast) else kept
+        return (
+            np.zeros(rows, dtype=bool) if any(plates != kept.sum() for plates in forecast) else kept
+        )
 
 
 def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
-    """The policy's terms with these epsilons by statistic; a statistic with epsilon 0 is not asked for."""
+    """The policy's terms with these epsilons by statistic; a statistic with epsilon 0 is not asked
+    for."""
     measure = policy.measure
     follows_charge = policy.mean_nano is None and MEASURES[measure].noise.power == 1
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
-    mean: dict[str, Any] = {"mechanism": policy.mean, "grouping": policy.grouping, "compare_at": compare_at}
+    mean: dict[str, Any] = {
+        "mechanism": policy.mean,
+        "grouping": policy.grouping,
+        "compare_at": compare_at,
+    }
     asked = [
         StatisticTerms(name, nano, measure=measure, **(mean if name == "mean" else {}))
         for name, nano in nanos.items()
@@ -155,29 +180,35 @@ def automatic_nano(allowance_nano: int, policy: Policy) -> int:
 
 def terms_at(automatic_nano: int, policy: Policy) -> Terms:
     """Terms with this for each automatic epsilon, fixed ones as configured."""
-    return terms_of(policy, {name: automatic_nano if nano is None else nano for name, nano in policy.prices.items()})
+    return terms_of(
+        policy,
+        {name: automatic_nano if nano is None else nano for name, nano in policy.prices.items()},
+    )
 
 
-# Plans follow from counts, budgets and settings, and never from a speed. Unit: license plate. Neighbours: swap-values.
+# Plans follow from counts, budgets and settings, and never from a speed. Unit: license plate.
+# Neighbours: swap-values.
 #
-# **The guarantee.** For each HAT, a statistic's query changes by at most its sensitivity when one plate's speeds
-# change, and its noise makes that private at the statistic's price (private intervals included; the levels of a CDF
-# compose to it). A plate's loss is its share of that, and the sum of its shares is charged before anything is drawn. So
-# a plate loses at most the sum of its charges (basic composition over HATs, arXiv 2405.06261), which the ledger keeps
-# within its budget. Where plates share one clip among HATs of a slot, that sum holds for these together
+# **The guarantee.** For each HAT, a statistic's query changes by at most its sensitivity when one
+# plate's speeds change, and its noise makes that private at the statistic's price (private
+# intervals included; the levels of a CDF compose to it). A plate's loss is its share of that, and
+# the sum of its shares is charged before anything is drawn. So a plate loses at most the sum of its
+# charges (basic composition over HATs, arXiv 2405.06261), which the ledger keeps within its budget.
+# Where plates share one clip among HATs of a slot, that sum holds for these together
 # (`mechanisms/around.py`).
 #
-# **Charge first, plan last.** `plan_hat` plans for all plates of the HAT and prices each; the ledger admits some;
-# `HatPlan.subset` takes the others out of that plan, keeps its mechanism, cap and arrays, and sets the noise so that
-# each admitted plate's loss stays within its charge, which is checked.
+# **Charge first, plan last.** `plan_hat` plans for all plates of the HAT and prices each; the
+# ledger admits some; `HatPlan.subset` takes the others out of that plan, keeps its mechanism, cap
+# and arrays, and sets the noise so that each admitted plate's loss stays within its charge, which
+# is checked.
 
 
 @dataclass(frozen=True, slots=True)
 class HatPlan:
     """A plan for each statistic of one HAT, for plates with these counts.
 
-    Each plate pays its `charges`, in nano-epsilon or nano-rho: never less than it loses, and at least 1, so that a
-    plate that gives nothing is admitted like others.
+    Each plate pays its `charges`, in nano-epsilon or nano-rho: never less than it loses, and at
+    least 1, so that a plate that gives nothing is admitted like others.
 
     >>> from udp_stream.settings import load
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
@@ -206,13 +237,18 @@ class HatPlan:
         return 0 if self.mean is None else self.mean.used_samples
 
     def subset(self, paid: NDArray[np.bool_]) -> HatPlan:
-        """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more."""
+        """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would
+        lose more."""
         if paid.all():
             return self
-        final = {name: STATISTICS[name].subset(priced, paid) for name, priced in self.statistics.items()}
+        final = {
+            name: STATISTICS[name].subset(priced, paid) for name, priced in self.statistics.items()
+        }
         for name, priced in self.statistics.items():
             if np.any(final[name].charges > priced.charges[paid]):
-                raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
+                raise PrivacyRefused(
+                    "a plate would lose more to a statistic than it was charged for it"
+                )
         return HatPlan(self.terms, self.by_plate[paid], final, self.charges[paid])
 
 
@@ -235,14 +271,20 @@ def slot_terms(
     return _hats_terms(counts, enough, affordable, policy)
 
 
-def _hats_terms(counts: SlotCounts, enough: NDArray[np.bool_], allowances: Integers, policy: Policy) -> list[Terms]:
+def _hats_terms(
+    counts: SlotCounts, enough: NDArray[np.bool_], allowances: Integers, policy: Policy
+) -> list[Terms]:
     each = zip(counts.each_rows(), enough.tolist(), strict=True)
     of_plate = allowances[counts.plate]
-    return [_terms(of_plate[rows], policy) if is_enough else Terms(withheld="few_plates") for rows, is_enough in each]
+    return [
+        _terms(of_plate[rows], policy) if is_enough else Terms(withheld="few_plates")
+        for rows, is_enough in each
+    ]
 
 
 def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> Floats:
-    """The part of a HAT's epsilon that each plate is charged, on average over its HATs in this slot; 1 where unknown.
+    """The part of a HAT's epsilon that each plate is charged, on average over its HATs in this
+    slot; 1 where unknown.
 
     A plate that pays a third of epsilon can afford three times the epsilon.
     """
@@ -250,13 +292,19 @@ def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> Float
         return np.ones(len(counts.plates))
     is_priced = np.repeat([plan is not None for plan in priced], np.diff(counts.hat_rows))
     parts = np.concatenate([plan.charges / plan.terms.charge_nano for plan in known])
-    plates, many = counts.plate[is_priced], len(counts.plates)
-    shares, hats = np.bincount(plates, weights=parts, minlength=many), np.bincount(plates, minlength=many)
+    plates = counts.plate[is_priced]
+    many = len(counts.plates)
+    shares = np.bincount(plates, weights=parts, minlength=many)
+    hats = np.bincount(plates, minlength=many)
     return np.divide(shares, hats, out=np.ones_like(shares), where=hats > 0)
 
 
 def _shares(
-    counts: SlotCounts, enough: NDArray[np.bool_], balance: Balance, in_period: SlotInPeriod, policy: Policy
+    counts: SlotCounts,
+    enough: NDArray[np.bool_],
+    balance: Balance,
+    in_period: SlotInPeriod,
+    policy: Policy,
 ) -> Integers:
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
@@ -269,11 +317,16 @@ def _terms(shares: Integers, policy: Policy) -> Terms:
     if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(hat_epsilon(shares), policy)
-    return Terms(withheld="budget") if each < policy.accounted.measure.least_nano else terms_at(each, policy)
+    return (
+        Terms(withheld="budget")
+        if each < policy.accounted.measure.least_nano
+        else terms_at(each, policy)
+    )
 
 
 def plan_hat(by_plate: Integers, terms: Terms, policy: Policy) -> HatPlan:
-    """The plan for plates with these counts (at least one, each with a sample) on these terms, and its price.
+    """The plan for plates with these counts (at least one, each with a sample) on these terms, and
+    its price.
 
     The plan's terms name what was chosen: on them, the plan is made again without a search.
     """
@@ -284,7 +337,8 @@ _Key = tuple[bytes, str, ForecastClipTerms | None]
 
 
 class HatPlans:
-    """The plans of a slot, each made once, from counts and terms alone: for prices and for releases.
+    """The plans of a slot, each made once, from counts and terms alone: for prices and for
+    releases.
 
     >>> from udp_stream.settings import load
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
@@ -300,7 +354,9 @@ class HatPlans:
         self._made: dict[_Key, tuple[StatisticTerms, StatisticPlan]] = {}
 
     def plan_hat(self, by_plate: Integers, terms: Terms) -> HatPlan:
-        plans = {asked.statistic: self.plan_statistic(by_plate, asked) for asked in terms.statistics}
+        plans = {
+            asked.statistic: self.plan_statistic(by_plate, asked) for asked in terms.statistics
+        }
         chosen = tuple(asked.chosen(plans[asked.statistic].choice) for asked in terms.statistics)
         charges = np.maximum(1, reduce(np.add, (plan.charges for plan in plans.values())))
         return HatPlan(msgspec.structs.replace(terms, statistics=chosen), by_plate, plans, charges)
@@ -312,7 +368,9 @@ class HatPlans:
         self._made[key] = asked, plan
         return plan
 
-    def plan_around(self, by_plate: Sequence[Integers], asked: Sequence[StatisticTerms]) -> list[ForecastClipPlan]:
+    def plan_around(
+        self, by_plate: Sequence[Integers], asked: Sequence[StatisticTerms]
+    ) -> list[ForecastClipPlan]:
         written = [one.tobytes() for one in by_plate]
         samples = [self._samples(*one) for one in zip(written, by_plate, strict=True)]
         plans = AROUND.plan_each(samples, asked, self.public)
@@ -326,10 +384,15 @@ class HatPlans:
         return self._counts[written]
 
     def _plan(
-        self, counts: SamplesPerPlate, known: tuple[StatisticTerms, StatisticPlan] | None, asked: StatisticTerms
+        self,
+        counts: SamplesPerPlate,
+        known: tuple[StatisticTerms, StatisticPlan] | None,
+        asked: StatisticTerms,
     ) -> StatisticPlan:
         if (statistic := STATISTICS.get(asked.statistic)) is None:
-            raise PrivacyRefused(f"expected one of the statistics {', '.join(STATISTICS)}, got {asked.statistic!r}")
+            raise PrivacyRefused(
+                f"expected one of the statistics {', '.join(STATISTICS)}, got {asked.statistic!r}"
+            )
         if known is not None:
             before, plan = known
             if asked in (before, before.chosen(plan.choice)):

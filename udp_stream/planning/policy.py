@@ -1,5 +1,5 @@
-"""Budgets of a deployment: periods and their names, allowances, one budget of speeds and positions, `Policy`,
-calendars.
+"""Budgets of a deployment: periods and their names, allowances, one budget of speeds and positions,
+`Policy`, calendars.
 """
 
 from __future__ import annotations
@@ -26,22 +26,26 @@ from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, Nei
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
 from udp_stream.windows.tables import SlotGrid
 
-# Budget periods: a balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`. Other zones,
-# lengths and measures have other names (of rho they end in ` in rho`), hence other balances.
+# Budget periods: a balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`.
+# Other zones, lengths and measures have other names (of rho they end in ` in rho`), hence other
+# balances.
 #
-# Privacy: the unit is one plate with all its pings in a period. By releases charged to the period it loses at most the
-# period's budget; by releases charged to a period that overlaps it, that one's budget too (basic composition).
+# Privacy: the unit is one plate with all its pings in a period. By releases charged to the period
+# it loses at most the period's budget; by releases charged to a period that overlaps it, that one's
+# budget too (basic composition).
 #
-# 1. A period lasts from its start to the next multiple of its length on the wall clock, at the offset of its start.
-#    `lifetime`, and a name that cannot be read, is all of time.
-# 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
-#    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
-#    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same. Periods
-#    of positions (`positions 1d from ...`) hold the costs of standing queries, by distance. They never overlap periods
-#    of speeds: the losses are stated side by side, or added by `OneBudget`.
-#    Periods of whole plates ("add-remove") end in ` of whole plates`: they overlap all others, positions among them.
-# 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a
-#    span if some window touches both. A stretch of time allows a budget for each window's length in it.
+# 1. A period lasts from its start to the next multiple of its length on the wall clock, at the
+#    offset of its start. `lifetime`, and a name that cannot be read, is all of time.
+# 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next
+#    one. Two periods of one length that follow each other on the wall clock, at offsets that differ
+#    by at most an hour, count as periods of one calendar, which do not overlap. A change to a zone
+#    that is up to an hour further east looks the same. Periods of positions (`positions 1d from
+#    ...`) hold the costs of standing queries, by distance. They never overlap periods of speeds:
+#    the losses are stated side by side, or added by `OneBudget`. Periods of whole plates
+#    ("add-remove") end in ` of whole plates`: they overlap all others, positions among them.
+# 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other
+#    period overlaps a span if some window touches both. A stretch of time allows a budget for each
+#    window's length in it.
 
 CLOCK_CHANGE_S = 3600
 DAY_S = 86_400
@@ -52,7 +56,8 @@ POSITIONS = "positions "
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Unix seconds from `start` to before `end`, both infinite where the name tells no time; `offset` from UTC.
+    """Unix seconds from `start` to before `end`, both infinite where the name tells no time;
+    `offset` from UTC.
 
     `window` is the length of the windows of a rolling budget, in seconds, 0 in a calendar.
 
@@ -84,7 +89,9 @@ class Period:
         change = abs(self.offset - other.offset)
         lengths = [length_of(one.name) for one in (self, other)]
         walls = sorted((one.start + one.offset, one.end + one.offset) for one in (self, other))
-        shifted = both <= change <= CLOCK_CHANGE_S and both < min(self.end - self.start, other.end - other.start)
+        shifted = both <= change <= CLOCK_CHANGE_S and both < min(
+            self.end - self.start, other.end - other.start
+        )
         return lengths[0] == lengths[1] and walls[0][1] <= walls[1][0] and shifted
 
 
@@ -94,9 +101,12 @@ def period_of(name: str) -> Period:
     if (span := span_of(name)) is not None:
         return Period(name, span.start, span.end, window=span.seconds)
     text = without_measure(name)
-    length, _, start = text.removesuffix(ending_of(name)).removeprefix(POSITIONS).partition(" from ")
+    length, _, start = (
+        text.removesuffix(ending_of(name)).removeprefix(POSITIONS).partition(" from ")
+    )
     try:
-        begins, seconds = datetime.fromisoformat(start), parse_duration(length)
+        begins = datetime.fromisoformat(start)
+        seconds = parse_duration(length)
     except ValueError:
         return Period(name)
     offset = begins.utcoffset()
@@ -104,7 +114,9 @@ def period_of(name: str) -> Period:
         return Period(name)
     # Where the clock skips a period's first hour, it begins later and ends where it would have.
     into = (begins.hour * 3600 + begins.minute * 60 + begins.second) % min(seconds, DAY_S)
-    return Period(name, begins.timestamp(), begins.timestamp() + seconds - into, offset.total_seconds())
+    return Period(
+        name, begins.timestamp(), begins.timestamp() + seconds - into, offset.total_seconds()
+    )
 
 
 def overlapping(period: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -146,14 +158,20 @@ def length_of(name: str) -> str:
 
 
 def ending_of(name: str) -> str:
-    """The ending of a period's name that tells its neighbour relation, without the measure; "" under "swap-values"."""
+    """The ending of a period's name that tells its neighbour relation, without the measure; ""
+    under "swap-values"."""
     text = without_measure(name)
-    return next((one.ending for one in NEIGHBOURS.values() if one.ending and text.endswith(one.ending)), "")
+    return next(
+        (one.ending for one in NEIGHBOURS.values() if one.ending and text.endswith(one.ending)), ""
+    )
 
 
 def measure_of(name: str) -> Measure:
     """The measure of a period's losses."""
-    return max((one for one in MEASURES.values() if name.endswith(one.ending)), key=lambda one: len(one.ending))
+    return max(
+        (one for one in MEASURES.values() if name.endswith(one.ending)),
+        key=lambda one: len(one.ending),
+    )
 
 
 def without_measure(name: str) -> str:
@@ -167,7 +185,8 @@ def loss_in(name: str, nano: int) -> Loss:
 
 
 def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> Loss:
-    """The most that a plate can lose by its pings in this period, or one of its windows, with overlapping periods."""
+    """The most that a plate can lose by its pings in this period, or one of its windows, with
+    overlapping periods."""
     # `others` may name the period itself: its budget counts once.
     names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
     spans: dict[str, list[Period]] = {}
@@ -175,25 +194,32 @@ def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> L
         if one.window:
             spans.setdefault(length_of(one.name), []).append(one)
     ours = period_of(period)
-    most = sum((loss_in(name, budgets[name]) for name in names if not period_of(name).window), Loss())
+    most = sum(
+        (loss_in(name, budgets[name]) for name in names if not period_of(name).window), Loss()
+    )
     for account in spans.values():
         touched = max(one.end for one in account) - min(one.start for one in account)
-        windows = max(1, ceil(min(ours.window or ours.end - ours.start, touched) / account[0].window))
+        windows = max(
+            1, ceil(min(ours.window or ours.end - ours.start, touched) / account[0].window)
+        )
         most += loss_in(account[0].name, windows * max(budgets[one.name] for one in account))
     return most
 
 
 def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
-    """The most that a plate can lose by its pings in each period: its budget and those of overlapping periods."""
+    """The most that a plate can lose by its pings in each period: its budget and those of
+    overlapping periods."""
     return {name: most_in(budgets, name, others) for name, others in overlaps_of(budgets).items()}
 
 
-# One budget for a plate's speeds and positions (*Adaptive Privacy Budgeting*, Liang and Yi, Section 5).
+# One budget for a plate's speeds and positions (*Adaptive Privacy Budgeting*, Liang and Yi, Section
+# 5).
 #
-# A plate is a point of a product of spaces; two points are as far apart as their farthest components. Theorem 5.1 and
-# Corollary 5.1: a mechanism on one component costs the same in the product, by unit of distance (squared for a rho). So
-# charges of components add up in one filter. Remark 4: data that change, as positions do, are new components. A unit of
-# distance is a swapped speed, or positions `unit_m` metres apart. Two inputs are told apart by at most e^(B d), d the
+# A plate is a point of a product of spaces; two points are as far apart as their farthest
+# components. Theorem 5.1 and Corollary 5.1: a mechanism on one component costs the same in the
+# product, by unit of distance (squared for a rho). So charges of components add up in one filter.
+# Remark 4: data that change, as positions do, are new components. A unit of distance is a swapped
+# speed, or positions `unit_m` metres apart. Two inputs are told apart by at most e^(B d), d the
 # largest distance in those units.
 
 NOTE = "one budget: "
@@ -201,15 +227,18 @@ NOTE = "one budget: "
 
 
 def component_charge_nano(cost_nano: int, measure: str, unit: Fraction) -> int:
-    """The cost of a mechanism on one component in a budget over all, rounded up (Theorem 5.1, Corollary 5.1).
+    """The cost of a mechanism on one component in a budget over all, rounded up (Theorem 5.1,
+    Corollary 5.1).
 
-    `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is the distance of one unit there.
+    `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is the distance
+    of one unit there.
     """
     return ceil(cost_nano * unit ** MEASURES[measure].noise.power)
 
 
 class OneBudget(msgspec.Struct, frozen=True):
-    """The whole of a budget, the part of it that positions have, nano-units of one measure; and its unit in metres.
+    """The whole of a budget, the part of it that positions have, nano-units of one measure; and its
+    unit in metres.
 
     >>> one = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
     >>> one.nano_of("positions lifetime", 4 * 10**9), one.part_nano("lifetime"), one.by_distance_nano
@@ -241,7 +270,9 @@ class OneBudget(msgspec.Struct, frozen=True):
         return Fraction(self.unit_m) / 1000
 
     def part_nano(self, name: str) -> int:
-        return self.positions_nano if is_of_positions(name) else self.whole_nano - self.positions_nano
+        return (
+            self.positions_nano if is_of_positions(name) else self.whole_nano - self.positions_nano
+        )
 
     def nano_of(self, name: str, nano: int) -> int:
         """An amount of this period's balances in the one budget, rounded up."""
@@ -260,7 +291,8 @@ class OneBudget(msgspec.Struct, frozen=True):
 
 def of_same_time(period: str, known: Iterable[str]) -> tuple[str, ...]:
     """The known periods of either kind that share time with this one, itself among them, sorted."""
-    ours, times = time_of(period), {name: time_of(name) for name in known}
+    ours = time_of(period)
+    times = {name: time_of(name) for name in known}
     shared = {ours, *overlapping(ours, times.values())}
     return tuple(sorted(name for name, time in times.items() if time in shared))
 
@@ -273,7 +305,9 @@ def time_of(period: str) -> str:
 def noted(meta: Mapping[str, str]) -> dict[str, OneBudget]:
     """The one budgets that a ledger remembers, by the period's time."""
     notes = sorted((name, text) for name, text in meta.items() if name.startswith(NOTE))
-    return {name.removeprefix(NOTE): msgspec.json.decode(text, type=OneBudget) for name, text in notes}
+    return {
+        name.removeprefix(NOTE): msgspec.json.decode(text, type=OneBudget) for name, text in notes
+    }
 
 
 def note_of(one: OneBudget) -> str:
@@ -283,7 +317,8 @@ def note_of(one: OneBudget) -> str:
 
 @dataclass(frozen=True)
 class PositionPeriods:
-    """Periods of positions of one length in a zone, or one for a lifetime; and each plate's budget in nano-units.
+    """Periods of positions of one length in a zone, or one for a lifetime; and each plate's budget
+    in nano-units.
 
     A moment belongs to the period of the time before it: midnight's answer is of the day that ends.
 
@@ -306,16 +341,26 @@ class PositionPeriods:
     def promise(self) -> str:
         amount = amount_by_distance(self.measure, self.budget_nano)
         own = f"{amount}, per {self.length}"
-        return own if self.one_budget is None else f"{own}; with its speeds {self.whole}, where {self.one_budget.said}"
+        return (
+            own
+            if self.one_budget is None
+            else f"{own}; with its speeds {self.whole}, where {self.one_budget.said}"
+        )
 
     @property
     def kind(self) -> str:
-        return "a share of its one budget" if self.one_budget else "a budget of its own, apart from that of speeds"
+        return (
+            "a share of its one budget"
+            if self.one_budget
+            else "a budget of its own, apart from that of speeds"
+        )
 
     def name_at(self, moment_ms: int) -> str:
         if self.grid is None:
             return name_in(self.measure, f"{POSITIONS}lifetime")
-        return name_in(self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(self.start_of(moment_ms))}")
+        return name_in(
+            self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(self.start_of(moment_ms))}"
+        )
 
     def start_of(self, moment_ms: int) -> int:
         """The start of the period of a moment, Unix ms; 0 of a lifetime."""
@@ -329,7 +374,9 @@ class PositionPeriods:
 def _not_ours(names: Iterable[str], named: Callable[[int], str]) -> tuple[str, ...]:
     """Those that have not the name which a calendar gives at their start."""
     starts = ((name, period_of(name).start) for name in names)
-    return tuple(name for name, start in starts if not isfinite(start) or named(round(start * 1000)) != name)
+    return tuple(
+        name for name, start in starts if not isfinite(start) or named(round(start * 1000)) != name
+    )
 
 
 def amount_by_distance(measure: str, nano: int) -> str:
@@ -340,12 +387,14 @@ def amount_by_distance(measure: str, nano: int) -> str:
 Schedule = Literal["spread", "uniform"]
 
 FIXED_NANO_MIN = 1000
-"""A configured epsilon's smallest parts (0.04 for a level of a CDF's tree) exceed `noise.DRAWABLE_NANO_MIN`, and an
-eighth, a private quantile's, is above 0: noise can be drawn at any counts and U."""
+"""A configured epsilon's smallest parts (0.04 for a level of a CDF's tree) exceed
+`noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at
+any counts and U."""
 
 EPSILON_NANO_MAX = 1000 * NANO
-"""Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its noise's lattice is at
-most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise.lattice_of`, `variance`)."""
+"""Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its
+noise's lattice is at most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise
+(`noise.lattice_of`, `variance`)."""
 
 
 def hat_epsilon(shares: Integers) -> int:
@@ -354,7 +403,8 @@ def hat_epsilon(shares: Integers) -> int:
 
 
 class PeriodSoFar(NamedTuple):
-    """Of each plate: nano-units and HATs charged so far (where budgets roll, the most in any window), HATs now.
+    """Of each plate: nano-units and HATs charged so far (where budgets roll, the most in any
+    window), HATs now.
 
     >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
     [8.0]
@@ -369,15 +419,18 @@ class PeriodSoFar(NamedTuple):
 
     @property
     def visits(self) -> Floats:
-        """Likely HATs from this slot on, at the pace of this slot, or of the period so far if that was faster; >= 1."""
+        """Likely HATs from this slot on, at the pace of this slot, or of the period so far if that
+        was faster; >= 1."""
         pace = np.maximum(self.now, self.charges / max(1, self.slots_gone))
         return np.asarray(np.maximum(1.0, self.now + pace * self.slots_left))
 
 
 def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:
-    """Each plate's allowance for each of its HATs in this slot, in nano-units; never more than it has left.
+    """Each plate's allowance for each of its HATs in this slot, in nano-units; never more than it
+    has left.
 
-    "spread": the rest over the likely visits. "uniform", and of a rolling budget both: an even part for every HAT.
+    "spread": the rest over the likely visits. "uniform", and of a rolling budget both: an even part
+    for every HAT.
     """
     left = np.maximum(0, budget_nano - at.charged)
     if schedule == "spread" and not at.rolls:
@@ -387,7 +440,14 @@ def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers
 
 
 Mean = Literal[
-    "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
+    "auto",
+    "baseline",
+    "array-averaging",
+    "levy",
+    "fixed-quantile",
+    "eps-quantile",
+    "optimal",
+    "forecast-clip",
 ]
 Grouping = Literal["best-fit", "wrap-around"]
 Suppression = Literal["off", "chop-user"]
@@ -400,13 +460,16 @@ _FIRST = "mean", "variance", "cdf"
 
 
 class Policy(msgspec.Struct, frozen=True, dict=True):
-    """A deployment's promise and its computation. Amounts are nano-units; None means "auto"; speeds are in quanta.
+    """A deployment's promise and its computation. Amounts are nano-units; None means "auto"; speeds
+    are in quanta.
 
-    Budget and prices are in the measure of `accounting`, a key of `ACCOUNTINGS`; `delta` converts a rho. `slot_seconds`
-    and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: a lifetime); of a rolling period
-    that of its windows, on any clock. `prices` are by statistic; a missing statistic is not asked for. `hats_max`:
-    suppression leaves a plate in so many HATs of a slot (0: CHOP-USER decides). `source`: fields of a ping, by keys of
-    `[source]`. Of "add-remove" alone: the digest of its `domain`, `interval_ms` of pings, whether `plates` are asked.
+    Budget and prices are in the measure of `accounting`, a key of `ACCOUNTINGS`; `delta` converts a
+    rho. `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds`
+    None: a lifetime); of a rolling period that of its windows, on any clock. `prices` are by
+    statistic; a missing statistic is not asked for. `hats_max`: suppression leaves a plate in so
+    many HATs of a slot (0: CHOP-USER decides). `source`: fields of a ping, by keys of `[source]`.
+    Of "add-remove" alone: the digest of its `domain`, `interval_ms` of pings, whether `plates` are
+    asked.
 
     >>> from udp_stream.settings import Settings
     >>> policy = Settings().policy
@@ -490,7 +553,9 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def stated_prices(self) -> dict[str, int | None]:
-        return dict.fromkeys(_FIRST, 0) | {name: nano for name, nano in self.prices.items() if nano != 0}
+        return dict.fromkeys(_FIRST, 0) | {
+            name: nano for name, nano in self.prices.items() if nano != 0
+        }
 
     @cached_property
     def automatic(self) -> int:
@@ -556,14 +621,19 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
 
 POLICY_NOTE = "policy:"
-"""The prefix, before a fingerprint, of a ledger's note of a policy's keys and values. Older ledgers have none."""
+"""The prefix, before a fingerprint, of a ledger's note of a policy's keys and values. Older ledgers
+have none."""
 
 
 def written(policy: Policy) -> dict[str, str]:
     """Every configuration key of the policy with its value as a user writes it, and `neighbours`."""
     price_text = policy.accounted.measure.price_text
-    prices = {name: "auto" if nano is None else price_text(nano) for name, nano in policy.stated_prices.items()}
-    accounting, delta = policy.accounted, {"budget.delta": f"{policy.delta:g}"} if policy.accounted.has_delta else {}
+    prices = {
+        name: "auto" if nano is None else price_text(nano)
+        for name, nano in policy.stated_prices.items()
+    }
+    accounting = policy.accounted
+    delta = {"budget.delta": f"{policy.delta:g}"} if policy.accounted.has_delta else {}
     period = policy.period
     if policy.period_seconds is not None:
         period = f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
@@ -589,7 +659,9 @@ def written(policy: Policy) -> dict[str, str]:
         "release.cdf": policy.cdf,
         "release.cdf_epsilon": prices.pop("cdf"),
         "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
-        "release.branching": _list(policy.branching) if isinstance(policy.branching, tuple) else policy.branching,
+        "release.branching": _list(policy.branching)
+        if isinstance(policy.branching, tuple)
+        else policy.branching,
         "release.levels": policy.levels,
         "release.min_plates": plain(policy.min_plates),
         "release.suppression": policy.suppression,
@@ -606,8 +678,11 @@ def written(policy: Policy) -> dict[str, str]:
 
 
 def note_policy(ledger: Ledger, policy: Policy) -> None:
-    """Note the policy's keys and values in the ledger, as a fingerprint cannot be read back; the first note stands."""
-    ledger.note(f"{POLICY_NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
+    """Note the policy's keys and values in the ledger, as a fingerprint cannot be read back; the
+    first note stands."""
+    ledger.note(
+        f"{POLICY_NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode()
+    )
 
 
 def _duration(ms: int) -> str:
@@ -633,7 +708,8 @@ SPANS_PER_WINDOW = 24
 class SlotInPeriod:
     """A slot's budget period: its name, and whole slots before and after this one in it.
 
-    Where budgets roll, the name is that of the slot's span, and the slots share a window with this one.
+    Where budgets roll, the name is that of the slot's span, and the slots share a window with this
+    one.
 
     >>> SlotInPeriod("1d from 2024-01-08T00:00:00+05:30", slots_gone=6, slots_left=17).slots_left
     17
@@ -666,13 +742,22 @@ class BudgetCalendar:
     """
 
     def __init__(
-        self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, one_budget: OneBudget | None = None
+        self,
+        policy: Policy,
+        slots: SlotGrid,
+        periods: SlotGrid | None,
+        one_budget: OneBudget | None = None,
     ) -> None:
-        """`periods` is None where one budget is for a lifetime; of a rolling budget they are its spans."""
-        self.slots, self.one_budget, self._policy, self._periods = slots, one_budget, policy, periods
+        """`periods` is None where one budget is for a lifetime; of a rolling budget they are its
+        spans."""
+        self.slots = slots
+        self.one_budget = one_budget
+        self._policy = policy
+        self._periods = periods
 
     def slot_in_period(self, start_ms: int) -> SlotInPeriod:
-        """The slot's period, and its place in it: rounded, as clock changes make days longer and shorter."""
+        """The slot's period, and its place in it: rounded, as clock changes make days longer and
+        shorter."""
         measure = self._policy.measure
         if self._periods is None:
             return SlotInPeriod(name_in(measure, "lifetime"), 0, 0)
@@ -680,16 +765,28 @@ class BudgetCalendar:
             return self._in_windows(start_ms, self._periods)
         first, last = (int(ends[0]) for ends in self._periods.place(np.array([start_ms])))
         slot_ms = self._policy.slot_seconds * 1000
-        gone, left = round((start_ms - first) / slot_ms), max(0, round((last - start_ms) / slot_ms) - 1)
-        name = f"{self._policy.period} from {self._periods.iso(first)}{self._policy.relation.ending}"
+        gone = round((start_ms - first) / slot_ms)
+        left = max(0, round((last - start_ms) / slot_ms) - 1)
+        name = (
+            f"{self._policy.period} from {self._periods.iso(first)}{self._policy.relation.ending}"
+        )
         return SlotInPeriod(name_in(measure, name), gone, left)
 
     def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
-        policy, ends = self._policy, spans.place(np.array([start_ms]))
+        policy = self._policy
+        ends = spans.place(np.array([start_ms]))
         times = [spans.iso(int(end[0])) for end in ends]
         length = duration_name(policy.period_seconds or 0)
-        within = ceil((policy.period_seconds or 0) / spans.seconds) * spans.seconds // policy.slot_seconds
-        return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
+        within = (
+            ceil((policy.period_seconds or 0) / spans.seconds)
+            * spans.seconds
+            // policy.slot_seconds
+        )
+        return SlotInPeriod(
+            name_in(policy.measure, span_name(length, *times)), within, within, rolls=True
+        )
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
-        return _not_ours(overlapping(period, known), lambda start_ms: self.slot_in_period(start_ms).period)
+        return _not_ours(
+            overlapping(period, known), lambda start_ms: self.slot_in_period(start_ms).period
+        )

@@ -12,11 +12,13 @@ from udp_stream.units import amount_text, nano_allowance
 
 @dataclass(frozen=True)
 class NeighbourRelation:
-    """Which inputs have to look alike: one plate's `differing` data, by `speed.from`, with the rest `alike`.
+    """Which inputs have to look alike: one plate's `differing` data, by `speed.from`, with the rest
+    `alike`.
 
-    `public` are the quantities that are not protected, for the statement. Without `public_counts` no record shows
-    counts. Plans and sensitivities are those of "swap-values": a relation that hides more brings its own. The names of
-    budget periods under it have the `ending`, so that no ledger adds up charges of two promises.
+    `public` are the quantities that are not protected, for the statement. Without `public_counts`
+    no record shows counts. Plans and sensitivities are those of "swap-values": a relation that
+    hides more brings its own. The names of budget periods under it have the `ending`, so that no
+    ledger adds up charges of two promises.
 
     >>> NEIGHBOURS["swap-values"].adjacency("field")
     "swap-values: the same plates with the same number of pings in every cell and slot, one plate's speeds differing \
@@ -35,7 +37,8 @@ anywhere"
 
 
 OF_A_SWAP = 4
-"""Under "add-remove" a change of speeds is a removal and an addition: it costs up to four times the rho of either."""
+"""Under "add-remove" a change of speeds is a removal and an addition: it costs up to four times the
+rho of either."""
 
 NEIGHBOURS: dict[str, NeighbourRelation] = {
     "swap-values": NeighbourRelation(
@@ -65,9 +68,11 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
 
 @dataclass(frozen=True)
 class Accounting:
-    """A way to state a budget, and the measure of its losses: this class promises an amount of the measure.
+    """A way to state a budget, and the measure of its losses: this class promises an amount of the
+    measure.
 
-    `key` is the setting that holds the promise, `variant` its name in OpenDP's registry of deployments.
+    `key` is the setting that holds the promise, `variant` its name in OpenDP's registry of
+    deployments.
 
     >>> ACCOUNTINGS["approximate"].in_words(1_539_278_763, 1e-6), ACCOUNTINGS["pure"].in_words(10**10, 1e-6)
     ('epsilon 10 with delta 1e-06 (rho 1.539278763)', 'epsilon 10')
@@ -113,17 +118,20 @@ ACCOUNTINGS: dict[str, Accounting] = {
     "zcdp": Accounting(MEASURES["zcdp"], "budget.rho", "zCDP"),
     "approximate": ApproximateAccounting(MEASURES["zcdp"], "budget.epsilon", "Approximate DP"),
 }
-"""By the value of `budget.accounting`; the last of a measure stands for it where settings say another measure."""
+"""By the value of `budget.accounting`; the last of a measure stands for it where settings say
+another measure."""
 
 
 def accounting_of(measure: str, configured: str) -> str:
-    """The accounting of a charge in this measure: the configured, or the last where that is of another measure."""
+    """The accounting of a charge in this measure: the configured, or the last where that is of
+    another measure."""
     found = [name for name, one in ACCOUNTINGS.items() if one.measure.name == measure]
     return configured if configured in found else found[-1]
 
 
 def epsilon_text(epsilon: float) -> str:
-    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be less."""
+    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be
+    less."""
     return f"{epsilon:.6f}".rstrip("0").rstrip(".")
 
 

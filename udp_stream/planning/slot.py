@@ -1,7 +1,8 @@
 """The plan of a slot: for each HAT its terms, and the ledger's charge of each of its plates.
 
-One plan serves all shards. It names no plate and holds no speed: rows are in the order of `SlotCounts`. A digest of
-their plates and samples tells a shard whether its rows are the same; a HAT with another digest is not admitted.
+One plan serves all shards. It names no plate and holds no speed: rows are in the order of
+`SlotCounts`. A digest of their plates and samples tells a shard whether its rows are the same; a
+HAT with another digest is not admitted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, expected_noise
 from udp_stream.mechanisms.statistics import STATISTICS, priced, spread
-from udp_stream.mechanisms.widths import ClipWidth, clip_width, clip_widths, mean_variance, plate_variance
+from udp_stream.mechanisms.widths import (
+    ClipWidth,
+    clip_width,
+    clip_widths,
+    mean_variance,
+    plate_variance,
+)
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
 from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
@@ -35,13 +42,15 @@ from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts
 
 DIGEST_BYTES = 8
-"""Of the plates in a HAT, and of a plan. Against mistakes, not attackers: who can write plans can write charges."""
+"""Of the plates in a HAT, and of a plan. Against mistakes, not attackers: who can write plans can
+write charges."""
 
 
 @dataclass(frozen=True, slots=True)
 class CityPlan:
-    """A question to the whole city in a slot: row by row the weight in its sums (0: no part), and the plate's charge,
-    in nano-units. `plates` take part. Sums and noise follow from `about` and the weights.
+    """A question to the whole city in a slot: row by row the weight in its sums (0: no part), and
+    the plate's charge, in nano-units. `plates` take part. Sums and noise follow from `about` and
+    the weights.
 
     >>> plan = CityPlan(np.array([26214, 0]), np.array([500, 0]), plates=1, about=b"")
     >>> plan.subset(np.array([True, False])).charged.tolist()
@@ -59,10 +68,12 @@ class CityPlan:
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h + 1]`, in nano-epsilon.
+    """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h +
+    1]`, in nano-epsilon.
 
-    Rows that were suppressed or could not pay were charged 0. `rows` are the counts; on a shard, a digest for each HAT.
-    `priced`, where at hand, are the plans behind the charges; they do not travel. `city` is the question to the city.
+    Rows that were suppressed or could not pay were charged 0. `rows` are the counts; on a shard, a
+    digest for each HAT. `priced`, where at hand, are the plans behind the charges; they do not
+    travel. `city` is the question to the city.
 
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
@@ -93,13 +104,23 @@ class SlotPlan:
 
     @property
     def has_joint_clips(self) -> bool:
-        """Whether any of its HATs is released with factors of the plates' clips (`mechanisms/around.py`)."""
+        """Whether any of its HATs is released with factors of the plates' clips
+        (`mechanisms/around.py`)."""
         return any(one.is_jointly_clipped for one in self.terms)
 
     @classmethod
     def empty(cls, counts: SlotCounts) -> SlotPlan:
         none = np.empty(0, dtype=np.int64)
-        return cls(counts.start_ms, counts.end_ms, none.astype(np.uint64), np.zeros(1, np.int64), (), (), none, ())
+        return cls(
+            counts.start_ms,
+            counts.end_ms,
+            none.astype(np.uint64),
+            np.zeros(1, np.int64),
+            (),
+            (),
+            none,
+            (),
+        )
 
     def find(self, cell: int, digest: bytes) -> int | None:
         return self.find_all(np.array([cell], dtype=np.uint64), [digest])[0]
@@ -115,7 +136,8 @@ class SlotPlan:
         ]
 
     def find_hats(self, counts: SlotCounts) -> list[int | None]:
-        """For each HAT of these counts its number in the plan; None if unknown, or known with other rows."""
+        """For each HAT of these counts its number in the plan; None if unknown, or known with other
+        rows."""
         if counts is self.rows:
             return list(range(self.cells.size))
         return self.find_all(counts.cells, row_digests(counts))
@@ -124,7 +146,8 @@ class SlotPlan:
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
     def jointly_clipped_hats(self, counts: SlotCounts) -> dict[bytes, int]:
-        """In how many HATs that share its clip each plate was charged; HATs unknown to the plan do not count."""
+        """In how many HATs that share its clip each plate was charged; HATs unknown to the plan do
+        not count."""
         hats: dict[bytes, int] = {}
         for hat, at in enumerate(self.find_hats(counts)):
             if at is not None and self.terms[at].is_jointly_clipped:
@@ -144,7 +167,8 @@ class SlotPlan:
         return replace(self, priced=priced)
 
     def subset(self, hats: NDArray[np.bool_]) -> SlotPlan:
-        sizes, chosen = np.diff(self.hat_rows), np.flatnonzero(hats).tolist()
+        sizes = np.diff(self.hat_rows)
+        chosen = np.flatnonzero(hats).tolist()
         return replace(
             self,
             cells=self.cells[hats],
@@ -158,41 +182,50 @@ class SlotPlan:
 
 
 def row_digests(counts: SlotCounts) -> list[bytes]:
-    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of samples."""
+    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of
+    samples."""
     width = len(counts.plates[0]) if counts.plates else 1
     plates = np.frombuffer(b"".join(counts.plates), dtype=f"V{width}")[counts.plate].tobytes()
     samples = counts.count.astype("<i8").tobytes()
     return [
-        blake2b(plates[a * width : b * width] + samples[a * 8 : b * 8], digest_size=DIGEST_BYTES).digest()
+        blake2b(
+            plates[a * width : b * width] + samples[a * 8 : b * 8], digest_size=DIGEST_BYTES
+        ).digest()
         for a, b in pairwise(counts.hat_rows.tolist())
     ]
 
 
 # Terms around a forecast follow from counts, balances, settings, and earlier releases.
 #
-# **Price.** A HAT's largest mover pays a thirty-sixth of a plate's budget for a mean, others their share of that; up to
-# a twelfth where little is known of the cell. Where too few plates can pay, the HAT is offered at a quarter of its
-# price: `terms_around` foretells the ledger's charges from balances.
+# **Price.** A HAT's largest mover pays a thirty-sixth of a plate's budget for a mean, others their
+# share of that; up to a twelfth where little is known of the cell. Where too few plates can pay,
+# the HAT is offered at a quarter of its price: `terms_around` foretells the ledger's charges from
+# balances.
 #
-# **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, half by the clock and half
-# by yesterday's pings (`Terms.allowance_nano`); what was not spent before a first day's first slot, over three hours. A
-# HAT that may cost more than all of the rest is not held to it. A rolling budget has no start to pace it from.
+# **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, half by
+# the clock and half by yesterday's pings (`Terms.allowance_nano`); what was not spent before a
+# first day's first slot, over three hours. A HAT that may cost more than all of the rest is not
+# held to it. A rolling budget has no start to pace it from.
 #
-# **Order.** HATs are charged by utility: the variance that the release takes from the HAT's estimate, times its pings,
-# over the sum of its charges. HATs whose mean would tell little are withheld as uninformative, without a charge, unless
-# other statistics are asked for. Where an automatic epsilon would be less than the least, all HATs are withheld.
+# **Order.** HATs are charged by utility: the variance that the release takes from the HAT's
+# estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are
+# withheld as uninformative, without a charge, unless other statistics are asked for. Where an
+# automatic epsilon would be less than the least, all HATs are withheld.
 
 PRICES_PER_BUDGET = 36
 """A plate's budget of the period buys so many means that the plate moves the most."""
 
-KNOWN_VARIANCE, PRICE_OF_UNKNOWN = 2.0, 3.0
-"""km2/h2. Where the variance of the forecast as usual is larger, so is the price, up to three times."""
+KNOWN_VARIANCE = 2.0
+PRICE_OF_UNKNOWN = 3.0
+"""km2/h2. Where the variance of the forecast as usual is larger, so is the price, up to three
+times."""
 
 PRICE_STEPS = 4
 """Prices in steps of a quarter: few prices have few scales of noise to compute."""
 
 PART_OF_PRICE = 4
-"""Where too few plates can pay, the price is divided by it: noise is twice as large in rho, four times in epsilon."""
+"""Where too few plates can pay, the price is divided by it: noise is twice as large in rho, four
+times in epsilon."""
 
 HEAD_START = 20
 """Percent of the budget that may be spent at the start of the period; the rest is let out evenly."""
@@ -204,11 +237,13 @@ EXPLAINED_MIN = 0.2
 """The least share of the variance as usual that a release has to take away (docs/measurements.md)."""
 
 ADMITTED_MIN = 0.5
-"""The least share of a HAT's plates that have to be able to pay: a mean of fewer is worth less than it costs."""
+"""The least share of a HAT's plates that have to be able to pay: a mean of fewer is worth less than
+it costs."""
 
 TREE_PART = 0.65
-"""A HAT has a CDF of its own where its likely error is at most this part of the tilted one's. The largest error of a
-tree is farther above its typical one, and its cost is lost to the plates' later means."""
+"""A HAT has a CDF of its own where its likely error is at most this part of the tilted one's. The
+largest error of a tree is farther above its typical one, and its cost is lost to the plates' later
+means."""
 
 SD_PER_MEAN_ABS = 1.2533
 """The standard deviation of a normal variable over its expected size: sqrt(pi / 2)."""
@@ -218,29 +253,37 @@ def terms_around(
     counts: SlotCounts, forecast: SlotForecast, balance: Balance, in_period: SlotInPeriod, policy: Policy,
     plans: HatPlans,
 ) -> list[Terms]:  # fmt: skip
-    """The terms of each HAT of a slot around its forecast; `balance` is for `counts.plates`, `plans` for the slot."""
-    forecasts, prices = _hat_forecasts(forecast), _prices_nano(forecast, policy)
+    """The terms of each HAT of a slot around its forecast; `balance` is for `counts.plates`,
+    `plans` for the slot."""
+    forecasts = _hat_forecasts(forecast)
+    prices = _prices_nano(forecast, policy)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
     if is_too_little(policy):
         pairs = zip(is_enough.tolist(), forecasts, strict=True)
-        return [Terms(withheld="budget" if large else "few_plates", forecast=of_hat) for large, of_hat in pairs]
+        return [
+            Terms(withheld="budget" if large else "few_plates", forecast=of_hat)
+            for large, of_hat in pairs
+        ]
     widths = _widths(counts, forecasts, [Cost(policy.measure, price) for price in prices], policy)
     enough = np.flatnonzero(is_enough).tolist()
     rows = counts.each_rows()
     by_plate = [counts.count[rows[hat]] for hat in enough]
     arounds = [
-        ForecastClipTerms.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough
+        ForecastClipTerms.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat])
+        for hat in enough
     ]
     usual = (forecast.variance + forecast.unexplained).tolist()
     of_enough = [prices[hat] for hat in enough], [usual[hat] for hat in enough]
     means = dict(zip(enough, _means(by_plate, arounds, *of_enough, policy, plans), strict=True))
-    terms, utility = [], np.zeros(counts.cells.size)
+    terms = []
+    utility = np.zeros(counts.cells.size)
     paced = _paced_nano(in_period, forecast.ahead, policy)
     for hat, hat_forecast in enumerate(forecasts):
         if hat not in means:
             terms.append(Terms(withheld="few_plates", forecast=hat_forecast))
             continue
-        mean, here = means[hat], counts.count[rows[hat]]
+        mean = means[hat]
+        here = counts.count[rows[hat]]
         explained = _explained(usual[hat], mean.variance)
         others = _other_nanos(mean, hat_forecast.deviation, here, policy, plans)
         if not any(others.values()) and (here.size < PLATES_MIN or explained < EXPLAINED_MIN):
@@ -264,13 +307,20 @@ def _explained(variance: float, error: float) -> float:
 
 
 def _lower_prices(
-    terms: list[Terms], order: Sequence[int], counts: SlotCounts, balance: Balance, policy: Policy, plans: HatPlans
+    terms: list[Terms],
+    order: Sequence[int],
+    counts: SlotCounts,
+    balance: Balance,
+    policy: Policy,
+    plans: HatPlans,
 ) -> None:
-    """Offer HATs that too few plates can pay for at a part of the price; foretells the ledger's charges in order."""
+    """Offer HATs that too few plates can pay for at a part of the price; foretells the ledger's
+    charges in order."""
     spent = np.array(balance.charged, dtype=np.int64)
     for hat in order:
         rows = counts.rows(hat)
-        plates, pings = counts.plate[rows], counts.count[rows]
+        plates = counts.plate[rows]
+        pings = counts.count[rows]
         for asked in _prices_to_try(terms[hat], policy):
             charges = plans.plan_hat(pings, asked).charges
             can = spent[plates] + charges <= (asked.allowance_nano or policy.budget_nano)
@@ -281,7 +331,8 @@ def _lower_prices(
 
 
 def _prices_to_try(terms: Terms, policy: Policy) -> Iterator[Terms]:
-    """The terms, and the same at a part of the mean's price, where that is automatic and not below the least."""
+    """The terms, and the same at a part of the mean's price, where that is automatic and not below
+    the least."""
     if terms.withheld:
         return
     yield terms
@@ -290,12 +341,16 @@ def _prices_to_try(terms: Terms, policy: Policy) -> Iterator[Terms]:
     if policy.mean_nano is None and part >= policy.accounted.measure.least_nano:
         # Other automatic statistics cost as much as the mean. A CDF keeps its price.
         fixed = {name for name, nano in policy.prices.items() if nano is not None or name == "cdf"}
-        lower = (one if one.statistic in fixed else struct_replace(one, epsilon_nano=part) for one in terms.statistics)
+        lower = (
+            one if one.statistic in fixed else struct_replace(one, epsilon_nano=part)
+            for one in terms.statistics
+        )
         yield struct_replace(terms, statistics=tuple(lower))
 
 
 def terms_of_typical(by_plate: Integers, policy: Policy, plans: HatPlans) -> Terms:
-    """The terms of a HAT of plates with these counts, each forecast to drive like a bus in any city."""
+    """The terms of a HAT of plates with these counts, each forecast to drive like a bus in any
+    city."""
     typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
     rest = float(mean_variance(by_plate, np.zeros_like(by_plate), 1)[0])
     cost = price_nano(policy)
@@ -308,15 +363,19 @@ def terms_of_typical(by_plate: Integers, policy: Policy, plans: HatPlans) -> Ter
 def _widths(
     counts: SlotCounts, forecasts: Sequence[HatForecast], costs: Sequence[Cost], policy: Policy
 ) -> list[ClipWidth]:
-    rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
+    rows = (counts.count, counts.hat_rows[:-1])
+    off_kmh = np.array([one.deviation for one in forecasts])
     if policy.has_joint_clips:
         return clip_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
     return clip_widths(*rows, off_kmh, costs)
 
 
 def _hats_shared(counts: SlotCounts, policy: Policy) -> Floats:
-    """Of each HAT: the likely number of HATs that share its plates' clips, on average by their weights."""
-    sizes, sharp, first = np.diff(counts.hat_rows), 1 / plate_variance(counts.count), counts.hat_rows[:-1]
+    """Of each HAT: the likely number of HATs that share its plates' clips, on average by their
+    weights."""
+    sizes = np.diff(counts.hat_rows)
+    sharp = 1 / plate_variance(counts.count)
+    first = counts.hat_rows[:-1]
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
     return np.asarray(np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first))
@@ -334,9 +393,12 @@ def _means(
     by_plate: Sequence[Integers], arounds: Sequence[ForecastClipTerms], costs_nano: Sequence[int],
     variances: Sequence[float], policy: Policy, plans: HatPlans,
 ) -> list[_Mean]:  # fmt: skip
-    """Each HAT's mean around its forecast (`variances` as usual), or, if "auto", by a mechanism that errs less."""
+    """Each HAT's mean around its forecast (`variances` as usual), or, if "auto", by a mechanism
+    that errs less."""
     asked = [
-        StatisticTerms(FORECAST_CLIP, cost_nano, FORECAST_CLIP, measure=policy.measure, around=around)
+        StatisticTerms(
+            FORECAST_CLIP, cost_nano, FORECAST_CLIP, measure=policy.measure, around=around
+        )
         for around, cost_nano in zip(arounds, costs_nano, strict=True)
     ]
     each = zip(by_plate, asked, plans.plan_around(by_plate, asked), variances, strict=True)
@@ -344,18 +406,33 @@ def _means(
 
 
 def _mean(
-    by_plate: Integers, asked: StatisticTerms, plan: ForecastClipPlan, usual: float, policy: Policy, plans: HatPlans
+    by_plate: Integers,
+    asked: StatisticTerms,
+    plan: ForecastClipPlan,
+    usual: float,
+    policy: Policy,
+    plans: HatPlans,
 ) -> _Mean:
     error = hypot(plan.noise_deviation, plan.spread)
-    # Saves the second plan in most HATs. Where a plate has far more samples than others, a mechanism with a cap is not
-    # tried: at U = 30 km/h it may err half as much, from U = 65 on next to never less.
-    least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
+    # Saves the second plan in most HATs. Where a plate has far more samples than others, a
+    # mechanism with a cap is not tried: at U = 30 km/h it may err half as much, from U = 65 on next
+    # to never less.
+    least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (
+        2 * plan.counts.total
+    )
     # Else nothing is released, whatever mechanism errs least.
-    is_enough = not policy.is_only_mean or _explained(usual, (least / QUANTA_PER_KMH) ** 2) >= EXPLAINED_MIN
+    is_enough = (
+        not policy.is_only_mean or _explained(usual, (least / QUANTA_PER_KMH) ** 2) >= EXPLAINED_MIN
+    )
     if policy.mean == "auto" and least < error and is_enough:
-        other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
+        other = StatisticTerms(
+            "mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure
+        )
         mean = plans.plan_statistic(by_plate, other)
-        if isinstance(mean, MeanPlan) and (off := SD_PER_MEAN_ABS * hypot(mean.noise_bound, spread(mean))) < error:
+        if (
+            isinstance(mean, MeanPlan)
+            and (off := SD_PER_MEAN_ABS * hypot(mean.noise_bound, spread(mean))) < error
+        ):
             return _Mean(other, mean, (off / QUANTA_PER_KMH) ** 2)
     return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
 
@@ -387,32 +464,43 @@ def _at_once_nano(policy: Policy) -> int:
 
 
 def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
-    """The most that a plate may have been charged by the end of this slot; traffic is `ahead` of the day's clock."""
+    """The most that a plate may have been charged by the end of this slot; traffic is `ahead` of
+    the day's clock."""
     if in_period.rolls:
         return policy.budget_nano
-    gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
+    gone = in_period.slots_gone + 1
+    all_slots = in_period.slots_gone + 1 + in_period.slots_left
     at_once = _at_once_nano(policy)
-    rest, days = policy.budget_nano - at_once, (policy.period_seconds or 0) // DAY_S
+    rest = policy.budget_nano - at_once
+    days = (policy.period_seconds or 0) // DAY_S
     # A day's clock counts its part of a longer period; a shorter one has no yesterday.
     by_traffic = floor(rest * round(ahead, 6) / days) if days else 0
     return at_once + min(max(0, rest * gone // all_slots + by_traffic), rest)
 
 
 def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
-    deviation, rest = forecast.deviation.tolist(), np.sqrt(forecast.unexplained).tolist()
+    deviation = forecast.deviation.tolist()
+    rest = np.sqrt(forecast.unexplained).tolist()
     priors = zip(forecast.prior.by_hat.tolist(), forecast.prior.features.tolist(), strict=True)
     return [
         HatForecast(round(mean, 3), round(off, 3), round(own, 3), (by_hat, *features))
-        for mean, off, own, (by_hat, features) in zip(forecast.mean.tolist(), deviation, rest, priors, strict=True)
+        for mean, off, own, (by_hat, features) in zip(
+            forecast.mean.tolist(), deviation, rest, priors, strict=True
+        )
     ]
 
 
 def _other_nanos(
     mean: _Mean, deviation_kmh: float, by_plate: Integers, policy: Policy, plans: HatPlans
 ) -> dict[str, int]:
-    """Prices of the other statistics, automatic ones at the mean's; 0 for a CDF that errs more than the tilted city."""
+    """Prices of the other statistics, automatic ones at the mean's; 0 for a CDF that errs more than
+    the tilted city."""
     each = mean.asked.epsilon_nano
-    nanos = {name: each if nano is None else nano for name, nano in policy.prices.items() if name != "mean"}
+    nanos = {
+        name: each if nano is None else nano
+        for name, nano in policy.prices.items()
+        if name != "mean"
+    }
     if policy.shapes and (nano := nanos.get("cdf")):
         plan = plans.plan_statistic(by_plate, StatisticTerms("cdf", nano, measure=policy.measure))
         left = deviation_kmh * sqrt(mean.variance / (deviation_kmh**2 + mean.variance))
@@ -421,35 +509,44 @@ def _other_nanos(
     return nanos
 
 
-def _asked(mean: StatisticTerms, others: Mapping[str, int], forecast: HatForecast | None, policy: Policy) -> Terms:
+def _asked(
+    mean: StatisticTerms, others: Mapping[str, int], forecast: HatForecast | None, policy: Policy
+) -> Terms:
     beside = terms_of(policy, others)
     return struct_replace(beside, statistics=(mean, *beside.statistics), forecast=forecast)
 
 
-# Suppression (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some HATs,
-# and leaves each HAT `min_plates`. It reads counts and the fixed epsilons of mean and variance (the HAT's charge if
-# there is neither), else the median of the automatic ones over the HATs. Then terms are made anew: each plate is in
-# fewer HATs, so "auto" can spend more on each.
+# Suppression (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates
+# out of some HATs, and leaves each HAT `min_plates`. It reads counts and the fixed epsilons of mean
+# and variance (the HAT's charge if there is neither), else the median of the automatic ones over
+# the HATs. Then terms are made anew: each plate is in fewer HATs, so "auto" can spend more on each.
 #
-# **Promise.** A HAT's worst case is, of each statistic, the sum of bias, noise and the error of leaving plates out, and
-# the sum of these, each in its own unit (`worst_cases`). In no released HAT is any of them above the largest of the
-# slot without suppression, and no HAT is withheld that would be released without. CHOP-USER promises this of the sum
-# alone, where all samples count and epsilons are equal. So HATs that break it get all their plates back and terms are
-# made anew, until none does; after too many rounds nothing is suppressed. Rows only come back, so K is at most what it
-# was without. Proof: docs/mechanisms/suppression.md.
+# **Promise.** A HAT's worst case is, of each statistic, the sum of bias, noise and the error of
+# leaving plates out, and the sum of these, each in its own unit (`worst_cases`). In no released HAT
+# is any of them above the largest of the slot without suppression, and no HAT is withheld that
+# would be released without. CHOP-USER promises this of the sum alone, where all samples count and
+# epsilons are equal. So HATs that break it get all their plates back and terms are made anew, until
+# none does; after too many rounds nothing is suppressed. Rows only come back, so K is at most what
+# it was without. Proof: docs/mechanisms/suppression.md.
 #
-# With `release.hats_max` plates stay in at most that many HATs of the slot, whatever the cost (`suppress_to`). A HAT
-# that cannot keep `min_plates` is withheld, and no plate pays there.
+# With `release.hats_max` plates stay in at most that many HATs of the slot, whatever the cost
+# (`suppress_to`). A HAT that cannot keep `min_plates` is withheld, and no plate pays there.
 #
-# Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A suppressed plate
-# gives nothing in the HAT and pays nothing. `Terms.kept` has the rows, so a retry cannot suppress anew.
+# Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A
+# suppressed plate gives nothing in the HAT and pays nothing. `Terms.kept` has the rows, so a retry
+# cannot suppress anew.
 
 _ROUNDS_MAX = 10
-"""At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""
+"""At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were
+seen."""
 
 
 def terms_from_counts(
-    counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, plans: HatPlans | None = None
+    counts: SlotCounts,
+    balance: Balance,
+    in_period: SlotInPeriod,
+    policy: Policy,
+    plans: HatPlans | None = None,
 ) -> list[Terms]:
     """The terms of every HAT of a slot; `balance` belongs to `counts.plates`, `plans` to the slot."""
     plans = HatPlans(policy.public) if plans is None else plans
@@ -461,7 +558,9 @@ def terms_from_counts(
     def contributing_terms() -> list[Terms]:
         left = slot_terms(counts.subset(kept), balance, in_period, policy, plans)
         return [
-            one if one.withheld or kept[rows].all() else struct_replace(one, kept=np.packbits(kept[rows]).tobytes())
+            one
+            if one.withheld or kept[rows].all()
+            else struct_replace(one, kept=np.packbits(kept[rows]).tobytes())
             for rows, one in zip(counts.each_rows(), left, strict=True)
         ]
 
@@ -473,7 +572,10 @@ def terms_from_counts(
             break
         suppressed = contributing_terms()
         errors = worst_cases(counts, suppressed, plans)
-        lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
+        lost = [
+            bool(now.withheld and not before.withheld)
+            for now, before in zip(suppressed, terms, strict=True)
+        ]
         breaks = np.array(lost, dtype=bool) | (errors > limit).any(axis=1)
         if not breaks.any():
             return suppressed
@@ -482,32 +584,50 @@ def terms_from_counts(
 
 
 def worst_cases(counts: SlotCounts, terms: Sequence[Terms], plans: HatPlans) -> Floats:
-    """The worst case of each HAT, a row each, from counts: of every statistic in its own unit, bias plus expected noise
-    for all its samples; last their sum, in km/h to the power that each has. 0 where none is released."""
-    compared = [(name, float(QUANTA_PER_KMH**degree)) for name in priced() if (degree := STATISTICS[name].degree)]
+    """The worst case of each HAT, a row each, from counts: of every statistic in its own unit, bias
+    plus expected noise for all its samples; last their sum, in km/h to the power that each has. 0
+    where none is released."""
+    compared = [
+        (name, float(QUANTA_PER_KMH**degree))
+        for name in priced()
+        if (degree := STATISTICS[name].degree)
+    ]
     found = np.zeros((len(terms), len(compared)))
     for hat, (rows, of_hat) in enumerate(zip(counts.each_rows(), terms, strict=True)):
         by_plate = counts.count[rows]
-        kept, total = of_hat.select_offered(by_plate), int(by_plate.sum())
+        kept = of_hat.select_offered(by_plate)
+        total = int(by_plate.sum())
         for at, (name, _) in enumerate(compared):
             if not of_hat.withheld and (asked := of_hat.requested_terms(name)) is not None:
-                found[hat, at] = STATISTICS[name].worst_case(plans.plan_statistic(kept, asked), total)
+                found[hat, at] = STATISTICS[name].worst_case(
+                    plans.plan_statistic(kept, asked), total
+                )
     return np.column_stack((found, (found / [unit for _, unit in compared]).sum(axis=1)))
 
 
-def contribution_mask(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
-    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone."""
+def contribution_mask(
+    counts: SlotCounts, terms: Sequence[Terms], policy: Policy
+) -> NDArray[np.bool_]:
+    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are
+    left alone."""
     kept = np.ones(counts.plate.size, dtype=bool)
     # Without mean and variance, E is that of a mean for all of the HAT's charge.
-    asked = ((Nanos(one.mean_nano, one.nano_of("variance")), one.charge_nano) for one in terms if not one.withheld)
+    asked = (
+        (Nanos(one.mean_nano, one.nano_of("variance")), one.charge_nano)
+        for one in terms
+        if not one.withheld
+    )
     epsilons = sorted(nanos if any(nanos) else Nanos(charge) for nanos, charge in asked)
     if epsilons:
-        sizes, nanos = np.diff(counts.hat_rows), epsilons[len(epsilons) // 2]
+        sizes = np.diff(counts.hat_rows)
+        nanos = epsilons[len(epsilons) // 2]
         large = sizes >= policy.min_plates
         offered = np.repeat(large, sizes)
         hat_rows = np.append(0, np.cumsum(sizes[large]))
         max_kmh = policy.range.width / QUANTA_PER_KMH
-        occupancy = Occupancy(hat_rows, counts.plate[offered], counts.count[offered], len(counts.plates), max_kmh)
+        occupancy = Occupancy(
+            hat_rows, counts.plate[offered], counts.count[offered], len(counts.plates), max_kmh
+        )
         if policy.hats_max:
             kept[offered] = suppress_to(occupancy, nanos, policy.hats_max, policy.min_plates).keep
         else:

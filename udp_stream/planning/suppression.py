@@ -1,16 +1,21 @@
-"""Suppression of plates, and worst-case errors of means and variances under it or a cap. Counts only.
+"""Suppression of plates, and worst-case errors of means and variances under it or a cap. Counts
+only.
 
-The worst case over all speeds in [0, U] of the bias of the mean of the kept samples, plus the expected absolute noise;
-as shares of U (arXiv 2405.06261 and the slides that go with it): with G of M samples kept, at most G* of one plate,
+The worst case over all speeds in [0, U] of the bias of the mean of the kept samples, plus the
+expected absolute noise; as shares of U (arXiv 2405.06261 and the slides that go with it): with G of
+M samples kept, at most G* of one plate,
 
     E = 1 - G / M + G* / (G eps).
 
-The same of the variance, as a share of U^2 (proven in `mechanisms/variance.py`; the slides exchange two cases):
+The same of the variance, as a share of U^2 (proven in `mechanisms/variance.py`; the slides exchange
+two cases):
 
-    E_var = k (M - k) / M^2 + k' (G - k') / (G^2 eps),    k = min(M - G, floor(M / 2)), k' = min(G*, floor(G / 2)).
+    E_var = k (M - k) / M^2 + k' (G - k') / (G^2 eps),    k = min(M - G, floor(M / 2)), k' = min(G*,
+    floor(G / 2)).
 
-A HAT's E is the sum over its statistics, each in its own unit as the slides add them: U E + U^2 E_var, taken in units
-of U (of U^2 where there is no mean). At U = 65 km/h that is nearly the variance's alone. A cap m keeps G_l = min(m_l,
+A HAT's E is the sum over its statistics, each in its own unit as the slides add them: U E + U^2
+E_var, taken in units of U (of U^2 where there is no mean). At U = 65 km/h that is nearly the
+variance's alone. A cap m keeps G_l = min(m_l,
 m) of each plate, so that G* = m; suppression keeps all of a plate's samples or none.
 """
 
@@ -32,17 +37,23 @@ from udp_stream.units import NANO
 
 
 def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
-    """E as a share of U: `kept` of `total` samples, at most `largest` of one plate; infinite if nothing is kept."""
+    """E as a share of U: `kept` of `total` samples, at most `largest` of one plate; infinite if
+    nothing is kept."""
     return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
 
 
 def variance_error(total: int, kept: int, largest: int, epsilon: float) -> float:
     """E_var as a share of U^2; infinite if nothing is kept."""
-    return _share_of_pairs(total - kept, total) + _share_of_pairs(largest, kept) / epsilon if kept else inf
+    return (
+        _share_of_pairs(total - kept, total) + _share_of_pairs(largest, kept) / epsilon
+        if kept
+        else inf
+    )
 
 
 def _share_of_pairs(movable: int, total: int) -> float:
-    """k (total - k) / total^2 for k = min(movable, floor(total / 2)), as `mechanisms/variance.py` has it for arrays."""
+    """k (total - k) / total^2 for k = min(movable, floor(total / 2)), as `mechanisms/variance.py`
+    has it for arrays."""
     share = min(movable, total // 2) / total
     return share * (1 - share)
 
@@ -60,10 +71,11 @@ class Nanos(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """The plates and samples of HATs, as in `SlotCounts`: HAT h has rows hat_rows[h]..hat_rows[h+1].
+    """The plates and samples of HATs, as in `SlotCounts`: HAT h has rows
+    hat_rows[h]..hat_rows[h+1].
 
-    In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT without
-    rows; else ValueError. `max_kmh` is U, by which a variance outweighs a mean.
+    In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one
+    HAT, no HAT without rows; else ValueError. `max_kmh` is U, by which a variance outweighs a mean.
 
     >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
     >>> pairs.hats, pairs.hat_of_row().tolist()
@@ -78,8 +90,15 @@ class Occupancy:
 
     def __post_init__(self) -> None:
         rows = self.plate.size
-        if self.count.size != rows or self.hat_rows.size < 1 or self.hat_rows[0] != 0 or self.hat_rows[-1] != rows:
-            raise ValueError("expected hat_rows from 0 to the number of rows, and one plate and count per row")
+        if (
+            self.count.size != rows
+            or self.hat_rows.size < 1
+            or self.hat_rows[0] != 0
+            or self.hat_rows[-1] != rows
+        ):
+            raise ValueError(
+                "expected hat_rows from 0 to the number of rows, and one plate and count per row"
+            )
         if rows and (np.diff(self.hat_rows).min() < 1 or self.count.min() < 1):
             raise ValueError("expected at least one row per HAT and at least one sample per row")
         if rows and not 0 <= self.plate.min() <= self.plate.max() < self.plates:
@@ -97,8 +116,9 @@ class Occupancy:
 class _Hats:
     """One entry per HAT, for Python and numpy alike.
 
-    `total` samples, of which `kept`; `spare` plates may still leave, negative once the HAT is lost; `first` and
-    `second` are its two largest kept counts (0: none), at these places of `_Rows.by_count`.
+    `total` samples, of which `kept`; `spare` plates may still leave, negative once the HAT is lost;
+    `first` and `second` are its two largest kept counts (0: none), at these places of
+    `_Rows.by_count`.
     """
 
     total: array[int]
@@ -112,7 +132,8 @@ class _Hats:
 
 @dataclass(slots=True)
 class _Rows:
-    """One entry per row: HAT, count (for Python, and for numpy), `kept`. `by_count`: by HAT, largest count first."""
+    """One entry per row: HAT, count (for Python, and for numpy), `kept`. `by_count`: by HAT,
+    largest count first."""
 
     hat: list[int]
     count: list[int]
@@ -125,8 +146,8 @@ class _Rows:
 class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
-    Suppress only kept rows, restore only suppressed ones. A HAT that keeps fewer than `plates_min` plates (or all, if
-    fewer) is lost: E is infinite, and suppressing more costs nothing.
+    Suppress only kept rows, restore only suppressed ones. A HAT that keeps fewer than `plates_min`
+    plates (or all, if fewer) is lost: E is infinite, and suppressing more costs nothing.
 
     >>> city = Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([4, 2, 2]), plates=3)
     >>> errors = HatErrors(city, Nanos(10**9))
@@ -139,13 +160,17 @@ class HatErrors:
     """
 
     def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
-        """Keep all rows; raises ValueError unless an epsilon is above 0 and none below, and for plates_min < 1."""
+        """Keep all rows; raises ValueError unless an epsilon is above 0 and none below, and for
+        plates_min < 1."""
         if min(nanos) < 0 or not any(nanos):
             raise ValueError(f"expected an epsilon above 0, got {tuple(nanos)}")
         if plates_min < 1:
             raise ValueError(f"expected plates_min >= 1, got {plates_min}")
-        hat, sizes, count = occupancy.hat_of_row(), np.diff(occupancy.hat_rows), occupancy.count
-        self.epsilon, self.variance_epsilon = nanos.mean / NANO, nanos.variance / NANO
+        hat = occupancy.hat_of_row()
+        sizes = np.diff(occupancy.hat_rows)
+        count = occupancy.count
+        self.epsilon = nanos.mean / NANO
+        self.variance_epsilon = nanos.variance / NANO
         self._unit = occupancy.max_kmh if nanos.mean else 1.0  # of a variance
         self.rows_from: list[int] = occupancy.hat_rows.tolist()
         total = array("q", np.diff(np.append(0, np.cumsum(count))[occupancy.hat_rows]).tolist())
@@ -153,7 +178,9 @@ class HatErrors:
         starts = self.rows_from[:-1]
         self.hats = _Hats(total, total[:], spare, total[:], total[:], starts, starts[:])
         by_count: list[int] = np.lexsort((-count, hat)).tolist()
-        self.rows = _Rows(hat.tolist(), count.tolist(), bytearray(b"\1") * count.size, by_count, hat, count)
+        self.rows = _Rows(
+            hat.tolist(), count.tolist(), bytearray(b"\1") * count.size, by_count, hat, count
+        )
         for h in range(len(total)):
             self._settle(h)
 
@@ -167,7 +194,9 @@ class HatErrors:
 
     def error_without(self, row: int) -> float:
         """E of the row's HAT if this kept row were suppressed; -inf if the HAT is lost already."""
-        hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
+        hat = self.rows.hat[row]
+        count = self.rows.count[row]
+        hats = self.hats
         if hats.spare[hat] <= 0:
             return -inf if hats.spare[hat] else inf
         largest = hats.second[hat] if count == hats.first[hat] else hats.first[hat]
@@ -181,23 +210,37 @@ class HatErrors:
 
     def errors_without(self, rows: Integers) -> Floats:
         """`error_without` of many rows, in an array of any shape: the very same doubles."""
-        hat, count = self.rows.hats[rows], self.rows.counts[rows]
+        hat = self.rows.hats[rows]
+        count = self.rows.counts[rows]
         total, kept, first, second, spare = (
             np.frombuffer(column, np.int64)[hat]
-            for column in (self.hats.total, self.hats.kept, self.hats.first, self.hats.second, self.hats.spare)
+            for column in (
+                self.hats.total,
+                self.hats.kept,
+                self.hats.first,
+                self.hats.second,
+                self.hats.spare,
+            )
         )
-        left, largest = kept - count, np.where(count == first, second, first)
+        left = kept - count
+        largest = np.where(count == first, second, first)
         # The 1 only avoids a division by 0: a HAT with nothing left gets its E below.
-        some, shares = np.maximum(left, 1), np.zeros(left.shape)
+        some = np.maximum(left, 1)
+        shares = np.zeros(left.shape)
         if self.epsilon:
             shares = (1 - left / total) + largest / (some * self.epsilon)
         if self.variance_epsilon:
-            pairs = share_of_pairs(total - left, total) + share_of_pairs(largest, some) / self.variance_epsilon
+            pairs = (
+                share_of_pairs(total - left, total)
+                + share_of_pairs(largest, some) / self.variance_epsilon
+            )
             shares += self._unit * pairs
         return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
     def suppress(self, row: int) -> None:
-        hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
+        hat = self.rows.hat[row]
+        count = self.rows.count[row]
+        hats = self.hats
         self.rows.kept[row] = 0
         hats.spare[hat] -= 1
         hats.kept[hat] -= count
@@ -215,34 +258,39 @@ class HatErrors:
 
     def _settle(self, hat: int) -> None:
         """Move both marks on to the next kept rows (or the HAT's end), and note their counts."""
-        hats, rows, end = self.hats, self.rows, self.rows_from[hat + 1]
+        hats = self.hats
+        rows = self.rows
+        end = self.rows_from[hat + 1]
         first_at = hats.first_at[hat]
         while first_at < end and not rows.kept[rows.by_count[first_at]]:
             first_at += 1
         second_at = max(hats.second_at[hat], first_at + 1)
         while second_at < end and not rows.kept[rows.by_count[second_at]]:
             second_at += 1
-        hats.first_at[hat], hats.second_at[hat] = first_at, second_at
+        hats.first_at[hat] = first_at
+        hats.second_at[hat] = second_at
         hats.first[hat] = rows.count[rows.by_count[first_at]] if first_at < end else 0
         hats.second[hat] = rows.count[rows.by_count[second_at]] if second_at < end else 0
 
 
 # Suppression takes plates out of some of their HATs altogether (arXiv 2405.06261).
 #
-# Privacy unit: license plate; neighbours: swap-values. Suppression reads counts alone, so it costs nothing. If every
-# HAT is released eps-DP, a plate that is kept in K_l HATs loses K_l eps, and the slot is (eps max K_l)-DP: the slides'
-# composition theorem for mechanisms on disjoint HATs.
+# Privacy unit: license plate; neighbours: swap-values. Suppression reads counts alone, so it costs
+# nothing. If every HAT is released eps-DP, a plate that is kept in K_l HATs loses K_l eps, and the
+# slot is (eps max K_l)-DP: the slides' composition theorem for mechanisms on disjoint HATs.
 #
-# **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n of HATs that any
-# plate is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first
-# that cannot do so within E_thresh stops everything; otherwise n falls by one. Plates of a level take their turns by
-# the least E that was open to them when the level began, largest first; ties by plate index. On its turn a plate looks
-# again, and ties between its HATs go to the lowest. E is computed in doubles exactly as `hat_error` and
+# **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n
+# of HATs that any plate is in: every plate that is in n HATs gives up the one in which its
+# suppression leaves the least E. The first that cannot do so within E_thresh stops everything;
+# otherwise n falls by one. Plates of a level take their turns by the least E that was open to them
+# when the level began, largest first; ties by plate index. On its turn a plate looks again, and
+# ties between its HATs go to the lowest. E is computed in doubles exactly as `hat_error` and
 # `variance_error` write it.
 #
-# **Promises.** (1) No HAT's E exceeds E_thresh afterwards: each step changes the E of one HAT, to a value that was
-# compared. (2) K = max_l K_l never grows. (3) So neither the slot's loss K eps nor the largest E grows, and no HAT is
-# lost. E is the worst case of Baseline, and of the variance of all samples; for other mechanisms `slot.py` checks.
+# **Promises.** (1) No HAT's E exceeds E_thresh afterwards: each step changes the E of one HAT, to a
+# value that was compared. (2) K = max_l K_l never grows. (3) So neither the slot's loss K eps nor
+# the largest E grows, and no HAT is lost. E is the worst case of Baseline, and of the variance of
+# all samples; for other mechanisms `slot.py` checks.
 
 _BATCH = 256
 """Plates whose HATs are looked at together."""
@@ -250,9 +298,11 @@ _BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """`keep[r]`: row r still counts. `hats_before`, `hats_after` (the papers' K): the most HATs of one plate.
+    """`keep[r]`: row r still counts. `hats_before`, `hats_after` (the papers' K): the most HATs of
+    one plate.
 
-    `threshold` is E_thresh, the largest error before; `errors[h]` is E of HAT h now; both are in units of U.
+    `threshold` is E_thresh, the largest error before; `errors[h]` is E of HAT h now; both are in
+    units of U.
 
     >>> left = Suppression(np.array([True, False]), 2, 1, threshold=0.5, errors=np.array([0.25, 0.5]))
     >>> left.worst_error
@@ -271,23 +321,28 @@ class Suppression:
 
 
 def chop_user(occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> Suppression:
-    """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds E_thresh.
+    """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds
+    E_thresh.
 
-    No HAT is left with fewer than `plates_min` plates, if it had them. Raises ValueError as `HatErrors` does.
+    No HAT is left with fewer than `plates_min` plates, if it had them. Raises ValueError as
+    `HatErrors` does.
     """
     plates = _Plates(occupancy, nanos, plates_min)
     plates.descend(0, plates.threshold)
     return plates.outcome()
 
 
-def suppress_to(occupancy: Occupancy, nanos: Nanos, hats_max: int, plates_min: int = 1) -> Suppression:
+def suppress_to(
+    occupancy: Occupancy, nanos: Nanos, hats_max: int, plates_min: int = 1
+) -> Suppression:
     """No plate in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold, down to there.
 
-    arXiv 2405.06261 names "fixed numbers of users contributing to each subset"; we read HATs per plate, as its loss
-    goes by them. A plate whose leaving loses every HAT leaves the one with the fewest samples left (the lowest on
-    ties). At last lost HATs give all their places away, and come back one by one if enough plates still have a place.
-    Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite E. If hats_max >= K of
-    `chop_user`, both take the same steps down to there.
+    arXiv 2405.06261 names "fixed numbers of users contributing to each subset"; we read HATs per
+    plate, as its loss goes by them. A plate whose leaving loses every HAT leaves the one with the
+    fewest samples left (the lowest on ties). At last lost HATs give all their places away, and come
+    back one by one if enough plates still have a place. Every HAT keeps `plates_min` plates (all,
+    if it had fewer), or none and has infinite E. If hats_max >= K of `chop_user`, both take the
+    same steps down to there.
 
     Raises ValueError for hats_max < 1, and as `HatErrors` does.
     """
@@ -304,7 +359,8 @@ class _Plates:
 
     def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
         self.errors = HatErrors(occupancy, nanos, plates_min)
-        self.hats, self.plates = occupancy.hats, occupancy.plates
+        self.hats = occupancy.hats
+        self.plates = occupancy.plates
         self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
         # Stable, so that each plate's rows are in ascending order.
         self.by_plate = np.argsort(occupancy.plate, kind="stable")
@@ -315,8 +371,11 @@ class _Plates:
         self._changed: set[int] = set()
 
     def descend(self, floor: int, limit: float) -> None:
-        """Level by level to `floor` HATs per plate; stops before a suppression that would leave an E above `limit`."""
-        initially, kept, in_hat = np.array(self.in_hats), self.errors.hats.kept, self.errors.rows.hat
+        """Level by level to `floor` HATs per plate; stops before a suppression that would leave an
+        E above `limit`."""
+        initially = np.array(self.in_hats)
+        kept = self.errors.hats.kept
+        in_hat = self.errors.rows.hat
         by_hats = np.argsort(-initially, kind="stable")
         fewer = -initially[by_hats]
         for level in range(self.before, floor, -1):
@@ -324,14 +383,20 @@ class _Plates:
             rows = self._contributing_rows(plates).reshape(-1, level)
             hardest_first = np.argsort(-self.errors.errors_without(rows).min(axis=1), kind="stable")
             for start in range(0, hardest_first.size, _BATCH):
-                for error, row, of_plate in self._turns(rows[hardest_first[start : start + _BATCH]]):
+                for error, row, of_plate in self._turns(
+                    rows[hardest_first[start : start + _BATCH]]
+                ):
                     if error > limit:
                         return
-                    self._suppress(row if error < inf else min(of_plate, key=lambda row: kept[in_hat[row]]))
+                    self._suppress(
+                        row if error < inf else min(of_plate, key=lambda row: kept[in_hat[row]])
+                    )
 
     def _turns(self, rows: Integers) -> Iterator[tuple[float, int, list[int]]]:
-        """Plate by plate (a line of `rows` each): its least E by now, the row (lowest on ties), and all of its rows."""
-        table, hats = self.errors.errors_without(rows), self.errors.rows.hats[rows]
+        """Plate by plate (a line of `rows` each): its least E by now, the row (lowest on ties), and
+        all of its rows."""
+        table = self.errors.errors_without(rows)
+        hats = self.errors.rows.hats[rows]
         self._changed.clear()  # only changes of this batch are missing in the table
         for errors, own, near in zip(table.tolist(), rows.tolist(), hats.tolist(), strict=True):
             if not self._changed.isdisjoint(near):
@@ -342,9 +407,14 @@ class _Plates:
             yield least, own[errors.index(least)], own
 
     def share_out(self, hats_max: int) -> None:
-        """Lost HATs give their places away; each comes back if enough of its plates still have a place."""
+        """Lost HATs give their places away; each comes back if enough of its plates still have a
+        place."""
         errors = self.errors
-        lost = [range(errors.rows_from[hat], errors.rows_from[hat + 1]) for hat in range(self.hats) if errors.lost(hat)]
+        lost = [
+            range(errors.rows_from[hat], errors.rows_from[hat + 1])
+            for hat in range(self.hats)
+            if errors.lost(hat)
+        ]
         for row in chain.from_iterable(lost):
             if errors.rows.kept[row]:
                 self._suppress(row)
@@ -367,7 +437,8 @@ class _Plates:
         self.errors.suppress(row)
 
     def _contributing_rows(self, plates: Integers) -> Integers:
-        """The kept rows of these plates, plate by plate in ascending order, each plate's in ascending order."""
+        """The kept rows of these plates, plate by plate in ascending order, each plate's in
+        ascending order."""
         asked = np.zeros(self.plates, dtype=bool)
         asked[plates] = True
         kept = np.frombuffer(self.errors.rows.kept, dtype=bool)

@@ -1,1 +1,2 @@
-"""Private queries on positions: range counts, densities, nearest vehicles, thresholds, by iterative elimination."""
+"""Private queries on positions: range counts, densities, nearest vehicles, thresholds, by iterative
+elimination."""

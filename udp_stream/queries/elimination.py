@@ -1,19 +1,23 @@
-"""Private iterative elimination (PIE): plates are asked in rounds, and leave once they no longer matter to the answer.
+"""Private iterative elimination (PIE): plates are asked in rounds, and leave once they no longer
+matter to the answer.
 
-*Adaptive Privacy Budgeting* (Liang and Yi), Algorithms 4 and 5, in the local model. A plate's budget for the query is
-split over rounds. In each round the plates that are still in give a noisy value, and are charged for that round.
+*Adaptive Privacy Budgeting* (Liang and Yi), Algorithms 4 and 5, in the local model. A plate's
+budget for the query is split over rounds. In each round the plates that are still in give a noisy
+value, and are charged for that round.
 
-* `BandRule(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
+* `BandRule(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above
+  `high`.
 * `NearestRule(k)`, PIE-k: a plate leaves once k others are surely nearer.
 * `EVERYONE`: no plate leaves. With one round, the baselines BM0 and BM1.
 
-"Surely" means with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3): each of the c rounds
-has beta0 / c, and each plate of a round an even part of that.
+"Surely" means with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3):
+each of the c rounds has beta0 / c, and each plate of a round an even part of that.
 
-**A run is a function of its recorded rounds.** `Elimination.due` names the next round's plates and charges before
-anything is drawn. `draw` alone reads positions. `advance` takes a round, drawn or recorded, to the next state. So
-another process can go on from the recorded rounds. Plates that the ledger does not admit to a round leave, undecided,
-with the values that they gave. Another machine could round otherwise, so `settled` records decisions, and these stand.
+**A run is a function of its recorded rounds.** `Elimination.due` names the next round's plates and
+charges before anything is drawn. `draw` alone reads positions. `advance` takes a round, drawn or
+recorded, to the next state. So another process can go on from the recorded rounds. Plates that the
+ledger does not admit to a round leave, undecided, with the values that they gave. Another machine
+could round otherwise, so `settled` records decisions, and these stand.
 """
 
 from __future__ import annotations
@@ -41,8 +45,9 @@ from udp_stream.queries.privatised import (
     scale_of,
 )
 
-# Parts are whole nano-units and add up to the budget exactly: the part of round j is floor(r P_j) - floor(r P_(j-1)),
-# P_j the share of the first j rounds. Noise is made for the part, not for the share, so rounding costs a plate nothing.
+# Parts are whole nano-units and add up to the budget exactly: the part of round j is floor(r P_j) -
+# floor(r P_(j-1)), P_j the share of the first j rounds. Noise is made for the part, not for the
+# share, so rounding costs a plate nothing.
 
 ROUNDS_MAX = 1000
 _DOUBLINGS_MAX = 40
@@ -64,7 +69,9 @@ class Split:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.shape) <= ROUNDS_MAX or min(self.shape) < 1:
-            raise ValueError(f"expected 1 to {ROUNDS_MAX} rounds, each with a positive part, got {len(self.shape)}")
+            raise ValueError(
+                f"expected 1 to {ROUNDS_MAX} rounds, each with a positive part, got {len(self.shape)}"
+            )
 
     @classmethod
     def even(cls, rounds: int) -> Split:
@@ -91,7 +98,9 @@ class Split:
         whole = self._ends[-1]
         ends = np.array(self._ends, np.int64 if whole < _PRODUCTS_FIT else object)
         times, rest = np.divmod(budgets_nano, whole)
-        shares = times[:, None] * ends + rest[:, None] * ends // whole  # no product is beyond 64 bits
+        shares = (
+            times[:, None] * ends + rest[:, None] * ends // whole
+        )  # no product is beyond 64 bits
         return np.asarray(np.diff(shares.astype(np.int64), prepend=0))
 
     @cached_property
@@ -112,8 +121,8 @@ class RoundParts(NamedTuple):
 
 
 class Tariff:
-    """The parts of every plate's budget, round by round; a unit of distance moves values by at most `sensitivity`
-    steps.
+    """The parts of every plate's budget, round by round; a unit of distance moves values by at most
+    `sensitivity` steps.
 
     >>> tariff = Tariff("pure", Split.even(2), np.array([20, 10, 20]) * 10**9, sensitivity=16_000, dimensions=2)
     >>> tariff.parts(0, np.array([1, 2])).charge.tolist()
@@ -122,13 +131,17 @@ class Tariff:
     Raises ValueError for a budget with a part that is too small for its noise to be drawn.
     """
 
-    def __init__(self, measure: str, split: Split, budgets_nano: Integers, sensitivity: int, dimensions: int) -> None:
+    def __init__(
+        self, measure: str, split: Split, budgets_nano: Integers, sensitivity: int, dimensions: int
+    ) -> None:
         distinct, self._of = np.unique(budgets_nano, return_inverse=True)
         self._charge = split.parts_of_each(distinct)
         charges, place = np.unique(self._charge, return_inverse=True)
         if (charges < 1).any():  # a round that is charged nothing must draw nothing
             raise ValueError(f"expected at least one nano-unit for each of {split.rounds} rounds")
-        scales = [scale_of(sensitivity, Cost(measure, charge), dimensions) for charge in charges.tolist()]
+        scales = [
+            scale_of(sensitivity, Cost(measure, charge), dimensions) for charge in charges.tolist()
+        ]
         self._scale = np.array(scales, np.int64).reshape(-1, 2)[place.reshape(self._charge.shape)]
 
     def parts(self, round_: int, plates: Integers) -> RoundParts:
@@ -136,8 +149,12 @@ class Tariff:
         return RoundParts(self._charge[rows, round_], *self._scale[rows, round_].T)
 
 
-IN, BELOW, ABOVE, REFUSED = 0, 1, 2, 3
-"""The status of a plate: still in, surely below, surely above (or not near), or not admitted to a round."""
+IN = 0
+BELOW = 1
+ABOVE = 2
+REFUSED = 3
+"""The status of a plate: still in, surely below, surely above (or not near), or not admitted to a
+round."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +227,8 @@ class NextRound:
 
 @dataclass(frozen=True)
 class Round:
-    """A round: the admitted plates, their noisy values in steps, a row each, and the status of each after it: `decided`
-    is IN, BELOW or ABOVE, None if not computed yet."""
+    """A round: the admitted plates, their noisy values in steps, a row each, and the status of each
+    after it: `decided` is IN, BELOW or ABOVE, None if not computed yet."""
 
     plates: Integers
     values: Integers
@@ -222,8 +239,9 @@ class Round:
 class State:
     """The public state after some rounds. Arrays have an element for every plate of the query.
 
-    `status` is IN, BELOW, ABOVE or REFUSED; `weighed` the weighted sum of noisy values, `precision` the sum of weights,
-    `sharpest` the largest 1/scale; `asked` rounds; `charged` nano-units; `survivors` counts plates after each round.
+    `status` is IN, BELOW, ABOVE or REFUSED; `weighed` the weighted sum of noisy values, `precision`
+    the sum of weights, `sharpest` the largest 1/scale; `asked` rounds; `charged` nano-units;
+    `survivors` counts plates after each round.
 
     >>> begun = QueryBudget("zcdp", np.array([10**9]), "point").elimination(np.ravel, EVERYONE, dimensions=1).begin()
     >>> begun.still_in.tolist(), begun.unknown, begun.survivors
@@ -257,9 +275,11 @@ class State:
 
 @dataclass(frozen=True)
 class Elimination:
-    """A query's public terms: what gets noise, each plate's budget in nano-units, its split, the rule, and beta0.
+    """A query's public terms: what gets noise, each plate's budget in nano-units, its split, the
+    rule, and beta0.
 
-    Three plates near a square kilometre and far from it, each with a rho of 4e-4 per square metre in two parts:
+    Three plates near a square kilometre and far from it, each with a rho of 4e-4 per square metre
+    in two parts:
 
     >>> from udp_stream.queries.plane import Rectangle
     >>> from udp_stream.testing import seeded_bits
@@ -272,7 +292,8 @@ class Elimination:
     >>> state.rounds, state.charged.tolist()[2]  # the far one leaves after the first round
     (2, 200000000000)
 
-    Raises ValueError for a beta0 that is no probability, and for a budget whose parts are too small.
+    Raises ValueError for a beta0 that is no probability, and for a budget whose parts are too
+    small.
     """
 
     privatised: Privatised
@@ -297,11 +318,15 @@ class Elimination:
     @cached_property
     def _tariff(self) -> Tariff:
         kind = self.privatised
-        return Tariff(kind.measure, self.split, self.budgets_nano, kind.sensitivity, kind.dimensions)
+        return Tariff(
+            kind.measure, self.split, self.budgets_nano, kind.sensitivity, kind.dimensions
+        )
 
     def begin(self) -> State:
         # Columns may share an array: `advance` copies.
-        n, nothing, count = self.plates, np.zeros(self.plates), np.zeros(self.plates, np.int64)
+        n = self.plates
+        nothing = np.zeros(self.plates)
+        count = np.zeros(self.plates, np.int64)
         weighed = np.zeros((n, self.privatised.dimensions))
         return State(0, np.zeros(n, np.int8), weighed, nothing, nothing, count, count, ())
 
@@ -311,30 +336,49 @@ class Elimination:
             return None
         return NextRound(plates, self._tariff.parts(state.rounds, plates).charge)
 
-    def draw(self, state: State, plates: Integers, positions: Integers, bits: Bits, noise: Draw | None = None) -> Round:
-        """The next round's noisy values, of plates that were charged for it; positions have a row for each plate.
+    def draw(
+        self,
+        state: State,
+        plates: Integers,
+        positions: Integers,
+        bits: Bits,
+        noise: Draw | None = None,
+    ) -> Round:
+        """The next round's noisy values, of plates that were charged for it; positions have a row
+        for each plate.
 
         `noise` replaces `draw_radial`. Raises ValueError for a plate that is not asked.
         """
         self._require_query(state, plates)
-        values, kind = self.privatised.values(positions), self.privatised
+        values = self.privatised.values(positions)
+        kind = self.privatised
         if values.shape != (plates.size, kind.dimensions):
-            raise ValueError(f"expected {plates.size} positions of {kind.dimensions} dimensions, got {values.shape}")
+            raise ValueError(
+                f"expected {plates.size} positions of {kind.dimensions} dimensions, got {values.shape}"
+            )
         parts = self._tariff.parts(state.rounds, plates)
-        return Round(plates, values + (noise or draw_radial)(kind.measure, bits, parts.t, parts.s, kind.dimensions))
+        return Round(
+            plates,
+            values + (noise or draw_radial)(kind.measure, bits, parts.t, parts.s, kind.dimensions),
+        )
 
     def advance(self, state: State, found: Round) -> State:
-        """The state after a round. Asked plates that are missing in it were not admitted. Its decisions stand."""
+        """The state after a round. Asked plates that are missing in it were not admitted. Its
+        decisions stand."""
         self._require_query(state, found.plates)
-        at, parts = found.plates, self._tariff.parts(state.rounds, found.plates)
+        at = found.plates
+        parts = self._tariff.parts(state.rounds, found.plates)
         sharp = 1 / parts.scale
         weight = sharp * sharp
         # Copies: `settled` advances a state that its caller goes on from.
-        weighed, precision, sharpest = state.weighed.copy(), state.precision.copy(), state.sharpest.copy()
+        weighed = state.weighed.copy()
+        precision = state.precision.copy()
+        sharpest = state.sharpest.copy()
         weighed[at] += weight[:, None] * found.values
         precision[at] += weight
         sharpest[at] = np.maximum(sharpest[at], sharp)
-        asked, charged = state.asked.copy(), state.charged.copy()
+        asked = state.asked.copy()
+        charged = state.charged.copy()
         asked[at] += 1
         charged[at] += parts.charge
         status = np.where(state.status == IN, REFUSED, state.status).astype(np.int8)
@@ -344,7 +388,8 @@ class Elimination:
         )  # fmt: skip
         if found.decided is None:
             beta = self.beta0 / (self.split.rounds * self.sharing(at))
-            estimate, radius = self.estimate(after, at), self.radius(after, at, beta)
+            estimate = self.estimate(after, at)
+            radius = self.radius(after, at, beta)
             status[at] = self.rule.decide(estimate - radius, estimate + radius)
         else:
             status[at] = found.decided
@@ -369,7 +414,9 @@ class Elimination:
     def run(self, positions: Integers, bits: Bits, noise: Draw | None = None) -> State:
         state = self.begin()
         while (due := self.due(state)) is not None:
-            state = self.advance(state, self.draw(state, due.plates, positions[due.plates], bits, noise))
+            state = self.advance(
+                state, self.draw(state, due.plates, positions[due.plates], bits, noise)
+            )
         return state
 
     def _require_query(self, state: State, plates: Integers) -> None:
@@ -400,9 +447,11 @@ class UndecidedPlates:
 
 
 def undecided(pie: Elimination, state: State, beta1: float) -> UndecidedPlates:
-    """The plates that are left after a run, each with an even part of beta1; any radius before a first round."""
+    """The plates that are left after a run, each with an even part of beta1; any radius before a
+    first round."""
     plates = state.undecided
-    estimate, radius = np.zeros(plates.size), np.full(plates.size, np.inf)
+    estimate = np.zeros(plates.size)
+    radius = np.full(plates.size, np.inf)
     known = state.precision[plates] > 0
     estimate[known] = pie.estimate(state, plates[known])
     radius[known] = pie.radius(state, plates[known], beta1 / pie.sharing(plates))
@@ -413,8 +462,8 @@ How = Literal["point", "distance"]
 """What gets noise: the position (the paper's methods 0) or its distance (its methods 1)."""
 
 _ROUNDS_SHARE = 0.25
-"""Of beta, for all decisions of rounds; the rest is for undecided plates (Remark 6). Bounds are then no wider than the
-baseline's once a quarter of the plates has left."""
+"""Of beta, for all decisions of rounds; the rest is for undecided plates (Remark 6). Bounds are
+then no wider than the baseline's once a quarter of the plates has left."""
 
 BETA = 0.05
 
@@ -446,7 +495,9 @@ class QueryBudget:
             raise ValueError(f"expected 0 < beta < 1, got {self.beta}")
 
     @classmethod
-    def alike(cls, cost: Cost, plates: int, how: How = "distance", split: Split = DEFAULT_SPLIT) -> QueryBudget:
+    def alike(
+        cls, cost: Cost, plates: int, how: How = "distance", split: Split = DEFAULT_SPLIT
+    ) -> QueryBudget:
         return cls(cost.measure, np.full(plates, cost.nano, np.int64), how, split)
 
     def baseline(self) -> QueryBudget:
@@ -480,7 +531,9 @@ class QueryBudget:
             if self.how == "point"
             else (DistanceNoise.finest(phi, steps_per_unit, self.least))
         )
-        return Elimination(kind, self.budgets_nano, self.split, rule if self.eliminates else EVERYONE, self.beta0)
+        return Elimination(
+            kind, self.budgets_nano, self.split, rule if self.eliminates else EVERYONE, self.beta0
+        )
 
     def saved(self, state: State) -> float:
         """The share of all budgets that is left: the paper's PrivSav."""

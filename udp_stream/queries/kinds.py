@@ -1,4 +1,5 @@
-"""The kinds of queries on positions (*Adaptive Privacy Budgeting*, Liang and Yi): phi, rule, and answer of each."""
+"""The kinds of queries on positions (*Adaptive Privacy Budgeting*, Liang and Yi): phi, rule, and
+answer of each."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ _NO_PLATES = np.array([], np.int64)
 class BoundedAnswer:
     """An answer. With probability 1 - beta over the run's noise, all bounds hold.
 
-    The truth of a `value` lies from `low` to `high`; all are None for the nearest plates. A region's share is `below`
-    the queried share (None if no plate took part), and `sure` if that holds with the same probability. The ledger
-    admitted `unknown` plates to no round.
+    The truth of a `value` lies from `low` to `high`; all are None for the nearest plates. A
+    region's share is `below` the queried share (None if no plate took part), and `sure` if that
+    holds with the same probability. The ledger admitted `unknown` plates to no round.
 
-    `plates` are the nearest, by their estimates, with distances and radii in metres (none for an unknown plate). For
-    every s, the s-th nearest of them is at most `excess_m` farther away than the s-th nearest of all: 0 where exactly k
-    plates were left, None if a plate is unknown.
+    `plates` are the nearest, by their estimates, with distances and radii in metres (none for an
+    unknown plate). For every s, the s-th nearest of them is at most `excess_m` farther away than
+    the s-th nearest of all: 0 where exactly k plates were left, None if a plate is unknown.
     """
 
     value: float | None = None
@@ -62,9 +63,10 @@ class BoundedNumber(BoundedAnswer):
 
 # How many plates are in a region (Section 6.2).
 #
-# Phi is the signed distance to the region's edge. A plate leaves when it is surely inside, and then counts, or surely
-# outside. Plates that are left count if their average position is inside or, with noise on distances, if their average
-# distance is below the region's threshold, which a rectangle shifts inwards (Appendix B).
+# Phi is the signed distance to the region's edge. A plate leaves when it is surely inside, and then
+# counts, or surely outside. Plates that are left count if their average position is inside or, with
+# noise on distances, if their average distance is below the region's threshold, which a rectangle
+# shifts inwards (Appendix B).
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,25 @@ class RangeCount:
         return budgeting.elimination(self.region.signed_distance, BandRule(0.0, 0.0))
 
     def answer(self, budgeting: QueryBudget, pie: Elimination, state: State) -> BoundedNumber:
-        left, threshold = undecided(pie, state, budgeting.beta1), np.zeros(())
+        left = undecided(pie, state, budgeting.beta1)
+        threshold = np.zeros(())
         if self.shifted and isinstance(pie.privatised, DistanceNoise):
-            threshold = self.region.threshold(pie.privatised.deviation(pie.average(state, left.plates)))
-        inside, beside = (state.status == BELOW).sum(), (left.estimate < threshold, left.high < 0, left.low < 0)
+            threshold = self.region.threshold(
+                pie.privatised.deviation(pie.average(state, left.plates))
+            )
+        inside = (state.status == BELOW).sum()
+        beside = (left.estimate < threshold, left.high < 0, left.low < 0)
         value, low, high = (float(inside + some.sum()) for some in beside)
         return BoundedNumber(value, low, high + state.unknown, unknown=state.unknown)
 
 
-# How dense plates are around a place: a Gaussian kernel density estimate (Section 6.3, Algorithm 7).
+# How dense plates are around a place: a Gaussian kernel density estimate (Section 6.3, Algorithm
+# 7).
 #
-# f = 1/n sum_i exp(-|x_i - p|^2 / (2 b^2)). Phi is the distance to the place. A plate leaves the rounds when it is
-# surely farther away than six bandwidths. (Algorithm 7 as printed passes the projection of range counts; Section 6.3.2
-# says the length.) Noise on distances biases an estimate upwards, noise on positions less, downwards: take those.
+# f = 1/n sum_i exp(-|x_i - p|^2 / (2 b^2)). Phi is the distance to the place. A plate leaves the
+# rounds when it is surely farther away than six bandwidths. (Algorithm 7 as printed passes the
+# projection of range counts; Section 6.3.2 says the length.) Noise on distances biases an estimate
+# upwards, noise on positions less, downwards: take those.
 
 REACH = 6.0
 
@@ -147,7 +155,8 @@ class Density:
 
     def answer(self, budgeting: QueryBudget, pie: Elimination, state: State) -> BoundedNumber:
         """The density among the plates that gave a value; bounds allow for the others."""
-        left, n = undecided(pie, state, budgeting.beta1), max(1, pie.plates)
+        left = undecided(pie, state, budgeting.beta1)
+        n = max(1, pie.plates)
         far = FAR * int((state.status == ABOVE).sum())
         near = float(self._kernel(left.estimate).sum())
         # The bias term is left out where it is larger than the rest; it is far below either bound.
@@ -170,15 +179,17 @@ class Density:
 
 # The k plates nearest to a place (Section 6.4, Algorithm 8).
 #
-# Phi is the distance to the place. A plate leaves the rounds when k others are surely nearer. If k are left, they are
-# the nearest, with probability 1 - beta0 (Corollary 6.5); else the k with the smallest average distance are taken, and
-# the s-th of them is at most two radii farther away than the s-th nearest (Lemmas 6.6 and 6.7). Noise on a position is
-# sqrt(d) times as long as noise on its distance: take distances.
+# Phi is the distance to the place. A plate leaves the rounds when k others are surely nearer. If k
+# are left, they are the nearest, with probability 1 - beta0 (Corollary 6.5); else the k with the
+# smallest average distance are taken, and the s-th of them is at most two radii farther away than
+# the s-th nearest (Lemmas 6.6 and 6.7). Noise on a position is sqrt(d) times as long as noise on
+# its distance: take distances.
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The k nearest to a place, given in the lattice's steps, in the plane or in any number of dimensions.
+    """The k nearest to a place, given in the lattice's steps, in the plane or in any number of
+    dimensions.
 
     >>> import os
     >>> from udp_stream.queries.plane import rho_per_square_metre
@@ -203,7 +214,10 @@ class Nearest:
 
     def elimination(self, budgeting: QueryBudget) -> Elimination:
         return budgeting.elimination(
-            self.distance, NearestRule(self.k), dimensions=len(self.place), steps_per_unit=self.steps_per_unit
+            self.distance,
+            NearestRule(self.k),
+            dimensions=len(self.place),
+            steps_per_unit=self.steps_per_unit,
         )
 
     def distance(self, positions: Floats) -> Floats:
@@ -235,22 +249,24 @@ class Nearest:
 
 # Is the share of plates in a region below q? The threshold query of Appendix C on positions.
 #
-# In the central model: the sum over all plates gets noise once, and every plate of the sum is charged for it. The
-# rounds end when the share is surely on one side of q; further rounds are not charged.
+# In the central model: the sum over all plates gets noise once, and every plate of the sum is
+# charged for it. The rounds end when the share is surely on one side of q; further rounds are not
+# charged.
 #
-# **The edge.** A plate that crosses a sharp edge would move the count by one however little it moves: by distance that
-# costs without bound. So the edge has a width w. A plate counts as 1 where it is w/2 or more inside of the edge, as 0
-# where it is w/2 or more outside, and in between by its depth, cut off at w/2 on both sides. A depth is a 1-Lipschitz
-# function of the position (Lemma 6.3), and their sum is w (count - plates/2). So noise on the sum costs as much as
-# noise on one plate's distance, and the count has the deviation of that noise divided by w.
+# **The edge.** A plate that crosses a sharp edge would move the count by one however little it
+# moves: by distance that costs without bound. So the edge has a width w. A plate counts as 1 where
+# it is w/2 or more inside of the edge, as 0 where it is w/2 or more outside, and in between by its
+# depth, cut off at w/2 on both sides. A depth is a 1-Lipschitz function of the position (Lemma
+# 6.3), and their sum is w (count - plates/2). So noise on the sum costs as much as noise on one
+# plate's distance, and the count has the deviation of that noise divided by w.
 
 
 @dataclass(frozen=True)
 class RegionShare:
     """Is the share of plates in a region, with an edge of `edge` metres, below `share`?
 
-    Its rounds have one "plate", the holder of all positions, with the budget of one plate. `unknown` plates of the
-    moment do not take part.
+    Its rounds have one "plate", the holder of all positions, with the budget of one plate.
+    `unknown` plates of the moment do not take part.
 
     >>> import os
     >>> from udp_stream.queries.plane import Rectangle, rho_per_square_metre
@@ -265,7 +281,8 @@ class RegionShare:
     >>> answer.below, answer.sure, answer.low < query.truth(where) < answer.high
     (True, True, True)
 
-    Raises ValueError for a share that is not between 0 and 1, and for an edge that is not wider than nothing.
+    Raises ValueError for a share that is not between 0 and 1, and for an edge that is not wider
+    than nothing.
     """
 
     region: Region
@@ -274,38 +291,52 @@ class RegionShare:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1 or not self.edge > 0:
-            raise ValueError(f"expected 0 < share < 1 and an edge > 0 m, got {self.share} and {self.edge}")
+            raise ValueError(
+                f"expected 0 < share < 1 and an edge > 0 m, got {self.share} and {self.edge}"
+            )
 
     def depth(self, positions: Floats) -> Floats:
         """Phi of one plate: its distance inside of the edge, in quanta, from -w/2 to w/2."""
         return np.clip(-self.region.signed_distance(positions), -self._width / 2, self._width / 2)
 
     def elimination(self, budgeting: QueryBudget, plates: int, unknown: int = 0) -> Elimination:
-        # Surely below q: with all unknown plates inside. Surely not below: with all of them outside.
+        # Surely below q: with all unknown plates inside. Surely not below: with all of them
+        # outside.
         taking = plates - unknown
-        noise = replace(SummedNoise.finest(self.depth, QUANTA_PER_KM, budgeting.least), terms=taking)
-        low, high = (self._width * (self.share * plates - inside - taking / 2) for inside in (unknown, 0))
-        return Elimination(noise, budgeting.budgets_nano, budgeting.split, BandRule(low, high), budgeting.beta0)
+        noise = replace(
+            SummedNoise.finest(self.depth, QUANTA_PER_KM, budgeting.least), terms=taking
+        )
+        low, high = (
+            self._width * (self.share * plates - inside - taking / 2) for inside in (unknown, 0)
+        )
+        return Elimination(
+            noise, budgeting.budgets_nano, budgeting.split, BandRule(low, high), budgeting.beta0
+        )
 
     def answer(
         self, budgeting: QueryBudget, pie: Elimination, state: State, plates: int, unknown: int = 0
     ) -> BoundedAnswer:
-        """By the side that a round found, or else by the average of all. `value` is the share of the plates that took
-        part; `low` and `high` bound that of all, and before the last round are those that rounds decide by."""
+        """By the side that a round found, or else by the average of all. `value` is the share of
+        the plates that took part; `low` and `high` bound that of all, and before the last round are
+        those that rounds decide by."""
         if not state.precision[0]:
             return BoundedAnswer(low=0.0, high=1.0, sure=False, unknown=unknown)
         taking = plates - unknown
         if state.rounds < pie.split.rounds or state.status[0] != IN:
             among = np.array([0])
-            estimate, radius = pie.estimate(state, among)[0], pie.radius(state, among, pie.beta0 / pie.split.rounds)[0]
+            estimate = pie.estimate(state, among)[0]
+            radius = pie.radius(state, among, pie.beta0 / pie.split.rounds)[0]
         else:
             left = undecided(pie, state, budgeting.beta1)
-            estimate, radius = left.estimate[0], left.radius[0]
+            estimate = left.estimate[0]
+            radius = left.radius[0]
         count, low, high = (
             min(max(0.0, self._count_of(float(total), taking)), float(taking))
             for total in (estimate, estimate - radius, estimate + radius)
         )
-        low, high, side = low / plates, (high + unknown) / plates, state.status[0]
+        low = low / plates
+        high = (high + unknown) / plates
+        side = state.status[0]
         below = count < self.share * taking if side in (IN, REFUSED) else bool(side == BELOW)
         sure = high < self.share or low >= self.share
         return BoundedAnswer(count / taking, low, high, below=below, sure=sure, unknown=unknown)

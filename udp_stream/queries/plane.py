@@ -1,22 +1,26 @@
-"""A city as a plane: positions in whole sixteenths of a metre, east and north of a centre; and regions of it.
+"""A city as a plane: positions in whole sixteenths of a metre, east and north of a centre; and
+regions of it.
 
-**Projection.** Transverse Mercator around the centre's meridian (Krueger's series to the third order, WGS 84). It
-keeps angles; lengths come out too long by one part in 2 (R/x)^2 at x metres east or west of the centre, R = 6.37e6,
-whatever the latitude: 8 parts in a million at 25 km, 3 in 100,000 at 50 km, 1.2 in 10,000 at 100 km.
+**Projection.** Transverse Mercator around the centre's meridian (Krueger's series to the third
+order, WGS 84). It keeps angles; lengths come out too long by one part in 2 (R/x)^2 at x metres east
+or west of the centre, R = 6.37e6, whatever the latitude: 8 parts in a million at 25 km, 3 in
+100,000 at 50 km, 1.2 in 10,000 at 100 km.
 
-**Privacy is by the distance in this plane**, between positions rounded to the lattice. Rounding moves a position by at
-most 1/32 m in each direction, so two *unrounded* positions at distance d are told apart as two rounded positions at up
-to d + 0.09 m.
+**Privacy is by the distance in this plane**, between positions rounded to the lattice. Rounding
+moves a position by at most 1/32 m in each direction, so two *unrounded* positions at distance d are
+told apart as two rounded positions at up to d + 0.09 m.
 
-**On the ground.** Two positions that are d metres apart on the ground, wherever on earth, are at most 1.01 d apart in
-the plane. *Up to 8 degrees of arc from the centre* a length is at most 1 / cos(8 degrees) = 1.0099 times too long, as
-the distance from the centre's meridian is at most 8 degrees, and the circle is convex. *A position that is farther
-away* is moved to the circle, along its great circle. Up to 90 degrees that shortens all distances: at r degrees by the
-factor sin(8) / sin(r) across, and to nothing along. Farther away the result is also drawn towards the centre, by
-(180 - r) / 90. No distance there is longer than a quarter of that on the ground, and the opposite point of the earth
-is at the centre: there is no seam.
+**On the ground.** Two positions that are d metres apart on the ground, wherever on earth, are at
+most 1.01 d apart in the plane. *Up to 8 degrees of arc from the centre* a length is at most 1 /
+cos(8 degrees) = 1.0099 times too long, as the distance from the centre's meridian is at most 8
+degrees, and the circle is convex. *A position that is farther away* is moved to the circle, along
+its great circle. Up to 90 degrees that shortens all distances: at r degrees by the factor sin(8) /
+sin(r) across, and to nothing along. Farther away the result is also drawn towards the centre, by
+(180 - r) / 90. No distance there is longer than a quarter of that on the ground, and the opposite
+point of the earth is at the centre: there is no seam.
 
-**Cost** is nano-epsilon per kilometre, or nano-rho per square kilometre: per square metre, rounding would decide.
+**Cost** is nano-epsilon per kilometre, or nano-rho per square kilometre: per square metre, rounding
+would decide.
 """
 
 from __future__ import annotations
@@ -39,18 +43,22 @@ QUANTA_PER_METRE = 16
 QUANTA_PER_KM = 1000 * QUANTA_PER_METRE
 
 EDGE = 2**24
-"""Positions lie within +- this, 1049 km: products of two are exact in floating point, and their sums in 64 bits."""
+"""Positions lie within +- this, 1049 km: products of two are exact in floating point, and their
+sums in 64 bits."""
 
 _DEGREES = 8.0
-"""Of arc: positions farther from the centre are moved. Queries' regions and places may not lie farther."""
+"""Of arc: positions farther from the centre are moved. Queries' regions and places may not lie
+farther."""
 
 _LATITUDE_MAX = 80.0
 
-_EQUATOR_M, _FLATTENING = 6_378_137.0, 1 / 298.257223563
+_EQUATOR_M = 6_378_137.0
+_FLATTENING = 1 / 298.257223563
 
 
 def rho_per_square_metre(rho: float | Decimal) -> Cost:
-    """The cost of a rho of geo-privacy per square metre, in nano-rho per square kilometre, rounded down."""
+    """The cost of a rho of geo-privacy per square metre, in nano-rho per square kilometre, rounded
+    down."""
     return concentrated(nano_allowance(Decimal(str(rho)) * 10**6))
 
 
@@ -76,8 +84,10 @@ class Plane:
             )
 
     def metres(self, latitude: Floats, longitude: Floats) -> Floats:
-        """East and north of the centre, one row each; far positions are moved nearer. ValueError for a NaN."""
-        lat, lon = np.asarray(latitude, np.float64), np.asarray(longitude, np.float64)
+        """East and north of the centre, one row each; far positions are moved nearer. ValueError
+        for a NaN."""
+        lat = np.asarray(latitude, np.float64)
+        lon = np.asarray(longitude, np.float64)
         if not (np.isfinite(lat).all() and np.isfinite(lon).all()):
             raise ValueError("expected positions that are numbers, got one that is not")
         lat, east, share = self._moved_nearer(lat, self._east(lon))
@@ -104,22 +114,32 @@ class Plane:
         return (longitude - self.longitude + 180) % 360 - 180
 
     def _seen(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """Radians of arc from the centre; the centre as a unit vector; and directions at right angles to it."""
+        """Radians of arc from the centre; the centre as a unit vector; and directions at right
+        angles to it."""
         centre = _on_sphere(np.array([self.latitude]), np.zeros(1))[0]
         position = _on_sphere(latitude, east)
         along = position @ centre
         across = position - along[:, None] * centre
         length = np.linalg.norm(across, axis=1)
-        return np.arctan2(length, along), centre, across / np.maximum(length, np.finfo(np.float64).tiny)[:, None]
+        return (
+            np.arctan2(length, along),
+            centre,
+            across / np.maximum(length, np.finfo(np.float64).tiny)[:, None],
+        )
 
     def _moved_nearer(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """Positions, moved onto the circle if beyond it; and the share of their distance that is left."""
+        """Positions, moved onto the circle if beyond it; and the share of their distance that is
+        left."""
         away, centre, direction = self._seen(latitude, east)
         limit = np.radians(_DEGREES)
         x, y, z = (np.cos(limit) * centre + np.sin(limit) * direction).T
         is_far = away > limit
         lat = np.where(is_far, np.degrees(np.arctan2(z, np.hypot(x, y))), latitude)
-        return lat, np.where(is_far, np.degrees(np.arctan2(y, x)), east), np.clip(2 - 2 * away / np.pi, 0, 1)
+        return (
+            lat,
+            np.where(is_far, np.degrees(np.arctan2(y, x)), east),
+            np.clip(2 - 2 * away / np.pi, 0, 1),
+        )
 
     @cached_property
     def _north(self) -> float:
@@ -127,35 +147,42 @@ class Plane:
 
 
 def _on_sphere(latitude: Floats, east: Floats) -> Floats:
-    up, round_ = np.radians(latitude), np.radians(east)
+    up = np.radians(latitude)
+    round_ = np.radians(east)
     return np.column_stack((np.cos(up) * np.cos(round_), np.cos(up) * np.sin(round_), np.sin(up)))
 
 
 def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:
-    """Metres east of the meridian and north of the equator, for degrees of latitude and degrees east of the meridian.
+    """Metres east of the meridian and north of the equator, for degrees of latitude and degrees
+    east of the meridian.
 
-    L. Krueger, Konforme Abbildung des Erdellipsoids in der Ebene (1912), as in Karney, J. Geodesy 85 (2011), 475-485.
+    L. Krueger, Konforme Abbildung des Erdellipsoids in der Ebene (1912), as in Karney, J. Geodesy
+    85 (2011), 475-485.
     """
     n = _FLATTENING / (2 - _FLATTENING)
     radius = _EQUATOR_M / (1 + n) * (1 + n**2 / 4 + n**4 / 64)
     series = (n / 2 - 2 * n**2 / 3 + 5 * n**3 / 16, 13 * n**2 / 48 - 3 * n**3 / 5, 61 * n**3 / 240)
-    sine, away = np.sin(np.radians(latitude)), np.radians(east)
+    sine = np.sin(np.radians(latitude))
+    away = np.radians(east)
     squeeze = 2 * sqrt(n) / (1 + n)
     conformal = np.sinh(np.arctanh(sine) - squeeze * np.arctanh(squeeze * sine))
     up = np.arctan2(conformal, np.cos(away))
     right = np.arcsinh(np.sin(away) / np.hypot(conformal, np.cos(away)))
-    x, y = right.copy(), up.copy()
+    x = right.copy()
+    y = up.copy()
     for j, coefficient in enumerate(series, 1):
         x += coefficient * np.cos(2 * j * up) * np.sinh(2 * j * right)
         y += coefficient * np.sin(2 * j * up) * np.cosh(2 * j * right)
     return np.column_stack((radius * x, radius * y))
 
 
-# Regions of the plane, by their signed distance: how far a position is from the edge, negative inside.
+# Regions of the plane, by their signed distance: how far a position is from the edge, negative
+# inside.
 #
-# It is 1-Lipschitz (*Adaptive Privacy Budgeting*, Liang and Yi, Lemma 6.3), so it can be made private in place of the
-# position. Lengths are in quanta (sixteenths of a metre). Corners are rounded to whole quanta, so the side of an edge
-# is exact for a position on the lattice; distances are floating point, off by less than 2^-20 quanta.
+# It is 1-Lipschitz (*Adaptive Privacy Budgeting*, Liang and Yi, Lemma 6.3), so it can be made
+# private in place of the position. Lengths are in quanta (sixteenths of a metre). Corners are
+# rounded to whole quanta, so the side of an edge is exact for a position on the lattice; distances
+# are floating point, off by less than 2^-20 quanta.
 
 _AT_ONCE = 1 << 22
 """Pairs of a position and an edge in one pass: 32 MB a column."""
@@ -191,14 +218,16 @@ class Rectangle:
         return np.asarray(outside + np.minimum(beyond.max(axis=1), 0.0))
 
     def threshold(self, deviation: Floats) -> Floats:
-        """The shifted threshold of Appendix B, -a g: as much of the plane is wrongly taken in as left out, roughly.
+        """The shifted threshold of Appendix B, -a g: as much of the plane is wrongly taken in as
+        left out, roughly.
 
-        g is the noise's deviation. Corners are square, as in the paper. The band between the rectangle and itself grown
-        by (1 - a) g on each side is as large as the band between it and itself shrunk by (1 + a) g (to nothing where
-        2 g is at least a side).
+        g is the noise's deviation. Corners are square, as in the paper. The band between the
+        rectangle and itself grown by (1 - a) g on each side is as large as the band between it and
+        itself shrunk by (1 + a) g (to nothing where 2 g is at least a side).
         """
         width, height = 2 * self._middle_and_half[1]
-        g, both = np.asarray(deviation, np.float64), width + height
+        g = np.asarray(deviation, np.float64)
+        both = width + height
         narrow = 2 * g < min(width, height)
         # (both - root) / 4, without the cancellation of large sizes
         inner = 4 * g * g / (both + np.sqrt(np.maximum(both * both - 16 * g * g, 0.0)))
@@ -210,13 +239,14 @@ class Rectangle:
         """In whole quanta for the corners."""
         middle = np.array([self.east, self.north])
         half = np.array([self.width, self.height]) / 2
-        low, high = np.rint((middle - half) * QUANTA_PER_METRE), np.rint((middle + half) * QUANTA_PER_METRE)
+        low = np.rint((middle - half) * QUANTA_PER_METRE)
+        high = np.rint((middle + half) * QUANTA_PER_METRE)
         return (low + high) / 2, (high - low) / 2
 
 
 class PlanarPolygon:
-    """The area in closed loops of corners, in metres around a plane's centre. A loop's last corner is joined to its
-    first. A point in an even number of loops is outside, so holes are loops too.
+    """The area in closed loops of corners, in metres around a plane's centre. A loop's last corner
+    is joined to its first. A point in an even number of loops is outside, so holes are loops too.
 
     >>> corners = np.array([[0, 0], [100, 0], [0, 100]])  # metres east and north
     >>> PlanarPolygon([corners]).signed_distance(np.array([[160, 160], [-160, 0]])).tolist()
@@ -226,25 +256,31 @@ class PlanarPolygon:
     """
 
     def __init__(self, loops: Sequence[Floats]) -> None:
-        starts, ends = [], []
+        starts = []
+        ends = []
         for loop in loops:
             corners = np.rint(np.asarray(loop, np.float64) * QUANTA_PER_METRE)
             if corners.ndim != 2 or corners.shape[0] < 3 or corners.shape[1] != 2:
-                raise ValueError(f"expected loops of at least three corners (east, north), got {corners.shape}")
+                raise ValueError(
+                    f"expected loops of at least three corners (east, north), got {corners.shape}"
+                )
             _require_in_plane(float(np.abs(corners).max()))
             starts.append(corners)
             ends.append(np.roll(corners, -1, axis=0))
         if not starts:
             raise ValueError("expected a loop of corners, got none")
-        start, end = np.concatenate(starts), np.concatenate(ends)
+        start = np.concatenate(starts)
+        end = np.concatenate(ends)
         # Without edges of no length, of corners that rounding joined: they would divide by 0.
         real = (start != end).any(axis=1)
-        self._start, self._end = start[real], end[real]
+        self._start = start[real]
+        self._end = end[real]
         if not real.any():
             raise ValueError("expected a loop that encloses something, got one place alone")
 
     def signed_distance(self, positions: Floats) -> Floats:
-        # The distance to the nearest edge; the sign is the parity of edges crossed on the way to the east.
+        # The distance to the nearest edge; the sign is the parity of edges crossed on the way to
+        # the east.
         places = np.asarray(positions, np.float64)
         rows = max(1, _AT_ONCE // self._start.shape[0])
         # At least one part, also of no positions: numpy cannot join none.
@@ -256,9 +292,13 @@ class PlanarPolygon:
         return np.zeros_like(deviation)
 
     def _of(self, places: Floats) -> Floats:
-        (x, y), (x1, y1), (x2, y2) = places.T[:, :, None], self._start.T, self._end.T
-        along_x, along_y = x2 - x1, y2 - y1
-        off_x, off_y = x - x1, y - y1
+        (x, y) = places.T[:, :, None]
+        (x1, y1) = self._start.T
+        (x2, y2) = self._end.T
+        along_x = x2 - x1
+        along_y = y2 - y1
+        off_x = x - x1
+        off_y = y - y1
         share = np.clip((off_x * along_x + off_y * along_y) / (along_x**2 + along_y**2), 0.0, 1.0)
         square = (off_x - share * along_x) ** 2 + (off_y - share * along_y) ** 2
         # exact for positions on the lattice: products below 2^50
@@ -274,11 +314,15 @@ Region = Rectangle | PlanarPolygon
 
 
 def cell_set(cells: Sequence[int], plane: Plane) -> PlanarPolygon:
-    """The area of H3 cells of one resolution. Its straight edges are a few centimetres beside H3's great circles.
+    """The area of H3 cells of one resolution. Its straight edges are a few centimetres beside H3's
+    great circles.
 
-    Raises ValueError for no cells, several resolutions, a number that is no cell, and a cell far from the centre.
+    Raises ValueError for no cells, several resolutions, a number that is no cell, and a cell far
+    from the centre.
     """
-    return PlanarPolygon([plane.metres_of_places(loop[:, 0], loop[:, 1]) for loop in outlines_of(cells)])
+    return PlanarPolygon(
+        [plane.metres_of_places(loop[:, 0], loop[:, 1]) for loop in outlines_of(cells)]
+    )
 
 
 def positions_inside(region: Region, positions: Integers) -> int:
@@ -289,4 +333,6 @@ def positions_inside(region: Region, positions: Integers) -> int:
 def _require_in_plane(reach: float) -> None:
     # Not `reach > EDGE`: a NaN is to be refused, too.
     if not reach <= EDGE:
-        raise ValueError(f"expected a region within {EDGE / QUANTA_PER_METRE / 1000:.0f} km of the plane's centre")
+        raise ValueError(
+            f"expected a region within {EDGE / QUANTA_PER_METRE / 1000:.0f} km of the plane's centre"
+        )

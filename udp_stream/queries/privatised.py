@@ -1,30 +1,36 @@
-"""The noise of a round: what of a position gets noise, its scale by the charge, and the error of weighted averages.
+"""The noise of a round: what of a position gets noise, its scale by the charge, and the error of
+weighted averages.
 
-Noise is drawn in lattice *steps*. A value that moves by at most `sensitivity` steps for each unit of distance gets, at
-a charge of epsilon (rho) per unit (squared), radial Laplace noise of b = moves / epsilon, or Gaussian noise of sigma =
-moves / sqrt(2 rho) in every coordinate (*Adaptive Privacy Budgeting*, Liang and Yi, Lemma 3.4), with scales rounded up.
-Both are discrete and exact (`mechanisms/noise`).
+Noise is drawn in lattice *steps*. A value that moves by at most `sensitivity` steps for each unit
+of distance gets, at a charge of epsilon (rho) per unit (squared), radial Laplace noise of b = moves
+/ epsilon, or Gaussian noise of sigma = moves / sqrt(2 rho) in every coordinate (*Adaptive Privacy
+Budgeting*, Liang and Yi, Lemma 3.4), with scales rounded up. Both are discrete and exact
+(`mechanisms/noise`).
 
-**Averages.** Noisy values v_j of one plate are averaged with weights 1/b_j^2, or 1/sigma_j^2: W is their sum, over the
-rounds that the plate was in. `*_radius` bound the length of the average's noise, with probability 1 - beta.
+**Averages.** Noisy values v_j of one plate are averaged with weights 1/b_j^2, or 1/sigma_j^2: W is
+their sum, over the rounds that the plate was in. `*_radius` bound the length of the average's
+noise, with probability 1 - beta.
 
-*Gaussian.* Real Gaussian noise averages to deviation 1/sqrt(W), and has length at most lambda(d, beta) / sqrt(W)
-(Lemma 6.1, Fact 6.2). A discrete Gaussian's moment generating function is at most a real one's: complete the square,
-as in docs/mechanisms/gaussian.md. So for d = 1 the bound holds as it is, it being Chernoff's. For d > 1: f the joint
-density of all rounds' noise without its factor, C the unit cube around a joint lattice point z. By Jensen's inequality
-f(z) <= e^(d W / 24) times the mean of f over C, and N >= sigma sqrt(2 pi) by Poisson's formula. In C the average
-differs by at most sqrt(d)/2 from that at z. So
+*Gaussian.* Real Gaussian noise averages to deviation 1/sqrt(W), and has length at most lambda(d,
+beta) / sqrt(W) (Lemma 6.1, Fact 6.2). A discrete Gaussian's moment generating function is at most a
+real one's: complete the square, as in docs/mechanisms/gaussian.md. So for d = 1 the bound holds as
+it is, it being Chernoff's. For d > 1: f the joint density of all rounds' noise without its factor,
+C the unit cube around a joint lattice point z. By Jensen's inequality f(z) <= e^(d W / 24) times
+the mean of f over C, and N >= sigma sqrt(2 pi) by Poisson's formula. In C the average differs by at
+most sqrt(d)/2 from that at z. So
 
     P(length > r) <= e^(d W / 24) P(real noise > r - sqrt(d)/2),
 
 and the radius is sqrt(d)/2 + lambda(d, beta e^(-d W / 24)) / sqrt(W).
 
-*Laplace.* In the same way, by |z + u| <= |z| + sqrt(d)/2 in place of Jensen's inequality, the discrete noise is as
-likely as real noise but for sqrt(d)/2 and a factor e^(sqrt(d) sum_j 1/b_j), sum_j 1/b_j <= sqrt(J W). The length of one
-real vector is b times a Gamma(d) variable. For several, <e, noise> has the moment generating function (1 - l^2
-b^2)^(-(d+1)/2) in every direction e; averaged over the directions of the sphere the left side is I_d(l length): cosh x,
-the Bessel function I_0(x) >= e^x / sqrt(2 pi x) for x >= 1, sinh x / x for d = 1, 2, 3. With a_j = 1 / (b_j W), their
-largest a, l = k / a for a k < 1 and S = sum (a_j / a)^2 = W min b^2, Markov's inequality and convexity of -log(1 - k^2
+*Laplace.* In the same way, by |z + u| <= |z| + sqrt(d)/2 in place of Jensen's inequality, the
+discrete noise is as likely as real noise but for sqrt(d)/2 and a factor e^(sqrt(d) sum_j 1/b_j),
+sum_j 1/b_j <= sqrt(J W). The length of one real vector is b times a Gamma(d) variable. For several,
+<e, noise> has the moment generating function (1 - l^2 b^2)^(-(d+1)/2) in every direction e;
+averaged over the directions of the sphere the left side is I_d(l length): cosh x, the Bessel
+function I_0(x) >= e^x / sqrt(2 pi x) for x >= 1, sinh x / x for d = 1, 2, 3. With a_j = 1 / (b_j
+W), their largest a, l = k / a for a k < 1 and S = sum (a_j / a)^2 = W min b^2, Markov's inequality
+and convexity of -log(1 - k^2
 y) in y = (a_j/a)^2 <= 1 give
 
     P(length > r) <= (1 - k^2)^(-S (d+1) / 2) / I_d(k r / a),
@@ -62,7 +68,8 @@ Draw = Callable[[str, Bits, Integers, Integers, int], Integers]
 
 
 class Average(NamedTuple):
-    """Of each plate's average: W, in steps^-2; the largest 1/b_j of its rounds, in steps^-1; J, their number."""
+    """Of each plate's average: W, in steps^-2; the largest 1/b_j of its rounds, in steps^-1; J,
+    their number."""
 
     precision: Floats
     sharpest: Floats
@@ -72,27 +79,36 @@ class Average(NamedTuple):
 class RadialGaussian:
     """Gaussian noise in every coordinate. `unit_variance` is that of one coordinate at scale 1."""
 
-    unit_variance, dimensions_max = 1.0, inf
+    unit_variance = 1.0
+    dimensions_max = inf
 
     def scale_max(self, dimensions: int) -> int:  # noqa: ARG002
         return SCALE_MAX
 
     def draw(self, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
         """Noise of scales t/s, one row each."""
-        return discrete_gaussian(bits, np.repeat(t, dimensions), np.repeat(s, dimensions)).reshape(-1, dimensions)
+        return discrete_gaussian(bits, np.repeat(t, dimensions), np.repeat(s, dimensions)).reshape(
+            -1, dimensions
+        )
 
     def radius(self, of: Average, dimensions: int, beta: float) -> Floats:
         """How far averages are off at most, in steps, with probability 1 - beta each."""
-        slack, half_cube = (0.0, 0.0) if dimensions == 1 else (dimensions * of.precision / 24, sqrt(dimensions) / 2)
+        slack, half_cube = (
+            (0.0, 0.0)
+            if dimensions == 1
+            else (dimensions * of.precision / 24, sqrt(dimensions) / 2)
+        )
         return np.asarray(
-            gaussian_length(dimensions, np.asarray(log(beta) - slack)) / np.sqrt(of.precision) + half_cube
+            gaussian_length(dimensions, np.asarray(log(beta) - slack)) / np.sqrt(of.precision)
+            + half_cube
         )
 
 
 class RadialLaplace(RadialGaussian):
     """Radial Laplace noise, in up to three dimensions."""
 
-    unit_variance, dimensions_max = 2.0, 3
+    unit_variance = 2.0
+    dimensions_max = 3
 
     def scale_max(self, dimensions: int) -> int:
         return radial_scale_max(dimensions)
@@ -126,7 +142,8 @@ def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: 
 
 
 def scale_of(sensitivity: int, cost: Cost, dimensions: int) -> tuple[int, int]:
-    """The scale t/s, in steps, for a value that a unit of distance moves by `sensitivity` steps; rounded up.
+    """The scale t/s, in steps, for a value that a unit of distance moves by `sensitivity` steps;
+    rounded up.
 
     Raises ValueError for a cost that is too small for its noise to be drawn.
     """
@@ -158,7 +175,8 @@ def least_nano(sensitivity: int, measure: str, dimensions: int) -> int:
 
 
 def gaussian_length(dimensions: int, log_beta: Floats) -> Floats:
-    """lambda(d, beta) of Lemma 6.1: how long a standard normal vector is at most, with probability 1 - beta."""
+    """lambda(d, beta) of Lemma 6.1: how long a standard normal vector is at most, with probability
+    1 - beta."""
     away = -log_beta
     if dimensions <= 2:
         return np.asarray(np.sqrt(2 * (away + (log(2) if dimensions == 1 else 0.0))))
@@ -189,27 +207,32 @@ def _root(falling: Callable[[Floats], Floats], away: Floats) -> Floats:
     return x
 
 
-# Each is a *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Definition 5): M adds
-# noise to a value, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
-# probability 1 - beta: `PointNoise` is that of Corollary 6.1, `DistanceNoise` of Corollary 6.2.
+# Each is a *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*,
+# Definition 5): M adds noise to a value, g estimates phi from the noisy values of several rounds, h
+# bounds the estimate's error with probability 1 - beta: `PointNoise` is that of Corollary 6.1,
+# `DistanceNoise` of Corollary 6.2.
 #
-# **Exactness.** Positions are on a lattice (`plane.py`), and so is their noise: the guarantee is exact. A distance is a
-# real number. It is computed in floating point, rounded to a lattice 2^-k as fine as the positions', and its noise is
-# made for a distance that moves by 2^k + 5/4 fine steps for each step of the position. *Proof that this covers
-# rounding.* Two different positions are D >= 1 steps apart, their phi at most D, computed values of phi at most D +
-# 2^-(k+2), for each is off by less than 2^-(k+3) (by less than 2^-20, `plane.py`; k <= 10). Rounded, the values differ
-# by at most 2^k D + 1/4 + 1 <= (2^k + 5/4) D fine steps. QED. k is as large as the sampler's scales allow, up to 10:
-# the noise is then 0.12 % larger than a real number's would be, 0.5 % at k = 8, and never more than 8 %.
+# **Exactness.** Positions are on a lattice (`plane.py`), and so is their noise: the guarantee is
+# exact. A distance is a real number. It is computed in floating point, rounded to a lattice 2^-k as
+# fine as the positions', and its noise is made for a distance that moves by 2^k + 5/4 fine steps
+# for each step of the position. *Proof that this covers rounding.* Two different positions are D >=
+# 1 steps apart, their phi at most D, computed values of phi at most D + 2^-(k+2), for each is off
+# by less than 2^-(k+3) (by less than 2^-20, `plane.py`; k <= 10). Rounded, the values differ by at
+# most 2^k D + 1/4 + 1 <= (2^k + 5/4) D fine steps. QED. k is as large as the sampler's scales
+# allow, up to 10: the noise is then 0.12 % larger than a real number's would be, 0.5 % at k = 8,
+# and never more than 8 %.
 
 Phi = Callable[[Floats], Floats]
 """A 1-Lipschitz function of positions, one row each; both in lattice steps."""
 
-FINE_BITS_MAX, _FINE_BITS_MIN = 10, 4
+FINE_BITS_MAX = 10
+_FINE_BITS_MIN = 4
 
 
 @dataclass(frozen=True)
 class PointNoise:
-    """The position itself gets noise, in up to three dimensions under epsilon, in any number under rho.
+    """The position itself gets noise, in up to three dimensions under epsilon, in any number under
+    rho.
 
     >>> kind = PointNoise("pure", lambda positions: np.hypot(*positions.T), dimensions=2, steps_per_unit=16_000)
     >>> kind.estimate(np.array([[3.0, 4.0]])).tolist()
@@ -298,10 +321,12 @@ class DistanceNoise:
 
 @dataclass(frozen=True)
 class SummedNoise(DistanceNoise):
-    """The sum of phi over all positions gets noise: the central model, with one holder of all positions.
+    """The sum of phi over all positions gets noise: the central model, with one holder of all
+    positions.
 
-    A plate that moves changes one of the sum's `terms`, by as much as it changes its own value under `DistanceNoise`:
-    terms are rounded one by one, and their sum is exact. So noise for the sum is as large as noise for one plate.
+    A plate that moves changes one of the sum's `terms`, by as much as it changes its own value
+    under `DistanceNoise`: terms are rounded one by one, and their sum is exact. So noise for the
+    sum is as large as noise for one plate.
 
     >>> kind = SummedNoise("zcdp", lambda positions: np.hypot(*positions.T), 16_000, fine_bits=10, terms=2)
     >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.sensitivity
@@ -320,5 +345,6 @@ class SummedNoise(DistanceNoise):
 
 
 Privatised = PointNoise | DistanceNoise
-"""`values` (in steps) get noise; their average gives an `estimate` of phi, in lattice steps of positions, and its
-`radius`. A value moves by at most `sensitivity` steps for each unit of distance."""
+"""`values` (in steps) get noise; their average gives an `estimate` of phi, in lattice steps of
+positions, and its `radius`. A value moves by at most `sensitivity` steps for each unit of
+distance."""

@@ -1,14 +1,19 @@
-"""The road of a closed slot under "add-remove": charge, draw once for all cells, record, mark, publish, inform.
+"""The road of a closed slot under "add-remove": charge, draw once for all cells, record, mark,
+publish, inform.
 
-1. **Charge.** Every plate is asked the same (`SumsQuery`: the domain, forecasts, the noise). It pays the squares of its
-   own vector, at most what it may spend in the slot. The ledger keeps the first question and the first charges.
-2. **Draw.** Each vector is shortened to its charge: a plate that was charged nothing gives nothing. So a run that
-   finishes the slot of one that died, also from other pings, gives away no more than was charged. The noised sums are
-   recorded under one id, `presence:START-SECONDS`, the first ones win, and no reader waits for them.
-3. **Record.** Each cell of the domain has a record that follows from the sums. Then mark, publish, inform, as ever.
+1. **Charge.** Every plate is asked the same (`SumsQuery`: the domain, forecasts, the noise). It
+   pays the squares of its own vector, at most what it may spend in the slot. The ledger keeps the
+   first question and the first charges.
+2. **Draw.** Each vector is shortened to its charge: a plate that was charged nothing gives nothing.
+   So a run that finishes the slot of one that died, also from other pings, gives away no more than
+   was charged. The noised sums are recorded under one id, `presence:START-SECONDS`, the first ones
+   win, and no reader waits for them.
+3. **Record.** Each cell of the domain has a record that follows from the sums. Then mark, publish,
+   inform, as ever.
 
-Charges, factors, balances and who was admitted are secret, and stay in the ledger. Ids, their number and order follow
-from the domain and the slot: they are the same with any plate, without it, and without pings.
+Charges, factors, balances and who was admitted are secret, and stay in the ledger. Ids, their
+number and order follow from the domain and the slot: they are the same with any plate, without it,
+and without pings.
 """
 
 from __future__ import annotations
@@ -23,7 +28,15 @@ from numpy.typing import NDArray
 from udp_stream.errors import UdpStreamError
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.ledger.rules import budget_balances
-from udp_stream.mechanisms.add_remove import Entries, PlateQuery, PlateRows, allowances, entries, noised, shortened
+from udp_stream.mechanisms.add_remove import (
+    Entries,
+    PlateQuery,
+    PlateRows,
+    allowances,
+    entries,
+    noised,
+    shortened,
+)
 from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.mechanisms.samplers import Integers
 from udp_stream.planning.add_remove import AddRemoveRules
@@ -43,7 +56,16 @@ from udp_stream.release.charge import (
 )
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory
 from udp_stream.release.pipeline import RecordedSlot, draw_once, witness
-from udp_stream.release.record import SCHEMA, Hat, Noised, Privacy, Release, encode, release_id, sums_id
+from udp_stream.release.record import (
+    SCHEMA,
+    Hat,
+    Noised,
+    Privacy,
+    Release,
+    encode,
+    release_id,
+    sums_id,
+)
 from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums, encode_sums
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center, cell_name, resolution_of
@@ -59,7 +81,8 @@ def release_add_remove_slot(
     ledger: Ledger,
     publish: Callable[[RecordedSlot], None],
 ) -> RecordedSlot:
-    """Release every cell of the domain: `publish` has handed the records to their readers when it returns."""
+    """Release every cell of the domain: `publish` has handed the records to their readers when it
+    returns."""
     recorded = record_add_remove_slot(counts, values, context, ledger)
     publish(recorded)
     return recorded.published(ledger)
@@ -68,13 +91,16 @@ def release_add_remove_slot(
 def record_add_remove_slot(
     counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger
 ) -> RecordedSlot:
-    """Charge the slot's plates, draw its sums, and record each cell, as far as that is not done yet.
+    """Charge the slot's plates, draw its sums, and record each cell, as far as that is not done
+    yet.
 
     PrivacyRefused, before a charge and again before a draw, if the budget period overlaps others.
     """
     rules, forecaster = _of_mode(context)
     forecaster.saw(counts)
-    ids = [release_id(cell_name(cell), counts.start_ms, counts.end_ms) for cell in rules.cells.tolist()]
+    ids = [
+        release_id(cell_name(cell), counts.start_ms, counts.end_ms) for cell in rules.cells.tolist()
+    ]
     require_relation("add-remove", ids, ledger.recorded(ids))
     sums = _sums_once(counts, values, rules, forecaster, context, ledger)
     hats = _hats_of(sums.asked.domain, counts)
@@ -82,7 +108,9 @@ def record_add_remove_slot(
 
     def derive(todo: Sequence[int]) -> list[bytes]:
         free = [Admission(hats[i].release_id, EMPTY_ROWS, EMPTY_ROWS, 0, b"") for i in todo]
-        for one, verdict in zip(free, ledger.admit(period, context.policy.budget_nano, (), free), strict=True):
+        for one, verdict in zip(
+            free, ledger.admit(period, context.policy.budget_nano, (), free), strict=True
+        ):
             if verdict.terms:
                 raise another_relation(one.release_id)
         return records_of(sums, (counts.start_ms, counts.end_ms), context, todo)
@@ -98,14 +126,16 @@ def _hats_of(domain: NDArray[np.uint64], counts: SlotCounts) -> list[HatInFlight
     rows = dict(zip(counts.cells.tolist(), counts.each_rows(), strict=True))
     found = []
     for number, cell in enumerate(domain.tolist()):
-        name, of_cell = cell_name(cell), rows.get(cell, slice(0, 0))
+        name = cell_name(cell)
+        of_cell = rows.get(cell, slice(0, 0))
         id_ = release_id(name, counts.start_ms, counts.end_ms)
         found.append(HatInFlight(number, id_, name, of_cell, Terms(), EMPTY_ROWS))
     return found
 
 
 def _of_mode(context: ReleaseContext) -> tuple[AddRemoveRules, AddRemoveForecaster]:
-    rules, forecaster = context.add_remove, context.forecaster
+    rules = context.add_remove
+    forecaster = context.forecaster
     if rules is None or not isinstance(forecaster, AddRemoveForecaster):
         raise UdpStreamError("expected a context of add-remove, with its forecaster")
     return rules, forecaster
@@ -124,13 +154,19 @@ def _sums_once(
     name = sums_id(*slot)
 
     def draw(_: object) -> list[bytes]:
-        forecast = np.rint(forecaster.forecast(slot, LedgerHistory(ledger)) * QUANTA_PER_KMH).astype(np.int64)
+        forecast = np.rint(
+            forecaster.forecast(slot, LedgerHistory(ledger)) * QUANTA_PER_KMH
+        ).astype(np.int64)
         query = PlateQuery(np.maximum(forecast, 0), rules.full, rules.sigma, rules.plates)
         policy = context.policy
         first = SumsQuery.of(rules.cells, query, policy.period, policy.budget_nano)
-        asked, vectors = _charge(name, first, counts, values.clamped(policy.max_speed), context, ledger)
+        asked, vectors = _charge(
+            name, first, counts, values.clamped(policy.max_speed), context, ledger
+        )
         ((_, bits),) = context.entropy.streams([name])
-        return [encode_sums(NoisedSums.of(asked, noised(vectors, asked.domain.size, asked.query, bits)))]
+        return [
+            encode_sums(NoisedSums.of(asked, noised(vectors, asked.domain.size, asked.query, bits)))
+        ]
 
     (payload,) = draw_once(ledger, [name], draw).payloads
     ledger.published([name])
@@ -138,20 +174,29 @@ def _sums_once(
 
 
 def _charge(
-    name: str, asked: SumsQuery, counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger
+    name: str,
+    asked: SumsQuery,
+    counts: SlotCounts,
+    values: SlotValues,
+    context: ReleaseContext,
+    ledger: Ledger,
 ) -> tuple[SumsQuery, Entries]:
-    """Charge the slot's plates, or learn what they were charged: the first question, and the vectors that the charges
-    pay for. Secret."""
-    slot, budget = context.calendar.slot_in_period(counts.start_ms), context.policy.budget_nano
+    """Charge the slot's plates, or learn what they were charged: the first question, and the
+    vectors that the charges pay for. Secret."""
+    slot = context.calendar.slot_in_period(counts.start_ms)
+    budget = context.policy.budget_nano
     check = partial(require_one_promise, slot.period, budget, context.calendar, ledger, ())
     check()
     note_requested(slot.period, ledger)
     context.before_charge()
     vectors = entries(rows_in(asked.domain, counts, values), asked.query)
-    charges = _within_allowance(vectors.charges(len(counts.plates), asked.query), slot, counts, context, ledger)
-    payers, everyone = np.flatnonzero(charges), np.arange(len(counts.plates))
-    # A repeat, in the same call, tells what is remembered of every plate: of a slot that was charged before, balances
-    # have these charges in them, and some plates may not be asked again.
+    charges = _within_allowance(
+        vectors.charges(len(counts.plates), asked.query), slot, counts, context, ledger
+    )
+    payers = np.flatnonzero(charges)
+    everyone = np.arange(len(counts.plates))
+    # A repeat, in the same call, tells what is remembered of every plate: of a slot that was
+    # charged before, balances have these charges in them, and some plates may not be asked again.
     both = [
         Admission(name, payers, charges[payers], 0, msgspec.json.encode(asked)),
         Admission(name, everyone, np.ones_like(everyone), 0, b""),
@@ -165,7 +210,11 @@ def _charge(
 
 
 def _within_allowance(
-    charges: Integers, slot: SlotInPeriod, counts: SlotCounts, context: ReleaseContext, ledger: Ledger
+    charges: Integers,
+    slot: SlotInPeriod,
+    counts: SlotCounts,
+    context: ReleaseContext,
+    ledger: Ledger,
 ) -> Integers:
     """What each plate is charged: its vector's price, at most its share of what it has left."""
     rules, _ = _of_mode(context)
@@ -186,18 +235,26 @@ def rows_in(domain: NDArray[np.uint64], counts: SlotCounts, values: SlotValues) 
     at = np.minimum(np.searchsorted(domain, counts.cells), max(domain.size - 1, 0))
     is_in = domain[at] == counts.cells if domain.size else np.zeros(counts.cells.size, bool)
     rows = np.diff(counts.hat_rows)
-    cell, inside = np.repeat(at, rows), np.repeat(is_in, rows)
+    cell = np.repeat(at, rows)
+    inside = np.repeat(is_in, rows)
     total = np.append(0, np.cumsum(values.speed))
     speed = np.diff(total[values.starts])
     return PlateRows(counts.plate[inside], cell[inside], counts.count[inside], speed[inside])
 
 
 def records_of(
-    sums: NoisedSums, slot: tuple[int, int], context: ReleaseContext, numbers: Sequence[int] | None = None
+    sums: NoisedSums,
+    slot: tuple[int, int],
+    context: ReleaseContext,
+    numbers: Sequence[int] | None = None,
 ) -> list[bytes]:
     """The record of each cell of the domain, or of the cells with these numbers."""
-    asked, policy, iso = sums.asked, context.policy, context.calendar.slots.iso
-    measure, fingerprint, ends = MEASURES[MEASURE], policy.fingerprint(), [iso(ms) for ms in slot]
+    asked = sums.asked
+    policy = context.policy
+    iso = context.calendar.slots.iso
+    measure = MEASURES[MEASURE]
+    fingerprint = policy.fingerprint()
+    ends = [iso(ms) for ms in slot]
     privacy = Privacy(
         unit="license_plate",
         neighbours="add-remove",
@@ -209,8 +266,12 @@ def records_of(
         speeds=policy.speed_from,
         swap_epsilon=measure.implied_epsilon(OF_A_SWAP * asked.budget_nano, policy.delta),
     )
-    residual, amounts, forecast = sums.kmh[0].tolist(), sums.amounts.tolist(), asked.forecast_kmh.tolist()
-    which, sd, cells = "plates" if asked.plates else "weight", round(asked.sigma / QUANTA_PER_KMH, 3), asked.domain
+    residual = sums.kmh[0].tolist()
+    amounts = sums.amounts.tolist()
+    forecast = asked.forecast_kmh.tolist()
+    which = "plates" if asked.plates else "weight"
+    sd = round(asked.sigma / QUANTA_PER_KMH, 3)
+    cells = asked.domain
     found = []
     for number in range(cells.size) if numbers is None else numbers:
         cell = int(cells[number])

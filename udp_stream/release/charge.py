@@ -1,4 +1,5 @@
-"""A HAT on its way through a release; price and charge of a slot, by counts and no speeds; one promise a ledger."""
+"""A HAT on its way through a release; price and charge of a slot, by counts and no speeds; one
+promise a ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, Verdict
-from udp_stream.ledger.rules import archived_s, budget_balances, iso_utc, largest_budgets, periods_to_compare
+from udp_stream.ledger.rules import (
+    archived_s,
+    budget_balances,
+    iso_utc,
+    largest_budgets,
+    periods_to_compare,
+)
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms
 from udp_stream.planning.policy import (
@@ -40,13 +47,21 @@ from udp_stream.planning.policy import (
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
-from udp_stream.release.forecaster import AddRemoveForecaster, Forecaster, LedgerHistory, Slot, SlotForecaster, Smoothed
+from udp_stream.release.forecaster import (
+    AddRemoveForecaster,
+    Forecaster,
+    LedgerHistory,
+    Slot,
+    SlotForecaster,
+    Smoothed,
+)
 from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
 
-# A HAT has three forms. `Terms` are stored with the verdict. A `HatPlan` follows from terms and counts. A `HatInFlight`
-# has both, the charges, and what is recorded. A `SlotPlan` has the terms and charges of a slot's HATs, to travel.
+# A HAT has three forms. `Terms` are stored with the verdict. A `HatPlan` follows from terms and
+# counts. A `HatInFlight` has both, the charges, and what is recorded. A `SlotPlan` has the terms
+# and charges of a slot's HATs, to travel.
 
 T = TypeVar("T")
 
@@ -78,21 +93,27 @@ class HatState(StrEnum):
 
 
 HAT_LIFE: Final[Mapping[HatState, Mapping[str, HatState]]] = {
-    HatState.NEW: {"charged": HatState.CHARGED, "withheld": HatState.WITHHELD, "recorded": HatState.RECORDED},
+    HatState.NEW: {
+        "charged": HatState.CHARGED,
+        "withheld": HatState.WITHHELD,
+        "recorded": HatState.RECORDED,
+    },
     HatState.CHARGED: {"recorded": HatState.RECORDED, "withheld": HatState.WITHHELD},
     HatState.WITHHELD: {"recorded": HatState.RECORDED},
     HatState.RECORDED: {"published": HatState.PUBLISHED},
     HatState.PUBLISHED: {},
 }
-"""From each state, by what happens, to the next one: nothing else moves a HAT, and no way leads back."""
+"""From each state, by what happens, to the next one: nothing else moves a HAT, and no way leads
+back."""
 
 
 class HatInFlight(msgspec.Struct, frozen=True, eq=False):
     """HAT `number` of a slot: its id, state, and what was decided.
 
-    `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for rows that are left out, by
-    suppression or for lack of budget. `plan` is for the offered rows while the HAT is new, for the admitted rows once
-    it is charged; None where nothing is drawn. `payload` is what the ledger holds.
+    `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for rows
+    that are left out, by suppression or for lack of budget. `plan` is for the offered rows while
+    the HAT is new, for the admitted rows once it is charged; None where nothing is drawn. `payload`
+    is what the ledger holds.
 
     >>> from udp_stream.testing import two_hats
     >>> new = hats_of(two_hats()[0])[1]
@@ -132,27 +153,44 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
     def with_price(self, terms: Terms, plan: HatPlan | None) -> HatInFlight:
         return msgspec.structs.replace(self, terms=terms, plan=plan)
 
-    def admission(self, counts: SlotCounts, min_plates: int, written: bytes | None = None) -> Admission:
-        """Each offered plate's own charge; of a HAT that is withheld, none. `written` are its terms as remembered."""
+    def admission(
+        self, counts: SlotCounts, min_plates: int, written: bytes | None = None
+    ) -> Admission:
+        """Each offered plate's own charge; of a HAT that is withheld, none. `written` are its terms
+        as remembered."""
         terms = msgspec.json.encode(self.terms) if written is None else written
         if self.plan is None:
             return Admission(self.release_id, EMPTY_ROWS, EMPTY_ROWS, min_plates, terms)
         least = max(min_plates, self.terms.admitted_min)
         offered = self.terms.select_offered(counts.plate[self.rows])
-        allowed = np.full(offered.size, self.terms.allowance_nano) if self.terms.allowance_nano else None
+        allowed = (
+            np.full(offered.size, self.terms.allowance_nano) if self.terms.allowance_nano else None
+        )
         return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
 
     def with_charges(self, charged: NDArray[np.int64]) -> HatInFlight:
-        rows = self.charged if self.plan is None else self.terms.restore_rows(charged, self.charged.size)
-        return msgspec.structs.replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
+        rows = (
+            self.charged
+            if self.plan is None
+            else self.terms.restore_rows(charged, self.charged.size)
+        )
+        return msgspec.structs.replace(
+            self, state=self._after("charged" if rows.any() else "withheld"), charged=rows
+        )
 
-    def charged_by_plan(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatInFlight:
-        return msgspec.structs.replace(self, state=self._after("charged"), terms=terms, charged=charged, plan=plan)
+    def charged_by_plan(
+        self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan
+    ) -> HatInFlight:
+        return msgspec.structs.replace(
+            self, state=self._after("charged"), terms=terms, charged=charged, plan=plan
+        )
 
     def withheld(self, terms: Terms, charged: NDArray[np.int64] | None = None) -> HatInFlight:
         """Nothing is drawn for it, whatever some of its rows were charged."""
         rows = self.charged if charged is None else charged
-        return msgspec.structs.replace(self, state=self._after("withheld"), terms=terms, charged=rows, plan=None)
+        return msgspec.structs.replace(
+            self, state=self._after("withheld"), terms=terms, charged=rows, plan=None
+        )
 
     def recorded(self, payload: bytes) -> HatInFlight:
         return msgspec.structs.replace(self, state=self._after("recorded"), payload=payload)
@@ -163,15 +201,26 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
     def _after(self, event: str) -> HatState:
         ways = HAT_LIFE[self.state]
         if event not in ways:
-            raise UdpStreamError(f"expected one of {sorted(ways)} for what is {self.state.value}, got {event!r}")
+            raise UdpStreamError(
+                f"expected one of {sorted(ways)} for what is {self.state.value}, got {event!r}"
+            )
         return ways[event]
 
 
 def hats_of(counts: SlotCounts) -> list[HatInFlight]:
     """The HATs of a slot, new, by cell."""
-    names, nothing, no_terms = map(cell_name, counts.cells.tolist()), np.zeros_like(counts.count), Terms()
+    names = map(cell_name, counts.cells.tolist())
+    nothing = np.zeros_like(counts.count)
+    no_terms = Terms()
     return [
-        HatInFlight(number, release_id(name, counts.start_ms, counts.end_ms), name, rows, no_terms, nothing[rows])
+        HatInFlight(
+            number,
+            release_id(name, counts.start_ms, counts.end_ms),
+            name,
+            rows,
+            no_terms,
+            nothing[rows],
+        )
         for number, (name, rows) in enumerate(zip(names, counts.each_rows(), strict=True))
     ]
 
@@ -181,14 +230,15 @@ def ids_of(hats: Sequence[HatInFlight]) -> list[str]:
     return [hat.release_id for hat in hats]
 
 
-# `plan_slot` prices each HAT, *then* charges its plates. It draws nothing, and charges nothing if every HAT is
-# recorded. The ledger remembers terms and verdict of a HAT, so planning a slot again after a crash gives the first
-# plan.
+# `plan_slot` prices each HAT, *then* charges its plates. It draws nothing, and charges nothing if
+# every HAT is recorded. The ledger remembers terms and verdict of a HAT, so planning a slot again
+# after a crash gives the first plan.
 
 
 @dataclass(frozen=True, slots=True)
 class SlotToPlan:
-    """A slot as a planner sees it: counts, budget period, settings, and earlier releases. `plans` are made once.
+    """A slot as a planner sees it: counts, budget period, settings, and earlier releases. `plans`
+    are made once.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import a_context, two_hats
@@ -207,11 +257,18 @@ class SlotToPlan:
     @classmethod
     def of_counts(cls, counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotToPlan:
         in_period = context.calendar.slot_in_period(counts.start_ms)
-        return cls(counts, in_period, context.policy, LedgerHistory(ledger), HatPlans(context.policy.public))
+        return cls(
+            counts,
+            in_period,
+            context.policy,
+            LedgerHistory(ledger),
+            HatPlans(context.policy.public),
+        )
 
 
 def budget_left(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> float:
-    """The share of the period's budget that is left of the slot's plates, on average; the least in any window."""
+    """The share of the period's budget that is left of the slot's plates, on average; the least in
+    any window."""
     period = context.calendar.slot_in_period(counts.start_ms).period
     here = [counts.plates[plate] for plate in np.unique(counts.plate).tolist()]
     spent = budget_balances(ledger, period, here).charged if here else np.zeros(1)
@@ -219,15 +276,15 @@ def budget_left(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> 
 
 
 class Planner(Protocol):
-    """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. The ledger keeps the first
-    terms.
+    """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. The
+    ledger keeps the first terms.
 
     >>> planner: Planner = CountsPlanner()
     """
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
-        """The terms of each HAT; `balances` are the charges of `slot.counts.plates` in the period (the most in any
-        window)."""
+        """The terms of each HAT; `balances` are the charges of `slot.counts.plates` in the period
+        (the most in any window)."""
 
 
 class CountsPlanner:
@@ -267,7 +324,9 @@ class ForecastPlanner:
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
         forecast = self._forecaster.forecast(slot.counts, slot.history)
-        return terms_around(slot.counts, forecast, balances, slot.in_period, slot.policy, slot.plans)
+        return terms_around(
+            slot.counts, forecast, balances, slot.in_period, slot.policy, slot.plans
+        )
 
 
 def key_without_secret(text: str) -> bytes:
@@ -277,13 +336,15 @@ def key_without_secret(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseContext:
-    """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
+    """What every slot of a deployment needs: settings, calendar, bits, the software's name for
+    records, a planner.
 
-    `judges_unit`: whether releases may tell that speeds are in another unit, and slots are withheld then. `caveats` and
-    `trial` go into every record. `before_charge` is called each time before plates are charged.
-    `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
-    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city. `add_remove` has the rules
-    of "add-remove": slots take another road then (`add_remove.py`).
+    `judges_unit`: whether releases may tell that speeds are in another unit, and slots are withheld
+    then. `caveats` and `trial` go into every record. `before_charge` is called each time before
+    plates are charged. `derive_key` turns an id into a key of its own, by the plates' key: with it
+    a ledger's hashes cannot be guessed by readers. `forecaster` sees every slot. `city` replaces
+    the policy's question to the city. `add_remove` has the rules of "add-remove": slots take
+    another road then (`add_remove.py`).
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -316,29 +377,39 @@ class ReleaseContext:
         return None if self.forecaster is None else self.forecaster.doubt
 
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
-        return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
+        return (
+            [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
+        )
 
 
 def with_forecaster(context: ReleaseContext) -> ReleaseContext:
-    """The same with a new forecaster, and with plans around its forecasts where the policy asks for them. A forecaster
-    must see every slot in its order: a worker that takes over needs a new one."""
-    policy, rules = context.policy, context.add_remove
+    """The same with a new forecaster, and with plans around its forecasts where the policy asks
+    for them. A forecaster must see every slot in its order: a worker that takes over needs a new
+    one."""
+    policy = context.policy
+    rules = context.add_remove
     if rules is not None:
         sums = AddRemoveForecaster(context.calendar.slots, rules, context.software, context.trial)
         return replace(context, forecaster=sums)
     judges = context.judges_unit and policy.forecasts
     forecaster = Forecaster(
-        context.calendar.slots, policy.max_speed, context.software, policy.shapes, judges, policy.unit
+        context.calendar.slots,
+        policy.max_speed,
+        context.software,
+        policy.shapes,
+        judges,
+        policy.unit,
     )
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
     return replace(context, forecaster=forecaster, planner=planner)
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot; nothing if all of it is recorded, and nothing under "add-remove".
+    """Plan and charge the whole slot; nothing if all of it is recorded, and nothing under
+    "add-remove".
 
-    PrivacyRefused, before a charge and again before a draw, if its period overlaps others, or could exceed one budget
-    with positions.
+    PrivacyRefused, before a charge and again before a draw, if its period overlaps others, or could
+    exceed one budget with positions.
     """
     hats = hats_of(counts)
     # Also if all of it is recorded already: what it released is still to be learnt.
@@ -346,25 +417,33 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         context.forecaster.saw(counts)
     if context.add_remove is not None:
         return SlotPlan.empty(counts)
-    policy, recorded = context.policy, ledger.recorded(ids_of(hats))
+    policy = context.policy
+    recorded = ledger.recorded(ids_of(hats))
     require_relation(policy.neighbours, ids_of(hats), recorded)
     if None not in recorded:
         return SlotPlan.empty(counts)
     slot = SlotToPlan.of_counts(counts, context, ledger)
     period = slot.in_period.period
-    check = partial(require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates)
-    # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one the same balances.
-    city, question, why = None, context.question, _withheld_reason(slot, context)
+    check = partial(
+        require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates
+    )
+    # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one
+    # the same balances.
+    city = None
+    question = context.question
+    why = _withheld_reason(slot, context)
     asked = None if question is None else _city_plan(question, slot, context, why)
     if question is not None and asked is not None:
         check()
         context.before_charge()
         city = charge_city(asked, question, counts, period, policy, ledger)
-    # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be charged.
+    # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be
+    # charged.
     priced = _price(hats, slot, context.planner, ledger, why)
     check()
     context.before_charge()
-    # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was charged, 0 if it was not.
+    # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was
+    # charged, 0 if it was not.
     charged = _charge(priced, slot, ledger)
     if not any(hat.charged.any() for hat in charged):
         note_requested(period, ledger)
@@ -394,26 +473,40 @@ def _city_plan(
 
 
 def _withheld_reason(slot: SlotToPlan, context: ReleaseContext) -> WithheldReason:
-    """Why nothing of a whole slot is asked or charged, if anything is: from counts and earlier releases."""
+    """Why nothing of a whole slot is asked or charged, if anything is: from counts and earlier
+    releases."""
     if slot.counts.partial:
         return "partial"
-    known, policy = context.forecaster, slot.policy
+    known = context.forecaster
+    policy = slot.policy
     is_doubted = known is not None and policy.forecasts and context.judges_unit
-    if known is not None and is_doubted and known.in_doubt(slot.counts.start_ms, slot.history, policy.fingerprint()):
+    if (
+        known is not None
+        and is_doubted
+        and known.in_doubt(slot.counts.start_ms, slot.history, policy.fingerprint())
+    ):
         return "unit"
     return ""
 
 
 def _price(
-    hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger, why: WithheldReason
+    hats: Sequence[HatInFlight],
+    slot: SlotToPlan,
+    planner: Planner,
+    ledger: Ledger,
+    why: WithheldReason,
 ) -> list[HatInFlight]:
-    """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
+    """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner
+    leaves one out."""
     if why:
         return [hat.with_price(Terms(withheld=why).within(slot.policy), None) for hat in hats]
     planned = planner.plan(slot, budget_balances(ledger, slot.in_period.period, slot.counts.plates))
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
-    return [_priced(hat, slot, terms.within(slot.policy)) for hat, terms in zip(hats, planned, strict=True)]
+    return [
+        _priced(hat, slot, terms.within(slot.policy))
+        for hat, terms in zip(hats, planned, strict=True)
+    ]
 
 
 def _priced(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatInFlight:
@@ -427,19 +520,25 @@ def _plan(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatPlan | None:
 
 
 def _charge(hats: Sequence[HatInFlight], slot: SlotToPlan, ledger: Ledger) -> list[HatInFlight]:
-    """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), charge on those."""
-    counts, policy = slot.counts, slot.policy
-    # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
+    """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race),
+    charge on those."""
+    counts = slot.counts
+    policy = slot.policy
+    # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by
+    # cell.
     queue = sorted(hats, key=lambda hat: (hat.terms.turn, hat.rows.start - hat.rows.stop))
 
     def on_terms(i: int, remembered: bytes) -> Admission:
         terms = terms_from(remembered, queue[i].release_id, Terms)
-        # On these very terms, whatever they leave to be chosen: others would never be those remembered.
+        # On these very terms, whatever they leave to be chosen: others would never be those
+        # remembered.
         queue[i] = queue[i].with_price(terms, _plan(queue[i], slot, terms))
         return queue[i].admission(counts, policy.min_plates, remembered)
 
     asked = [hat.admission(counts, policy.min_plates) for hat in queue]
-    found = charge_once(ledger, slot.in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
+    found = charge_once(
+        ledger, slot.in_period.period, policy.budget_nano, counts.plates, asked, on_terms
+    )
     charged = [hat.with_charges(verdict.charged) for hat, verdict in zip(queue, found, strict=True)]
     return sorted(charged, key=lambda hat: hat.number)
 
@@ -452,21 +551,26 @@ def charge_once(
     admissions: Sequence[Admission],
     on_terms: Callable[[int, bytes], Admission],
 ) -> list[Verdict]:
-    """Charge each admission, in this order, or learn its first verdict. Where the ledger remembers other terms (a
-    retry, a race), admission i is asked again as `on_terms(i, terms)`: what is drawn is what was charged."""
+    """Charge each admission, in this order, or learn its first verdict. Where the ledger remembers
+    other terms (a retry, a race), admission i is asked again as `on_terms(i, terms)`: what is drawn
+    is what was charged."""
     verdicts = ledger.admit(period, budget_nano, plates, admissions) if admissions else []
     others = [i for i, verdict in enumerate(verdicts) if verdict.terms != admissions[i].terms]
     again = [on_terms(i, verdicts[i].terms) for i in others]
-    found = dict(zip(others, ledger.admit(period, budget_nano, plates, again) if again else [], strict=True))
+    found = dict(
+        zip(others, ledger.admit(period, budget_nano, plates, again) if again else [], strict=True)
+    )
     for i, one in zip(others, again, strict=True):
         if found[i].terms != one.terms:
-            raise PrivacyRefused(f"the ledger remembers other terms of {one.release_id} each time it is asked")
+            raise PrivacyRefused(
+                f"the ledger remembers other terms of {one.release_id} each time it is asked"
+            )
     return [found.get(i, verdict) for i, verdict in enumerate(verdicts)]
 
 
 def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
-    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them, or the HAT was
-    asked under another neighbour relation, which has none."""
+    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote
+    them, or the HAT was asked under another neighbour relation, which has none."""
     if not remembered:
         raise another_relation(id_)
     try:
@@ -479,11 +583,17 @@ def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
 
 
 def require_one_promise(
-    period: str, budget_nano: int, calendar: BudgetCalendar | PositionPeriods, ledger: Ledger, plates: Sequence[bytes]
+    period: str,
+    budget_nano: int,
+    calendar: BudgetCalendar | PositionPeriods,
+    ledger: Ledger,
+    plates: Sequence[bytes],
 ) -> None:
-    """PrivacyRefused if a charged period, or one that was asked under another neighbour relation or for whole plates
-    (`note_requested`), overlaps this one, or if these plates could exceed one budget of speeds and positions."""
-    known, meta = periods_to_compare(ledger, period), ledger.meta()
+    """PrivacyRefused if a charged period, or one that was asked under another neighbour relation or
+    for whole plates (`note_requested`), overlaps this one, or if these plates could exceed one
+    budget of speeds and positions."""
+    known = periods_to_compare(ledger, period)
+    meta = ledger.meta()
     if period not in known:
         require_not_archived(period, known, meta)
     asked = [name.removeprefix(REQUESTED_NOTE) for name in meta if name.startswith(REQUESTED_NOTE)]
@@ -493,30 +603,36 @@ def require_one_promise(
 
 
 REQUESTED_NOTE = "asked:"
-"""The prefix, before a period, of a ledger's note that plates were asked in it, and perhaps none was charged."""
+"""The prefix, before a period, of a ledger's note that plates were asked in it, and perhaps none
+was charged."""
 
 
 def note_requested(period: str, ledger: Ledger) -> None:
-    """Note the period, whose name tells the neighbour relation, before anything is recorded where no charge tells it:
-    where nobody was charged, and for whole plates always, as there it is secret whether anybody was."""
+    """Note the period, whose name tells the neighbour relation, before anything is recorded where
+    no charge tells it: where nobody was charged, and for whole plates always, as there it is secret
+    whether anybody was."""
     if f"{REQUESTED_NOTE}{period}" not in ledger.meta():
         ledger.note(f"{REQUESTED_NOTE}{period}", "")
 
 
 # Budgets on a ledger that would add up are refused before anything is charged (status 5).
 #
-# **Budget periods that overlap** are other balances: by pings in the overlap a plate could lose each one's budget.
+# **Budget periods that overlap** are other balances: by pings in the overlap a plate could lose
+# each one's budget.
 #
-# **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part and does not look at the other's
-# charges. That holds while all charges of a period were made under these parts. A ledger notes the one budget of a
-# period, once it is known to hold. Where the note is missing or another one, or the plates at hand are not within both
-# parts, a run reads the budgets of all admissions; so does a run without a share for a period that has a note.
+# **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part and does not
+# look at the other's charges. That holds while all charges of a period were made under these parts.
+# A ledger notes the one budget of a period, once it is known to hold. Where the note is missing or
+# another one, or the plates at hand are not within both parts, a run reads the budgets of all
+# admissions; so does a run without a share for a period that has a note.
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
-def require_relation(neighbours: str, release_ids: Sequence[str], payloads: Sequence[bytes | None]) -> None:
+def require_relation(
+    neighbours: str, release_ids: Sequence[str], payloads: Sequence[bytes | None]
+) -> None:
     """PrivacyRefused if one of these records was made under another neighbour relation."""
     others = [f'"neighbours":"{name}"'.encode() for name in NEIGHBOURS if name != neighbours]
     for id_, payload in zip(release_ids, payloads, strict=True):
@@ -536,11 +652,13 @@ def another_relation(release_id: str) -> PrivacyRefused:
 def require_no_overlap(period: str, others: Sequence[str]) -> None:
     """PrivacyRefused if there are others: charged or asked periods that overlap this one.
 
-    Ask before charging, and again before drawing: of two runs that begin at once, at least one sees the other.
+    Ask before charging, and again before drawing: of two runs that begin at once, at least one sees
+    the other.
     """
     if not others:
         return
-    of_speeds, of_positions = "budget.period and budget.accounting", "queries.period and the measure of [queries]"
+    of_speeds = "budget.period and budget.accounting"
+    of_positions = "queries.period and the measure of [queries]"
     settings = f"hat.timezone, {of_positions if is_of_positions(period) else of_speeds}"
     if len({ending_of(name) for name in (period, *others)}) > 1:
         settings = f"privacy.neighbours, {settings}"
@@ -556,13 +674,19 @@ def require_no_overlap(period: str, others: Sequence[str]) -> None:
 
 
 def require_not_archived(period: str, known: Collection[str], meta: Mapping[str, str]) -> None:
-    """PrivacyRefused if a period that begins, or whose windows reach, before the archived time was not charged there:
-    it might overlap others whose balances are in the archive. `known` are the ledger's periods, this one not."""
-    ours, length, closed = period_of(period), length_of(period), archived_s(meta)
+    """PrivacyRefused if a period that begins, or whose windows reach, before the archived time was
+    not charged there: it might overlap others whose balances are in the archive. `known` are the
+    ledger's periods, this one not."""
+    ours = period_of(period)
+    length = length_of(period)
+    closed = archived_s(meta)
     if closed is None or ours.start - ours.window >= closed:
         return
     # Of a rolling budget the ledger keeps the spans that share a window with later ones.
-    if not (ours.window and any(length_of(name) == length and period_of(name).start < closed for name in known)):
+    if not (
+        ours.window
+        and any(length_of(name) == length and period_of(name).start < closed for name in known)
+    ):
         way_out = (
             "Start again: then pings of that time are late"
             if ours.end <= closed
@@ -583,10 +707,11 @@ def require_one_budget(
     one: OneBudget | None,
     ledger: Ledger,
 ) -> None:
-    """PrivacyRefused if plates could lose more than the one budget, by speeds and positions together.
+    """PrivacyRefused if plates could lose more than the one budget, by speeds and positions
+    together.
 
-    `known` are the ledger's periods of both kinds, `budget_nano` this period's budget, `one` the budget of both kinds
-    (None where each has its own). Ask as `require_no_overlap`.
+    `known` are the ledger's periods of both kinds, `budget_nano` this period's budget, `one` the
+    budget of both kinds (None where each has its own). Ask as `require_no_overlap`.
     """
     names = of_same_time(period, known)
     if one is not None:
@@ -602,7 +727,9 @@ def require_one_budget(
                 _require_sum(promised, period, budget_nano, names, ledger)
 
 
-def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], ledger: Ledger) -> bool:
+def _is_over(
+    one: OneBudget, names: Collection[str], plates: Sequence[bytes], ledger: Ledger
+) -> bool:
     for is_positions in (False, True):
         some = [name for name in names if is_of_positions(name) == is_positions]
         # The largest charges may be of different plates: at worst budgets are read for nothing.
@@ -614,7 +741,9 @@ def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], le
     return False
 
 
-def _require_sum(one: OneBudget, period: str, budget_nano: int, names: Sequence[str], ledger: Ledger) -> None:
+def _require_sum(
+    one: OneBudget, period: str, budget_nano: int, names: Sequence[str], ledger: Ledger
+) -> None:
     budgets = largest_budgets(ledger, (period, *names))
     budgets[period] = max(budget_nano, budgets.get(period, 0))
     in_all = one.most_in(budgets, period)
@@ -632,30 +761,39 @@ def _named(periods: Sequence[str]) -> str:
     return ", ".join(periods[:NAMED_MAX]) + more
 
 
-# A question to the whole city (`city.py`, `ReleaseContext.question`): charge, draw, record, once a slot, if plans
-# follow from releases (`Policy.forecasts`), as the planner then waits for a slot's release. No reader waits for it.
+# A question to the whole city (`city.py`, `ReleaseContext.question`): charge, draw, record, once a
+# slot, if plans follow from releases (`Policy.forecasts`), as the planner then waits for a slot's
+# release. No reader waits for it.
 #
-# 1. `charge_city` charges plates that can pay, before the slot's HATs are priced. Other plates take no part.
-# 2. Integer sums over all rows are measured with the plates' norms (`pipeline.py`): on Kafka each shard sends the
-#    planner its part. Nothing is measured where a plate could lose more by its weights than its charge
-#    (`require_paid`).
-# 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot: on Kafka shards wait for it.
+# 1. `charge_city` charges plates that can pay, before the slot's HATs are priced. Other plates take
+#    no part.
+# 2. Integer sums over all rows are measured with the plates' norms (`pipeline.py`): on Kafka each
+#    shard sends the planner its part. Nothing is measured where a plate could lose more by its
+#    weights than its charge (`require_paid`).
+# 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot: on Kafka shards
+#    wait for it.
 #
-# The ledger remembers a digest of the question. If another plan was charged, as by another version, nothing is drawn:
-# what that charge allows is not known any more.
+# The ledger remembers a digest of the question. If another plan was charged, as by another version,
+# nothing is drawn: what that charge allows is not known any more.
 
 CITY_ADMITTED_MIN = 0.5
 """The least share of the plates that have to be able to pay."""
 
 
 def charge_city(
-    asked: CityPlan, question: CityQuestion, counts: SlotCounts, period: str, policy: Policy, ledger: Ledger
+    asked: CityPlan,
+    question: CityQuestion,
+    counts: SlotCounts,
+    period: str,
+    policy: Policy,
+    ledger: Ledger,
 ) -> CityPlan | None:
-    """Charge the plates that can pay: the plan with what each was charged, and the others' weights 0. None if too few
-    can. PrivacyRefused if the charge pays for less than the weights ask.
+    """Charge the plates that can pay: the plan with what each was charged, and the others' weights
+    0. None if too few can. PrivacyRefused if the charge pays for less than the weights ask.
     """
     members, first, member = np.unique(counts.plate, return_index=True, return_inverse=True)
-    least, terms = ceil(CITY_ADMITTED_MIN * members.size), _terms(asked, counts)
+    least = ceil(CITY_ADMITTED_MIN * members.size)
+    terms = _terms(asked, counts)
     charges = asked.charged[first]
     admission = Admission(city_id(counts.start_ms, counts.end_ms), members, charges, least, terms)
     (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [admission])
@@ -663,7 +801,9 @@ def charge_city(
         return None
     charged = verdict.charged[member]
     weights = np.where(charged > 0, asked.weights, 0)
-    plan = replace(asked, weights=weights, charged=charged, plates=int(np.count_nonzero(verdict.admitted)))
+    plan = replace(
+        asked, weights=weights, charged=charged, plates=int(np.count_nonzero(verdict.admitted))
+    )
     require_paid(question, counts, plan)
     return plan
 

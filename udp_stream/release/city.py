@@ -1,6 +1,8 @@
-"""The question to the whole city, its answer, and CDFs of HATs by tilting the city's; `charge.py` has the road.
+"""The question to the whole city, its answer, and CDFs of HATs by tilting the city's; `charge.py`
+has the road.
 
-`mechanisms/city_tree.py` has the sums and their noise, `forecast/shape.py` the post-processing of answers.
+`mechanisms/city_tree.py` has the sums and their noise, `forecast/shape.py` the post-processing of
+answers.
 """
 
 from __future__ import annotations
@@ -29,17 +31,21 @@ if TYPE_CHECKING:
 CITY_SCHEMA: Final = "udp-stream/city/1"
 
 ASKS_PER_DAY = 2
-"""Answers of a day. A question that was charged and has no answer, as with another U after a crash, is none of them."""
+"""Answers of a day. A question that was charged and has no answer, as with another U after a crash,
+is none of them."""
 
 ASK_PART = 50
-"""Thousandths of a plate's budget of a day that an answer costs those of full weight; of a longer one a day's part."""
+"""Thousandths of a plate's budget of a day that an answer costs those of full weight; of a longer
+one a day's part."""
 
 MORE_PLATES = 1.5
-"""Where so many times as many plates are out as answered that day, service had only begun, and more is to be told."""
+"""Where so many times as many plates are out as answered that day, service had only begun, and more
+is to be told."""
 
 
 class CityKnowledge(NamedTuple):
-    """What is known of the city before a slot, how often it was asked that day, and the most plates that answered.
+    """What is known of the city before a slot, how often it was asked that day, and the most plates
+    that answered.
 
     >>> from udp_stream.forecast.shape import family
     >>> CityKnowledge(family((0.0, 65.0)), asked=0).asked
@@ -52,22 +58,28 @@ class CityKnowledge(NamedTuple):
 
 
 class CityQuestion(Protocol):
-    """What is asked of all plates of a slot together: sums of whole numbers over rows, to which noise is added.
+    """What is asked of all plates of a slot together: sums of whole numbers over rows, to which
+    noise is added.
 
-    A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by, given its weights.
+    A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by,
+    given its weights.
 
     >>> question: CityQuestion = ShapeQuestion()
     """
 
-    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None) -> CityPlan | None:
-        """The plan if all plates of the slot can pay, by counts and whatever else is public; None where nothing is
-        asked."""
+    def ask(
+        self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None
+    ) -> CityPlan | None:
+        """The plan if all plates of the slot can pay, by counts and whatever else is public; None
+        where nothing is asked."""
 
     def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
-        """What plates lose by the answer whose samples weigh so much in all: nano-units, rounded up."""
+        """What plates lose by the answer whose samples weigh so much in all: nano-units, rounded
+        up."""
 
     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
-        """The sums over these rows, by the plan's weights of them; rows of weight 0 count nothing. Secret."""
+        """The sums over these rows, by the plan's weights of them; rows of weight 0 count nothing.
+        Secret."""
 
     def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
         """The record: what the sums of the whole slot say with noise."""
@@ -77,7 +89,8 @@ class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was told of the city in one slot. `shares` are as drawn; `cdf` is of the nearest shares
     that there can be: none of them below 0, and 1 in all.
 
-    `deviation` is the noise's, of each share; `plates` so many took part, as `full_plates` of ten pings or more.
+    `deviation` is the noise's, of each share; `plates` so many took part, as `full_plates` of ten
+    pings or more.
 
     >>> record = CityRecord(CITY_SCHEMA, (0.0, 65.0), (-0.02, 1.01), (0.0, 1.0), 0.03, 120, 96.4)
     >>> record.answer.variance, decode_city("city:0-3600", msgspec.json.encode(record)) == record
@@ -108,9 +121,12 @@ def decode_city(release_id: str, payload: bytes) -> CityRecord:
 
 
 class ShapeQuestion:
-    """The question of the city's CDF: until it is told, in slots with so many plates that noise is worth its price."""
+    """The question of the city's CDF: until it is told, in slots with so many plates that noise is
+    worth its price."""
 
-    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None) -> CityPlan | None:
+    def ask(
+        self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None
+    ) -> CityPlan | None:
         nano = ask_nano(policy)
         if known is None or known.asked >= ASKS_PER_DAY or not counts.count.size or not nano:
             return None
@@ -125,7 +141,8 @@ class ShapeQuestion:
         shape = known.shape.drifted(SLOTS_APART_DAYS) if has_more else known.shape
         if not shape.is_informative(tree.noise_variance / max(1, whole) ** 2, under_way / WHOLE):
             return None
-        charges, plates = tree.charges(moves)[counts.plate], int(np.count_nonzero(moves))
+        charges = tree.charges(moves)[counts.plate]
+        plates = int(np.count_nonzero(moves))
         return CityPlan(weights, charges, plates, msgspec.json.encode(tree))
 
     def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
@@ -138,8 +155,11 @@ class ShapeQuestion:
 
     def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
         """Noisy shares; their sum without noise is public, as counts are."""
-        tree, whole = msgspec.json.decode(plan.about, type=CityTree), max(1, sum(sums))
-        (noisy,) = noisy_integers([tree.query(np.array(sums, dtype=np.int64))], noise_of(tree.cost), bits)
+        tree = msgspec.json.decode(plan.about, type=CityTree)
+        whole = max(1, sum(sums))
+        (noisy,) = noisy_integers(
+            [tree.query(np.array(sums, dtype=np.int64))], noise_of(tree.cost), bits
+        )
         shares = noisy / whole
         consistent = np.minimum(np.cumsum(projected(shares)), 1.0)
         return msgspec.json.encode(
@@ -158,11 +178,14 @@ def weights_of_plates(counts: SlotCounts, weights: NDArray[np.int64]) -> NDArray
 
 
 def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> None:
-    """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged. A shard finds what
-    its part of a plate's rows loses; the planner asks this of the whole."""
-    weighed, paid = plan.weights > 0, np.full(len(counts.plates), np.iinfo(np.int64).max)
+    """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged.
+    A shard finds what its part of a plate's rows loses; the planner asks this of the whole."""
+    weighed = plan.weights > 0
+    paid = np.full(len(counts.plates), np.iinfo(np.int64).max)
     np.minimum.at(paid, counts.plate[weighed], plan.charged[weighed])
-    unpaid = np.count_nonzero(question.charges(weights_of_plates(counts, plan.weights), plan) > paid)
+    unpaid = np.count_nonzero(
+        question.charges(weights_of_plates(counts, plan.weights), plan) > paid
+    )
     if unpaid:
         raise PrivacyRefused(
             f"{city_id(counts.start_ms, counts.end_ms)}: expected plates to be charged what this answer lets them "
@@ -182,8 +205,8 @@ SLOW_KMH = 5.0, 10.0
 
 
 class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The share of a HAT's samples at or below each edge, a 95 % band (its lower ends, its upper ends), and the city's
-    CDF as the guess.
+    """The share of a HAT's samples at or below each edge, a 95 % band (its lower ends, its upper
+    ends), and the city's CDF as the guess.
 
     >>> SmoothedCdf((0.0, 65.0), (0.2, 1.0), ((0.1, 1.0), (0.3, 1.0)), (0.3, 1.0)).values[-1]
     1.0
@@ -196,7 +219,8 @@ class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HatCdf(NamedTuple):
-    """What a smoothed record has of a HAT's distribution. Intervals hold 95 %; names are shares, and speeds in km/h.
+    """What a smoothed record has of a HAT's distribution. Intervals hold 95 %; names are shares,
+    and speeds in km/h.
 
     >>> cdf = SmoothedCdf((65.0,), (1.0,), ((1.0,), (1.0,)), (1.0,))
     >>> HatCdf(cdf, {"0.5": 17.2}, {"0.5": (12.9, 21.0)}, {"5": 0.31}, {"5": (0.2, 0.4)}, 0.1).expected_sup_error
@@ -212,14 +236,19 @@ class HatCdf(NamedTuple):
 
 
 def hat_cdfs(
-    city: CityShape, mean: NDArray[np.float64], deviation: NDArray[np.float64], plates: NDArray[np.int64]
+    city: CityShape,
+    mean: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+    plates: NDArray[np.int64],
 ) -> list[HatCdf]:
-    """Of each HAT of a slot by its smoothed mean, the standard deviation of that (km/h), and its plates (0 without
-    pings): public, all of it.
+    """Of each HAT of a slot by its smoothed mean, the standard deviation of that (km/h), and its
+    plates (0 without pings): public, all of it.
     """
-    shapes, edges = hat_shapes(city, mean, deviation, plates), city.edges_kmh
+    shapes = hat_shapes(city, mean, deviation, plates)
+    edges = city.edges_kmh
     guess = (*np.minimum(np.cumsum(city.mean), 1.0).round(4).tolist()[:-1], 1.0)
-    # HAT by HAT: the CDF and both ends of its band, at each speed; each quantile and both ends of its interval.
+    # HAT by HAT: the CDF and both ends of its band, at each speed; each quantile and both ends of
+    # its interval.
     values = shapes.at(edges).round(4).transpose(0, 2, 1).tolist()
     below = shapes.at([min(kmh, edges[-1]) for kmh in SLOW_KMH]).round(4).tolist()
     quantiles = np.stack([shapes.quantiles(share) for share in QUANTILES], axis=1).round(3).tolist()

@@ -1,7 +1,9 @@
-"""Published releases, facts of a run, and observers of them: a summary in numbers, and lines for a run that goes on.
+"""Published releases, facts of a run, and observers of them: a summary in numbers, and lines for a
+run that goes on.
 
-A release's bytes are what the ledger recorded, the same for every reader. A sink takes the releases of a slot together.
-It may get a slot again, with the same bytes, after a crash or after another sink failed: it goes by `release_id`.
+A release's bytes are what the ledger recorded, the same for every reader. A sink takes the releases
+of a slot together. It may get a slot again, with the same bytes, after a crash or after another
+sink failed: it goes by `release_id`.
 """
 
 from __future__ import annotations
@@ -47,27 +49,31 @@ class PublishedRelease:
 
 
 ReleaseSink = Callable[[Sequence[PublishedRelease]], None]
-"""Takes the releases of one slot, by cell; none if the slot has no HATs. What it raises stops the run."""
+"""Takes the releases of one slot, by cell; none if the slot has no HATs. What it raises stops the
+run."""
 
 ReleaseReader = Iterator[PublishedRelease]
 """Gives releases back, with their bytes: of a topic (`streams/topics.py`)."""
 
 
-# A fact is a public value: counts, times of slots, statuses, names of policies and budget periods. It never holds a
-# plate, a cell or a speed. Observers get facts of every step as it happens; `cli/report.py` makes words of them. Before
-# refusals are written or a slot is released: `BatchRead`. Of a slot: `SlotCounted`; `SlotRecorded`, then a
-# `HatRecorded` for each HAT, before readers have it; `SlotPublished`; `SlotSmoothed`, in a runtime of one machine. Of a
-# moment: `QueryRecorded` for each query, before readers have it; `QueriesPublished`. `Backlog` comes about once a
-# second in a run that goes on, with `SourceStatus`. On Kafka a slot is a shard's part of it. What is done again after a
-# crash is reported again.
+# A fact is a public value: counts, times of slots, statuses, names of policies and budget periods.
+# It never holds a plate, a cell or a speed. Observers get facts of every step as it happens;
+# `cli/report.py` makes words of them. Before refusals are written or a slot is released:
+# `BatchRead`. Of a slot: `SlotCounted`; `SlotRecorded`, then a `HatRecorded` for each HAT, before
+# readers have it; `SlotPublished`; `SlotSmoothed`, in a runtime of one machine. Of a moment:
+# `QueryRecorded` for each query, before readers have it; `QueriesPublished`. `Backlog` comes about
+# once a second in a run that goes on, with `SourceStatus`. On Kafka a slot is a shard's part of it.
+# What is done again after a crash is reported again.
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """Messages read, the pings in them that were accepted, and those refused, by reason in order of appearance.
+    """Messages read, the pings in them that were accepted, and those refused, by reason in order of
+    appearance.
 
-    `newest_ms` is the latest time of an accepted ping, Unix ms; None if none was accepted. `unpaired`: pings of the
-    slots that closed, left out as no speed can be derived for them (`windows/movement.py`).
+    `newest_ms` is the latest time of an accepted ping, Unix ms; None if none was accepted.
+    `unpaired`: pings of the slots that closed, left out as no speed can be derived for them
+    (`windows/movement.py`).
 
     >>> BatchRead(messages=3, pings=2, refused={Reason.NOT_JSON: 1}).pings
     2
@@ -82,7 +88,8 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True)
 class SlotCounted:
-    """A closed slot, and the repeats that counting dropped: on Kafka those across source partitions.
+    """A closed slot, and the repeats that counting dropped: on Kafka those across source
+    partitions.
 
     >>> SlotCounted(start_ms=0, repeats=3).repeats
     3
@@ -94,7 +101,8 @@ class SlotCounted:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecorded:
-    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded; others were before.
+    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded;
+    others were before.
 
     >>> SlotRecorded(start_ms=0, pings=400, made=2).made
     2
@@ -107,10 +115,11 @@ class SlotRecorded:
 
 @dataclass(frozen=True, slots=True)
 class HatRecorded:
-    """What one record of the slot says: its status, samples, and the policy, period and epsilon that it was made under.
+    """What one record of the slot says: its status, samples, and the policy, period and epsilon
+    that it was made under.
 
-    `delta` is what the epsilon holds with, 0 under pure accounting. `mean_error_kmh` is the expected absolute error
-    of its mean; None if it has no mean.
+    `delta` is what the epsilon holds with, 0 under pure accounting. `mean_error_kmh` is the
+    expected absolute error of its mean; None if it has no mean.
 
     >>> HatRecorded("withheld_budget", 12, "5eed", "1d", 10.0, 0.0, mean_error_kmh=None).status
     'withheld_budget'
@@ -139,8 +148,8 @@ class SlotPublished:
 
 @dataclass(frozen=True, slots=True)
 class SlotSmoothed:
-    """Readers have estimates of a slot's HATs with so many samples; the sums, over these, of what the estimates and the
-    guesses by counts beside them are expected to err by, in km/h.
+    """Readers have estimates of a slot's HATs with so many samples; the sums, over these, of what
+    the estimates and the guesses by counts beside them are expected to err by, in km/h.
 
     >>> SlotSmoothed(0, samples=400, error=1200.0, guess_error=1300.0).samples
     400
@@ -154,8 +163,9 @@ class SlotSmoothed:
 
 @dataclass(slots=True)
 class SlotRow:
-    """How a slot went: its buses, HATs, those released, what is left of the budget; `error` is the sum over `pings` of
-    expected errors, in km/h. Buses and what is left are None where they are secret.
+    """How a slot went: its buses, HATs, those released, what is left of the budget; `error` is the
+    sum over `pings` of expected errors, in km/h. Buses and what is left are None where they are
+    secret.
 
     >>> SlotRow(buses=40, hats=9, measured=3, pings=200, error=500.0).error / 200
     2.5
@@ -171,7 +181,8 @@ class SlotRow:
 
 @dataclass(frozen=True, slots=True)
 class QueryRecorded:
-    """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it.
+    """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run
+    recorded it.
 
     >>> QueryRecorded("near-the-station", 900_000, "answered", made=True).status
     'answered'
@@ -197,7 +208,8 @@ class QueriesPublished:
 
 @dataclass(frozen=True, slots=True)
 class SlotsDropped:
-    """A shard is no longer ours: what is counted and not published is its next owner's, who counts it again.
+    """A shard is no longer ours: what is counted and not published is its next owner's, who counts
+    it again.
 
     >>> SlotsDropped() == SlotsDropped()
     True
@@ -206,11 +218,13 @@ class SlotsDropped:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Open slots and the pings in them, messages that are not read yet, and the partitions that they come from.
+    """Open slots and the pings in them, messages that are not read yet, and the partitions that
+    they come from.
 
-    `still_s` is how long nothing was done though there was work, as far as is known; 0 if something was. The topic of
-    pings has `raised` partitions more than it may have, and the ledger has been away for `ledger_away_s`. `clock_ms` is
-    what the log's clock shows, the furthest of ours; None before the first ping. The deployment has `of_partitions`.
+    `still_s` is how long nothing was done though there was work, as far as is known; 0 if something
+    was. The topic of pings has `raised` partitions more than it may have, and the ledger has been
+    away for `ledger_away_s`. `clock_ms` is what the log's clock shows, the furthest of ours; None
+    before the first ping. The deployment has `of_partitions`.
 
     >>> Backlog(slots=1, pings=400, unread=0, partitions=8).still_s
     0.0
@@ -229,9 +243,10 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """Where pings come from: the source of a run, the broker of a worker. Seconds since its last good answer, failed
-    tries so far, and pings that were too old to be read. Away: it does not answer now, or has not answered yet. Its
-    certificate ends at `certificate_s`, Unix; None without one.
+    """Where pings come from: the source of a run, the broker of a worker. Seconds since its last
+    good answer, failed tries so far, and pings that were too old to be read. Away: it does not
+    answer now, or has not answered yet. Its certificate ends at `certificate_s`, Unix; None without
+    one.
 
     >>> SourceStatus(silent_s=12.0, failed=0, is_away=False).stale
     0
@@ -246,7 +261,8 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class DiskStatus:
-    """Bytes of the ledger's file and of the journal, 0 without one; and those that are free where they are.
+    """Bytes of the ledger's file and of the journal, 0 without one; and those that are free where
+    they are.
 
     >>> DiskStatus(ledger=4096, journal=0, free=10**9).free
     1000000000
@@ -273,7 +289,8 @@ RunEvent = (
 )
 
 Observer = Callable[[RunEvent], None]
-"""Gets each fact as it happens, in the thread of the runtime, which waits for it. What it raises stops the run."""
+"""Gets each fact as it happens, in the thread of the runtime, which waits for it. What it raises
+stops the run."""
 
 
 def report_to(*observers: Observer) -> Observer:
@@ -307,7 +324,10 @@ def hat_recorded(record: Release, samples: int) -> HatRecorded:
 
 
 def report_recorded(
-    report: Observer, counts: SlotCounts, recorded: RecordedSlot, releases: Sequence[PublishedRelease]
+    report: Observer,
+    counts: SlotCounts,
+    recorded: RecordedSlot,
+    releases: Sequence[PublishedRelease],
 ) -> None:
     """Report a slot that the ledger holds, then each of its HATs, by cell."""
     pings = int(counts.count.sum()) + counts.repeats
@@ -325,7 +345,9 @@ def slot_published(start_ms: int, releases: Sequence[PublishedRelease]) -> SlotP
 
 def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoothed:
     """The fact of a slot's estimates: of its own HATs alone, not of cells without pings."""
-    samples = np.add.reduceat(counts.count, counts.hat_rows[:-1]).tolist() if counts.cells.size else []
+    samples = (
+        np.add.reduceat(counts.count, counts.hat_rows[:-1]).tolist() if counts.cells.size else []
+    )
     of_cell = dict(zip(map(cell_name, counts.cells.tolist()), samples, strict=True))
     found = [(of_cell[one.hat.cell], one) for one in estimates if one.hat.cell in of_cell]
     return SlotSmoothed(
@@ -340,12 +362,13 @@ def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoo
 class Summary:
     """What a run did, in public numbers: no plate, no speed.
 
-    `held` pings lie in slots not yet released. `promises` counts records by policy, period, and the period's epsilon
-    and delta; this run recorded `made` of them. `unwritten`: the ledger has records that the output lacks. `answers`
-    counts by query and status; `answers_made` are this run's. `estimated` samples lie in HATs with a smoothed estimate
-    of this run; `estimate_error` and `guess_error` are sums over them of expected errors. `by_slot` is by start. Means
-    count only if made under `policy`, a fingerprint ("": all). `others`: how the settings differ from other policies'.
-    `trial`: the ledger is of this run only.
+    `held` pings lie in slots not yet released. `promises` counts records by policy, period, and the
+    period's epsilon and delta; this run recorded `made` of them. `unwritten`: the ledger has
+    records that the output lacks. `answers` counts by query and status; `answers_made` are this
+    run's. `estimated` samples lie in HATs with a smoothed estimate of this run; `estimate_error`
+    and `guess_error` are sums over them of expected errors. `by_slot` is by start. Means count only
+    if made under `policy`, a fingerprint ("": all). `others`: how the settings differ from other
+    policies'. `trial`: the ledger is of this run only.
 
     >>> summary = Summary()
     >>> for event in (BatchRead(3, 2, {}), SlotCounted(0, repeats=1), SlotRecorded(0, pings=2, made=1)):
@@ -404,7 +427,8 @@ class Summary:
                 self.unwritten = False
             case SlotSmoothed():
                 row = self._row(event.start_ms)
-                row.pings, row.error = event.samples, event.error
+                row.pings = event.samples
+                row.error = event.error
                 self.estimated += event.samples
                 self.estimate_error += event.error
                 self.guess_error += event.guess_error
@@ -421,7 +445,8 @@ class Summary:
     def spent(self, start_ms: int, buses: int, left: float) -> None:
         """A slot's buses, and the share of a period's budget that each has left, on average."""
         row = self._row(start_ms)
-        row.buses, row.left = buses, left
+        row.buses = buses
+        row.left = left
 
     def _row(self, start_ms: int) -> SlotRow:
         return self.by_slot.setdefault(start_ms, SlotRow())
@@ -450,11 +475,13 @@ STEADY_S: Final = 600.0
 """Between two such lines while nothing changes."""
 
 BEHIND_S: Final = 600.0
-"""From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
+"""From this lag on slots close by the times of pings, not by the clock on the wall: as of a
+recording."""
 
 
 def doubt_in_words(doubt: UnitDoubt | None) -> str:
-    """Why slots are withheld for their unit, and what a person does about it and about the releases before.
+    """Why slots are withheld for their unit, and what a person does about it and about the releases
+    before.
 
     >>> doubt_in_words(None).partition(":")[0]
     'releases say that speeds are in another unit than speed.unit'
@@ -501,8 +528,8 @@ class _ClosedSlot:
 
 
 class RunLog:
-    """Lines of one run: counts and times, a line for each closed slot. `now_s` is of a clock that never goes back;
-    Unix time is `ahead_s` ahead of it.
+    """Lines of one run: counts and times, a line for each closed slot. `now_s` is of a clock that
+    never goes back; Unix time is `ahead_s` ahead of it.
 
     >>> from zoneinfo import ZoneInfo
     >>> log = RunLog(SlotGrid(3600, ZoneInfo("Asia/Kolkata")), grace_ms=120_000)
@@ -515,10 +542,12 @@ class RunLog:
     """
 
     def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
-        self._grid, self._grace_s = slots, grace_ms / 1000
+        self._grid = slots
+        self._grace_s = grace_ms / 1000
         self._newest_ms: int | None = None
         self._slots: dict[int, _ClosedSlot] = {}
-        self._refused, self._came = Counter[str](), Counter[str]()
+        self._refused = Counter[str]()
+        self._came = Counter[str]()
         self._pings = self._unpaired = 0
         self._said_s: float | None = None
         self._said: tuple[object, ...] = ()
@@ -544,16 +573,27 @@ class RunLog:
                 slot.due -= 1
                 slot.hats.update(event.hats)
             case SlotsDropped():  # of what is out by now the line is said; the next owner says the rest
-                self._slots = {start: slot for start, slot in self._slots.items() if slot.due <= 0 or slot.hats}
+                self._slots = {
+                    start: slot for start, slot in self._slots.items() if slot.due <= 0 or slot.hats
+                }
                 for slot in self._slots.values():
                     slot.due = 0
 
     def lines(
-        self, now_s: float, ahead_s: float = 0.0, doubt: UnitDoubt | None = None, *, at_the_end: bool = False
+        self,
+        now_s: float,
+        ahead_s: float = 0.0,
+        doubt: UnitDoubt | None = None,
+        *,
+        at_the_end: bool = False,
     ) -> list[LogMessage]:
-        """What is to be said now: of slots that are out, and of what comes in. Ask about once a second. `doubt` is said
-        where slots are withheld for their unit."""
-        out = [at for at, slot in self._slots.items() if slot.due <= 0 and now_s - slot.last_s >= QUIET_S]
+        """What is to be said now: of slots that are out, and of what comes in. Ask about once a
+        second. `doubt` is said where slots are withheld for their unit."""
+        out = [
+            at
+            for at, slot in self._slots.items()
+            if slot.due <= 0 and now_s - slot.last_s >= QUIET_S
+        ]
         slots = [(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out)]
         in_doubt = sum(slot.hats["withheld_unit"] for _, slot in slots)
         lines = [self._slot_line(*slot) for slot in slots]
@@ -565,32 +605,47 @@ class RunLog:
         return [*lines, *self._incoming(now_s, ahead_s, at_the_end)]
 
     def _slot_line(self, start_ms: int, slot: _ClosedSlot) -> LogMessage:
-        start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)
-        (refused, self._refused), took_s = (self._refused, Counter()), slot.last_s - slot.first_s
+        start = self._wall(start_ms / 1000)
+        end = self._wall(self._grid.end_of(start_ms) / 1000)
+        refused = self._refused
+        self._refused = Counter()
+        took_s = slot.last_s - slot.first_s
         until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
         parts = [
             f"{start:%Y-%m-%d %H:%M}-{until} {end:%Z}: {counted(slot.hats.total(), 'HAT')}",
             f"{slot.hats['released']:,} released, {counted(slot.pings, 'ping')}, {refused.total():,} refused",
             f"out after {took_s:.1f} s",
         ]
-        figures: dict[str, object] = {"slot_start": start.isoformat(), "hats": dict(slot.hats), "pings": slot.pings}
+        figures: dict[str, object] = {
+            "slot_start": start.isoformat(),
+            "hats": dict(slot.hats),
+            "pings": slot.pings,
+        }
         figures |= {"refused": dict(refused), "seconds": round(took_s, 3)}
         if partial := slot.hats["withheld_partial"]:
             parts.append(f"{partial:,} withheld at no charge, as {PARTIAL}")
         if slot.due > 0:
             parts.append(f"{slot.due} of its parts not yet")
         if slot.repeats > REPEATS_SHARE * slot.pings:
-            parts.append(f"{slot.repeats:,} of the pings have plate and time of another and count once")
+            parts.append(
+                f"{slot.repeats:,} of the pings have plate and time of another and count once"
+            )
             figures["repeats"] = slot.repeats
         if self._unpaired:
             parts.append(f"{self._unpaired:,} without a speed by movement")
-            figures["unpaired"], self._unpaired = self._unpaired, 0
+            figures["unpaired"] = self._unpaired
+            self._unpaired = 0
         return LogMessage("slot", ", ".join(parts), figures)
 
     def _incoming(self, now_s: float, ahead_s: float, at_the_end: bool) -> Iterator[LogMessage]:
-        since_s, unix_s = None if self._said_s is None else now_s - self._said_s, now_s + ahead_s
+        since_s = None if self._said_s is None else now_s - self._said_s
+        unix_s = now_s + ahead_s
         lag_s = None if self._newest_ms is None else max(0.0, unix_s - self._newest_ms / 1000)
-        state = self._pings > 0, frozenset(self._came), sum((lag_s or 0) >= limit for limit in LAG_STEPS_S)
+        state = (
+            self._pings > 0,
+            frozenset(self._came),
+            sum((lag_s or 0) >= limit for limit in LAG_STEPS_S),
+        )
         if since_s is not None:
             is_due = since_s >= (STEADY_S if state == self._said else MINUTE_S)
             if not (self._pings or self._came if at_the_end else is_due):
@@ -600,7 +655,11 @@ class RunLog:
             text = f"{late:,} of the last {counted(late + self._pings, 'ping')} are late: {why}"
             yield LogMessage("late", text, {"late": late, "pings": self._pings}, warns=True)
         parts = [counted(self._pings, "ping") if self._pings else "no pings"]
-        figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
+        figures = {
+            "pings": self._pings,
+            "refused": dict(self._came),
+            "lag_seconds": lag_s and round(lag_s, 1),
+        }
         if since_s is not None:
             parts[0] += f" in {duration_in_words(since_s)}"
         if lag_s is not None:
@@ -609,8 +668,11 @@ class RunLog:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self._came.most_common())
             parts.append(f"{self._came.total():,} refused ({reasons})")
         if not at_the_end and not (self._pings and (lag_s or 0) >= BEHIND_S):
-            closes_s = self._grid.end_of(round((unix_s - self._grace_s) * 1000)) / 1000 + self._grace_s
-            closes, wait = self._wall(closes_s), duration_in_words(closes_s - unix_s)
+            closes_s = (
+                self._grid.end_of(round((unix_s - self._grace_s) * 1000)) / 1000 + self._grace_s
+            )
+            closes = self._wall(closes_s)
+            wait = duration_in_words(closes_s - unix_s)
             parts.append(f"next slot closes at {closes:%H:%M %Z}, in {wait}")
             figures["next_close"] = closes.isoformat()
         self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()

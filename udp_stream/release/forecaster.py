@@ -15,8 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.forecast.add_remove import AddRemoveEstimates, AddRemoveMemory
-from udp_stream.forecast.anomalies import NOT_CLIPPED, NOTHING, PosteriorMixture, ReleaseClip, unmeasured
-from udp_stream.forecast.model import DAYS, PER_HAT, Memory, ReleasedHats, SlotForecast, SlotPrior, forecast_slot
+from udp_stream.forecast.anomalies import (
+    NOT_CLIPPED,
+    NOTHING,
+    PosteriorMixture,
+    ReleaseClip,
+    unmeasured,
+)
+from udp_stream.forecast.model import (
+    DAYS,
+    PER_HAT,
+    Memory,
+    ReleasedHats,
+    SlotForecast,
+    SlotPrior,
+    forecast_slot,
+)
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.forecast.unit import Evidence, UnitDoubt, evidence_of, likely_unit
 from udp_stream.ledger.port import Ledger
@@ -26,7 +40,17 @@ from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
 from udp_stream.release.city import CityKnowledge, SmoothedCdf, decode_city, hat_cdfs
-from udp_stream.release.record import NOISED_SUMS, Hat, Release, city_id, decode, kind_of, release_id, slot_of, sums_id
+from udp_stream.release.record import (
+    NOISED_SUMS,
+    Hat,
+    Release,
+    city_id,
+    decode,
+    kind_of,
+    release_id,
+    slot_of,
+    sums_id,
+)
 from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums
 from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
 from udp_stream.units import QUANTA_PER_KMH
@@ -53,7 +77,9 @@ class LedgerHistory:
         self._ledger = ledger
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-        payloads = self._ledger.recorded([release_id(cell_name(cell), start_ms, end_ms) for cell in cells])
+        payloads = self._ledger.recorded(
+            [release_id(cell_name(cell), start_ms, end_ms) for cell in cells]
+        )
         return [None if payload is None else decode(payload) for payload in payloads]
 
     def city(self, start_ms: int, end_ms: int) -> Answer | None:
@@ -72,7 +98,8 @@ class LedgerHistory:
         return {cell for id_, cell in ids.items() if withdrawal_id(id_) in found}
 
     def slots_since(self, start_ms: int) -> dict[Slot, list[int]]:
-        """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over."""
+        """From the newest charge back, until slots are a day older than asked for. Ids of no HAT
+        are passed over."""
         slots: dict[Slot, list[int]] = {}
         for id_, slot in self._since(start_ms, "hat"):
             slots.setdefault(slot, []).append(int(id_.partition("-")[0], 16))
@@ -102,16 +129,17 @@ class LedgerHistory:
                 yield id_, (start, end)
 
 
-# 95 % intervals around smoothed estimates: public constants, fixed before any ping. The outlook's variances lack four
-# things: parked buses and open roads make tails heavier than normal, but not of the fewest pings, as speeds have
-# bounds; plates of one HAT differ by more than their pings tell, and by something common; and where a HAT's neighbours
-# are crossed quickly, some buses drive faster than a narrow clip shows (docs/mechanisms/forecast.md).
+# 95 % intervals around smoothed estimates: public constants, fixed before any ping. The outlook's
+# variances lack four things: parked buses and open roads make tails heavier than normal, but not of
+# the fewest pings, as speeds have bounds; plates of one HAT differ by more than their pings tell,
+# and by something common; and where a HAT's neighbours are crossed quickly, some buses drive faster
+# than a narrow clip shows (docs/mechanisms/forecast.md).
 
 Floats = NDArray[np.float64]
 
 TAIL = 1.1
-"""Deviations within which 95 % of HATs are, where nothing happened; below `NORMAL_TAIL`, as plates differ by less than
-`PLATES_DIFFER` in most."""
+"""Deviations within which 95 % of HATs are, where nothing happened; below `NORMAL_TAIL`, as plates
+differ by less than `PLATES_DIFFER` in most."""
 
 NORMAL_TAIL = 1.96
 """The same of a normal variable."""
@@ -123,23 +151,25 @@ FEW_PINGS = 0.3
 """By how much that is too wide for a HAT of a single ping; for one of n pings, by an n-th."""
 
 PLATES_DIFFER = 100.0
-"""km2/h2, what the mean of one plate is off by beside what its pings tell; a HAT of n plates has an n-th of it."""
+"""km2/h2, what the mean of one plate is off by beside what its pings tell; a HAT of n plates has an
+n-th of it."""
 
 PLATES_ALIKE = 6.0
-"""The same, of what more plates do not make less: clips hide what the fastest and the slowest plates are off by, of
-each HAT another part, and later forecasts learn it with the releases."""
+"""The same, of what more plates do not make less: clips hide what the fastest and the slowest
+plates are off by, of each HAT another part, and later forecasts learn it with the releases."""
 
 OPEN_ROADS = 0.4
-"""How much farther the upper end is, as a power of e, for each standard deviation that the pings per plate in the
-neighbouring HATs are fewer than usual."""
+"""How much farther the upper end is, as a power of e, for each standard deviation that the pings
+per plate in the neighbouring HATs are fewer than usual."""
 
 NEIGHBOURS_DWELL = 4
-"""The feature of a HAT that says how long plates are in the neighbouring HATs (`forecast/model.py`)."""
+"""The feature of a HAT that says how long plates are in the neighbouring HATs
+(`forecast/model.py`)."""
 
 
 def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
-    """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away `gain` of what plates
-    differ by one by one."""
+    """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away
+    `gain` of what plates differ by one by one."""
     variance: Floats = (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1) + PLATES_ALIKE
     return variance
 
@@ -153,20 +183,26 @@ def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
 def ends(
     posterior: PosteriorMixture, more: Floats, pings: NDArray[np.int64], features: Floats
 ) -> tuple[Floats, Floats]:
-    """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0, U]. `more` is what
-    plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has six standardised for each HAT."""
-    variances = np.array([posterior.usual_variance, ANOMALY_WIDER * posterior.anomaly_variance]) + more
+    """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0,
+    U]. `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has six
+    standardised for each HAT."""
+    variances = (
+        np.array([posterior.usual_variance, ANOMALY_WIDER * posterior.anomaly_variance]) + more
+    )
     speeds = at_speed(np.array([posterior.usual_mean, posterior.anomaly_mean]))
     deviations = TAIL / NORMAL_TAIL * speeds * np.sqrt(of_few_pings(variances, pings))
     median = posterior.median
     low, high = (posterior.quantile(share, deviations) for share in (0.025, 0.975))
     quicker = np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
-    return np.minimum(low, median), median + np.exp(OPEN_ROADS * quicker) * np.maximum(high - median, 0.0)
+    return np.minimum(low, median), median + np.exp(OPEN_ROADS * quicker) * np.maximum(
+        high - median, 0.0
+    )
 
 
-# Smoothed estimates: post-processing of releases and counts, which costs no budget. The estimate is the median of what
-# releases and forecasts leave possible (`forecast/anomalies.py`). A HAT that was not measured gets its forecast, after
-# the slot's other releases; so does every cell that was observed before. People should read this.
+# Smoothed estimates: post-processing of releases and counts, which costs no budget. The estimate is
+# the median of what releases and forecasts leave possible (`forecast/anomalies.py`). A HAT that was
+# not measured gets its forecast, after the slot's other releases; so does every cell that was
+# observed before. People should read this.
 
 SCHEMA: Final = "udp-stream/smoothed/1"
 
@@ -180,10 +216,11 @@ AtKmh: TypeAlias = Literal["5", "10"]
 
 
 class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be said without any release of this cell: by the baseline guess, and by the HAT's counts.
+    """What is to be said without any release of this cell: by the baseline guess, and by the HAT's
+    counts.
 
-    Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its own distance from
-    the estimate, and by what that is likely to err by.
+    Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its
+    own distance from the estimate, and by what that is likely to err by.
 
     >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
     16.5
@@ -219,12 +256,12 @@ class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The estimate of one HAT's mean speed, from releases and counts alone.
 
-    `release_id` is that of the HAT's release; null for a cell without pings in the slot. `news` is the probability that
-    the HAT is not as usual: maps mark it above a half.
-    `cdf` is null before the city was told its own, and where no CDF is asked for: `cdf_withheld` says which.
-    `trial` is there, and true, if it follows from releases that were made on a ledger of one run only.
-    Under "add-remove" every cell of the domain has one in every slot, from noised sums alone, with `traffic` or, where
-    they are asked for, `plates`.
+    `release_id` is that of the HAT's release; null for a cell without pings in the slot. `news` is
+    the probability that the HAT is not as usual: maps mark it above a half. `cdf` is null before
+    the city was told its own, and where no CDF is asked for: `cdf_withheld` says which. `trial` is
+    there, and true, if it follows from releases that were made on a ledger of one run only. Under
+    "add-remove" every cell of the domain has one in every slot, from noised sums alone, with
+    `traffic` or, where they are asked for, `plates`.
 
     >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
     >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, None, 0.12, "udp-stream 1.0")
@@ -262,21 +299,31 @@ def encode_smoothed(estimate: Smoothed) -> bytes:
 
 
 def smooth_slot(
-    records: Sequence[Release], memory: Memory, day: dt.date, hours: float, max_kmh: float, software: str
+    records: Sequence[Release],
+    memory: Memory,
+    day: dt.date,
+    hours: float,
+    max_kmh: float,
+    software: str,
 ) -> list[Smoothed]:
-    """Learn the releases of one slot (all its HATs, at least one) of so many hours, then estimate each HAT and cell
-    seen.
+    """Learn the releases of one slot (all its HATs, at least one) of so many hours, then estimate
+    each HAT and cell seen.
 
-    HATs first, in the order of their records, then the other cells, by cell. A record without counts is taken for one
-    of a single plate and ping, so its interval is wide.
+    HATs first, in the order of their records, then the other cells, by cell. A record without
+    counts is taken for one of a single plate and ping, so its interval is wide.
     """
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
-    prior, unexplained = prior_of_records(records), unexplained_of_records(records)
+    prior = prior_of_records(records)
+    unexplained = unexplained_of_records(records)
     carried = memory.carried(day, cells)
-    measured, released = np.flatnonzero([record.mean is not None for record in records]), released_hats(records, hours)
-    noise, learnt = released.noise, memory.learn(day, released, max_kmh)
+    measured = np.flatnonzero([record.mean is not None for record in records])
+    released = released_hats(records, hours)
+    noise = released.noise
+    learnt = memory.learn(day, released, max_kmh)
     here = memory.predict(day, cells, prior)
-    found = unmeasured(here.mean, here.variance + unexplained, carried, max_kmh).with_some(measured, learnt)
+    found = unmeasured(here.mean, here.variance + unexplained, carried, max_kmh).with_some(
+        measured, learnt
+    )
     gain = np.zeros(len(records))
     gain[measured] = unexplained[measured] / (unexplained[measured] + noise)
     plates = np.array([max(1, record.plates) for record in records])
@@ -287,29 +334,46 @@ def smooth_slot(
     slot = _SlotCommon(records[0].hat, constant, max_kmh, software, records[0].trial)
     named = [(record.hat, record.release_id) for record in records]
     estimates = slot.estimates(named, found, (low, high), guess.mean)
-    return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
+    return estimates + _elsewhere(
+        sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot
+    )
 
 
-def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _SlotCommon) -> list[Smoothed]:
+def _elsewhere(
+    cells: Sequence[int], memory: Memory, day: dt.date, slot: _SlotCommon
+) -> list[Smoothed]:
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
-    there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
+    there = memory.predict(day, np.array(cells, dtype=np.uint64), prior)
+    guess = memory.guess(day, prior)
     unexplained = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
-    found = unmeasured(there.mean, there.variance + unexplained, [NOTHING] * len(cells), slot.max_kmh)
+    found = unmeasured(
+        there.mean, there.variance + unexplained, [NOTHING] * len(cells), slot.max_kmh
+    )
     low, high = ends(found, one_plate, np.full(len(cells), 10**9), prior.features)
-    hats = [msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)) for cell in cells]
+    hats = [
+        msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell))
+        for cell in cells
+    ]
     return slot.estimates([(hat, None) for hat in hats], found, (low, high), guess.mean)
 
 
-def with_cdfs(estimates: Sequence[Smoothed], plates: Mapping[str, int], city: CityShape | None) -> list[Smoothed]:
-    """The same estimates of a slot with each one's CDF: the city's, tilted to its mean. `plates` are those of each
-    release, by its id."""
+def with_cdfs(
+    estimates: Sequence[Smoothed], plates: Mapping[str, int], city: CityShape | None
+) -> list[Smoothed]:
+    """The same estimates of a slot with each one's CDF: the city's, tilted to its mean. `plates`
+    are those of each release, by its id."""
     if city is None:
         return [msgspec.structs.replace(one, cdf_withheld="city_untold") for one in estimates]
     said = np.array([(one.value_kmh, one.expected_abs_error_kmh) for one in estimates])
-    of_hats = np.array([0 if one.release_id is None else max(1, plates[one.release_id]) for one in estimates])
+    of_hats = np.array(
+        [0 if one.release_id is None else max(1, plates[one.release_id]) for one in estimates]
+    )
     cdfs = hat_cdfs(city, said[:, 0], said[:, 1] / MEAN_ABS_PER_SD, of_hats)
-    return [msgspec.structs.replace(one, **cdf._asdict()) for one, cdf in zip(estimates, cdfs, strict=True)]
+    return [
+        msgspec.structs.replace(one, **cdf._asdict())
+        for one, cdf in zip(estimates, cdfs, strict=True)
+    ]
 
 
 class _SlotCommon(msgspec.Struct, frozen=True):
@@ -330,7 +394,9 @@ class _SlotCommon(msgspec.Struct, frozen=True):
     ) -> list[Smoothed]:
         values = posterior.median
         off = (at_speed(values) * np.sqrt(posterior.variance)).tolist()
-        kmh, low, high, counts = (map(self._clip, one.tolist()) for one in (values, *ends95, by_counts))
+        kmh, low, high, counts = (
+            map(self._clip, one.tolist()) for one in (values, *ends95, by_counts)
+        )
         constant = self._clip(self.constant)
         return [
             Smoothed(
@@ -348,11 +414,14 @@ class _SlotCommon(msgspec.Struct, frozen=True):
 
 
 def _mean_distance(apart: float, off: float) -> float:
-    """E|x| of a normal variable around `apart` with deviation `off`: a truth's distance from a guess."""
+    """E|x| of a normal variable around `apart` with deviation `off`: a truth's distance from a
+    guess."""
     if not off:
         return apart
     ratio = apart / off
-    return MEAN_ABS_PER_SD * off * math.exp(-(ratio**2) / 2) + apart * math.erf(ratio / math.sqrt(2))
+    return MEAN_ABS_PER_SD * off * math.exp(-(ratio**2) / 2) + apart * math.erf(
+        ratio / math.sqrt(2)
+    )
 
 
 def released_hats(records: Sequence[Release], hours: float) -> ReleasedHats:
@@ -360,7 +429,15 @@ def released_hats(records: Sequence[Release], hours: float) -> ReleasedHats:
     chosen = [record for record in records if record.mean is not None]
     cells = np.array([int(record.hat.cell, 16) for record in chosen], dtype=np.uint64)
     value, noise, clipped = _measured(chosen)
-    return ReleasedHats(cells, prior_of_records(chosen), value, noise, unexplained_of_records(chosen), clipped, hours)
+    return ReleasedHats(
+        cells,
+        prior_of_records(chosen),
+        value,
+        noise,
+        unexplained_of_records(chosen),
+        clipped,
+        hours,
+    )
 
 
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:
@@ -373,7 +450,8 @@ def prior_of_records(records: Sequence[Release]) -> SlotPrior:
 
 
 def unexplained_of_records(records: Sequence[Release]) -> Floats:
-    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike."""
+    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all
+    plates sent alike."""
     return np.array([unexplained_of(record) for record in records])
 
 
@@ -381,7 +459,8 @@ def unexplained_of(record: Release) -> float:
     """Variance of the HAT's rest, in km2/h2."""
     if record.forecast is not None:
         return record.forecast.rest_kmh**2
-    plates, samples = max(1, record.plates), max(1, record.samples)
+    plates = max(1, record.plates)
+    samples = max(1, record.samples)
     pings = np.full(plates, max(1, samples // plates))
     return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
 
@@ -402,26 +481,34 @@ def clipped_of(record: Release) -> ReleaseClip:
 
 def value_of(record: Release) -> tuple[float, float]:
     """What the release says of the mean, and the variance of its noise."""
-    forecast, mean = record.forecast, record.mean
-    if forecast is not None and forecast.measured_kmh is not None and forecast.measured_deviation_kmh is not None:
+    forecast = record.forecast
+    mean = record.mean
+    if (
+        forecast is not None
+        and forecast.measured_kmh is not None
+        and forecast.measured_deviation_kmh is not None
+    ):
         return forecast.measured_kmh, forecast.measured_deviation_kmh**2
     if mean is None:
         raise ValueError("expected a release with a mean")
     return mean.value_kmh, (SD_PER_MEAN_ABS * mean.expected_abs_error_kmh) ** 2
 
 
-# The forecaster keeps nothing of its own: it follows from the releases of two days, in the order of their slots
-# (`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts.
+# The forecaster keeps nothing of its own: it follows from the releases of two days, in the order of
+# their slots (`forecast/model.py`), so that after a crash, or on another worker, it comes to the
+# same forecasts.
 
 
 class SlotForecaster(ABC):
-    """What learns slot by slot from what a ledger holds. Slots that are `due` were seen and not learnt yet."""
+    """What learns slot by slot from what a ledger holds. Slots that are `due` were seen and not
+    learnt yet."""
 
     doubt: UnitDoubt | None = None
     """The releases that give evidence of another unit, if some do."""
 
     def __init__(self, slots: SlotGrid, software: str) -> None:
-        self._slots, self._software = slots, software
+        self._slots = slots
+        self._software = software
         self._due: dict[Slot, set[int]] = {}
         self._learnt_ms: int | None = None
         self._withdrawals = 0
@@ -430,24 +517,32 @@ class SlotForecaster(ABC):
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
         # A slot that comes again after it was learnt must not be learnt twice.
         if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
-            self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(counts.cells.tolist())
+            self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(
+                counts.cells.tolist()
+            )
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:  # noqa: ARG002
-        """What is known of the city's shape before a slot, after all earlier ones; None if nobody wants to know."""
+        """What is known of the city's shape before a slot, after all earlier ones; None if nobody
+        wants to know."""
         return None
 
     def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:  # noqa: ARG002
-        """Whether the releases before a slot, made under this policy, say that their speeds are in another unit."""
+        """Whether the releases before a slot, made under this policy, say that their speeds are in
+        another unit."""
         return False
 
     def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
         return self._learn(history, slot[1]).get(slot, [])
 
     def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
-        """Learn every slot that starts before this time and was not learnt yet; gives their smoothed estimates."""
-        if (withdrawals := history.withdrawals()) != self._withdrawals:  # what was learnt of these HATs is forgotten
+        """Learn every slot that starts before this time and was not learnt yet; gives their
+        smoothed estimates."""
+        if (
+            withdrawals := history.withdrawals()
+        ) != self._withdrawals:  # what was learnt of these HATs is forgotten
             self._forget()
-            self._learnt_ms, self._withdrawals = None, withdrawals
+            self._learnt_ms = None
+            self._withdrawals = withdrawals
         if self._learnt_ms is None:
             self._remember(history, before_ms)
         learnt = {}
@@ -461,7 +556,8 @@ class SlotForecaster(ABC):
         return learnt
 
     def _remember(self, history: LedgerHistory, before_ms: int) -> None:
-        """The ledger's slots of the remembered days, also later ones: a worker may read a log again."""
+        """The ledger's slots of the remembered days, also later ones: a worker may read a log
+        again."""
         # One ms before: the end of a day's last slot is midnight of the next day.
         midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)
@@ -471,7 +567,10 @@ class SlotForecaster(ABC):
     def _midnights(self, slot: Slot) -> tuple[int, int]:
         """Those around the start of a slot, Unix ms."""
         days = (self._day(slot[0]) + dt.timedelta(days) for days in (0, 1))
-        first, last = (int(1000 * dt.datetime.combine(day, dt.time(), self._slots.zone).timestamp()) for day in days)
+        first, last = (
+            int(1000 * dt.datetime.combine(day, dt.time(), self._slots.zone).timestamp())
+            for day in days
+        )
         return first, last
 
     def _day(self, time_ms: int) -> dt.date:
@@ -486,7 +585,9 @@ class SlotForecaster(ABC):
         """What is to be learnt of a ledger's past."""
 
     @abstractmethod
-    def _learn_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> list[Smoothed]:
+    def _learn_slot(
+        self, slot: Slot, cells: Sequence[int], history: LedgerHistory
+    ) -> list[Smoothed]:
         """Its estimates; none if it has no records."""
 
 
@@ -521,8 +622,12 @@ class Forecaster(SlotForecaster):
         unit: str = "kmh",
     ) -> None:
         super().__init__(slots, software)
-        self._max_kmh, self._judges_unit, self._unit = max_speed / QUANTA_PER_KMH, judges_unit, unit
-        self._new_shapes = partial(CityMemory, city_bins(max_speed).edges_kmh[1:]) if shapes else lambda: None
+        self._max_kmh = max_speed / QUANTA_PER_KMH
+        self._judges_unit = judges_unit
+        self._unit = unit
+        self._new_shapes = (
+            partial(CityMemory, city_bins(max_speed).edges_kmh[1:]) if shapes else lambda: None
+        )
         self._forget()
 
     def _forget(self) -> None:
@@ -530,18 +635,22 @@ class Forecaster(SlotForecaster):
         self._forget_unit("")
 
     def forecast(self, counts: SlotCounts, history: LedgerHistory) -> SlotForecast:
-        """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
+        """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not
+        is never learnt."""
         self._learn(history, counts.start_ms)
         when = self._when((counts.start_ms, counts.end_ms))
         return forecast_slot(counts, self._memory, *when, self._max_kmh)
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:
-        """What is known of the city's shape before a slot, after all earlier ones; None if nobody wants to know."""
+        """What is known of the city's shape before a slot, after all earlier ones; None if nobody
+        wants to know."""
         if self._shapes is None:
             return None
         self._learn(history, start_ms)
         day = self._day(start_ms)
-        return CityKnowledge(self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day))
+        return CityKnowledge(
+            self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day)
+        )
 
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return history.slots_since(since_ms)
@@ -550,34 +659,50 @@ class Forecaster(SlotForecaster):
         self._learn(history, start_ms)
         return self._is_doubted and self._policy == policy
 
-    def _learn_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> list[Smoothed]:
+    def _learn_slot(
+        self, slot: Slot, cells: Sequence[int], history: LedgerHistory
+    ) -> list[Smoothed]:
         withdrawn = history.withdrawn(*slot, cells) if self._withdrawals else set()
         found = history.releases(*slot, [cell for cell in cells if cell not in withdrawn])
         records = [record for record in found if record is not None and record.noised is None]
         if not records:
             return []
-        when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
+        when = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS)
+        known = (self._max_kmh, self._software)
         if self._judges_unit and self._judge_unit(records, slot, *when):
             records = [msgspec.structs.replace(record, mean=None) for record in records]
         for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
             memory.count(*self._when(slot), sum(record.samples for record in records))
         estimates = smooth_slot(records, self._memory, *when, *known)
-        answer = None if self._shapes is None or withdrawn or self._is_doubted else history.city(*slot)
+        answer = (
+            None if self._shapes is None or withdrawn or self._is_doubted else history.city(*slot)
+        )
         return self._with_cdfs(estimates, records, slot, answer)
 
     def _with_cdfs(
-        self, estimates: Sequence[Smoothed], records: Sequence[Release], slot: Slot, answer: Answer | None
+        self,
+        estimates: Sequence[Smoothed],
+        records: Sequence[Release],
+        slot: Slot,
+        answer: Answer | None,
     ) -> list[Smoothed]:
         if self._shapes is None:
             return [msgspec.structs.replace(one, cdf_withheld="off") for one in estimates]
         day = self._day(slot[0])
         if answer is not None:
             self._shapes.learn(day, answer)
-        return with_cdfs(estimates, {record.release_id: record.plates for record in records}, self._shapes.told(day))
+        return with_cdfs(
+            estimates,
+            {record.release_id: record.plates for record in records},
+            self._shapes.told(day),
+        )
 
-    def _judge_unit(self, records: Sequence[Release], slot: Slot, day: dt.date, hours: float) -> bool:
-        """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict all is forgotten
-        that was learnt since the first evidence. A doubt lasts until there are records under another policy."""
+    def _judge_unit(
+        self, records: Sequence[Release], slot: Slot, day: dt.date, hours: float
+    ) -> bool:
+        """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict
+        all is forgotten that was learnt since the first evidence. A doubt lasts until there are
+        records under another policy."""
         if records[0].policy != self._policy:
             self._forget_unit(records[0].policy)
         if self._is_doubted:
@@ -601,15 +726,22 @@ class Forecaster(SlotForecaster):
     def _doubted(self, slot: Slot, released: int) -> UnitDoubt | None:
         if not self._evidence.is_any:
             return None
-        likely, since = likely_unit(self._evidence, self._unit), self._slots.iso(slot[0])
+        likely = likely_unit(self._evidence, self._unit)
+        since = self._slots.iso(slot[0])
         if self.doubt is not None:
-            since, released = self.doubt.since, released + self.doubt.released
+            since = self.doubt.since
+            released = released + self.doubt.released
         return UnitDoubt(since, self._slots.iso(slot[1]), released, self._unit, likely)
 
     def _forget_unit(self, policy: str) -> None:
         """There is no doubt of the unit of the releases of a policy, so far."""
         self.doubt = None
-        self._policy, self._is_doubted, self._evidence, self._usual = policy, False, Evidence(), None
+        self._policy, self._is_doubted, self._evidence, self._usual = (
+            policy,
+            False,
+            Evidence(),
+            None,
+        )
 
     def _when(self, slot: Slot) -> tuple[dt.date, float]:
         """The day on which a slot starts, and the part of it that is over when the slot ends."""
@@ -620,8 +752,8 @@ class Forecaster(SlotForecaster):
 class AddRemoveForecaster(SlotForecaster):
     """The same under "add-remove": from noised sums alone, of every cell of the domain.
 
-    Sums of another domain are passed over: a new domain begins anew. So is a slot of which a HAT was withdrawn: its
-    cells are of one draw, and what made one wrong is in the others.
+    Sums of another domain are passed over: a new domain begins anew. So is a slot of which a HAT
+    was withdrawn: its cells are of one draw, and what made one wrong is in the others.
 
     >>> from datetime import UTC
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
@@ -631,9 +763,12 @@ class AddRemoveForecaster(SlotForecaster):
     [18.0, 18.0]
     """
 
-    def __init__(self, slots: SlotGrid, rules: AddRemoveRules, software: str, trial: bool = False) -> None:
+    def __init__(
+        self, slots: SlotGrid, rules: AddRemoveRules, software: str, trial: bool = False
+    ) -> None:
         super().__init__(slots, software)
-        self._rules, self._trial = rules, trial
+        self._rules = rules
+        self._trial = trial
         self._forget()
 
     def forecast(self, slot: Slot, history: LedgerHistory) -> Floats:
@@ -642,21 +777,33 @@ class AddRemoveForecaster(SlotForecaster):
         return self._memory.forecast(*self._when(slot))
 
     def _forget(self) -> None:
-        of, sigma = self._rules, self._rules.sigma / QUANTA_PER_KMH
-        self._memory = AddRemoveMemory(of.cells, sigma, of.full, of.slot_hours, of.max_kmh, of.plates)
+        of = self._rules
+        sigma = self._rules.sigma / QUANTA_PER_KMH
+        self._memory = AddRemoveMemory(
+            of.cells, sigma, of.full, of.slot_hours, of.max_kmh, of.plates
+        )
 
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return dict.fromkeys(history.sums_since(since_ms), ())
 
-    def _learn_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> list[Smoothed]:  # noqa: ARG002
-        sums, of = history.sums(*slot), self._rules
+    def _learn_slot(
+        self,
+        slot: Slot,
+        cells: Sequence[int],  # noqa: ARG002
+        history: LedgerHistory,
+    ) -> list[Smoothed]:
+        sums = history.sums(*slot)
+        of = self._rules
         if sums is None or not self._is_ours(sums.asked):
             return []
         if self._withdrawals and history.withdrawn(*slot, of.cells.tolist()):
             return []
         found = self._memory.learn(*self._when(slot), sums.kmh, sums.asked.forecast_kmh)
         start, end = (self._slots.iso(ms) for ms in slot)
-        hats = [Hat(cell_name(cell), resolution_of(cell), cell_center(cell), start, end) for cell in of.cells.tolist()]
+        hats = [
+            Hat(cell_name(cell), resolution_of(cell), cell_center(cell), start, end)
+            for cell in of.cells.tolist()
+        ]
         return [
             Smoothed(
                 SCHEMA, hat, value, (low, high), off,
@@ -673,10 +820,14 @@ class AddRemoveForecaster(SlotForecaster):
     def _is_ours(self, asked: SumsQuery) -> bool:
         ours = self._rules
         same = asked.full, asked.sigma, asked.plates
-        return same == (ours.full, ours.sigma, ours.plates) and np.array_equal(asked.domain, ours.cells)
+        return same == (ours.full, ours.sigma, ours.plates) and np.array_equal(
+            asked.domain, ours.cells
+        )
 
     def _amounts(self, found: AddRemoveEstimates) -> list[dict[str, Any]]:
-        columns = zip(*map(_rounded, (found.traffic, found.traffic_low, found.traffic_high)), strict=True)
+        columns = zip(
+            *map(_rounded, (found.traffic, found.traffic_low, found.traffic_high)), strict=True
+        )
         if self._rules.plates:
             return [{"plates": Plates(value, (low, high))} for value, low, high in columns]
         return [{"traffic": Traffic(value, (low, high))} for value, low, high in columns]

@@ -1,10 +1,11 @@
 """The road from a closed slot to published releases: charge, draw, record, mark, publish, inform.
 
-Its order is the guarantee. A crash between any two steps loses nothing and repeats nothing: the ledger keeps the
-first terms, the first verdict and the first record of an id, so the next run comes to the same bytes.
+Its order is the guarantee. A crash between any two steps loses nothing and repeats nothing: the
+ledger keeps the first terms, the first verdict and the first record of an id, so the next run comes
+to the same bytes.
 
-The embedded runtime takes the whole road at once (`release_slot`). On Kafka one planner charges for many shards
-(`charge.plan_slot`), and each shard draws and publishes its own cells (`record_slot`).
+The embedded runtime takes the whole road at once (`release_slot`). On Kafka one planner charges for
+many shards (`charge.plan_slot`), and each shard draws and publishes its own cells (`record_slot`).
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ from udp_stream.release.record import (
 )
 from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center
 
-# Draw: the only place where speeds meet noise. Everything released is an integer vector plus noise of one family, drawn
-# in one call for all HATs of a slot; what follows is post-processing.
+# Draw: the only place where speeds meet noise. Everything released is an integer vector plus noise
+# of one family, drawn in one call for all HATs of a slot; what follows is post-processing.
 
 
 class _StatisticQuery(msgspec.Struct, frozen=True, eq=False):
@@ -75,20 +76,33 @@ class _StatisticQuery(msgspec.Struct, frozen=True, eq=False):
 
 
 def estimate_hats(
-    plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits, factors: Sequence[Integers | None] | None = None
+    plans: Sequence[HatPlan],
+    samples: Sequence[Integers],
+    bits: Bits,
+    factors: Sequence[Integers | None] | None = None,
 ) -> list[Estimate]:
-    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts,
-    `factors[i]` those of their clips (`mechanisms/around.py`); ValueError if a shared clip has none."""
+    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order
+    of its counts, `factors[i]` those of their clips (`mechanisms/around.py`); ValueError if a
+    shared clip has none."""
     asked = [
         _StatisticQuery(place, name, _query(name, of_statistic, speeds, shrink, bits))
-        for place, (plan, speeds, shrink) in enumerate(zip(plans, samples, factors or [None] * len(plans), strict=True))
+        for place, (plan, speeds, shrink) in enumerate(
+            zip(plans, samples, factors or [None] * len(plans), strict=True)
+        )
         for name, of_statistic in plan.statistics.items()
     ]
     values: list[dict[str, Any]] = [{} for _ in plans]
     # Where nothing is asked there is no family of noise, and `_family` would refuse.
     noisy = noisy_integers([one.query for one in asked], _family(plans), bits) if asked else []
-    for name, statistic in STATISTICS.items():  # all HATs of a statistic at once: CDFs are the quicker for it
-        of_hats = [(one, integers) for one, integers in zip(asked, noisy, strict=True) if one.statistic == name]
+    for (
+        name,
+        statistic,
+    ) in STATISTICS.items():  # all HATs of a statistic at once: CDFs are the quicker for it
+        of_hats = [
+            (one, integers)
+            for one, integers in zip(asked, noisy, strict=True)
+            if one.statistic == name
+        ]
         found = statistic.values(
             [plans[one.place].statistics[name] for one, _ in of_hats],
             [one.query for one, _ in of_hats],
@@ -99,7 +113,9 @@ def estimate_hats(
     return list(values)
 
 
-def _query(name: str, plan: StatisticPlan, samples: Integers, factors: Integers | None, bits: Bits) -> Query:
+def _query(
+    name: str, plan: StatisticPlan, samples: Integers, factors: Integers | None, bits: Bits
+) -> Query:
     if isinstance(plan, ForecastClipPlan) and plan.around.width.ball and factors is not None:
         return AROUND.joint_query(plan, samples, factors)
     return STATISTICS[name].query(plan, samples, bits)
@@ -109,7 +125,9 @@ def _family(plans: Sequence[HatPlan]) -> Noise:
     """The one family of all plans: a ledger keeps one measure, hence so do the plans of a slot."""
     families = {of_statistic.noise for plan in plans for of_statistic in plan.statistics.values()}
     if len(families) != 1:
-        raise ValueError(f"expected plans with noise of one family, got {sorted(one.name for one in families)}")
+        raise ValueError(
+            f"expected plans with noise of one family, got {sorted(one.name for one in families)}"
+        )
     return families.pop()
 
 
@@ -120,13 +138,16 @@ def release_slot(
     ledger: Ledger,
     publish: Callable[[RecordedSlot], None],
 ) -> RecordedSlot:
-    """Release every HAT of a closed slot: `publish` has handed them to their readers when it returns."""
+    """Release every HAT of a closed slot: `publish` has handed them to their readers when it
+    returns."""
     # counts: plates, cells, samples per plate and cell; public. values: their speeds; secret.
     #
-    # CHARGE. Terms of each HAT, and what the ledger charged each of its rows. No speed was looked at.
+    # CHARGE. Terms of each HAT, and what the ledger charged each of its rows. No speed was looked
+    # at.
     plan = plan_slot(counts, context, ledger)
-    # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer for the city, which
-    # is recorded; and how far each plate's speeds are scaled into the clip that its HATs share.
+    # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer
+    # for the city, which is recorded; and how far each plate's speeds are scaled into the clip that
+    # its HATs share.
     asked = context.question
     record_city(asked, slot_sums(asked, counts, values, plan), plan, context.entropy, ledger)
     factors = slot_factors(counts, values, plan, context, ledger)
@@ -146,13 +167,17 @@ def record_slot(
     ledger: Ledger,
     factors: Mapping[bytes, int] | None = None,
 ) -> RecordedSlot:
-    """Draw and record HATs of a slot on its plan; a HAT that the plan lacks, or has with other rows, is withheld.
+    """Draw and record HATs of a slot on its plan; a HAT that the plan lacks, or has with other
+    rows, is withheld.
 
-    `factors` are those of the plates' clips, once the ledger remembers what they follow from; ValueError if the plan
-    has such HATs and there are none. PrivacyRefused under "add-remove", which this road does not keep.
+    `factors` are those of the plates' clips, once the ledger remembers what they follow from;
+    ValueError if the plan has such HATs and there are none. PrivacyRefused under "add-remove",
+    which this road does not keep.
     """
     if not context.policy.relation.public_counts:
-        raise PrivacyRefused(f'this road tells counts: expected "swap-values", got "{context.policy.neighbours}"')
+        raise PrivacyRefused(
+            f'this road tells counts: expected "swap-values", got "{context.policy.neighbours}"'
+        )
     hats = hats_of(counts)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
@@ -164,9 +189,13 @@ def record_slot(
         estimates = _estimate(decided, counts, values, context, factors)
         iso = context.calendar.slots.iso
         alike = context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms)
-        return [encode(_record(hat, counts, estimates.get(hat.number), context, alike)) for hat in decided]
+        return [
+            encode(_record(hat, counts, estimates.get(hat.number), context, alike))
+            for hat in decided
+        ]
 
-    # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps the first.
+    # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps
+    # the first.
     drawn = draw_once(ledger, ids_of(hats), draw)
     require_relation(context.policy.neighbours, ids_of(hats), drawn.payloads)
     done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
@@ -178,13 +207,15 @@ def record_slot(
 
 
 def witness(payloads: Mapping[str, bytes]) -> str:
-    """The id of the record that tells this ledger from any other: the longest has noise in it, if any of them has."""
+    """The id of the record that tells this ledger from any other: the longest has noise in it, if
+    any of them has."""
     return max(payloads, key=lambda id_: len(payloads[id_]))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSlot:
-    """HATs that are recorded, by cell, and the ledger's mark, which knows them; None where there are no HATs.
+    """HATs that are recorded, by cell, and the ledger's mark, which knows them; None where there
+    are no HATs.
 
     `made` are the ids of those that this call recorded; the others were there before.
 
@@ -222,17 +253,21 @@ class DrawResult:
 def draw_once(
     ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequence[int]], Sequence[bytes]]
 ) -> DrawResult:
-    """The payload of each id: the recorded one, else what `draw` makes of the positions of ids that are not recorded.
-    The ledger raises PrivacyRefused for an id that was never charged."""
+    """The payload of each id: the recorded one, else what `draw` makes of the positions of ids that
+    are not recorded. The ledger raises PrivacyRefused for an id that was never charged."""
     known = ledger.recorded(release_ids)
     payloads = {i: payload for i, payload in enumerate(known) if payload is not None}
     todo = [i for i in range(len(release_ids)) if i not in payloads]
     if not todo:
         return DrawResult(tuple(payloads[i] for i in range(len(release_ids))), frozenset())
     drawn = draw(todo)
-    kept = ledger.record([(release_ids[i], payload) for i, payload in zip(todo, drawn, strict=True)])
+    kept = ledger.record(
+        [(release_ids[i], payload) for i, payload in zip(todo, drawn, strict=True)]
+    )
     payloads |= zip(todo, kept, strict=True)
-    made = (release_ids[i] for i, ours, first in zip(todo, drawn, kept, strict=True) if ours == first)
+    made = (
+        release_ids[i] for i, ours, first in zip(todo, drawn, kept, strict=True) if ours == first
+    )
     return DrawResult(tuple(payloads[i] for i in range(len(release_ids))), frozenset(made))
 
 
@@ -244,23 +279,30 @@ def unplanned(policy: Policy) -> Terms:
     return Terms(withheld="unplanned").within(policy)
 
 
-def decide(hats: Sequence[HatInFlight], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatInFlight]:
-    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or withheld."""
+def decide(
+    hats: Sequence[HatInFlight], counts: SlotCounts, plan: SlotPlan, policy: Policy
+) -> list[HatInFlight]:
+    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or
+    withheld."""
     found = plan.find_hats(counts)
     return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
 
 
-def _decided(hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatInFlight:
+def _decided(
+    hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy
+) -> HatInFlight:
     if at is None:
         return hat.withheld(unplanned(policy))
-    terms, charged = plan.terms[at], plan.charged_rows(at)
+    terms = plan.terms[at]
+    charged = plan.charged_rows(at)
     offered = terms.select_offered(charged)
     if terms.withheld or not offered.size:
         return hat.withheld(terms)
     priced = (plan.priced[at] if plan.priced is not None else None) or plan_hat(
         terms.select_offered(counts.count[hat.rows]), terms, policy
     )
-    # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
+    # Charges are remembered, counts are read again: a plate whose charge is below its part by now
+    # stays out.
     paid = (offered > 0) & (offered >= priced.charges)
     paying = int(np.count_nonzero(paid))
     paid_rows = terms.restore_rows(offered if paying == paid.size else offered * paid, charged.size)
@@ -270,8 +312,11 @@ def _decided(hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPla
     return hat.charged_by_plan(terms, paid_rows, priced.subset(paid))
 
 
-def _admit_unplanned(hats: Sequence[HatInFlight], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
-    terms, min_plates = msgspec.json.encode(unplanned(context.policy)), context.policy.min_plates
+def _admit_unplanned(
+    hats: Sequence[HatInFlight], counts: SlotCounts, context: ReleaseContext, ledger: Ledger
+) -> None:
+    terms = msgspec.json.encode(unplanned(context.policy))
+    min_plates = context.policy.min_plates
     admissions = [
         Admission(hat.release_id, EMPTY_ROWS, EMPTY_ROWS, min_plates, terms)
         for hat in hats
@@ -291,7 +336,8 @@ def _estimate(
     factors: Mapping[bytes, int] | None,
 ) -> Mapping[int, Estimate]:
     """Estimates with fresh noise, by the numbers of the HATs; none of a HAT that is withheld."""
-    # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
+    # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for
+    # the lower one only.
     clamped = values.clamped(context.policy.max_speed)
     drawn = [(hat, hat.plan) for hat in hats if hat.plan is not None]
     estimates: dict[int, Estimate] = {}
@@ -306,10 +352,14 @@ def _estimate(
     return estimates
 
 
-def _factors(hat: HatInFlight, counts: SlotCounts, factors: Mapping[bytes, int] | None) -> NDArray[np.int64] | None:
+def _factors(
+    hat: HatInFlight, counts: SlotCounts, factors: Mapping[bytes, int] | None
+) -> NDArray[np.int64] | None:
     if factors is None or not hat.terms.is_jointly_clipped:
         return None
-    return factors_for(factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()])
+    return factors_for(
+        factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()]
+    )
 
 
 def _record(
@@ -320,11 +370,15 @@ def _record(
     alike: tuple[str, str, str],
 ) -> Release:
     """The record of a HAT; `alike` are the fingerprint of the policy and both ends of the slot."""
-    by_plate, admitted, (fingerprint, slot_start, slot_end) = counts.count[hat.rows], hat.admitted, alike
+    by_plate = counts.count[hat.rows]
+    admitted = hat.admitted
+    (fingerprint, slot_start, slot_end) = alike
     contributed = int(np.count_nonzero(admitted))
     left_out = EMPTY_PLATES if contributed == admitted.size else by_plate[~admitted]
-    used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
-    plates, pings = int(by_plate.size), int(by_plate.sum())
+    used = 0 if hat.plan is None else hat.plan.used_samples
+    forecast = forecast_record(hat.terms, hat.plan, estimate)
+    plates = int(by_plate.size)
+    pings = int(by_plate.sum())
     return Release(
         schema=SCHEMA,
         release_id=hat.release_id,
@@ -346,17 +400,19 @@ def _record(
     )
 
 
-# Clips that plates share among their HATs of a slot: each plate's norm, and its scale factor (`mechanisms/around.py`
-# has the guarantee).
+# Clips that plates share among their HATs of a slot: each plate's norm, and its scale factor
+# (`mechanisms/around.py` has the guarantee).
 #
-# `slot_factors` has the factors of a whole slot. On Kafka each shard sends its `slot_norms`, and the planner has the
-# factors of their sums: the same integers. Norms follow from speeds, plan and counts alone.
+# `slot_factors` has the factors of a whole slot. On Kafka each shard sends its `slot_norms`, and
+# the planner has the factors of their sums: the same integers. Norms follow from speeds, plan and
+# counts alone.
 #
-# HATs of a slot may be drawn by several runs, the first of which died. A shared clip holds for HATs of the same
-# lengths, so before any factor is used the ledger remembers all plates' lengths (`factors_once`), as the terms of an
-# admission that charges nobody: a set of keyed hashes, eight bytes each, of a plate and its lengths HAT by HAT. Without
-# the key neither plate nor lengths can be told. A plate whose hash is not in the set (other speeds, another U, other
-# HATs) gets the factor 0, and moves nothing. The hash of other lengths is in the set by chance at most n times in
+# HATs of a slot may be drawn by several runs, the first of which died. A shared clip holds for HATs
+# of the same lengths, so before any factor is used the ledger remembers all plates' lengths
+# (`factors_once`), as the terms of an admission that charges nobody: a set of keyed hashes, eight
+# bytes each, of a plate and its lengths HAT by HAT. Without the key neither plate nor lengths can
+# be told. A plate whose hash is not in the set (other speeds, another U, other HATs) gets the
+# factor 0, and moves nothing. The hash of other lengths is in the set by chance at most n times in
 # 2**64, of n plates.
 
 HASH_BYTES = 8
@@ -369,39 +425,56 @@ def slot_factors(
     """The factors of all plates, from the whole slot; None where no HAT of the plan shares a clip."""
     if not plan.has_joint_clips:
         return None
-    norms, expected = slot_norms(counts, values, plan, context.policy), plan.jointly_clipped_hats(counts)
+    norms = slot_norms(counts, values, plan, context.policy)
+    expected = plan.jointly_clipped_hats(counts)
     return factors_once(norms, expected, (counts.start_ms, counts.end_ms), context, ledger)
 
 
 def factors_once(
-    norms: PlateNorms, expected: Mapping[bytes, int], slot: tuple[int, int], context: ReleaseContext, ledger: Ledger
+    norms: PlateNorms,
+    expected: Mapping[bytes, int],
+    slot: tuple[int, int],
+    context: ReleaseContext,
+    ledger: Ledger,
 ) -> dict[bytes, int]:
-    """Each plate's factor in the slot (start and end in Unix ms), from the norms of all of it; 0 for a plate with other
-    lengths than the ledger remembers, or not as many HATs as `expected`."""
+    """Each plate's factor in the slot (start and end in Unix ms), from the norms of all of it; 0
+    for a plate with other lengths than the ledger remembers, or not as many HATs as `expected`."""
     if not expected:
         return {}
     start, end = slot
-    name, policy = clips_id(start // 1000, (end - start) // 1000), context.policy
+    name = clips_id(start // 1000, (end - start) // 1000)
+    policy = context.policy
     # A key of this slot's own, so that equal lengths have other hashes in another slot.
     key = context.derive_key(name)
     hashes = {
-        plate: blake2b(plate + check.to_bytes(8, "little", signed=True), key=key, digest_size=HASH_BYTES).digest()
-        for plate, hats, check in zip(norms.plates, norms.hats.tolist(), norms.checks.tolist(), strict=True)
+        plate: blake2b(
+            plate + check.to_bytes(8, "little", signed=True), key=key, digest_size=HASH_BYTES
+        ).digest()
+        for plate, hats, check in zip(
+            norms.plates, norms.hats.tolist(), norms.checks.tolist(), strict=True
+        )
         if expected.get(plate) == hats
     }
     asked = Admission(name, EMPTY_ROWS, EMPTY_ROWS, 0, b"".join(sorted(hashes.values())))
-    (verdict,) = ledger.admit(context.calendar.slot_in_period(start).period, policy.budget_nano, (), [asked])
+    (verdict,) = ledger.admit(
+        context.calendar.slot_in_period(start).period, policy.budget_nano, (), [asked]
+    )
     held = set(cut(verdict.terms, len(verdict.terms) // HASH_BYTES))
     factors = norms.factors(expected)
     return {plate: factor if hashes.get(plate) in held else 0 for plate, factor in factors.items()}
 
 
-def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy) -> PlateNorms:
-    """The norms of the plates that were charged in these HATs: of a whole slot, or of a shard's part of it. Secret."""
+def slot_norms(
+    counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy
+) -> PlateNorms:
+    """The norms of the plates that were charged in these HATs: of a whole slot, or of a shard's
+    part of it. Secret."""
     hats_in = plan.jointly_clipped_hats(counts)
     plates = tuple(sorted(hats_in))
     number = {plate: i for i, plate in enumerate(plates)}
-    clamped, rows, parts = values.clamped(policy.max_speed), [np.zeros(0, np.int64)], [np.zeros((5, 0), np.int64)]
+    clamped = values.clamped(policy.max_speed)
+    rows = [np.zeros(0, np.int64)]
+    parts = [np.zeros((5, 0), np.int64)]
     for hat in decide(hats_of(counts), counts, plan, policy):
         around = None if hat.plan is None else hat.plan.around
         if around is None or not around.around.width.ball:
@@ -409,21 +482,27 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
         of_hat = counts.plate[hat.rows][hat.admitted].tolist()
         rows.append(np.array([number[counts.plates[plate]] for plate in of_hat]))
         room, rounding = room_and_rounding(around)
-        norm, cell = norms_of(around, clamped.samples_of(hat.rows, hat.admitted)), int(counts.cells[hat.number])
+        norm = norms_of(around, clamped.samples_of(hat.rows, hat.admitted))
+        cell = int(counts.cells[hat.number])
         each = zip(room.tolist(), rounding.tolist(), norm.tolist(), strict=True)
         checks = np.array([check_of(cell, *of_plate) for of_plate in each], np.int64)
         parts.append(np.stack([np.zeros_like(norm), room, rounding, norm, checks]))
     norms = summed_norms(plates, np.concatenate(rows), np.concatenate(parts, axis=1))
-    # Charged is what counts: a plate that was charged in a HAT and stays out of it by now has nothing to add there.
+    # Charged is what counts: a plate that was charged in a HAT and stays out of it by now has
+    # nothing to add there.
     return replace(norms, hats=np.array([hats_in[plate] for plate in plates], np.int64))
 
 
-# What the whole city is asked (`charge.py` has its road): measured over all rows, drawn once, recorded before any HAT.
+# What the whole city is asked (`charge.py` has its road): measured over all rows, drawn once,
+# recorded before any HAT.
 
 
-def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan) -> tuple[int, ...]:
-    """The sums over HATs of a slot, or of a shard's part, that the plan knows with these rows. Secret. Empty where
-    nothing is asked. PrivacyRefused if a plate was charged less than the sums ask of it."""
+def slot_sums(
+    question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan
+) -> tuple[int, ...]:
+    """The sums over HATs of a slot, or of a shard's part, that the plan knows with these rows.
+    Secret. Empty where nothing is asked. PrivacyRefused if a plate was charged less than the sums
+    ask of it."""
     if plan.city is None or question is None:
         return ()
     columns = np.zeros((2, counts.count.size), dtype=np.int64)
@@ -437,10 +516,15 @@ def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotVal
 
 
 def record_city(
-    question: CityQuestion | None, sums: tuple[int, ...], plan: SlotPlan, entropy: Entropy, ledger: Ledger
+    question: CityQuestion | None,
+    sums: tuple[int, ...],
+    plan: SlotPlan,
+    entropy: Entropy,
+    ledger: Ledger,
 ) -> None:
-    """Draw and record the answer to the plan's question to the city, if none is recorded. `sums` are of the whole slot;
-    empty, where some part was measured without the question: then nothing happens."""
+    """Draw and record the answer to the plan's question to the city, if none is recorded. `sums`
+    are of the whole slot; empty, where some part was measured without the question: then nothing
+    happens."""
     if (city := plan.city) is None or question is None or not sums:
         return
     name = city_id(plan.start_ms, plan.end_ms)

@@ -1,4 +1,5 @@
-"""Records: their types, ids and bytes, and what each of their fields is, for the JSON Schemas in `docs/`."""
+"""Records: their types, ids and bytes, and what each of their fields is, for the JSON Schemas in
+`docs/`."""
 
 from __future__ import annotations
 
@@ -218,25 +219,30 @@ WORDS: Final[dict[str, dict[str, str]]] = {
 
 
 def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a record type, with words for each of its fields. KeyError for a field without.
+    """The JSON Schema (2020-12) of a record type, with words for each of its fields. KeyError for a
+    field without.
 
     A type is described by its docstring, without the example there.
     """
     schema = msgspec.json.schema(kind)
     for title, definition in schema["$defs"].items():
         if "description" in definition:  # docstrings keep their indentation before Python 3.13
-            definition["description"] = inspect.cleandoc(definition["description"]).partition("\n\n>>> ")[0]
+            definition["description"] = inspect.cleandoc(definition["description"]).partition(
+                "\n\n>>> "
+            )[0]
         for field, property_ in definition["properties"].items():
             property_["description"] = property_.pop("description", None) or WORDS[title][field]
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": name, **schema}
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))  # defaults as JSON has them
+    plain: dict[str, Any] = msgspec.json.decode(
+        msgspec.json.encode(whole)
+    )  # defaults as JSON has them
     return plain
 
 
 # The release record: the types from which its JSON, its JSON Schema and its documentation come.
 #
-# Everything in a record is public: counts (under swap-values), settings, and noisy values. Rounding (means to 0.001
-# km/h, variances to 0.001 km2/h2, shares to 0.000001) happens after the noise.
+# Everything in a record is public: counts (under swap-values), settings, and noisy values. Rounding
+# (means to 0.001 km/h, variances to 0.001 km2/h2, shares to 0.000001) happens after the noise.
 
 SCHEMA: Final = "udp-stream/release/1"
 
@@ -269,7 +275,8 @@ class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a HAT's plates were clipped around their forecasts: what a release can show of a HAT that is far off.
+    """How a HAT's plates were clipped around their forecasts: what a release can show of a HAT that
+    is far off.
 
     >>> Clip(half_width=0.75, hats=5, gain=0.6, scatter_kmh=8.0).hats
     5
@@ -282,12 +289,14 @@ class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was forecast of the mean before it was taken: from counts and earlier releases, so it costs nothing.
+    """What was forecast of the mean before it was taken: from counts and earlier releases, so it
+    costs nothing.
 
-    `deviation_kmh` is its standard deviation, `rest_kmh` the part of that which releases of other HATs cannot lower.
-    `prior` is what the forecast reads of the counts: a relative speed and six features, standardised. `measured_kmh` is
-    what the release says, with its own standard deviation; it may lie beyond [0, max_kmh]. Smoothed estimates follow
-    from these and nothing else.
+    `deviation_kmh` is its standard deviation, `rest_kmh` the part of that which releases of other
+    HATs cannot lower. `prior` is what the forecast reads of the counts: a relative speed and six
+    features, standardised. `measured_kmh` is what the release says, with its own standard
+    deviation; it may lie beyond [0, max_kmh]. Smoothed estimates follow from these and nothing
+    else.
 
     >>> forecast = Forecast(18.0, 3.5, 2.0, prior=(), measured_kmh=None, measured_deviation_kmh=None)
     >>> forecast.value_kmh, forecast.rest_kmh <= forecast.deviation_kmh
@@ -320,13 +329,15 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """The most that this record cost an admitted plate, and the budget of a plate and period.
 
     A plate is charged its own share of the noise's sensitivity. Counts are not protected.
-    `caveats`, where there are any: what happened to the ledger by which a plate may have lost more than it says.
-    Under "zcdp" and "approximate" accounting losses are counted in the `rho` of concentrated differential privacy, and
-    each epsilon holds with `delta`: losses add up in rho, their epsilons do not. `holds_for` "slot": a plate's HATs of
-    the slot share one clip. What it was charged for them holds for their records together; this record alone may cost
-    it up to that sum. `speeds` "movement": they were derived from positions (`windows/movement.py`).
-    Under "add-remove" what a plate is charged is secret: `epsilon` and `rho` are those of all records of a period
-    together (`holds_for` "period"), and `swap_epsilon` is what it can lose by its speeds alone.
+    `caveats`, where there are any: what happened to the ledger by which a plate may have lost more
+    than it says. Under "zcdp" and "approximate" accounting losses are counted in the `rho` of
+    concentrated differential privacy, and each epsilon holds with `delta`: losses add up in rho,
+    their epsilons do not. `holds_for` "slot": a plate's HATs of the slot share one clip. What it
+    was charged for them holds for their records together; this record alone may cost it up to that
+    sum. `speeds` "movement": they were derived from positions (`windows/movement.py`). Under
+    "add-remove" what a plate is charged is secret: `epsilon` and `rho` are those of all records of
+    a period together (`holds_for` "period"), and `swap_epsilon` is what it can lose by its speeds
+    alone.
 
     >>> from udp_stream.testing import released_slot
     >>> privacy = decode(released_slot().hats[0].payload).privacy
@@ -350,11 +361,14 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     def __post_init__(self) -> None:
         if self.neighbours not in NEIGHBOURS or self.accounting not in ACCOUNTINGS:
-            raise ValueError(f"expected a known promise, got {self.neighbours!r} and {self.accounting!r}")
+            raise ValueError(
+                f"expected a known promise, got {self.neighbours!r} and {self.accounting!r}"
+            )
 
 
 class Noised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the plates of a cell tell under "add-remove": sums with noise, and the forecast that residuals are around.
+    """What the plates of a cell tell under "add-remove": sums with noise, and the forecast that
+    residuals are around.
 
     >>> Noised(residual=-12.5, sd=25.488, forecast_kmh=18.0, weight=3.1).weight
     3.1
@@ -367,12 +381,14 @@ class Noised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     plates: Finite | None = None
 
 
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Release(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
     """One HAT's record: the only one there will ever be under its `release_id`.
 
-    `counts` is left out where the settings say so (`release.counts`). Scales, errors and forecasts tell of them all the
-    same.
-    `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
+    `counts` is left out where the settings say so (`release.counts`). Scales, errors and forecasts
+    tell of them all the same. `trial` is there, and true, if the record was made on a ledger of one
+    run only: other runs draw the HAT again.
 
     >>> from udp_stream.testing import released_slot
     >>> record = decode(released_slot().hats[0].payload)
@@ -424,12 +440,14 @@ def decode(payload: bytes) -> Release:
 
 
 def release_id(cell: str, start_ms: int, end_ms: int) -> str:
-    """The id of a HAT's only release: made of what the HAT is, and of nothing else: no setting can change it."""
+    """The id of a HAT's only release: made of what the HAT is, and of nothing else: no setting can
+    change it."""
     return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
 CLIPS = "clips"
-"""The kind of what a ledger remembers of a slot whose plates share clips: nothing is charged or released under it."""
+"""The kind of what a ledger remembers of a slot whose plates share clips: nothing is charged or
+released under it."""
 
 
 def kind_of(release_id: str) -> str:
@@ -446,7 +464,8 @@ def clips_id(start_s: int, seconds: int) -> str:
 CITY = "city"
 
 NOISED_SUMS = "presence"
-"""The kind of the noised sums of a slot under "add-remove" (`add_remove.py`): recorded, and released cell by cell."""
+"""The kind of the noised sums of a slot under "add-remove" (`add_remove.py`): recorded, and
+released cell by cell."""
 
 UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS
 """Kinds of what is recorded and waits for no reader."""
@@ -466,7 +485,8 @@ def sums_id(start_ms: int, end_ms: int) -> str:
 
 
 def slot_of(release_id: str) -> tuple[int, int]:
-    """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT or slot."""
+    """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT or
+    slot."""
     if (match := _ID.fullmatch(release_id)) is None:
         raise ValueError(f"expected CELL-START-SECONDS, got {release_id!r}")
     return int(match[1]), int(match[1]) + int(match[2])
@@ -476,34 +496,50 @@ Estimate = Mapping[str, Any]
 """What came out for one HAT: by statistic what its `values` made of it."""
 
 
-def forecast_record(terms: Terms, plan: HatPlan | None, estimate: Estimate | None) -> Forecast | None:
-    """What was forecast of the HAT, and what was measured around it; None where nothing was forecast."""
+def forecast_record(
+    terms: Terms, plan: HatPlan | None, estimate: Estimate | None
+) -> Forecast | None:
+    """What was forecast of the HAT, and what was measured around it; None where nothing was
+    forecast."""
     forecast = terms.forecast
     if forecast is None:
         return None
     measured = deviation = clip = None
     if plan is not None and plan.around is not None and estimate is not None:
         measured = round(estimate[FORECAST_CLIP].value / QUANTA_PER_KMH, 3)
-        deviation = round(hypot(plan.around.noise_deviation, plan.around.spread) / QUANTA_PER_KMH, 3)
+        deviation = round(
+            hypot(plan.around.noise_deviation, plan.around.spread) / QUANTA_PER_KMH, 3
+        )
         width = plan.around.around.width
-        clip = Clip(width.half_width, width.hats, width.gain, round(plan.around.scatter / QUANTA_PER_KMH, 3))
-    return Forecast(forecast.value, forecast.deviation, forecast.rest, forecast.prior, measured, deviation, clip)
+        clip = Clip(
+            width.half_width, width.hats, width.gain, round(plan.around.scatter / QUANTA_PER_KMH, 3)
+        )
+    return Forecast(
+        forecast.value, forecast.deviation, forecast.rest, forecast.prior, measured, deviation, clip
+    )
 
 
-def statistics(plan: HatPlan | None, estimate: Estimate | None, left_out: Integers = EMPTY_PLATES) -> dict[str, Any]:
-    """The fields of a release that its statistics fill: null for one that was not asked for, and for all if the HAT is
-    withheld. `left_out` are the counts of plates that are not in it.
+def statistics(
+    plan: HatPlan | None, estimate: Estimate | None, left_out: Integers = EMPTY_PLATES
+) -> dict[str, Any]:
+    """The fields of a release that its statistics fill: null for one that was not asked for, and
+    for all if the HAT is withheld. `left_out` are the counts of plates that are not in it.
     """
     found: dict[str, Any] = {}
     if plan is not None and estimate is not None:
         for name, value in estimate.items():
-            found[STATISTICS[name].of] = STATISTICS[name].record(plan.statistics[name], value, left_out)
+            found[STATISTICS[name].of] = STATISTICS[name].record(
+                plan.statistics[name], value, left_out
+            )
     own = {of: found.pop(of, None) for of in _OWN}
     return {**own, "others": found} if found else own
 
 
-def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()) -> Privacy:
-    """The most that the release cost an admitted plate (0 if withheld), under the promise that it was charged under."""
+def privacy_record(
+    policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()
+) -> Privacy:
+    """The most that the release cost an admitted plate (0 if withheld), under the promise that it
+    was charged under."""
     return Privacy(
         unit="license_plate",
         neighbours=policy.neighbours,
@@ -516,9 +552,9 @@ def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tupl
     )
 
 
-# The record of a standing query's answer. Rounds have records too, which are never published: they stay in the ledger,
-# for a run to go on from. Both hold noisy values and public facts alone. Plates that were asked stand there as indices
-# among the moment's plates, never as plates.
+# The record of a standing query's answer. Rounds have records too, which are never published: they
+# stay in the ledger, for a run to go on from. Both hold noisy values and public facts alone. Plates
+# that were asked stand there as indices among the moment's plates, never as plates.
 
 QUERY_SCHEMA: Final = "udp-stream/query/1"
 
@@ -529,8 +565,8 @@ ResultStatus = Literal["answered", "withheld_other_plates"]
 class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was asked; places are (longitude, latitude) in degrees.
 
-    A range count and a threshold have a `box`, a `polygon` or `cells`; a density and the nearest have a `place`.
-    `share` and `edge_m` are a threshold's, and absent for other kinds.
+    A range count and a threshold have a `box`, a `polygon` or `cells`; a density and the nearest
+    have a `place`. `share` and `edge_m` are a threshold's, and absent for other kinds.
     """
 
     name: str
@@ -553,8 +589,9 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer; with probability `probability` over the noise all of its bounds hold.
 
-    The nearest have distances and an excess, the other kinds a value with bounds; of them a threshold alone has `below`
-    and `sure`. Noise may have put the nearest in another order. A plate that no round asked has no distance.
+    The nearest have distances and an excess, the other kinds a value with bounds; of them a
+    threshold alone has `below` and `sure`. Noise may have put the nearest in another order. A plate
+    that no round asked has no distance.
     """
 
     value: QueryValue | None
@@ -569,7 +606,8 @@ class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueryPlates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Public counts: plates with a position at the moment, and those of them that gave nothing, for want of budget."""
+    """Public counts: plates with a position at the moment, and those of them that gave nothing, for
+    want of budget."""
 
     asked: Count
     gave_nothing: Count
@@ -577,7 +615,8 @@ class QueryPlates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rho per square kilometre implies: (epsilon, delta, Lambda)-geo-privacy, of inputs at most Lambda apart.
+    """What a rho per square kilometre implies: (epsilon, delta, Lambda)-geo-privacy, of inputs at
+    most Lambda apart.
 
     >>> within_1km("zcdp", 10**9, 1e-6)
     Within(epsilon_per_km=8.016993, delta=1e-06)
@@ -588,19 +627,22 @@ class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def within_1km(measure: str, nano: int, delta: float) -> Within | UnsetType:
-    """Of an amount by distance; an epsilon per kilometre is one already (*Adaptive Privacy Budgeting*, equation 10)."""
+    """Of an amount by distance; an epsilon per kilometre is one already (*Adaptive Privacy
+    Budgeting*, equation 10)."""
     if MEASURES[measure].noise.power == 1:
         return UNSET
     return Within(epsilon_within(nano, delta, 1.0), delta)
 
 
 class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The most that a plate was charged for this answer, the most it could be, and its budget for a period.
+    """The most that a plate was charged for this answer, the most it could be, and its budget for a
+    period.
 
-    In epsilon per kilometre ("pure"), or in rho per square kilometre ("zcdp"): two inputs whose one plate stands d
-    kilometres apart are told apart by at most epsilon d, or rho d^2. Distances are those of the plane around
-    `queries.center`: at most 1.01 times those on the ground, wherever on earth. These are no losses of speeds. They are
-    added to them only where both have one budget, in its units (`queries.share`).
+    In epsilon per kilometre ("pure"), or in rho per square kilometre ("zcdp"): two inputs whose one
+    plate stands d kilometres apart are told apart by at most epsilon d, or rho d^2. Distances are
+    those of the plane around `queries.center`: at most 1.01 times those on the ground, wherever on
+    earth. These are no losses of speeds. They are added to them only where both have one budget, in
+    its units (`queries.share`).
     """
 
     unit: Literal["license_plate"]
@@ -619,7 +661,8 @@ class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The only answer there will ever be under its `release_id`: a query and a moment.
 
-    `answer` is null where the plates of the moment were others when its rounds began: nothing can go on from these.
+    `answer` is null where the plates of the moment were others when its rounds began: nothing can
+    go on from these.
 
     >>> from udp_stream.testing import a_result
     >>> result = a_result()

@@ -1,8 +1,9 @@
 """A rehearsal: the likely errors of a feed's releases, from its counts alone.
 
-Speeds are invented on the feed's own counts and released by the real road on a ledger that is forgotten; then the error
-is measured. No speed of the feed is read, so nothing is charged. Invented speeds follow the model of forecasts with
-more scatter, and other constants, fitted to the recorded feeds together (`docs/measurements.md`).
+Speeds are invented on the feed's own counts and released by the real road on a ledger that is
+forgotten; then the error is measured. No speed of the feed is read, so nothing is charged. Invented
+speeds follow the model of forecasts with more scatter, and other constants, fitted to the recorded
+feeds together (`docs/measurements.md`).
 """
 
 from __future__ import annotations
@@ -26,33 +27,42 @@ from udp_stream.release.record import decode
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotValues, resolution_of
 
-CITY_MEAN, CITY_SLOPE = 19.0, 20.0
+CITY_MEAN = 19.0
+CITY_SLOPE = 20.0
 """Of invented cities, in km/h: mean speed, and slope of counts (`forecast/model.py`)."""
 
-CITY_OFF, SLOPE_OFF = 2.5, 4.0
-"""How far the cities of a pair are below and above these. Recorded feeds have means of 17 to 21 km/h; slopes of 17 to
-24 km/h at H3 7 and 8 (once 13), up to 34 at H3 6."""
+CITY_OFF = 2.5
+SLOPE_OFF = 4.0
+"""How far the cities of a pair are below and above these. Recorded feeds have means of 17 to 21
+km/h; slopes of 17 to 24 km/h at H3 7 and 8 (once 13), up to 34 at H3 6."""
 
 FEATURE_SD = 1.1
 """Of the slope of a HAT's standardised feature, in km/h."""
 
-CELL_SD, HAT_SD = 1.8, 1.1
-"""Deviation of a cell, and of each of its HATs, from the line on counts, in km/h at 17 km/h and H3 7."""
+CELL_SD = 1.8
+HAT_SD = 1.1
+"""Deviation of a cell, and of each of its HATs, from the line on counts, in km/h at 17 km/h and H3
+7."""
 
 FINER = 1.2
 """The same is so many times as large in cells of the next finer resolution."""
 
-PLATE_SD, PING_SD = 5.6, 9.6
-"""How far a plate's mean of m pings differs from its HAT's: sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h at 17 km/h, so 11
-for one ping and 6 for ten, as measured on recorded days. It is skewed (gamma): few plates are much faster."""
+PLATE_SD = 5.6
+PING_SD = 9.6
+"""How far a plate's mean of m pings differs from its HAT's: sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h
+at 17 km/h, so 11 for one ping and 6 for ten, as measured on recorded days. It is skewed (gamma):
+few plates are much faster."""
 
 WITHIN_SD = 10.0
 """Of the pings of one plate in one HAT, in km/h."""
 
-SLOWEST, FASTEST_FACTOR = 3.0, 2.0
+SLOWEST = 3.0
+FASTEST_FACTOR = 2.0
 """The least invented mean, in km/h; and the largest growth of scatter with speed."""
 
-PAIRS_MIN, PAIRS_MAX, HATS_OF_PAIRS = 2, 8, 1000
+PAIRS_MIN = 2
+PAIRS_MAX = 8
+HATS_OF_PAIRS = 1000
 """Pairs of invented cities whose errors are averaged: as many as have so many HATs, within limits."""
 
 
@@ -60,9 +70,10 @@ PAIRS_MIN, PAIRS_MAX, HATS_OF_PAIRS = 2, 8, 1000
 class RehearsalResult:
     """Likely errors of a feed's HATs, in km/h, weighed by pings over all HATs, withheld ones too.
 
-    `constant` is the error of the best single number for all HATs, and `counts` that of the best line in
-    log(samples / plates). `served` is the share of pings in HATs with a mean (under "add-remove", in the domain).
-    `by_slot`, by start, is how slots went in one of the cities; empty under "add-remove", where counts are secret.
+    `constant` is the error of the best single number for all HATs, and `counts` that of the best
+    line in log(samples / plates). `served` is the share of pings in HATs with a mean (under
+    "add-remove", in the domain). `by_slot`, by start, is how slots went in one of the cities; empty
+    under "add-remove", where counts are secret.
 
     >>> RehearsalResult(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
     0.67
@@ -82,7 +93,8 @@ class RehearsalResult:
 
 @dataclass(frozen=True, slots=True)
 class AveragePrior:
-    """`by_hat` and `features` of `SlotPrior`, on average over a feed's pings: an invented city's mean is that of pings.
+    """`by_hat` and `features` of `SlotPrior`, on average over a feed's pings: an invented city's
+    mean is that of pings.
 
     >>> from udp_stream.testing import two_hats
     >>> AveragePrior.from_counts([two_hats()[0]]).features.shape
@@ -95,10 +107,14 @@ class AveragePrior:
     @classmethod
     def from_counts(cls, slots: Sequence[SlotCounts]) -> AveragePrior:
         priors = [prior_of(counts) for counts in slots]
-        pings = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
+        pings = np.concatenate(
+            [np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots]
+        )
         by_hat = np.concatenate([prior.by_hat for prior in priors])
         features = np.concatenate([prior.features for prior in priors])
-        return cls(float(np.average(by_hat, weights=pings)), np.average(features, weights=pings, axis=0))
+        return cls(
+            float(np.average(by_hat, weights=pings)), np.average(features, weights=pings, axis=0)
+        )
 
 
 class RehearsedCity:
@@ -116,27 +132,38 @@ class RehearsedCity:
         self._usual = usual
         self._rng = np.random.default_rng(number)
         sign = 2 * (number % 2) - 1
-        self._mean, self._slope = CITY_MEAN + sign * CITY_OFF, CITY_SLOPE - sign * SLOPE_OFF
+        self._mean = CITY_MEAN + sign * CITY_OFF
+        self._slope = CITY_SLOPE - sign * SLOPE_OFF
         self._features = self._rng.normal(0, FEATURE_SD, PER_HAT)
         self._cells: dict[int, float] = {}
 
     def speeds(self, counts: SlotCounts, max_speed: int) -> SlotValues:
-        prior, hat = prior_of(counts), np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
+        prior = prior_of(counts)
+        hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
         by_hat = self._by_hat(counts.cells, prior)
-        by_plate = np.maximum(by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST)
+        by_plate = np.maximum(
+            by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST
+        )
         deviation = _scatter(by_hat)[hat] * np.sqrt(PLATE_SD**2 + PING_SD**2 / counts.count)
         mean = np.clip(_gamma(self._rng, by_plate, deviation), 1.0, None)
         starts = np.append(0, np.cumsum(counts.count))
-        pings = _gamma(self._rng, np.repeat(mean, counts.count), np.full(int(starts[-1]), WITHIN_SD))
+        pings = _gamma(
+            self._rng, np.repeat(mean, counts.count), np.full(int(starts[-1]), WITHIN_SD)
+        )
         off = mean * counts.count / np.maximum(np.add.reduceat(pings, starts[:-1]), 1e-9)
         quanta = np.rint(pings * np.repeat(off, counts.count) * QUANTA_PER_KMH)
         return SlotValues(np.clip(quanta, 0, max_speed).astype(np.int64), starts)
 
     def _by_hat(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Floats:
-        here = [self._cells.setdefault(cell, self._rng.normal(0, CELL_SD)) for cell in cells.tolist()]
+        here = [
+            self._cells.setdefault(cell, self._rng.normal(0, CELL_SD)) for cell in cells.tolist()
+        ]
         finer = FINER ** (resolution_of(int(cells[0])) - 7) if cells.size else 1.0
         usual = self._usual
-        told = self._slope * (prior.by_hat - usual.by_hat) + (prior.features - usual.features) @ self._features
+        told = (
+            self._slope * (prior.by_hat - usual.by_hat)
+            + (prior.features - usual.features) @ self._features
+        )
         mean = self._mean + told
         own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, cells.size))
         return np.asarray(np.maximum(mean + _scatter(mean) * own, SLOWEST))
@@ -148,18 +175,23 @@ def rehearse(
     new_ledger: Callable[[], Ledger],
     sample: Sequence[SlotCounts] | None = None,
 ) -> RehearsalResult:
-    """The likely errors of these slots, or of a sample of them, in their order; each invented city has a ledger of its
-    own. Of a smaller sample half of the cities are released; guesses, which need no release, are of all slots.
+    """The likely errors of these slots, or of a sample of them, in their order; each invented city
+    has a ledger of its own. Of a smaller sample half of the cities are released; guesses, which
+    need no release, are of all slots.
 
-    `context` is for this rehearsal only, and its bits are not those of a deployment. Raises what a release would:
-    ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too large.
+    `context` is for this rehearsal only, and its bits are not those of a deployment. Raises what a
+    release would: ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too
+    large.
     """
-    usual, hats = AveragePrior.from_counts(slots), sum(counts.cells.size for counts in slots)
+    usual = AveragePrior.from_counts(slots)
+    hats = sum(counts.cells.size for counts in slots)
     pairs = min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
     sample = slots if sample is None else sample
     is_whole = len(sample) == len(slots)
     released = range(2 * pairs if is_whole else pairs // 2 * 2)
-    found = [_of_city(RehearsedCity(number, usual), sample, context, new_ledger()) for number in released]
+    found = [
+        _of_city(RehearsedCity(number, usual), sample, context, new_ledger()) for number in released
+    ]
     error, constant, counts, served = np.mean([errors for errors, _ in found], axis=0).tolist()
     if not is_whole:
         cities = (RehearsedCity(number, usual) for number in range(2 * pairs))
@@ -168,17 +200,25 @@ def rehearse(
     return RehearsalResult(error, constant, counts, served, found[0][1])
 
 
-def _guessed(city: RehearsedCity, slots: Iterable[SlotCounts], max_speed: int) -> tuple[float, float]:
+def _guessed(
+    city: RehearsedCity, slots: Iterable[SlotCounts], max_speed: int
+) -> tuple[float, float]:
     """The errors of both guesses."""
-    hats = np.concatenate([_truth(counts, city.speeds(counts, max_speed)) for counts in slots], axis=1)
+    hats = np.concatenate(
+        [_truth(counts, city.speeds(counts, max_speed)) for counts in slots], axis=1
+    )
     truth, pings, _ = hats
-    off, line_off = (float(np.average(np.abs(guess - truth), weights=pings)) for guess in _guesses(*hats))
+    off, line_off = (
+        float(np.average(np.abs(guess - truth), weights=pings)) for guess in _guesses(*hats)
+    )
     return off, line_off
 
 
 def _guesses(truth: Floats, pings: Floats, plates: Floats) -> tuple[Floats, Floats]:
     """The best constant for each HAT, and the best line on counts."""
-    return np.full(truth.size, np.average(truth, weights=pings)), line_on_counts(truth, pings, plates)
+    return np.full(truth.size, np.average(truth, weights=pings)), line_on_counts(
+        truth, pings, plates
+    )
 
 
 def _truth(counts: SlotCounts, values: SlotValues) -> Floats:
@@ -194,9 +234,13 @@ def _of_city(
 ) -> tuple[tuple[float, float, float, float], dict[int, SlotRow]]:
     """Error, the constant's, that of a line on counts, and the share served; how each slot went."""
     # New for each city: cities tell nothing of each other.
-    context, hats, by_slot = with_forecaster(context), [], dict[int, SlotRow]()
+    context = with_forecaster(context)
+    hats = []
+    by_slot = dict[int, SlotRow]()
     for counts in slots:
-        hats.append(_released(counts, city.speeds(counts, context.policy.max_speed), context, ledger))
+        hats.append(
+            _released(counts, city.speeds(counts, context.policy.max_speed), context, ledger)
+        )
         if context.add_remove is not None:
             continue
         truth, pings, _, value, measured = hats[-1]
@@ -208,12 +252,17 @@ def _of_city(
     truth, pings, plates, value, measured = np.concatenate(hats, axis=1)
     constant, line = _guesses(truth, pings, plates)
     guesses = np.where(np.isnan(value), constant, value), constant, line
-    off, constant_off, line_off = (float(np.average(np.abs(guess - truth), weights=pings)) for guess in guesses)
+    off, constant_off, line_off = (
+        float(np.average(np.abs(guess - truth), weights=pings)) for guess in guesses
+    )
     return (off, constant_off, line_off, float(np.average(measured, weights=pings))), by_slot
 
 
-def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger) -> Floats:
-    """Rows: true means, pings, plates, estimates (NaN: none), whether a mean (or the noised sums) was released."""
+def _released(
+    counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger
+) -> Floats:
+    """Rows: true means, pings, plates, estimates (NaN: none), whether a mean (or the noised sums)
+    was released."""
     if (rules := context.add_remove) is not None:
         release_add_remove_slot(counts, values, context, ledger, lambda _: None)
         estimates = context.smoothed((counts.start_ms, counts.end_ms), ledger)
@@ -230,8 +279,10 @@ def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, l
 
 
 def line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
-    """Constant + counts, an oracle: the line in log(samples / plates) that fits the truth best, by pings."""
-    design, root = np.column_stack([np.ones(truth.size), np.log(pings / plates)]), np.sqrt(pings)
+    """Constant + counts, an oracle: the line in log(samples / plates) that fits the truth best, by
+    pings."""
+    design = np.column_stack([np.ones(truth.size), np.log(pings / plates)])
+    root = np.sqrt(pings)
     line, *_ = np.linalg.lstsq(design * root[:, None], truth * root, rcond=None)
     return np.asarray(design @ line)
 

@@ -1,7 +1,9 @@
-"""What a ledger holds of a slot under "add-remove": what every plate was asked, and the noised sums of their answers.
+"""What a ledger holds of a slot under "add-remove": what every plate was asked, and the noised sums
+of their answers.
 
-Both are public: the question follows from settings and earlier sums, and nothing of a plate is in it. Records of cells,
-forecasts and estimates follow from them alone, whatever the settings are by then.
+Both are public: the question follows from settings and earlier sums, and nothing of a plate is in
+it. Records of cells, forecasts and estimates follow from them alone, whatever the settings are by
+then.
 """
 
 from __future__ import annotations
@@ -18,11 +20,19 @@ from udp_stream.mechanisms.samplers import Integers
 from udp_stream.units import QUANTA_PER_KMH
 
 
-class SumsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="presence.1", tag_field="v", dict=True):
-    """The terms of a slot's one admission: the domain, the query of every plate (`PlateQuery`), and the promise to it.
+class SumsQuery(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    tag="presence.1",
+    tag_field="v",
+    dict=True,
+):
+    """The terms of a slot's one admission: the domain, the query of every plate (`PlateQuery`), and
+    the promise to it.
 
-    `cells` and `forecast` are columns of 8 bytes, little-endian. A ledger keeps terms for ever, and refuses other
-    versions: change the tag with the fields.
+    `cells` and `forecast` are columns of 8 bytes, little-endian. A ledger keeps terms for ever, and
+    refuses other versions: change the tag with the fields.
 
     >>> cells, forecast = np.array([0x8742D98B6FFFFFF], np.uint64), np.array([18 * 4096])
     >>> asked = SumsQuery.of(cells, PlateQuery(forecast, full=360, sigma=104_401), "1d", 10**9)
@@ -39,7 +49,9 @@ class SumsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pr
     budget_nano: int
 
     @classmethod
-    def of(cls, cells: NDArray[np.uint64], query: PlateQuery, period: str, budget_nano: int) -> SumsQuery:
+    def of(
+        cls, cells: NDArray[np.uint64], query: PlateQuery, period: str, budget_nano: int
+    ) -> SumsQuery:
         columns = cells.astype("<u8").tobytes(), query.forecast.astype("<i8").tobytes()
         return cls(*columns, query.full, query.sigma, query.plates, period, budget_nano)
 
@@ -49,7 +61,9 @@ class SumsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pr
 
     @cached_property
     def query(self) -> PlateQuery:
-        return PlateQuery(np.frombuffer(self.forecast, "<i8").astype(np.int64), self.full, self.sigma, self.plates)
+        return PlateQuery(
+            np.frombuffer(self.forecast, "<i8").astype(np.int64), self.full, self.sigma, self.plates
+        )
 
     @property
     def forecast_kmh(self) -> NDArray[np.float64]:
@@ -57,7 +71,8 @@ class SumsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pr
 
 
 class NoisedSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The only draw of a slot: sums of residuals and of weights (or plates) of each cell, with noise, in quanta.
+    """The only draw of a slot: sums of residuals and of weights (or plates) of each cell, with
+    noise, in quanta.
 
     >>> asked = SumsQuery.of(np.array([5], np.uint64), PlateQuery(np.array([0]), 360, 104_401), "1d", 10**9)
     >>> sums = NoisedSums.of(asked, np.array([[-4096], [3 * 5 * 4096]]))
@@ -93,4 +108,6 @@ def decode_sums(name: str, payload: bytes) -> NoisedSums:
     try:
         return msgspec.json.decode(payload, type=NoisedSums)
     except msgspec.MsgspecError as error:
-        raise PrivacyRefused(f"{name}: expected noised sums in the ledger, got other bytes") from error
+        raise PrivacyRefused(
+            f"{name}: expected noised sums in the ledger, got other bytes"
+        ) from error

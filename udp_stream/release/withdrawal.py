@@ -1,10 +1,12 @@
 """Withdrawals: public marks on records that are wrong, as those of a wrong setting.
 
-A withdrawal is a record of its own. The withdrawn record keeps its bytes, its plates keep their charge, and its HAT is
-never drawn again. It follows from public records and from what a person says, so it costs nothing. The ledger keeps the
-first withdrawal of a HAT like a release, admitted without a plate, also where the HAT is in an archive. Whoever
-publishes a deployment's releases publishes it with those of its next slot. Forecasts and estimates learn nothing from a
-withdrawn HAT, nor from what its slot told of the whole city: forecasters notice a note of the ledger, and begin anew.
+A withdrawal is a record of its own. The withdrawn record keeps its bytes, its plates keep their
+charge, and its HAT is never drawn again. It follows from public records and from what a person
+says, so it costs nothing. The ledger keeps the first withdrawal of a HAT like a release, admitted
+without a plate, also where the HAT is in an archive. Whoever publishes a deployment's releases
+publishes it with those of its next slot. Forecasts and estimates learn nothing from a withdrawn
+HAT, nor from what its slot told of the whole city: forecasters notice a note of the ledger, and
+begin anew.
 """
 
 from __future__ import annotations
@@ -73,27 +75,44 @@ def withdraw(
     software: str,
     archives: Sequence[Ledger] = (),
 ) -> int:
-    """Withdraw these HATs; how many were not withdrawn before. Interrupted, it is to be called again.
+    """Withdraw these HATs; how many were not withdrawn before. Interrupted, it is to be called
+    again.
 
-    `archives` are all of the ledger's, where one of the HATs may be archived: they have records and withdrawals.
-    UsageError for a reason of no or too much text, and for a HAT that has no record; nothing is withdrawn then.
+    `archives` are all of the ledger's, where one of the HATs may be archived: they have records and
+    withdrawals. UsageError for a reason of no or too much text, and for a HAT that has no record;
+    nothing is withdrawn then.
     """
     if not reason.isprintable() or not 0 < len(reason.strip()) <= len(reason) <= REASON_MAX:
         raise UsageError(f"expected a reason of 1 to {REASON_MAX} characters in one line")
-    marks, records = [], recorded_in([ledger, *archives], release_ids)
-    before = recorded_in([ledger, *archives], [withdrawal_id(release_id) for release_id in release_ids])
+    marks = []
+    records = recorded_in([ledger, *archives], release_ids)
+    before = recorded_in(
+        [ledger, *archives], [withdrawal_id(release_id) for release_id in release_ids]
+    )
     for release_id in release_ids:
         payload = records.get(release_id)
         if payload is None or kind_of(release_id) != "hat":
             raise UsageError(f"{release_id}: expected a HAT with a record in this ledger")
-        hat, id_ = decode(payload).hat, withdrawal_id(release_id)
+        hat = decode(payload).hat
+        id_ = withdrawal_id(release_id)
         if id_ in before:
             continue
-        marks.append((id_, msgspec.json.encode(Withdrawal(SCHEMA, id_, release_id, hat, reason, at, software)), hat))
+        marks.append(
+            (
+                id_,
+                msgspec.json.encode(Withdrawal(SCHEMA, id_, release_id, hat, reason, at, software)),
+                hat,
+            )
+        )
     # A period of its slot's own, so that it is archived with its HAT; nobody is charged in it.
     for period in dict.fromkeys(_period_of(id_, hat) for id_, _, hat in marks):
         of_period = [id_ for id_, _, hat in marks if _period_of(id_, hat) == period]
-        ledger.admit(period, 0, (), [Admission(id_, _EMPTY_PLATES, _EMPTY_PLATES, 0, b"") for id_ in of_period])
+        ledger.admit(
+            period,
+            0,
+            (),
+            [Admission(id_, _EMPTY_PLATES, _EMPTY_PLATES, 0, b"") for id_ in of_period],
+        )
     ledger.record([(id_, payload) for id_, payload, _ in marks])
     # Last: who sees the note finds all its records.
     _note(ledger, msgspec.json.encode(WithdrawalNote(reason, at, len(marks))).decode())
@@ -123,14 +142,22 @@ def _note(ledger: Ledger, text: str) -> None:
 
 def noted(meta: Mapping[str, str]) -> list[WithdrawalNote]:
     """What was withdrawn on this ledger, oldest first, from what it knows of itself."""
-    notes = (meta.get(f"{NOTE}{number}") for number in range(sum(name.startswith(NOTE) for name in meta)))
+    notes = (
+        meta.get(f"{NOTE}{number}") for number in range(sum(name.startswith(NOTE) for name in meta))
+    )
     return [msgspec.json.decode(text, type=WithdrawalNote) for text in notes if text is not None]
 
 
-def unpublished_withdrawals(ledger: Ledger, is_ours: Callable[[int], bool] = lambda _: True) -> dict[str, bytes]:
+def unpublished_withdrawals(
+    ledger: Ledger, is_ours: Callable[[int], bool] = lambda _: True
+) -> dict[str, bytes]:
     """Withdrawals that readers do not have yet, by id; `is_ours` tells by the cell."""
     waiting = {id_: payload for id_, payload in ledger.unpublished() if kind_of(id_) == WITHDRAWN}
-    return {id_: payload for id_, payload in waiting.items() if is_ours(int(_decode(payload).hat.cell, 16))}
+    return {
+        id_: payload
+        for id_, payload in waiting.items()
+        if is_ours(int(_decode(payload).hat.cell, 16))
+    }
 
 
 def withdrawals_of(ledger: Ledger, release_ids: Sequence[str]) -> dict[str, bytes]:

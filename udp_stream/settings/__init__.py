@@ -1,4 +1,5 @@
-"""The configuration: `load` reads it, `Settings` is what it says, one frozen value per section, with defaults."""
+"""The configuration: `load` reads it, `Settings` is what it says, one frozen value per section,
+with defaults."""
 
 from udp_stream.settings.limits import DURATIONS, EPSILON_MAX, EPSILON_MIN
 from udp_stream.settings.loading import known_keys, load, query_keys, read_tables

@@ -1,7 +1,9 @@
-"""The domain of "add-remove": a public list of cells, from a file of cells, a GeoJSON of polygons, or a GTFS feed.
+"""The domain of "add-remove": a public list of cells, from a file of cells, a GeoJSON of polygons,
+or a GTFS feed.
 
-A polygon has every cell that it touches, so that streets on its border count. A GTFS feed has the cells of its stops
-and of the points of its shapes. The digest is of the cells: it does not depend on the form of the file.
+A polygon has every cell that it touches, so that streets on its border count. A GTFS feed has the
+cells of its stops and of the points of its shapes. The digest is of the cells: it does not depend
+on the form of the file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ FILE_MAX = 1 << 24
 Box: TypeAlias = tuple[float, float, float, float]
 
 _Position = Annotated[list[float], msgspec.Meta(min_length=2)]
-_Rings = Annotated[list[Annotated[list[_Position], msgspec.Meta(min_length=4)]], msgspec.Meta(min_length=1)]
+_Rings = Annotated[
+    list[Annotated[list[_Position], msgspec.Meta(min_length=4)]], msgspec.Meta(min_length=1)
+]
 
 
 class Polygon(msgspec.Struct, frozen=True, tag=True, tag_field="type"):
@@ -72,7 +76,8 @@ _GEOJSON = msgspec.json.Decoder(Polygon | MultiPolygon | Feature | FeatureCollec
 
 
 def read_domain(name: str, resolution: int, box: Box | None) -> NDArray[np.uint64]:
-    """The cells of a domain, ascending. ConfigError, with the file, the line and the rule, for what is none."""
+    """The cells of a domain, ascending. ConfigError, with the file, the line and the rule, for what
+    is none."""
     path = Path(name)
     try:
         if path.is_dir() or zipfile.is_zipfile(path):
@@ -82,7 +87,11 @@ def read_domain(name: str, resolution: int, box: Box | None) -> NDArray[np.uint6
                 text = file.read(FILE_MAX + 1)
             _require(len(text) <= FILE_MAX, path, f"at most {FILE_MAX >> 20} MiB", "more")
             is_json = text.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
-            cells = _of_polygons(text, path, resolution) if is_json else _of_lines(text, path, resolution)
+            cells = (
+                _of_polygons(text, path, resolution)
+                if is_json
+                else _of_lines(text, path, resolution)
+            )
     except OSError as error:
         raise ConfigError(f"hat.domain: {path}: cannot be read ({error.strerror})") from error
     found = np.unique(cells)
@@ -90,7 +99,10 @@ def read_domain(name: str, resolution: int, box: Box | None) -> NDArray[np.uint6
     _require(found.size <= CELLS_MAX, path, f"at most {CELLS_MAX:,} cells", f"{found.size:,}")
     if box is not None and not _meets(found, box, resolution):
         _require(
-            False, path, f"cells in pings.box {list(box)}", f"all cells elsewhere, as {cell_center(int(found[0]))}"
+            False,
+            path,
+            f"cells in pings.box {list(box)}",
+            f"all cells elsewhere, as {cell_center(int(found[0]))}",
         )
     return found
 
@@ -111,9 +123,19 @@ def _of_lines(text: bytes, path: Path, resolution: int) -> NDArray[np.uint64]:
         except ValueError:
             cell = 0
         place = f"{path}, line {number}"
-        _require(0 < cell < 1 << 63 and is_cell(cell), place, "an H3 cell of 15 hexadecimal digits", repr(written[:40]))
+        _require(
+            0 < cell < 1 << 63 and is_cell(cell),
+            place,
+            "an H3 cell of 15 hexadecimal digits",
+            repr(written[:40]),
+        )
         got = resolution_of(cell)
-        _require(got == resolution, place, f"a cell of hat.resolution {resolution}", f"{written} of {got}")
+        _require(
+            got == resolution,
+            place,
+            f"a cell of hat.resolution {resolution}",
+            f"{written} of {got}",
+        )
         found.append(cell)
     return np.array(found, dtype=np.uint64)
 
@@ -129,7 +151,9 @@ def _of_polygons(text: bytes, path: Path, resolution: int) -> NDArray[np.uint64]
         for lon, lat, *_ in (position for ring in rings for position in ring):
             on_earth = -180 <= lon <= 180 and -90 <= lat <= 90
             _require(on_earth, path, "[longitude, latitude] in degrees", f"[{lon:g}, {lat:g}]")
-        touched = cells_touched([[(lat, lon) for lon, lat, *_ in ring] for ring in rings], resolution, CELLS_MAX)
+        touched = cells_touched(
+            [[(lat, lon) for lon, lat, *_ in ring] for ring in rings], resolution, CELLS_MAX
+        )
         _require(touched is not None, path, f"at most {CELLS_MAX:,} cells", "more")
         found |= touched or set()
         _require(len(found) <= CELLS_MAX, path, f"at most {CELLS_MAX:,} cells", "more")
@@ -144,11 +168,14 @@ def _of_gtfs(path: Path, resolution: int) -> NDArray[np.uint64]:
 
 
 def _meets(cells: NDArray[np.uint64], box: Box, resolution: int) -> bool:
-    """Whether a cell's centre lies in the box, or the cell of the box's centre, in a small one, is of the domain."""
+    """Whether a cell's centre lies in the box, or the cell of the box's centre, in a small one, is
+    of the domain."""
     west, south, east, north = box
     middle = cells_of(np.array([(south + north) / 2]), np.array([(west + east) / 2]), resolution)
     centers = (cell_center(int(cell)) for cell in cells)
-    return bool(np.isin(middle, cells)[0]) or any(west <= lon <= east and south <= lat <= north for lon, lat in centers)
+    return bool(np.isin(middle, cells)[0]) or any(
+        west <= lon <= east and south <= lat <= north for lon, lat in centers
+    )
 
 
 def _require(holds: bool, place: object, rule: str, got: str) -> None:

@@ -24,7 +24,8 @@ EPSILON_RULE = f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto"
 
 RHO_MIN = RHO_NANO_MIN / NANO
 CONCENTRATED = sqrt(2 * RHO_MIN), sqrt(2 * EPSILON_NANO_MAX / NANO), "0, 0.001 to 44, or auto"
-"""The least and the most of an epsilon that is counted in rho, half of its square, and the rule in words."""
+"""The least and the most of an epsilon that is counted in rho, half of its square, and the rule in
+words."""
 
 DURATIONS = {
     "hat.slot": ("1m", "31d"),
@@ -39,7 +40,8 @@ DURATIONS = {
     "kafka.retention": ("1m", "36500d"),
     "kafka.idle_timeout": ("0.1s", "31d"),
 }
-"""The shortest and the longest. Milliseconds of a slot have 32 bits (49 days), years of a calendar four digits."""
+"""The shortest and the longest. Milliseconds of a slot have 32 bits (49 days), years of a calendar
+four digits."""
 
 
 def milliseconds(duration: str) -> int:
@@ -48,18 +50,22 @@ def milliseconds(duration: str) -> int:
 
 
 def whole_seconds(name: str, duration: str) -> int:
-    """Seconds of a slot or period, within `DURATIONS`: a length that divides a day or is whole days."""
+    """Seconds of a slot or period, within `DURATIONS`: a length that divides a day or is whole
+    days."""
     rule = f"a duration{' or lifetime' if name == 'queries.period' else ''}, as only budget.period may be rolling"
     require(not duration.startswith(ROLLING), name, rule, repr(duration))
     seconds = seconds_of(name, duration)
     whole = int(seconds)
     if seconds != whole or (86_400 % whole and whole % 86_400):
-        raise ConfigError(f"{name}: expected at least 1m that divides a day, or whole days, got {duration!r}")
+        raise ConfigError(
+            f"{name}: expected at least 1m that divides a day, or whole days, got {duration!r}"
+        )
     return whole
 
 
 def budget_period(period: str) -> tuple[str, int | None]:
-    """The name of a budget period as records have it, and its seconds (None: a lifetime); ConfigError if it is none."""
+    """The name of a budget period as records have it, and its seconds (None: a lifetime);
+    ConfigError if it is none."""
     name = "budget.period"
     if period == "lifetime":
         return period, None
@@ -78,7 +84,12 @@ def seconds_of(name: str, duration: str) -> float:
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error
     least, most = DURATIONS[name]
-    require(parse_duration(least) <= seconds <= parse_duration(most), name, f"{least} to {most}", duration)
+    require(
+        parse_duration(least) <= seconds <= parse_duration(most),
+        name,
+        f"{least} to {most}",
+        duration,
+    )
     return seconds
 
 

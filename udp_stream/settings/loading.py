@@ -1,4 +1,5 @@
-"""Reading the configuration: a TOML file, the environment over it, flags over both; unknown keys name the nearest."""
+"""Reading the configuration: a TOML file, the environment over it, flags over both; unknown keys
+name the nearest."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ CLIENT: Final = "client"
 def known_keys() -> tuple[str, ...]:
     """Every `section.key` there is; those of [[query]] are `query_keys`."""
     sections = [section for section in fields(Settings) if section.name != QUERY]
-    return tuple(f"{section.name}.{field.encode_name}" for section in sections for field in fields(section.type))
+    return tuple(
+        f"{section.name}.{field.encode_name}"
+        for section in sections
+        for field in fields(section.type)
+    )
 
 
 @cache
@@ -54,7 +59,11 @@ def nearest(name: str) -> str:
         sections = {key.partition(".")[0]: f"[{key.partition('.')[0]}]" for key in known}
         meant = {key.rpartition(".")[2]: key for key in reversed(known)} | sections
         found = difflib.get_close_matches(name, meant, n=1)
-        return f"; did you mean {meant[found[0]]}?" if found else f"; known are {', '.join(sorted(sections.values()))}"
+        return (
+            f"; did you mean {meant[found[0]]}?"
+            if found
+            else f"; known are {', '.join(sorted(sections.values()))}"
+        )
     last = name.rpartition(".")[2]
     same = [key for key in known if key.rpartition(".")[2] == last]
     return f"; did you mean {(same or difflib.get_close_matches(name, known, n=1, cutoff=0.0))[0]}?"
@@ -62,7 +71,8 @@ def nearest(name: str) -> str:
 
 @dataclass
 class Tables:
-    """Values by section and key, and the origin of each `section.key`; `query.2.key` is of the second [[query]]."""
+    """Values by section and key, and the origin of each `section.key`; `query.2.key` is of the
+    second [[query]]."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -97,11 +107,15 @@ def read_tables(
 ) -> Tables:
     """As `load` reads them, unchecked: unknown keys are still in it."""
     tables = Tables() if path is None else _read(path)
-    once_underscored = {variable_of(key).replace("__", "_"): variable_of(key) for key in known_keys()}
+    once_underscored = {
+        variable_of(key).replace("__", "_"): variable_of(key) for key in known_keys()
+    }
     # Sorted, so that the fault that is told does not depend on how the shell orders variables.
     for variable, text in sorted((os.environ if environment is None else environment).items()):
         if variable in once_underscored:
-            raise ConfigError(f"unknown variable {variable}; did you mean {once_underscored[variable]}?")
+            raise ConfigError(
+                f"unknown variable {variable}; did you mean {once_underscored[variable]}?"
+            )
         if variable.startswith(PREFIX) and "__" in variable:
             name = variable.removeprefix(PREFIX).lower().replace("__", ".")
             tables.put(name, _value(text), variable)
@@ -122,7 +136,12 @@ def _read(path: Path) -> Tables:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
-    names = [f"{section}.{key}" for section, table in values.items() if isinstance(table, dict) for key in table]
+    names = [
+        f"{section}.{key}"
+        for section, table in values.items()
+        if isinstance(table, dict)
+        for key in table
+    ]
     for section in ("kafka", "ledger"):
         table = values.get(section)
         client = table.get(CLIENT) if isinstance(table, dict) else None
@@ -134,7 +153,8 @@ def _read(path: Path) -> Tables:
 
 
 def _value(text: str) -> object:
-    """A TOML value if it reads as one, else a string. One, and nothing behind it: that would be left out unsaid."""
+    """A TOML value if it reads as one, else a string. One, and nothing behind it: that would be
+    left out unsaid."""
     try:
         read = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -143,16 +163,29 @@ def _value(text: str) -> object:
 
 
 def words_of(kind: Any) -> list[str]:
-    """The words that a setting of this type may be, then other kinds of values; none if it takes no word."""
+    """The words that a setting of this type may be, then other kinds of values; none if it takes no
+    word."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
-    plain = (get_args(part)[0] if get_origin(part) is Annotated else get_origin(part) or part for part in parts)
-    return words + [part.__name__ for part in plain if part not in (Literal, NoneType)] if words else []
+    plain = (
+        get_args(part)[0] if get_origin(part) is Annotated else get_origin(part) or part
+        for part in parts
+    )
+    return (
+        words + [part.__name__ for part in plain if part not in (Literal, NoneType)]
+        if words
+        else []
+    )
 
 
 def in_words(message: str) -> str:
     """A message of msgspec as our own begin and end."""
-    return message.partition(", got ")[0].replace("`", "").replace(" | null", "").replace("Expected", "expected")
+    return (
+        message.partition(", got ")[0]
+        .replace("`", "")
+        .replace(" | null", "")
+        .replace("Expected", "expected")
+    )
 
 
 OF_SECRETS = ("password_file", "token_file", CLIENT)
@@ -165,16 +198,20 @@ def load(
     environment: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Read the file, `UDP_STREAM_SECTION__KEY` variables, `section.key=value` flags, options; a later value wins.
+    """Read the file, `UDP_STREAM_SECTION__KEY` variables, `section.key=value` flags, options; a
+    later value wins.
 
-    Options are strings and not TOML: a file may be called `true`. Raises ConfigError naming the key, value and rule.
+    Options are strings and not TOML: a file may be called `true`. Raises ConfigError naming the
+    key, value and rule.
     """
     tables = read_tables(path, flags, environment, options)
     queries = _queries(tables.queries)
     _refuse_unknown(tables.values)
     _refuse_nul(tables.values)
     ledger = tables.values.get("ledger")
-    if isinstance(ledger, dict) and (url := ledger.get("url")) in NO_LEDGERS:  # as from an unset variable: no choice
+    if (
+        isinstance(ledger, dict) and (url := ledger.get("url")) in NO_LEDGERS
+    ):  # as from an unset variable: no choice
         raise ConfigError(f"ledger.url: expected a file or URL, got {url!r}")
     try:
         settings = msgspec.convert(tables.values, Settings)
@@ -187,7 +224,9 @@ def load(
 
 def _queries(tables: Any) -> tuple[QuerySection, ...]:
     if not isinstance(tables, list | tuple) or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError("query: expected tables [[query]], one for each query, with double brackets")
+        raise ConfigError(
+            "query: expected tables [[query]], one for each query, with double brackets"
+        )
     return tuple(_query(table, place) for place, table in enumerate(tables, 1))
 
 
@@ -204,7 +243,9 @@ def _query(table: dict[str, Any], place: int) -> QuerySection:
         if not text:
             raise ConfigError(f"{QUERY} {named}: {error}") from error
         key = at.rstrip("`").partition("[")[0]
-        words = words_of(next((field.type for field in fields(QuerySection) if field.name == key), None))
+        words = words_of(
+            next((field.type for field in fields(QuerySection) if field.name == key), None)
+        )
         rule = f"expected one of {', '.join(words)}" if words else in_words(text)
         raise ConfigError(f"{QUERY}.{key} {named}: {rule}, got {table.get(key)!r}") from error
 
@@ -221,7 +262,8 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
 
 
 def _refuse_nul(values: Mapping[str, Any], before: str = "") -> None:
-    """No file, server or user has a NUL in its name: the system would refuse it in the middle of the work."""
+    """No file, server or user has a NUL in its name: the system would refuse it in the middle of
+    the work."""
     for key, value in values.items():
         if isinstance(value, dict):
             _refuse_nul(value, f"{before}{key}.")
@@ -230,7 +272,8 @@ def _refuse_nul(values: Mapping[str, Any], before: str = "") -> None:
 
 
 def _where(message: str, tables: Mapping[str, Any]) -> str:
-    """msgspec's `... - at `$.section.key`` as `section.key: ..., got value`, with our own rule if there is one."""
+    """msgspec's `... - at `$.section.key`` as `section.key: ..., got value`, with our own rule if
+    there is one."""
     text, _, at = message.rpartition(" - at `$.")
     if not text:
         return message
@@ -239,7 +282,11 @@ def _where(message: str, tables: Mapping[str, Any]) -> str:
     if rule := _rule(name):
         return f"{name}: expected {rule}, got {tables[section][key]!r}"
     value = tables[section][key] if key else tables[section]
-    got = "something else (it is not shown: it might be the secret itself)" if key in OF_SECRETS else repr(value)
+    got = (
+        "something else (it is not shown: it might be the secret itself)"
+        if key in OF_SECRETS
+        else repr(value)
+    )
     return f"{name}: {in_words(text)}, got {got}"
 
 
@@ -255,7 +302,9 @@ def _rule(name: str) -> str | None:
     if name == "release.branching":
         return "auto, or a list of whole numbers, from the root down"
     sections = [section for section in fields(Settings) if section.name != QUERY]
-    types = {f"{of.name}.{field.encode_name}": field.type for of in sections for field in fields(of.type)}
+    types = {
+        f"{of.name}.{field.encode_name}": field.type for of in sections for field in fields(of.type)
+    }
     if types.get(name) is bool:
         return "true or false"
     words = words_of(types.get(name))

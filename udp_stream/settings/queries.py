@@ -1,4 +1,5 @@
-"""The sections `[queries]`, the budget of plates' positions, and `[[query]]`, a standing query: keys, rules, values."""
+"""The sections `[queries]`, the budget of plates' positions, and `[[query]]`, a standing query:
+keys, rules, values."""
 
 from __future__ import annotations
 
@@ -27,31 +28,41 @@ _REGIONS = "box", "polygon", "cells"
 _AMOUNT_MAX = 1e6
 
 ROUNDS: dict[str, int] = {"zcdp": 64, "pure": 4}
-"""Even rounds. The paper's c64 under rho: they save most at the same error (`docs/mechanisms/elimination.md`). Its c4
-under epsilon, where rounds err more, by the square root of their number."""
+"""Even rounds. The paper's c64 under rho: they save most at the same error
+(`docs/mechanisms/elimination.md`). Its c4 under epsilon, where rounds err more, by the square root
+of their number."""
 
 EDGE_M = 500.0
-"""The edge of a threshold's region: noise on its count is that on a plate's distance in metres, divided by the edge."""
+"""The edge of a threshold's region: noise on its count is that on a plate's distance in metres,
+divided by the edge."""
 
 BANDWIDTH_M = 500.0
 
-HOW: dict[Kind, How] = {"range": "distance", "density": "point", "nearest": "distance", "threshold": "distance"}
+HOW: dict[Kind, How] = {
+    "range": "distance",
+    "density": "point",
+    "nearest": "distance",
+    "threshold": "distance",
+}
 """What gets noise, by what errs less: a density from noisy distances is biased upwards."""
 
 _OF_ONE_KIND: dict[str, Kind] = {"k": "nearest", "share": "threshold"}
 
 
 class PositionBudget(NamedTuple):
-    """What a plate may lose of its positions in a period: nano-rho per square km, or nano-epsilon per km."""
+    """What a plate may lose of its positions in a period: nano-rho per square km, or nano-epsilon
+    per km."""
 
     measure: str
     nano: int
 
 
 class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The budget of a plate's positions: `rho` per square kilometre, or `epsilon` per kilometre, and its period.
+    """The budget of a plate's positions: `rho` per square kilometre, or `epsilon` per kilometre,
+    and its period.
 
-    Or it is a `share` of `[budget]`, where `unit_m` metres count as much as a speed does. There is no default.
+    Or it is a `share` of `[budget]`, where `unit_m` metres count as much as a speed does. There is
+    no default.
     """
 
     rho: Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)] = 0.0
@@ -64,13 +75,17 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     schedule: Literal["even", "ramp"] = "even"
 
     def shared_nano(self, budget_nano: int) -> int:
-        """The part of a plate's one budget that positions have, rounded down; 0 if they have a budget of their own."""
+        """The part of a plate's one budget that positions have, rounded down; 0 if they have a
+        budget of their own."""
         return floor(budget_nano * Fraction(str(self.share)))
 
     def position_budget(self, measure: str, budget_nano: int) -> PositionBudget:
-        """Their own budget; or their share of the one budget, which is in this measure, by its unit of distance."""
+        """Their own budget; or their share of the one budget, which is in this measure, by its unit
+        of distance."""
         if (one := self.one_budget(measure, budget_nano)) is None:
-            return PositionBudget("pure" if self.epsilon else "zcdp", nano_allowance(self.epsilon or self.rho))
+            return PositionBudget(
+                "pure" if self.epsilon else "zcdp", nano_allowance(self.epsilon or self.rho)
+            )
         most = nano_allowance(_AMOUNT_MAX)
         least_m = 1000 * (one.positions_nano / most) ** (1 / MEASURES[measure].noise.power)
         more = f"more than {_AMOUNT_MAX:,.0f} per {MEASURES[measure].distance}"
@@ -81,7 +96,9 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def one_budget(self, measure: str, budget_nano: int) -> OneBudget | None:
         if not self.share:
             return None
-        return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1)))
+        return OneBudget(
+            measure, budget_nano, self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1))
+        )
 
     @property
     def period_seconds(self) -> int | None:
@@ -118,14 +135,23 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 def standing_queries(
     section: QueriesSection, asked: Sequence[QuerySection], box: Box | None, budget: PositionBudget
 ) -> tuple[StandingQuery, ...]:
-    """The queries as the core takes them; `box` is that of pings. ConfigError for a query that cannot be asked."""
+    """The queries as the core takes them; `box` is that of pings. ConfigError for a query that
+    cannot be asked."""
     if not asked:
         return ()
     _check_section(section)
-    center, names = _center(section, box), [query.name for query in asked]
+    center = _center(section, box)
+    names = [query.name for query in asked]
     for name in names:
-        require(bool(_NAME.fullmatch(name)), "query.name", "lower-case letters, digits and -", repr(name))
-        require(names.count(name) == 1, "query.name", "another name for each query", f"{name!r} twice")
+        require(
+            bool(_NAME.fullmatch(name)),
+            "query.name",
+            "lower-case letters, digits and -",
+            repr(name),
+        )
+        require(
+            names.count(name) == 1, "query.name", "another name for each query", f"{name!r} twice"
+        )
     queries = tuple(_standing(section, query, center, len(asked), budget) for query in asked)
     if section.schedule == "even":
         return queries
@@ -137,7 +163,11 @@ def standing_queries(
 
 
 def _standing(
-    section: QueriesSection, asked: QuerySection, center: Position, queries: int, budget: PositionBudget
+    section: QueriesSection,
+    asked: QuerySection,
+    center: Position,
+    queries: int,
+    budget: PositionBudget,
 ) -> StandingQuery:
     every_s = _every(section, asked)
     _check_places(asked)
@@ -166,7 +196,9 @@ def _standing(
     try:
         query.region_or_place()
     except ValueError as error:
-        given = next((name for name in (*_REGIONS, "place") if getattr(asked, name) is not None), "box")
+        given = next(
+            (name for name in (*_REGIONS, "place") if getattr(asked, name) is not None), "box"
+        )
         raise ConfigError(f"{asked.key(given)}: {error}") from error
     try:
         query.asked(plates=1)
@@ -177,11 +209,18 @@ def _standing(
 
 def _check_section(section: QueriesSection) -> None:
     given = [name for name in ("rho", "epsilon", "share") if getattr(section, name) > 0]
-    amounts = "queries.rho (per square km), queries.epsilon (per km) and queries.share (of [budget])"
+    amounts = (
+        "queries.rho (per square km), queries.epsilon (per km) and queries.share (of [budget])"
+    )
     rule = f"a budget for positions: one of {amounts}"
     require(len(given) == 1, "queries", rule, " and ".join(given) or "none")
     rule = "how many metres count as much as a speed does, where queries.share is given, and nowhere else"
-    require((section.unit_m is not None) == (given == ["share"]), "queries.unit_m", rule, section.unit_m or "none")
+    require(
+        (section.unit_m is not None) == (given == ["share"]),
+        "queries.unit_m",
+        rule,
+        section.unit_m or "none",
+    )
     if section.period != "lifetime":
         seconds_of("queries.period", section.period)
     seconds_of("queries.age", section.age)
@@ -214,20 +253,39 @@ def _every(section: QueriesSection, asked: QuerySection) -> int:
 
 
 def _check_places(asked: QuerySection) -> None:
-    given, box = [name for name in _REGIONS if getattr(asked, name) is not None], asked.box
+    given = [name for name in _REGIONS if getattr(asked, name) is not None]
+    box = asked.box
     if asked.kind in ("range", "threshold"):
         got = ", ".join(given) or "none"
-        asked.require(len(given) == 1, "box", f"one of box, polygon and cells for a {asked.kind}", got)
-        asked.require(asked.place is None, "place", f"none for a {asked.kind}", list(asked.place or ()))
+        asked.require(
+            len(given) == 1, "box", f"one of box, polygon and cells for a {asked.kind}", got
+        )
+        asked.require(
+            asked.place is None, "place", f"none for a {asked.kind}", list(asked.place or ())
+        )
     else:
-        asked.require(not given, (given or ["box"])[0], f"none where kind is {asked.kind}", ", ".join(given))
-        asked.require(asked.place is not None, "place", f"[longitude, latitude] for {asked.kind}", "none")
+        asked.require(
+            not given, (given or ["box"])[0], f"none where kind is {asked.kind}", ", ".join(given)
+        )
+        asked.require(
+            asked.place is not None, "place", f"[longitude, latitude] for {asked.kind}", "none"
+        )
     for place in (*([asked.place] if asked.place else ()), *(asked.polygon or ())):
         fits = abs(place[0]) <= 180 and abs(place[1]) <= 90
-        asked.require(fits, "place" if asked.place else "polygon", "[longitude, latitude] on earth", list(place))
+        asked.require(
+            fits,
+            "place" if asked.place else "polygon",
+            "[longitude, latitude] on earth",
+            list(place),
+        )
     if box is not None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
-        asked.require(on_earth, "box", "[west, south, east, north] with west < east and south < north", list(box))
+        asked.require(
+            on_earth,
+            "box",
+            "[west, south, east, north] with west < east and south < north",
+            list(box),
+        )
 
 
 def _check_kind(asked: QuerySection) -> None:
@@ -235,18 +293,25 @@ def _check_kind(asked: QuerySection) -> None:
     asked.require(has_share, "share", "a number above 0 and below 1 for a threshold", "none")
     for key, kind in _OF_ONE_KIND.items():
         got = getattr(asked, key)
-        asked.require(got is None or asked.kind == kind, key, f"none where kind is {asked.kind}", got)
+        asked.require(
+            got is None or asked.kind == kind, key, f"none where kind is {asked.kind}", got
+        )
 
 
-def _budget(section: QueriesSection, asked: QuerySection, every_s: int, queries: int, budget: PositionBudget) -> int:
-    """The most that a plate is charged at a moment; "auto" is an even share of the period's, which then never ends."""
+def _budget(
+    section: QueriesSection, asked: QuerySection, every_s: int, queries: int, budget: PositionBudget
+) -> int:
+    """The most that a plate is charged at a moment; "auto" is an even share of the period's, which
+    then never ends."""
     if asked.budget != "auto":
         nano = nano_allowance(asked.budget)
         rule = f"at most the budget of a period ({amount_text(budget.nano)})"
         asked.require(nano <= budget.nano, "budget", rule, asked.budget)
         return nano
     if (period := section.period_seconds) is None:
-        raise ConfigError(f'{asked.key("budget")}: expected an amount where queries.period is "lifetime", got auto')
+        raise ConfigError(
+            f'{asked.key("budget")}: expected an amount where queries.period is "lifetime", got auto'
+        )
     return budget.nano * every_s // period // queries
 
 
@@ -254,7 +319,9 @@ def _too_small(query: StandingQuery, asked: QuerySection, section: QueriesSectio
     measure = MEASURES[query.measure]
     remedy = "raise it"
     if asked.budget == "auto":
-        amount = "queries.share, lower queries.unit_m" if section.share else f"queries.{measure.unit}"
+        amount = (
+            "queries.share, lower queries.unit_m" if section.share else f"queries.{measure.unit}"
+        )
         remedy = f"raise {amount}, or ask less often"
     return (
         f"{asked.key('budget')}: expected enough for {counted(query.rounds, 'round')}, "

@@ -1,4 +1,5 @@
-"""The sections of the configuration, a frozen value each, with defaults; `docs/configuration.md` gives the reasons."""
+"""The sections of the configuration, a frozen value each, with defaults; `docs/configuration.md`
+gives the reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from udp_stream.mechanisms.base import Cap, Levels
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, FeedForm, exchanged, mapped_form, without_speeds
-from udp_stream.pings.mapping import FIELDS, PRESETS, SECONDS_AGO, WITHOUT_SPEED, FeedMapping, Preset
+from udp_stream.pings.mapping import (
+    FIELDS,
+    PRESETS,
+    SECONDS_AGO,
+    WITHOUT_SPEED,
+    FeedMapping,
+    Preset,
+)
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.policy import (
@@ -39,8 +47,20 @@ from udp_stream.planning.policy import (
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.domain import digest_of, read_domain
-from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, require, whole_seconds
-from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
+from udp_stream.settings.limits import (
+    Budget,
+    Epsilon,
+    budget_period,
+    milliseconds,
+    require,
+    whole_seconds,
+)
+from udp_stream.settings.queries import (
+    PositionBudget,
+    QueriesSection,
+    QuerySection,
+    standing_queries,
+)
 from udp_stream.units import QUANTA_PER_KMH, nano_charge
 from udp_stream.windows.clocks import WindowRules
 from udp_stream.windows.positions import MomentRules
@@ -53,10 +73,11 @@ Option: TypeAlias = str | int | float | bool
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For the deployment on Kafka; the embedded runtime reads `idle_timeout` alone.
 
-    `partitions` are those of the pings topic, `shards` those of the shuffle topic. `replication` 0 leaves it to the
-    broker. A silent partition gets a tick record after `idle_timeout`. `transactions` publish a slot exactly once, for
-    readers of committed records. `client` has options of kafka-python, which go to the clients unchanged; a secret is
-    in a file (`sasl_plain_password_file`).
+    `partitions` are those of the pings topic, `shards` those of the shuffle topic. `replication` 0
+    leaves it to the broker. A silent partition gets a tick record after `idle_timeout`.
+    `transactions` publish a slot exactly once, for readers of committed records. `client` has
+    options of kafka-python, which go to the clients unchanged; a secret is in a file
+    (`sasl_plain_password_file`).
     """
 
     bootstrap: str = "localhost:9092"
@@ -72,7 +93,8 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def is_set(self) -> bool:
-        """Whether a key is set that only workers and their clients read; `run` reads `idle_timeout`, too.
+        """Whether a key is set that only workers and their clients read; `run` reads
+        `idle_timeout`, too.
 
         >>> KafkaSection(idle_timeout="2m").is_set, KafkaSection(prefix="surat.").is_set
         (False, True)
@@ -88,8 +110,8 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For sources that go on until they are stopped. Surat's and Delhi's buses report every 10 s.
 
-    While the newest ping is older than `max_age` none is read into a slot. `token_header` carries the token of HTTP.
-    Secrets are in files, never in here.
+    While the newest ping is older than `max_age` none is read into a slot. `token_header` carries
+    the token of HTTP. Secrets are in files, never in here.
     """
 
     every: str = "10s"
@@ -112,10 +134,11 @@ DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where balances are kept. `client` has options of redis-py, which go to the client unchanged; the password is in a
-    file (`password_file`).
+    """Where balances are kept. `client` has options of redis-py, which go to the client unchanged;
+    the password is in a file (`password_file`).
 
-    A run on one machine takes `DEFAULT_LEDGER` if no `url` is given. Workers share a ledger, so they need a `url`.
+    A run on one machine takes `DEFAULT_LEDGER` if no `url` is given. Workers share a ledger, so
+    they need a `url`.
     """
 
     url: str = ""
@@ -142,9 +165,9 @@ def is_file(url: str) -> bool:
 
 
 class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export` has written, `gtfs`
-    a timetable, `tiles` an address with {z}, {x} and {y}, `history` a file that the dashboard writes. `holidays` are
-    dates that count as Sundays in a typical week."""
+    """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export`
+    has written, `gtfs` a timetable, `tiles` an address with {z}, {x} and {y}, `history` a file that
+    the dashboard writes. `holidays` are dates that count as Sundays in a typical week."""
 
     listen: str = "127.0.0.1:8321"
     slots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
@@ -167,8 +190,8 @@ _OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license
 class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Keys that are not set have the preset's value, else that of the contract's form.
 
-    If any key but `delimiter` and `exchanged` is set, fields are read leniently: numbers may be text, plates integers.
-    `exchanged`: longitude and latitude stand under each other's name.
+    If any key but `delimiter` and `exchanged` is set, fields are read leniently: numbers may be
+    text, plates integers. `exchanged`: longitude and latitude stand under each other's name.
     """
 
     preset: str = ""
@@ -190,23 +213,35 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def gtfs_plate(self) -> tuple[str, ...]:
-        """The fields of GTFS-realtime's vehicle that name it, where `plate` alone is set and says so; its pings go on
-        in the contract's form."""
+        """The fields of GTFS-realtime's vehicle that name it, where `plate` alone is set and says
+        so; its pings go on in the contract's form."""
         plates = (self.plate,) if isinstance(self.plate, str) else self.plate or ()
         is_alone = not msgspec.structs.replace(self, plate=None)._is_set
-        return tuple(_OF_GTFS[path] for path in plates) if is_alone and {*plates} <= {*_OF_GTFS} else ()
+        return (
+            tuple(_OF_GTFS[path] for path in plates)
+            if is_alone and {*plates} <= {*_OF_GTFS}
+            else ()
+        )
 
     @property
     def _is_set(self) -> bool:
-        return bool(self.preset) or any(getattr(self, name) is not None for name in (*_OF_MAPPING, "time_zone"))
+        return bool(self.preset) or any(
+            getattr(self, name) is not None for name in (*_OF_MAPPING, "time_zone")
+        )
 
     @property
     def mapping(self) -> FeedMapping:
         preset = _preset(self.preset)
-        asked = {name: getattr(self, name) for name in _OF_MAPPING if name != "plate" or not self.gtfs_plate}
+        asked = {
+            name: getattr(self, name)
+            for name in _OF_MAPPING
+            if name != "plate" or not self.gtfs_plate
+        }
         keys = preset.keys | {name: value for name, value in asked.items() if value is not None}
         if self.delimiter not in DELIMITERS:
-            raise ConfigError(f'source.delimiter: expected one of , ; | tab, or "", got {self.delimiter!r}')
+            raise ConfigError(
+                f'source.delimiter: expected one of , ; | tab, or "", got {self.delimiter!r}'
+            )
         try:
             mapping = FeedMapping(**keys, zone=self._zone, delimiter=DELIMITERS[self.delimiter])
         except ValueError as error:
@@ -220,7 +255,11 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def form(self) -> FeedForm:
-        form = mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON, self.gtfs_plate)
+        form = (
+            mapped_form(self.mapping)
+            if self.is_mapped
+            else FeedForm(self.mapping, JSON, self.gtfs_plate)
+        )
         return exchanged(form) if self.exchanged else form
 
     @property
@@ -228,7 +267,10 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         """What is read of which field, for the policy: nothing for the contract's own form."""
         is_exchanged = (("exchanged", "true"),) * self.exchanged
         if not self.is_mapped:
-            return (*((("plate", json.dumps(self.gtfs_plate)),) if self.gtfs_plate else ()), *is_exchanged)
+            return (
+                *((("plate", json.dumps(self.gtfs_plate)),) if self.gtfs_plate else ()),
+                *is_exchanged,
+            )
         mapping = self.mapping
         reads_zone = mapping.time_format not in (*EPOCHS, SECONDS_AGO) or bool(mapping.message_time)
         zone = (self.time_zone or "") if reads_zone else ""
@@ -252,8 +294,14 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             return None
         try:
             return ZoneInfo(self.time_zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
-            raise ConfigError(f"source.time_zone: expected an IANA time zone, got {self.time_zone!r}") from error
+        except (
+            ZoneInfoNotFoundError,
+            ValueError,
+            OSError,
+        ) as error:  # OSError: the name of a folder of zones
+            raise ConfigError(
+                f"source.time_zone: expected an IANA time zone, got {self.time_zone!r}"
+            ) from error
 
 
 def _preset(name: str) -> Preset:
@@ -282,7 +330,8 @@ EPSILON = 10.0
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Resolution 7 (5 km2) and an hour: there means around forecasts halve a guess's error, at epsilon 10 a day."""
+    """Resolution 7 (5 km2) and an hour: there means around forecasts halve a guess's error, at
+    epsilon 10 a day."""
 
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
     slot: str = "1h"
@@ -292,9 +341,11 @@ class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """U = 65 km/h: India's limit for buses within municipal limits, 60 km/h and 5 % (S.O. 1522(E), 2018), rounded up.
+    """U = 65 km/h: India's limit for buses within municipal limits, 60 km/h and 5 % (S.O. 1522(E),
+    2018), rounded up.
 
-    Take it from a speed limit, never from recorded speeds: their maximum is a function of protected data.
+    Take it from a speed limit, never from recorded speeds: their maximum is a function of protected
+    data.
     """
 
     max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
@@ -309,15 +360,16 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole world. A bus sends a
-    ping every `interval`."""
+    """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole
+    world. A bus sends a ping every `interval`."""
 
     box: tuple[float, float, float, float] | None = None
     interval: str = ""
 
 
 class PrivacySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which inputs have to look alike: "swap-values" hides speeds, as the papers do; "add-remove" the whole plate."""
+    """Which inputs have to look alike: "swap-values" hides speeds, as the papers do; "add-remove"
+    the whole plate."""
 
     neighbours: Literal["swap-values", "add-remove"] = "swap-values"
 
@@ -329,9 +381,10 @@ class PrivacySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Epsilon 10 with delta 1e-6 per plate and day: `udp-stream plan` says what it buys.
 
-    Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
-    `rho` itself. A release of epsilon then costs a rho of half its square. "approximate" is the default: estimates
-    around forecasts err less under it than under "pure" (`docs/measurements.md`).
+    Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta);
+    under "zcdp" it is `rho` itself. A release of epsilon then costs a rho of half its square.
+    "approximate" is the default: estimates around forecasts err less under it than under "pure"
+    (`docs/measurements.md`).
     """
 
     epsilon: Budget | None = None
@@ -348,7 +401,12 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def accounted(self) -> Accounting:
         known = ", ".join(f'"{name}"' for name in ACCOUNTINGS)
-        require(self.accounting in ACCOUNTINGS, "budget.accounting", f"one of {known}", f'"{self.accounting}"')
+        require(
+            self.accounting in ACCOUNTINGS,
+            "budget.accounting",
+            f"one of {known}",
+            f'"{self.accounting}"',
+        )
         return ACCOUNTINGS[self.accounting]
 
     @property
@@ -358,15 +416,20 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.accounted.nano(promised, self.delta)
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
-        """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
-        return None if epsilon == "auto" else self.accounted.measure.price_nano(nano_charge(epsilon))
+        """What a release of this epsilon may cost, in the same units, rounded up; None is for
+        "auto"."""
+        return (
+            None if epsilon == "auto" else self.accounted.measure.price_nano(nano_charge(epsilon))
+        )
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Epsilons are per HAT. Mean "auto" is taken around a forecast, or by a paper's mechanism where that errs less.
+    """Epsilons are per HAT. Mean "auto" is taken around a forecast, or by a paper's mechanism where
+    that errs less.
 
-    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. A HAT's CDF is the city's,
-    tilted to its mean, or a tree of its own where that errs less (`docs/mechanisms/shapes.md`).
+    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. A HAT's
+    CDF is the city's, tilted to its mean, or a tree of its own where that errs less
+    (`docs/mechanisms/shapes.md`).
     """
 
     mean: Mean = "auto"
@@ -387,10 +450,14 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def epsilons(self) -> dict[str, float | Literal["auto"]]:
-        return {name: getattr(self, f"{name}_epsilon", STATISTICS[name].epsilon) for name in priced()}
+        return {
+            name: getattr(self, f"{name}_epsilon", STATISTICS[name].epsilon) for name in priced()
+        }
 
 
-EPSILONS = tuple(f"release.{key}" for key in ReleaseSection.__struct_fields__ if key.endswith("_epsilon"))
+EPSILONS = tuple(
+    f"release.{key}" for key in ReleaseSection.__struct_fields__ if key.endswith("_epsilon")
+)
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
@@ -412,7 +479,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def policy(self) -> Policy:
-        budget, (period, period_seconds) = self.budget, budget_period(self.budget.period)
+        budget = self.budget
+        (period, period_seconds) = budget_period(self.budget.period)
         policy = Policy(
             resolution=self.hat.resolution,
             slot_seconds=whole_seconds("hat.slot", self.hat.slot),
@@ -427,7 +495,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             period_seconds=period_seconds,
             mean=self.release.mean,
             grouping=self.release.grouping,
-            prices={name: budget.charge_nano(epsilon) for name, epsilon in self.release.epsilons.items()},
+            prices={
+                name: budget.charge_nano(epsilon) for name, epsilon in self.release.epsilons.items()
+            },
             bins=self.release.bins,
             branching=self.release.branching,
             levels=self.release.levels,
@@ -444,14 +514,28 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             speed_from=self.speed.from_,
         )
         if self.domain is not None:
-            hides: dict[str, Any] = {"domain": digest_of(self.domain), "interval_ms": milliseconds(self.pings.interval)}
-            hides |= {"neighbours": self.privacy.neighbours, "plates": self.release.plates, "cdf": "off"}
+            hides: dict[str, Any] = {
+                "domain": digest_of(self.domain),
+                "interval_ms": milliseconds(self.pings.interval),
+            }
+            hides |= {
+                "neighbours": self.privacy.neighbours,
+                "plates": self.release.plates,
+                "cdf": "off",
+            }
             return msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0}, **hides)
-        # Trees are automatic beside automatic means around forecasts; elsewhere somebody has to ask for them.
-        asked = policy.has_automatic_trees and policy.mean_nano is None and period_seconds is not None
+        # Trees are automatic beside automatic means around forecasts; elsewhere somebody has to ask
+        # for them.
+        asked = (
+            policy.has_automatic_trees and policy.mean_nano is None and period_seconds is not None
+        )
         is_by_default = self.release.cdf == "auto" and policy.cdf_nano is None
         has_no_tree = self.release.cdf not in ("auto", "tree") or (is_by_default and not asked)
-        return msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0}) if has_no_tree else policy
+        return (
+            msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0})
+            if has_no_tree
+            else policy
+        )
 
     @cached_property
     def domain(self) -> NDArray[np.uint64] | None:
@@ -466,13 +550,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def judges_unit(self) -> bool:
-        """Whether speeds may be found in another unit: not where they are derived, nor where a person has looked."""
+        """Whether speeds may be found in another unit: not where they are derived, nor where a
+        person has looked."""
         return self.speed.from_ == "field" and not self.speed.unit_checked
 
     @cached_property
     def ping_rules(self) -> PingRules:
-        speed, box = self.speed, self.pings.box
-        return PingRules(unit=speed.read_in, max_kmh=speed.max_kmh, reject_above_kmh=speed.reject_above_kmh, box=box)
+        speed = self.speed
+        box = self.pings.box
+        return PingRules(
+            unit=speed.read_in,
+            max_kmh=speed.max_kmh,
+            reject_above_kmh=speed.reject_above_kmh,
+            box=box,
+        )
 
     @property
     def decoder(self) -> PingDecoder:
@@ -486,14 +577,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def window_rules(self) -> WindowRules:
         in_processing_time = self.policy.neighbours == "add-remove"
         return WindowRules(
-            grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules, in_processing_time=in_processing_time
+            grace_ms=milliseconds(self.hat.grace),
+            movement=self.movement_rules,
+            in_processing_time=in_processing_time,
         )
 
     def reading_rules(
-        self, hash_plate: Callable[[str], bytes], moments: MomentRules | None = None, archived_s: int | None = None
+        self,
+        hash_plate: Callable[[str], bytes],
+        moments: MomentRules | None = None,
+        archived_s: int | None = None,
     ) -> ReadingRules:
-        """What the readers of a log share; `archived_s` is up to when their ledger is archived, in Unix seconds."""
-        resolution, slots, windows = self.policy.resolution, self.calendar.slots, self.window_rules
+        """What the readers of a log share; `archived_s` is up to when their ledger is archived, in
+        Unix seconds."""
+        resolution = self.policy.resolution
+        slots = self.calendar.slots
+        windows = self.window_rules
         if archived_s is not None:
             windows = dataclasses.replace(windows, archived_ms=archived_s * 1000)
         return ReadingRules(self.decoder, windows, slots, resolution, hash_plate, moments)
@@ -506,8 +605,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def zone(self) -> ZoneInfo:
         try:
             return ZoneInfo(self.hat.timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
-            raise ConfigError(f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}") from error
+        except (
+            ZoneInfoNotFoundError,
+            ValueError,
+            OSError,
+        ) as error:  # OSError: the name of a folder of zones
+            raise ConfigError(
+                f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}"
+            ) from error
 
     @cached_property
     def calendar(self) -> BudgetCalendar:
@@ -516,7 +621,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if policy.rolls and seconds is not None:
             seconds = span_seconds(seconds, policy.slot_seconds)
         periods = None if seconds is None else SlotGrid(seconds, self.zone)
-        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, self._one_budget)
+        return BudgetCalendar(
+            policy, SlotGrid(policy.slot_seconds, self.zone), periods, self._one_budget
+        )
 
     @cached_property
     def standing_queries(self) -> tuple[StandingQuery, ...]:
@@ -524,8 +631,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def position_periods(self) -> PositionPeriods:
-        grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
-        budget, own, one = self.budget, self._position_budget, self._one_budget
+        grid = (
+            None
+            if (seconds := self.queries.period_seconds) is None
+            else SlotGrid(seconds, self.zone)
+        )
+        budget = self.budget
+        own = self._position_budget
+        one = self._one_budget
         whole = budget.accounted.in_words(budget.nano, budget.delta) if one else ""
         return PositionPeriods(*own, self.queries.period_name, grid, one, whole)
 

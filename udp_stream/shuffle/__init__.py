@@ -1,1 +1,2 @@
-"""Shuffle: closed slots to the shards that release them, counts to the planner, plans back to the shards."""
+"""Shuffle: closed slots to the shards that release them, counts to the planner, plans back to the
+shards."""

@@ -1,6 +1,8 @@
-"""The protocol of a shard, and on partition 0 of the planner: what to do next, and what may be committed. No I/O.
+"""The protocol of a shard, and on partition 0 of the planner: what to do next, and what may be
+committed. No I/O.
 
-Slot by slot, in order of time. `next` gives the first of these steps that is due; the caller does it and says so.
+Slot by slot, in order of time. `next` gives the first of these steps that is due; the caller does
+it and says so.
 
 | step | when | answer of the caller |
 | --- | --- | --- |
@@ -14,29 +16,34 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 | `ReleaseSlot` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
 | `AnswerShard` | every source has sent the positions of a moment, where queries are asked | `answering`, `answered` |
 
-The output of a step is on all replicas before a checkpoint moves past its input, and a repeated output changes
-nothing. So a crash anywhere repeats a step with the same outcome.
+The output of a step is on all replicas before a checkpoint moves past its input, and a repeated
+output changes nothing. So a crash anywhere repeats a step with the same outcome.
 
-**Shards.** The plan of a slot is written to the shard's own log, behind the chunks that it follows from, so reading
-from the checkpoint finds both again. The shard's checkpoint stays before the chunks of a slot until the slot is
-published, and before the positions of a moment until its answers are.
+**Shards.** The plan of a slot is written to the shard's own log, behind the chunks that it follows
+from, so reading from the checkpoint finds both again. The shard's checkpoint stays before the
+chunks of a slot until the slot is published, and before the positions of a moment until its answers
+are.
 
-**The planner** reads the counts of all shards in the log of partition 0. Its checkpoint stays before the counts of a
-slot until every plan is sent; where plans follow from releases, until the slot is learnt. There a slot is planned
-once all that was planned before is released, and shards say what they have released (`Released`) in the same log,
-behind the counts. So what the planner knows of earlier slots is the same whenever and wherever it plans; it waits for
-messages, never for a clock. A shard says again what it has released whenever it is taken over, as its last owner may
-have died before it could; so does a shard that lost its pings, and accepts that, once its sources have closed the slot.
+**The planner** reads the counts of all shards in the log of partition 0. Its checkpoint stays
+before the counts of a slot until every plan is sent; where plans follow from releases, until the
+slot is learnt. There a slot is planned once all that was planned before is released, and shards say
+what they have released (`Released`) in the same log, behind the counts. So what the planner knows
+of earlier slots is the same whenever and wherever it plans; it waits for messages, never for a
+clock. A shard says again what it has released whenever it is taken over, as its last owner may have
+died before it could; so does a shard that lost its pings, and accepts that, once its sources have
+closed the slot.
 
-**Shared clips.** Where plates share clips among HATs of several shards, each shard sends its norms, and the planner
-answers each with the factors of its plates once all shards that the plan went to have sent theirs, or have released
-the slot, and the ledger remembers all of them. A shard that releases has measured, too. Plates of which it has
-measured something else than the planner answered, as under other settings, get the factor 0; no other plate's factor
-depends on that. Where something is asked of the whole city, each shard sends its part of the sums beside its norms,
-and waits for the answer in the same way. The planner first records what the city told, so that whoever finds all HATs
-of a slot recorded finds that, too.
+**Shared clips.** Where plates share clips among HATs of several shards, each shard sends its norms,
+and the planner answers each with the factors of its plates once all shards that the plan went to
+have sent theirs, or have released the slot, and the ledger remembers all of them. A shard that
+releases has measured, too. Plates of which it has measured something else than the planner
+answered, as under other settings, get the factor 0; no other plate's factor depends on that. Where
+something is asked of the whole city, each shard sends its part of the sums beside its norms, and
+waits for the answer in the same way. The planner first records what the city told, so that whoever
+finds all HATs of a slot recorded finds that, too.
 
-Charging and recording are done under the fence of the partition: a worker that is refused there drops this object.
+Charging and recording are done under the fence of the partition: a worker that is refused there
+drops this object.
 """
 
 from __future__ import annotations
@@ -54,32 +61,44 @@ from udp_stream.errors import DataLoss, UdpStreamError
 from udp_stream.mechanisms.around import PlateNorms, merged_norms
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.shuffle import wire
-from udp_stream.shuffle.wire import PLANNER, Chunk, ChunkAssembly, EndMarker, NormChunk, PlanChunk, shard_of
+from udp_stream.shuffle.wire import (
+    PLANNER,
+    Chunk,
+    ChunkAssembly,
+    EndMarker,
+    NormChunk,
+    PlanChunk,
+    shard_of,
+)
 from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues
 
 # --- the slot barrier: it holds the chunks of a slot until every sender has ended it ---
 #
 # 1. A slot is due once every sender has closed it.
-# 2. Of each sender, only the chunks of its first end marker count. A sender that died halfway, or a successor under
-#    other settings, leaves chunks with another digest; those are dropped.
-# 3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`. That
-#    goes for a reader that begins in the middle, too: the log has lost what was before.
+# 2. Of each sender, only the chunks of its first end marker count. A sender that died halfway, or a
+#    successor under other settings, leaves chunks with another digest; those are dropped.
+# 3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless
+#    `accept_loss`. That goes for a reader that begins in the middle, too: the log has lost what was
+#    before.
 # 4. A repeated chunk or marker changes nothing.
-# 5. If an end marker is of another kind, every slot up to it is skipped. It counts as done, without an outcome, because
-#    its data is incomplete.
+# 5. If an end marker is of another kind, every slot up to it is skipped. It counts as done, without
+#    an outcome, because its data is incomplete.
 #
-# The checkpoint is the offset of the first chunk of the oldest slot held, with what each sender had closed by then, and
-# the time up to which slots are done. Reading again from a checkpoint gives the same slots, in the same order.
+# The checkpoint is the offset of the first chunk of the oldest slot held, with what each sender had
+# closed by then, and the time up to which slots are done. Reading again from a checkpoint gives the
+# same slots, in the same order.
 
 NOT_YET = -(2**62)
-"""The closing time of a sender that has sent no end marker. Checkpoints hold it too, so it fits in a message."""
+"""The closing time of a sender that has sent no end marker. Checkpoints hold it too, so it fits in
+a message."""
 
 
 C = TypeVar("C", bound=Chunk)
 
 
 class BarrierCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Resume reading at `offset`, with what each sender had closed by then; slots that end by `done_ms` are done.
+    """Resume reading at `offset`, with what each sender had closed by then; slots that end by
+    `done_ms` are done.
 
     >>> BarrierCheckpoint(0).done_ms == NOT_YET
     True
@@ -92,15 +111,17 @@ class BarrierCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     def back_to(self, now_ms: int) -> BarrierCheckpoint:
         """What was closed ahead of now is open again."""
         through_ms = tuple(NOT_YET if ms > now_ms else ms for ms in self.through_ms)
-        return BarrierCheckpoint(self.offset, through_ms, NOT_YET if self.done_ms > now_ms else self.done_ms)
+        return BarrierCheckpoint(
+            self.offset, through_ms, NOT_YET if self.done_ms > now_ms else self.done_ms
+        )
 
 
 @dataclass(slots=True)
 class _HeldSlot:
     """A slot that is not done. `chunks` are keyed by (sender, digest, number).
 
-    Once a sender has closed the slot, only the chunks it closed the slot with are left. `missing` has, for each sender
-    with too few of them, how many there should be.
+    Once a sender has closed the slot, only the chunks it closed the slot with are left. `missing`
+    has, for each sender with too few of them, how many there should be.
     """
 
     end_ms: int
@@ -110,13 +131,17 @@ class _HeldSlot:
     collected: bool = False
 
     def close(self, sender: int, digest: bytes | None) -> int:
-        """Keep only the sender's chunks of this digest (None: keep none of them), and return how many there are."""
-        self.chunks = {key: chunk for key, chunk in self.chunks.items() if key[0] != sender or key[1] == digest}
+        """Keep only the sender's chunks of this digest (None: keep none of them), and return how
+        many there are."""
+        self.chunks = {
+            key: chunk for key, chunk in self.chunks.items() if key[0] != sender or key[1] == digest
+        }
         return sum(key[0] == sender for key in self.chunks)
 
 
 class SlotBarrier(Generic[C]):
-    """The slots of one log that are not done yet. It ignores messages of other types than its chunk and its marker.
+    """The slots of one log that are not done yet. It ignores messages of other types than its chunk
+    and its marker.
 
     >>> from udp_stream.shuffle.wire import cut_pings
     >>> from udp_stream.testing import seven_pings
@@ -140,16 +165,21 @@ class SlotBarrier(Generic[C]):
         accept_loss: bool = False,
         skips: Callable[[EndMarker], bool] | None = None,
     ) -> None:
-        """From the beginning, or from a checkpoint. Senders that the checkpoint does not know have closed nothing.
+        """From the beginning, or from a checkpoint. Senders that the checkpoint does not know have
+        closed nothing.
 
-        With `accept_loss`, a slot whose chunks are missing consists of those that are there. `skips` says of a marker
-        whether it is of another kind.
+        With `accept_loss`, a slot whose chunks are missing consists of those that are there.
+        `skips` says of a marker whether it is of another kind.
         """
         start = start or BarrierCheckpoint(0)
         known = start.through_ms
         if senders < max(1, len(known)):
-            raise UdpStreamError(f"{chunk.__name__}: expected at least {max(1, len(known))} senders, got {senders}")
-        self._chunk, self._marker, self._accept_loss = chunk, marker, accept_loss
+            raise UdpStreamError(
+                f"{chunk.__name__}: expected at least {max(1, len(known))} senders, got {senders}"
+            )
+        self._chunk = chunk
+        self._marker = marker
+        self._accept_loss = accept_loss
         self._through = (*known, *[NOT_YET] * (senders - len(known)))
         self.through_ms = min(self._through)
         """Every sender has closed all slots that end by this time."""
@@ -173,7 +203,8 @@ class SlotBarrier(Generic[C]):
         return start in self._held
 
     def add(self, offset: int, message: object) -> None:
-        """Add the message at an offset. Messages before the checkpoint, and repeats, change nothing."""
+        """Add the message at an offset. Messages before the checkpoint, and repeats, change
+        nothing."""
         if offset < self._next:
             return
         if isinstance(message, self._chunk):
@@ -184,14 +215,18 @@ class SlotBarrier(Generic[C]):
 
     def _add_chunk(self, offset: int, chunk: C) -> None:
         self._require_known(chunk.sender)
-        # The first end marker has decided which chunks count: a late one may neither join them nor open the slot again.
+        # The first end marker has decided which chunks count: a late one may neither join them nor
+        # open the slot again.
         if chunk.slot_end <= max(self._done_ms, self._through[chunk.sender]):
             return
         if chunk.slot_start not in self._held:
-            # With this chunk still unread: a reader that resumes here meets it again, and every marker that follows it.
+            # With this chunk still unread: a reader that resumes here meets it again, and every
+            # marker that follows it.
             here = BarrierCheckpoint(offset, self._through)
             self._held[chunk.slot_start] = _HeldSlot(chunk.slot_end, here)
-        self._held[chunk.slot_start].chunks.setdefault((chunk.sender, chunk.digest, chunk.number), chunk)
+        self._held[chunk.slot_start].chunks.setdefault(
+            (chunk.sender, chunk.digest, chunk.number), chunk
+        )
 
     def _add_marker(self, marker: EndMarker) -> None:
         self._require_known(marker.sender)
@@ -204,26 +239,45 @@ class SlotBarrier(Generic[C]):
 
     def _hold_if_all_are_missing(self, marker: EndMarker) -> None:
         """Hold a slot that is said to have chunks and has none, so that it is not passed over."""
-        start, end_ms = marker.slot_start, marker.through_ms
+        start = marker.slot_start
+        end_ms = marker.through_ms
         is_first = end_ms > max(self._done_ms, self._through[marker.sender])
-        if start is not None and marker.chunks and is_first and start not in self._held and not self._accept_loss:
+        if (
+            start is not None
+            and marker.chunks
+            and is_first
+            and start not in self._held
+            and not self._accept_loss
+        ):
             self._held[start] = _HeldSlot(end_ms, BarrierCheckpoint(self._next, self._through))
 
     def _skip(self, through_ms: int) -> None:
-        """Every slot up to then is done without an outcome, except those whose outcome is under way."""
+        """Every slot up to then is done without an outcome, except those whose outcome is under
+        way."""
         self._done_ms = max(self._done_ms, through_ms)
-        self._held = {start: held for start, held in self._held.items() if held.collected or held.end_ms > through_ms}
+        self._held = {
+            start: held
+            for start, held in self._held.items()
+            if held.collected or held.end_ms > through_ms
+        }
 
     def _advance(self, marker: EndMarker) -> list[int]:
         """Move the sender's closing time, never back; the slots held that this closes."""
-        # A successor that resumes earlier closes earlier slots again. Those were ended by the first marker.
-        before, through = self._through[marker.sender], max(self._through[marker.sender], marker.through_ms)
-        self._through = (*self._through[: marker.sender], through, *self._through[marker.sender + 1 :])
+        # A successor that resumes earlier closes earlier slots again. Those were ended by the first
+        # marker.
+        before = self._through[marker.sender]
+        through = max(self._through[marker.sender], marker.through_ms)
+        self._through = (
+            *self._through[: marker.sender],
+            through,
+            *self._through[marker.sender + 1 :],
+        )
         self.through_ms = min(self._through)
         return [start for start, held in self._held.items() if before < held.end_ms <= through]
 
     def _end(self, start: int, marker: EndMarker) -> None:
-        held, is_named = self._held[start], marker.slot_start == start
+        held = self._held[start]
+        is_named = marker.slot_start == start
         found = held.close(marker.sender, marker.digest if is_named else None)
         if is_named and found < marker.chunks and not self._accept_loss:
             held.missing[marker.sender] = marker.chunks
@@ -237,12 +291,17 @@ class SlotBarrier(Generic[C]):
     def _require_known(self, sender: int) -> None:
         if sender >= len(self._through):
             name = self._chunk.__name__
-            raise UdpStreamError(f"{name}: expected senders 0 to {len(self._through) - 1}, got {sender}: start anew")
+            raise UdpStreamError(
+                f"{name}: expected senders 0 to {len(self._through) - 1}, got {sender}: start anew"
+            )
 
     def due(self) -> list[int]:
-        """Slots that every sender has closed and that were not collected yet, oldest first, by their starts."""
+        """Slots that every sender has closed and that were not collected yet, oldest first, by
+        their starts."""
         held = sorted(self._held.items())
-        return [start for start, slot in held if slot.end_ms <= self.through_ms and not slot.collected]
+        return [
+            start for start, slot in held if slot.end_ms <= self.through_ms and not slot.collected
+        ]
 
     def collect(self, start: int) -> list[C]:
         """The chunks of a due slot, by sender and number, once. Lost if some are missing."""
@@ -254,7 +313,8 @@ class SlotBarrier(Generic[C]):
             )
         chunks = [held.chunks[key] for key in sorted(held.chunks)]
         # Still held: the checkpoint stays before the slot until its outcome is delivered.
-        held.chunks, held.collected = {}, True
+        held.chunks = {}
+        held.collected = True
         return chunks
 
     def done(self, start: int) -> None:
@@ -265,15 +325,23 @@ class SlotBarrier(Generic[C]):
     def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:
         """Where to resume after a crash; with `done`, once that slot is done, too."""
         here = BarrierCheckpoint(self._next, self._through)
-        # A reader resumes at one offset, so the oldest chunk that is still needed decides. Chunks of slots that are
-        # done may follow it: `done_ms` drops them when they are read again.
+        # A reader resumes at one offset, so the oldest chunk that is still needed decides. Chunks
+        # of slots that are done may follow it: `done_ms` drops them when they are read again.
         held = (slot.checkpoint for start, slot in self._held.items() if start != done)
         first = min(held, key=attrgetter("offset"), default=here)
         done_ms = self._done_ms if done is None else max(self._done_ms, self._held[done].end_ms)
         return BarrierCheckpoint(first.offset, first.through_ms, done_ms)
 
 
-Outgoing = tuple[int, wire.CountChunk | wire.CountsEnd | PlanChunk | NormChunk | wire.FactorChunk | wire.ReleaseMarker]
+Outgoing = tuple[
+    int,
+    wire.CountChunk
+    | wire.CountsEnd
+    | PlanChunk
+    | NormChunk
+    | wire.FactorChunk
+    | wire.ReleaseMarker,
+]
 """A partition of the shuffle topic, and a message for it."""
 
 
@@ -285,7 +353,8 @@ class CountSlot(NamedTuple):
 
 
 class SendMessages(NamedTuple):
-    """Send these messages, per partition in this order: all is counted and released through these times."""
+    """Send these messages, per partition in this order: all is counted and released through these
+    times."""
 
     messages: Sequence[Outgoing]
     through_ms: int
@@ -293,7 +362,8 @@ class SendMessages(NamedTuple):
 
 
 class LearnSlot(NamedTuple):
-    """Learn the releases of this slot, all of which are recorded, and publish its smoothed estimates."""
+    """Learn the releases of this slot, all of which are recorded, and publish its smoothed
+    estimates."""
 
     start: int
     end_ms: int
@@ -326,7 +396,8 @@ class QueryCity(NamedTuple):
 
 
 class RecordNorms(NamedTuple):
-    """Remember the norms of the slot's plates, from all shards: what is remembered before says which factors hold.
+    """Remember the norms of the slot's plates, from all shards: what is remembered before says
+    which factors hold.
 
     `expected`: in how many HATs that share its clip each plate was charged.
     """
@@ -338,7 +409,8 @@ class RecordNorms(NamedTuple):
 
 
 class ReleaseSlot(NamedTuple):
-    """Draw and record this slot on its plan, with the factors of its plates where they share clips among HATs."""
+    """Draw and record this slot on its plan, with the factors of its plates where they share clips
+    among HATs."""
 
     start: int
     counts: SlotCounts
@@ -355,12 +427,21 @@ class AnswerShard(NamedTuple):
 
 
 Step: TypeAlias = (
-    CountSlot | SendMessages | LearnSlot | PlanSlot | MeasureNorms | QueryCity | RecordNorms | ReleaseSlot | AnswerShard
+    CountSlot
+    | SendMessages
+    | LearnSlot
+    | PlanSlot
+    | MeasureNorms
+    | QueryCity
+    | RecordNorms
+    | ReleaseSlot
+    | AnswerShard
 )
 
 
 class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where to resume one partition of the shuffle topic: its shard, on partition 0 the planner, and its queries.
+    """Where to resume one partition of the shuffle topic: its shard, on partition 0 the planner,
+    and its queries.
 
     >>> ShardCheckpoint(BarrierCheckpoint(9), planner=BarrierCheckpoint(4)).offset, ShardCheckpoint.at(7).offset
     (4, 7)
@@ -377,22 +458,31 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def offset(self) -> int:
-        """Where to resume reading. Shard, planner and queries each skip what is before their own checkpoint."""
-        return min(one.offset for one in (self.shard, self.planner, self.moments) if one is not None)
+        """Where to resume reading. Shard, planner and queries each skip what is before their own
+        checkpoint."""
+        return min(
+            one.offset for one in (self.shard, self.planner, self.moments) if one is not None
+        )
 
     @property
     def read_to(self) -> int:
-        """What is before this offset was read, as far as the checkpoint tells: what it still needs may lie before."""
-        return max(one.offset for one in (self.shard, self.planner, self.moments) if one is not None)
+        """What is before this offset was read, as far as the checkpoint tells: what it still needs
+        may lie before."""
+        return max(
+            one.offset for one in (self.shard, self.planner, self.moments) if one is not None
+        )
 
     def back_to(self, now_ms: int) -> ShardCheckpoint:
-        """The log's clock was ahead, and goes back. The ledger still has what was charged and recorded."""
+        """The log's clock was ahead, and goes back. The ledger still has what was charged and
+        recorded."""
         planner, moments = (one and one.back_to(now_ms) for one in (self.planner, self.moments))
         return ShardCheckpoint(self.shard.back_to(now_ms), planner, moments)
 
     def with_offset(self, offset: int) -> ShardCheckpoint:
         """The same, of a log that is read again from this offset on: what is done stays done."""
-        planner, moments = (one and replace(one, offset=offset) for one in (self.planner, self.moments))
+        planner, moments = (
+            one and replace(one, offset=offset) for one in (self.planner, self.moments)
+        )
         return ShardCheckpoint(replace(self.shard, offset=offset), planner, moments)
 
 
@@ -403,9 +493,9 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 class _PlannedSlot:
     """A slot whose plan is made, and the shards that have to release it.
 
-    `hats`, where norms are waited for: in how many HATs that share its clip each plate was charged. None once the
-    factors are made; `answered` are the shards that have them. `city`, where something is asked of the whole city: the
-    plan. None once that is recorded.
+    `hats`, where norms are waited for: in how many HATs that share its clip each plate was charged.
+    None once the factors are made; `answered` are the shards that have them. `city`, where
+    something is asked of the whole city: the plan. None once that is recorded.
     """
 
     start: int
@@ -418,7 +508,8 @@ class _PlannedSlot:
 
 
 class PlannerState:
-    """What is to be planned and, where plans follow from releases, learnt. `counts` are those of all shards.
+    """What is to be planned and, where plans follow from releases, learnt. `counts` are those of
+    all shards.
 
     >>> from udp_stream.testing import SLOT_END, two_hats
     >>> planner = PlannerState(shards=1, start=None, follows=True)
@@ -429,13 +520,17 @@ class PlannerState:
     >>> planner.sent()
     >>> planner.slot_to_learn(), planner.counts.checkpoint().offset
     (None, 0)
-    >>> planner.add(2, wire.Released(shard=0, through_ms=SLOT_END))
+    >>> planner.add(2, wire.ReleaseMarker(shard=0, through_ms=SLOT_END))
     >>> planner.slot_to_learn() == LearnSlot(start, SLOT_END), planner.counts.checkpoint(done=start).offset
     (True, 3)
     """
 
     def __init__(
-        self, shards: int, start: BarrierCheckpoint | None, accept_loss: bool = False, follows: bool = False
+        self,
+        shards: int,
+        start: BarrierCheckpoint | None,
+        accept_loss: bool = False,
+        follows: bool = False,
     ) -> None:
         """From the beginning, or from a checkpoint. `follows`: plans follow from releases."""
         self.counts = SlotBarrier(wire.CountChunk, wire.CountsEnd, shards, start, accept_loss)
@@ -449,13 +544,19 @@ class PlannerState:
         self.counts.add(offset, message)
         if self._follows and isinstance(message, wire.ReleaseMarker):
             # A new owner says again what its predecessor did, and may say less at first.
-            self._released_ms[message.shard] = max(self._released_ms[message.shard], message.through_ms)
+            self._released_ms[message.shard] = max(
+                self._released_ms[message.shard], message.through_ms
+            )
         elif isinstance(message, NormChunk) and self.counts.holds(message.slot_start):
             # Only of slots held: norms that come again after `learnt` would never be removed.
-            self._norms.setdefault(message.slot_start, {}).setdefault(message.sender, ChunkAssembly()).add(message)
+            self._norms.setdefault(message.slot_start, {}).setdefault(
+                message.sender, ChunkAssembly()
+            ).add(message)
 
     def next(self) -> Step | None:
-        of_planned = self._planned and (self.city_to_ask() or self.norms_to_remember() or self.slot_to_learn())
+        of_planned = self._planned and (
+            self.city_to_ask() or self.norms_to_remember() or self.slot_to_learn()
+        )
         return of_planned or self.slot_to_plan()
 
     def slot_to_plan(self) -> PlanSlot | None:
@@ -472,8 +573,8 @@ class PlannerState:
         hats: Mapping[bytes, int] | None = None,
         city: SlotPlan | None = None,
     ) -> None:
-        """The slot is charged, and its plan is about to be sent to these shards; `hats` and `city` as in
-        `_PlannedSlot`."""
+        """The slot is charged, and its plan is about to be sent to these shards; `hats` and `city`
+        as in `_PlannedSlot`."""
         if self._follows:
             self._planned = _PlannedSlot(start, end_ms, tuple(shards), hats, city)
         else:
@@ -489,43 +590,57 @@ class PlannerState:
     def _all_norms(self) -> list[Sequence[NormChunk]] | None:
         """The norms of the planned slot, once all of them are there and are not answered yet.
 
-        A shard that has released the slot without a word, as its pings were lost, is not waited for. Plates that were
-        charged there are then counted in fewer HATs, and have the factor 0.
+        A shard that has released the slot without a word, as its pings were lost, is not waited
+        for. Plates that were charged there are then counted in fewer HATs, and have the factor 0.
         """
         slot = self._planned
         if slot is None or slot.hats is None or not slot.is_sent:
             return None
         arriving = self._norms.get(slot.start, {})
         chunks = {shard: arriving[shard].whole for shard in slot.shards if shard in arriving}
-        # All or none: without the norms of one shard, every plate that is on others, too, would have the factor 0.
-        if any(not chunks.get(shard) and self._released_ms[shard] < slot.end_ms for shard in slot.shards):
+        # All or none: without the norms of one shard, every plate that is on others, too, would
+        # have the factor 0.
+        if any(
+            not chunks.get(shard) and self._released_ms[shard] < slot.end_ms
+            for shard in slot.shards
+        ):
             return None
         return [of_shard for of_shard in chunks.values() if of_shard]
 
     def city_to_ask(self) -> QueryCity | None:
-        """What to record of the whole city now, before shards are answered. No sums, if a shard does not ask."""
+        """What to record of the whole city now, before shards are answered. No sums, if a shard
+        does not ask."""
         slot = self._planned
         if slot is None or slot.city is None or (chunks := self._all_norms()) is None:
             return None
         # Every chunk of a shard carries the shard's whole part, so only the first counts.
-        return QueryCity(slot.city, tuple(map(sum, zip(*(of_shard[0].city for of_shard in chunks), strict=False))))
+        return QueryCity(
+            slot.city,
+            tuple(map(sum, zip(*(of_shard[0].city for of_shard in chunks), strict=False))),
+        )
 
     def city_queried(self) -> None:
         if self._planned:
             self._planned.city = None
 
     def norms_to_remember(self) -> RecordNorms | None:
-        """The norms to remember now, before shards are answered: once all of them are there, and what the whole city
-        was asked is recorded."""
+        """The norms to remember now, before shards are answered: once all of them are there, and
+        what the whole city was asked is recorded."""
         slot = self._planned
-        if slot is None or slot.city is not None or not slot.hats or (chunks := self._all_norms()) is None:
+        if (
+            slot is None
+            or slot.city is not None
+            or not slot.hats
+            or (chunks := self._all_norms()) is None
+        ):
             return None
         norms = merged_norms([wire.merge_norms(of_shard) for of_shard in chunks])
         return RecordNorms(slot.start, slot.end_ms, norms, slot.hats)
 
     def remembered(self, factors: Mapping[bytes, int]) -> Iterator[wire.FactorChunk]:
         """The factors hold: answer each shard that sent norms."""
-        slot, chunks = self._planned, self._all_norms()
+        slot = self._planned
+        chunks = self._all_norms()
         if slot is None or chunks is None:
             return
         slot.hats = None
@@ -534,8 +649,8 @@ class PlannerState:
             yield from wire.cut_factors(factors, wire.merge_norms(of_shard), of_shard[0])
 
     def answers_without_factors(self) -> Iterator[wire.FactorChunk]:
-        """What to answer shards whose plates share no clip by this plan. They have the factor 0 where they share one by
-        an older plan, as under other settings."""
+        """What to answer shards whose plates share no clip by this plan. They have the factor 0
+        where they share one by an older plan, as under other settings."""
         slot = self._planned
         if slot is None or not slot.is_sent:
             return
@@ -549,7 +664,11 @@ class PlannerState:
 
     def slot_to_learn(self) -> LearnSlot | None:
         slot = self._planned
-        if slot is None or not slot.is_sent or any(self._released_ms[shard] < slot.end_ms for shard in slot.shards):
+        if (
+            slot is None
+            or not slot.is_sent
+            or any(self._released_ms[shard] < slot.end_ms for shard in slot.shards)
+        ):
             return None
         return LearnSlot(slot.start, slot.end_ms)
 
@@ -573,7 +692,8 @@ _merged_plan = lru_cache(maxsize=4)(wire.merge_plan)
 
 
 class ShardProtocol:
-    """One partition of the shuffle topic, while it is ours. Do what `next` says until it says nothing.
+    """One partition of the shuffle topic, while it is ours. Do what `next` says until it says
+    nothing.
 
     >>> from udp_stream.shuffle.wire import cut_pings
     >>> from udp_stream.testing import seven_pings
@@ -602,29 +722,40 @@ class ShardProtocol:
         asks: bool = False,
         asked: str = "",
     ) -> None:
-        """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of those there are,
-        and one whose plan will never come has a plan without HATs.
+        """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of
+        those there are, and one whose plan will never come has a plan without HATs.
 
-        `follows`: plans follow from releases, so a slot is planned once all that was planned before is released.
-        `asks`: queries are asked. Where none were when the checkpoint was made, chunks of a moment may lie before it.
-        `asked` is their digest. A moment that some source has not sent for these queries is never answered.
+        `follows`: plans follow from releases, so a slot is planned once all that was planned before
+        is released. `asks`: queries are asked. Where none were when the checkpoint was made, chunks
+        of a moment may lie before it. `asked` is their digest. A moment that some source has not
+        sent for these queries is never answered.
         """
         self._partition = partition
         self._shards = shards
         self._pings = SlotBarrier(wire.PingChunk, wire.PingsEnd, sources, start.shard, accept_loss)
         self._plans: dict[int, ChunkAssembly[PlanChunk]] = {}
         self._factors: dict[int, ChunkAssembly[wire.FactorChunk]] = {}
-        self._planner = PlannerState(shards, start.planner, accept_loss, follows) if partition == PLANNER else None
+        self._planner = (
+            PlannerState(shards, start.planner, accept_loss, follows)
+            if partition == PLANNER
+            else None
+        )
         self._moments: SlotBarrier[wire.PositionChunk] | None = None
         if asks:
 
             def is_of_others(marker: EndMarker) -> bool:
                 return isinstance(marker, wire.PositionsEnd) and marker.asked != asked
 
-            at, is_lost = start.moments or BarrierCheckpoint(start.offset), accept_loss or start.moments is None
-            self._moments = SlotBarrier(wire.PositionChunk, wire.PositionsEnd, sources, at, is_lost, is_of_others)
-        self._follows, self._accept_loss = follows, accept_loss
-        self._released_sent_ms = NOT_YET  # whatever was sent before: its owner may have died before it could
+            at = start.moments or BarrierCheckpoint(start.offset)
+            is_lost = accept_loss or start.moments is None
+            self._moments = SlotBarrier(
+                wire.PositionChunk, wire.PositionsEnd, sources, at, is_lost, is_of_others
+            )
+        self._follows = follows
+        self._accept_loss = accept_loss
+        self._released_sent_ms = (
+            NOT_YET  # whatever was sent before: its owner may have died before it could
+        )
         self._slots: dict[int, _DueSlot] = {}
         self._outbox: list[Outgoing] = []
         # No checkpoint is committed before the counts up to its closing times are sent.
@@ -633,9 +764,12 @@ class ShardProtocol:
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next message to read: the first that shard, planner or queries do not know."""
+        """The offset of the next message to read: the first that shard, planner or queries do not
+        know."""
         counts = None if self._planner is None else self._planner.counts
-        return min(one.next_offset for one in (self._pings, counts, self._moments) if one is not None)
+        return min(
+            one.next_offset for one in (self._pings, counts, self._moments) if one is not None
+        )
 
     @property
     def done_ms(self) -> int:
@@ -644,7 +778,8 @@ class ShardProtocol:
 
     def add(self, offset: int, message: object) -> None:
         self._pings.add(offset, message)
-        # A plan of a slot that is not held came again after the slot was done, or its pings are lost: nothing waits.
+        # A plan of a slot that is not held came again after the slot was done, or its pings are
+        # lost: nothing waits.
         if isinstance(message, PlanChunk) and self._pings.holds(message.slot_start):
             self._plans.setdefault(message.slot_start, ChunkAssembly(latest=True)).add(message)
         elif isinstance(message, wire.FactorChunk) and self._pings.holds(message.slot_start):
@@ -658,13 +793,19 @@ class ShardProtocol:
         """The first step that is due; the same one until the caller says that it was done."""
         if self._step is None:
             if (planner := self._planner) is not None:
-                # Shards that wait for factors though their plates share no clip by our plan are answered at once.
-                self._outbox += [(chunk.shard, chunk) for chunk in planner.answers_without_factors()]
-            # Counts go out first, as other shards wait for the plan that needs them; answers last, as no release waits
-            # for one. The step is kept until it is done, so a call in between cannot start it twice.
+                # Shards that wait for factors though their plates share no clip by our plan are
+                # answered at once.
+                self._outbox += [
+                    (chunk.shard, chunk) for chunk in planner.answers_without_factors()
+                ]
+            # Counts go out first, as other shards wait for the plan that needs them; answers last,
+            # as no release waits for one. The step is kept until it is done, so a call in between
+            # cannot start it twice.
             of_shard = self._count() or self._send()
             of_planner = None if of_shard or planner is None else planner.next()
-            self._step = of_shard or of_planner or self._measure() or self._release() or self._answer()
+            self._step = (
+                of_shard or of_planner or self._measure() or self._release() or self._answer()
+            )
         return self._step
 
     def _count(self) -> CountSlot | None:
@@ -674,12 +815,17 @@ class ShardProtocol:
         return None
 
     def counted(self, start: int, counts: SlotCounts, values: SlotValues) -> None:
-        """The slot is counted. Its counts are sent to the planner next, unless its plan has arrived already."""
-        slot, self._step = self._slots[start], None
+        """The slot is counted. Its counts are sent to the planner next, unless its plan has arrived
+        already."""
+        slot = self._slots[start]
+        self._step = None
         slot.table = counts, values
-        # A plan that is there was made from the same counts, which an earlier owner of this partition has sent.
+        # A plan that is there was made from the same counts, which an earlier owner of this
+        # partition has sent.
         if self._plan_of(start) is None:
-            self._outbox += [(PLANNER, message) for message in wire.cut_counts(counts, self._partition)]
+            self._outbox += [
+                (PLANNER, message) for message in wire.cut_counts(counts, self._partition)
+            ]
 
     def _plan_of(self, start: int) -> SlotPlan | None:
         chunks = self._plans[start].whole if start in self._plans else None
@@ -690,10 +836,12 @@ class ShardProtocol:
         return None if chunks is None else wire.merge_factors(chunks)
 
     def _send(self) -> SendMessages | None:
-        through, messages = self._pings.through_ms, list(self._outbox)
+        through = self._pings.through_ms
+        messages = list(self._outbox)
         if through > self._counts_sent_through_ms:
             messages.append((PLANNER, wire.CountsEnd(self._partition, self._partition, through)))
-        # Only where the planner waits for it: else every slot would cost a message that is never read.
+        # Only where the planner waits for it: else every slot would cost a message that is never
+        # read.
         released = max(self._released_sent_ms, self._pings.clear_ms if self._follows else NOT_YET)
         if released > self._released_sent_ms:
             messages.append((PLANNER, wire.ReleaseMarker(self._partition, released)))
@@ -702,12 +850,14 @@ class ShardProtocol:
     def sent(self, step: SendMessages) -> None:
         self._step = None
         self._outbox.clear()
-        self._counts_sent_through_ms, self._released_sent_ms = step.through_ms, step.released_ms
+        self._counts_sent_through_ms = step.through_ms
+        self._released_sent_ms = step.released_ms
         if self._planner is not None:
             self._planner.sent()
 
     def publishing(self, step: LearnSlot) -> ShardCheckpoint:
-        """Its estimates are about to be published: with this checkpoint, which is behind the slot's counts."""
+        """Its estimates are about to be published: with this checkpoint, which is behind the slot's
+        counts."""
         return self._checkpoint(learnt=step.start)
 
     def learnt(self, step: LearnSlot) -> None:
@@ -716,32 +866,47 @@ class ShardProtocol:
             self._planner.learnt(step.start)
 
     def planned(self, start: int, counts: SlotCounts, plan: SlotPlan) -> None:
-        """The slot is charged. Each shard that has counted something is sent its share of the plan next, even if that
-        has no HATs."""
+        """The slot is charged. Each shard that has counted something is sent its share of the plan
+        next, even if that has no HATs."""
         self._step = None
         of_plan = shard_of(plan.cells, self._shards)
-        # Of a slot without pings, which there is under "add-remove", the first shard, which is the only one there.
+        # Of a slot without pings, which there is under "add-remove", the first shard, which is the
+        # only one there.
         shards = sorted(set(shard_of(counts.cells, self._shards).tolist())) or [PLANNER]
-        # Also a share without HATs: the shard holds the slot, and its checkpoint, until a plan says what becomes of it.
+        # Also a share without HATs: the shard holds the slot, and its checkpoint, until a plan says
+        # what becomes of it.
         for shard in shards:
-            self._outbox += [(shard, chunk) for chunk in wire.cut_plan(plan.subset(of_plan == shard), shard)]
+            self._outbox += [
+                (shard, chunk) for chunk in wire.cut_plan(plan.subset(of_plan == shard), shard)
+            ]
         if self._planner is not None:
             hats = plan.jointly_clipped_hats(counts) if plan.is_measured else None
-            self._planner.planned(start, counts.end_ms, shards, hats, None if plan.city is None else plan)
+            self._planner.planned(
+                start, counts.end_ms, shards, hats, None if plan.city is None else plan
+            )
 
     def _measure(self) -> MeasureNorms | None:
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._plan_of(start)
-            if plan is not None and plan.is_measured and slot.table is not None and slot.measured is None:
+            if (
+                plan is not None
+                and plan.is_measured
+                and slot.table is not None
+                and slot.measured is None
+            ):
                 return MeasureNorms(start, *slot.table, plan)
         return None
 
     def measured(self, step: MeasureNorms, norms: PlateNorms, city: tuple[int, ...] = ()) -> None:
-        """The slot's plates are measured. Their norms, and their part of the sums over the whole city, are sent to the
-        planner next, unless it has answered already."""
-        chunks = list(wire.cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city))
+        """The slot's plates are measured. Their norms, and their part of the sums over the whole
+        city, are sent to the planner next, unless it has answered already."""
+        chunks = list(
+            wire.cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city)
+        )
         self._step = None
-        self._slots[step.start].measured = dict(zip(norms.plates, norms.checks.tolist(), strict=True))
+        self._slots[step.start].measured = dict(
+            zip(norms.plates, norms.checks.tolist(), strict=True)
+        )
         if self._factors_of(step.start) is None:
             self._outbox += [(PLANNER, chunk) for chunk in chunks]
 
@@ -752,27 +917,37 @@ class ShardProtocol:
             self._planner.city_queried()
 
     def remembered(self, factors: Mapping[bytes, int]) -> None:
-        """The ledger remembers the norms, and these factors hold. Each shard is sent those of its plates next."""
+        """The ledger remembers the norms, and these factors hold. Each shard is sent those of its
+        plates next."""
         self._step = None
         if self._planner is not None:
             self._outbox += [(chunk.shard, chunk) for chunk in self._planner.remembered(factors)]
 
     def _release(self) -> ReleaseSlot | None:
-        # The oldest only, whichever plan came first: a checkpoint says through which time all slots are done.
+        # The oldest only, whichever plan came first: a checkpoint says through which time all slots
+        # are done.
         for start, slot in sorted(self._slots.items())[:1]:
-            plan, factors = self._plan_of(start), self._factors_of(start)
-            # The planner has lost our counts of this slot, or it had planned it before a later one. Plans come in the
-            # order of slots, so a part of a later one tells.
-            is_lost = plan is None and self._accept_loss and any(other > start for other in self._plans)
+            plan = self._plan_of(start)
+            factors = self._factors_of(start)
+            # The planner has lost our counts of this slot, or it had planned it before a later one.
+            # Plans come in the order of slots, so a part of a later one tells.
+            is_lost = (
+                plan is None and self._accept_loss and any(other > start for other in self._plans)
+            )
             if is_lost and slot.table is not None:
                 plan = SlotPlan.empty(slot.table[0])
-            if plan is not None and slot.table is not None and (factors is not None or not plan.is_measured):
+            if (
+                plan is not None
+                and slot.table is not None
+                and (factors is not None or not plan.is_measured)
+            ):
                 ours = None if factors is None else factors.of(slot.measured or {})
                 return ReleaseSlot(start, *slot.table, plan, ours)
         return None
 
     def recorded(self, start: int) -> ShardCheckpoint:
-        """The slot's releases are recorded: publish them together with this checkpoint, which is behind the slot."""
+        """The slot's releases are recorded: publish them together with this checkpoint, which is
+        behind the slot."""
         self._slots[start].is_recorded = True
         return self._checkpoint(released=start)
 
@@ -791,7 +966,8 @@ class ShardProtocol:
         return None
 
     def answering(self, step: AnswerShard) -> ShardCheckpoint:
-        """Its answers are about to be published: with this checkpoint, which is behind the moment's positions."""
+        """Its answers are about to be published: with this checkpoint, which is behind the moment's
+        positions."""
         return self._checkpoint(answered=step.time_ms)
 
     def answered(self, step: AnswerShard) -> None:
@@ -806,10 +982,12 @@ class ShardProtocol:
 
     @property
     def may_commit(self) -> bool:
-        """Whether a commit of `checkpoint` is safe: everything that follows from what was read has been sent, and no
-        slot is being published, which commits a checkpoint of its own."""
+        """Whether a commit of `checkpoint` is safe: everything that follows from what was read has
+        been sent, and no slot is being published, which commits a checkpoint of its own."""
         # A commit beside the transaction of a slot could move its checkpoint back.
-        is_quiet = all(slot.table is not None and not slot.is_recorded for slot in self._slots.values())
+        is_quiet = all(
+            slot.table is not None and not slot.is_recorded for slot in self._slots.values()
+        )
         return is_quiet and not self._pings.due() and self._send() is None
 
     def checkpoint(self) -> ShardCheckpoint:

@@ -1,4 +1,5 @@
-"""The messages of the shuffle topic, how rows are cut into them, and the protocol of a source (`SourceProtocol`).
+"""The messages of the shuffle topic, how rows are cut into them, and the protocol of a source
+(`SourceProtocol`).
 
 | message | way | content |
 | --- | --- | --- |
@@ -10,15 +11,18 @@
 | `FactorChunk` | planner to shard | the factors of these plates |
 | `ReleaseMarker` | shard to planner | the time through which all is published, where plans follow from releases |
 
-A sender cuts the rows of a slot into chunks: numbered, bounded, and under one digest. The digest covers all of them:
-cutting the same rows again gives the same bytes, cutting them under other settings gives another digest. Readers look
-at slot, sender, digest and number, so chunks may arrive twice and in any order.
+A sender cuts the rows of a slot into chunks: numbered, bounded, and under one digest. The digest
+covers all of them: cutting the same rows again gives the same bytes, cutting them under other
+settings gives another digest. Readers look at slot, sender, digest and number, so chunks may arrive
+twice and in any order.
 
-Where a reader has to hear from all senders, an end marker follows the chunks, and `SlotBarrier` waits for it. Where the
-reader knows who has to answer, the number of chunks in each is enough (`ChunkAssembly`).
+Where a reader has to hear from all senders, an end marker follows the chunks, and `SlotBarrier`
+waits for it. Where the reader knows who has to answer, the number of chunks in each is enough
+(`ChunkAssembly`).
 
-A shard's partition holds everything that its releases follow from, in order: speeds and positions beside the hashes of
-plates. Protect and delete it like the raw pings. Norms and factors follow from speeds, and are as secret.
+A shard's partition holds everything that its releases follow from, in order: speeds and positions
+beside the hashes of plates. Protect and delete it like the raw pings. Norms and factors follow from
+speeds, and are as secret.
 
 Tags end in a version: change it with the layout. A worker that meets a tag it does not know stops.
 """
@@ -42,17 +46,24 @@ from udp_stream.planning.slot import DIGEST_BYTES, CityPlan, SlotPlan
 from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.positions import Moment
 from udp_stream.windows.slots import ReadResult, RefusedMessage, SourceCheckpoint, SourceReader
-from udp_stream.windows.tables import SlotCounts, SlotPings, numbered, require_countable, without_repeats
+from udp_stream.windows.tables import (
+    SlotCounts,
+    SlotPings,
+    numbered,
+    require_countable,
+    without_repeats,
+)
 
 PLANNER = 0
 """The partition whose owner plans for all shards."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Chunk `number` of the `chunks` that hold a sender's rows of a slot; `digest` covers all of them.
+    """Chunk `number` of the `chunks` that hold a sender's rows of a slot; `digest` covers all of
+    them.
 
-    `sender` is the source partition, the shard, or the planner. `shard` has the cells that the rows are of, or answers
-    the queries of the moment.
+    `sender` is the source partition, the shard, or the planner. `shard` has the cells that the rows
+    are of, or answers the queries of the moment.
 
     >>> from udp_stream.testing import seven_pings
     >>> *chunks, _ = cut_pings(seven_pings(), source=3, shards=1, rows_max=4)
@@ -70,10 +81,12 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class PlateChunk(Chunk, frozen=True):
-    """Rows in columns, little-endian, of the types in `COLUMNS`; `plates` are hashes of `hash_bytes` each.
+    """Rows in columns, little-endian, of the types in `COLUMNS`; `plates` are hashes of
+    `hash_bytes` each.
 
-    With a column `plate`, that is each row's number among the hashes; else each plate has one row. `ROWS_MAX` rows with
-    hashes of 16 bytes stay below 900 kB, and so below Kafka's usual limit of 1 MiB.
+    With a column `plate`, that is each row's number among the hashes; else each plate has one row.
+    `ROWS_MAX` rows with hashes of 16 bytes stay below 900 kB, and so below Kafka's usual limit of 1
+    MiB.
     """
 
     ROWS_MAX: ClassVar[int]
@@ -84,7 +97,8 @@ class PlateChunk(Chunk, frozen=True):
 
 
 class EndMarker(msgspec.Struct, frozen=True):
-    """The sender has closed every slot that ends by `through_ms`, and sent it to this shard, or for it.
+    """The sender has closed every slot that ends by `through_ms`, and sent it to this shard, or for
+    it.
 
     If `slot_start` is given, that slot has `chunks` chunks of this digest.
 
@@ -107,14 +121,20 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def _framed(
-    kind: type[C], slot: tuple[int, int], sender: int, shard: int, contents: Sequence[Mapping[str, Any]]
+    kind: type[C],
+    slot: tuple[int, int],
+    sender: int,
+    shard: int,
+    contents: Sequence[Mapping[str, Any]],
 ) -> list[C]:
     """These contents as chunks, under a digest that also covers where one ends and the next begins."""
     covers = blake2b(digest_size=DIGEST_BYTES)
     for content in contents:
         covers.update(_encoder.encode(list(content.values())))
     frame = *slot, sender, shard, covers.digest()
-    return [kind(*frame, number, len(contents), **content) for number, content in enumerate(contents)]
+    return [
+        kind(*frame, number, len(contents), **content) for number, content in enumerate(contents)
+    ]
 
 
 def _cut(
@@ -128,7 +148,8 @@ def _cut(
     least: int = 0,
     **others: object,
 ) -> list[P]:
-    """Rows as chunks, `least` of them at least. Each has the hashes of its own plates alone, and all `others`."""
+    """Rows as chunks, `least` of them at least. Each has the hashes of its own plates alone, and
+    all `others`."""
     contents = []
     size = len(plates) if "plate" not in kind.COLUMNS else columns["plate"].size
     for first in range(0, max(size, least), rows_max):
@@ -136,8 +157,14 @@ def _cut(
         hashes = plates[first : first + rows_max]
         if "plate" in some:
             hashes, some["plate"] = _named(plates, some["plate"])
-        content: dict[str, Any] = {"hash_bytes": len(hashes[0]) if hashes else 1, "plates": b"".join(hashes)}
-        content |= {name: some[name].astype(type_, copy=False).tobytes() for name, type_ in kind.COLUMNS.items()}
+        content: dict[str, Any] = {
+            "hash_bytes": len(hashes[0]) if hashes else 1,
+            "plates": b"".join(hashes),
+        }
+        content |= {
+            name: some[name].astype(type_, copy=False).tobytes()
+            for name, type_ in kind.COLUMNS.items()
+        }
         contents.append(content | others)
     return _framed(kind, slot, sender, shard, contents)
 
@@ -149,7 +176,8 @@ def _end(slot: tuple[int, int], chunks: Sequence[Chunk]) -> tuple[int, int, byte
 def _named(plates: Sequence[bytes], rows: NDArray[Any]) -> tuple[list[bytes], NDArray[np.int64]]:
     is_here = np.zeros(len(plates), dtype=bool)
     is_here[rows] = True
-    here, number = np.flatnonzero(is_here), np.cumsum(is_here) - 1  # as np.unique has them, without sorting
+    here = np.flatnonzero(is_here)
+    number = np.cumsum(is_here) - 1  # as np.unique has them, without sorting
     return [plates[i] for i in here.tolist()], number[rows]
 
 
@@ -159,15 +187,20 @@ def _hashes(chunk: PlateChunk) -> list[bytes]:
 
 
 def _column(chunks: Sequence[PlateChunk], name: str) -> NDArray[Any]:
-    return np.concatenate([np.frombuffer(getattr(chunk, name), chunk.COLUMNS[name]) for chunk in chunks])
+    return np.concatenate(
+        [np.frombuffer(getattr(chunk, name), chunk.COLUMNS[name]) for chunk in chunks]
+    )
 
 
 def _joined_plates(chunks: Sequence[PlateChunk]) -> tuple[tuple[bytes, ...], NDArray[np.uint32]]:
-    """The plates of all chunks, each once, in the order in which they come; and each row's number among them."""
+    """The plates of all chunks, each once, in the order in which they come; and each row's number
+    among them."""
     number: dict[bytes, int] = {}
     rows = []
     for chunk in chunks:
-        numbers = np.array([number.setdefault(plate, len(number)) for plate in _hashes(chunk)], np.uint32)
+        numbers = np.array(
+            [number.setdefault(plate, len(number)) for plate in _hashes(chunk)], np.uint32
+        )
         rows.append(numbers[_column([chunk], "plate")] if "plate" in chunk.COLUMNS else numbers)
     return tuple(number), np.concatenate(rows)
 
@@ -185,7 +218,9 @@ def _slot_of(chunks: Sequence[Chunk]) -> tuple[int, int]:
     """Start and end of the chunks' slot; ValueError for none or several."""
     slots = {(chunk.slot_start, chunk.slot_end) for chunk in chunks}
     if len(slots) != 1:
-        raise ValueError(f"expected chunks of one slot, got {len(chunks)} chunks of none or several")
+        raise ValueError(
+            f"expected chunks of one slot, got {len(chunks)} chunks of none or several"
+        )
     return slots.pop()
 
 
@@ -209,7 +244,8 @@ class ChunkAssembly(Generic[C]):
 
     def add(self, chunk: C) -> None:
         if self._latest and chunk.digest not in self._sets:
-            self._sets, self.whole = {}, None  # chunks of two sets do not mix
+            self._sets = {}
+            self.whole = None  # chunks of two sets do not mix
         chunks = self._sets.setdefault(chunk.digest, {})
         chunks[chunk.number] = chunk
         if self.whole is None and len(chunks) == chunk.chunks:
@@ -217,7 +253,8 @@ class ChunkAssembly(Generic[C]):
 
 
 class PingChunk(PlateChunk, frozen=True, tag="pings.2", omit_defaults=True):
-    """Some pings of a slot. `time`: ms since the slot's start; `speed`: quanta, the only column that is not public.
+    """Some pings of a slot. `time`: ms since the slot's start; `speed`: quanta, the only column
+    that is not public.
 
     `partial`: the source read less than half of the slot.
 
@@ -228,7 +265,12 @@ class PingChunk(PlateChunk, frozen=True, tag="pings.2", omit_defaults=True):
     """
 
     ROWS_MAX: ClassVar[int] = 24_000
-    COLUMNS: ClassVar[Mapping[str, str]] = {"plate": "<u4", "time": "<u4", "cell": "<u8", "speed": "<i4"}
+    COLUMNS: ClassVar[Mapping[str, str]] = {
+        "plate": "<u4",
+        "time": "<u4",
+        "cell": "<u8",
+        "speed": "<i4",
+    }
 
     plate: bytes
     time: bytes
@@ -242,9 +284,10 @@ class PingsEnd(EndMarker, frozen=True, tag="pings-end.2"):
 
 
 def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
-    """The shard that releases each cell: spread evenly, and always the same for a given number of shards."""
-    # Neighbouring cells differ in few bits, in the middle: folding and an odd multiplier (2**64 / golden ratio) carry
-    # the difference into the high bits, and only those are taken.
+    """The shard that releases each cell: spread evenly, and always the same for a given number of
+    shards."""
+    # Neighbouring cells differ in few bits, in the middle: folding and an odd multiplier (2**64 /
+    # golden ratio) carry the difference into the high bits, and only those are taken.
     mixed = (cells ^ (cells >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
     return ((mixed >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
 
@@ -252,27 +295,35 @@ def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
 def cut_pings(
     slot: SlotPings, source: int, shards: int, rows_max: int = PingChunk.ROWS_MAX, least: int = 0
 ) -> Iterator[PingChunk | PingsEnd]:
-    """The chunks of a closed slot for every shard, each followed by an end marker; shards without pings get one too.
-    `least`: chunks that are sent also without pings, so that a shard holds the slot.
+    """The chunks of a closed slot for every shard, each followed by an end marker; shards without
+    pings get one too. `least`: chunks that are sent also without pings, so that a shard holds the
+    slot.
 
-    Repeats of (plate, time) are dropped here, since two of them may lie in cells of different shards. (Repeats that
-    arrive on different source partitions first meet in a shard.)
+    Repeats of (plate, time) are dropped here, since two of them may lie in cells of different
+    shards. (Repeats that arrive on different source partitions first meet in a shard.)
     """
     slot = without_repeats(slot)
-    times, of = (slot.start_ms, slot.end_ms), shard_of(slot.cell, shards)
+    times = (slot.start_ms, slot.end_ms)
+    of = shard_of(slot.cell, shards)
     for shard in range(shards):
         rows = np.flatnonzero(of == shard)
         columns = {name: getattr(slot, name)[rows] for name in PingChunk.COLUMNS}
-        chunks = _cut(PingChunk, times, source, shard, slot.plates, columns, rows_max, least, **_marks(slot))
+        chunks = _cut(
+            PingChunk, times, source, shard, slot.plates, columns, rows_max, least, **_marks(slot)
+        )
         yield from chunks
         yield PingsEnd(source, shard, *_end(times, chunks))
 
 
 def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
-    """The pings of distinct chunks of one slot; ValueError for none, or for chunks of different slots."""
-    slot, (plates, plate) = _slot_of(chunks), _joined_plates(chunks)
+    """The pings of distinct chunks of one slot; ValueError for none, or for chunks of different
+    slots."""
+    slot = _slot_of(chunks)
+    (plates, plate) = _joined_plates(chunks)
     time, cell, speed = (_column(chunks, name) for name in ("time", "cell", "speed"))
-    return SlotPings(*slot, plates, plate, time, cell, speed, partial=any(chunk.partial for chunk in chunks))
+    return SlotPings(
+        *slot, plates, plate, time, cell, speed, partial=any(chunk.partial for chunk in chunks)
+    )
 
 
 def _marks(slot: SlotPings | SlotCounts) -> dict[str, bool]:
@@ -297,7 +348,8 @@ class CountsEnd(EndMarker, frozen=True, tag="counts-end.2"):
 
 
 class ReleaseMarker(msgspec.Struct, frozen=True, tag="released.1"):
-    """The shard has published every slot that ends by `through_ms`. Sent where plans follow from releases.
+    """The shard has published every slot that ends by `through_ms`. Sent where plans follow from
+    releases.
 
     It stays true for ever, so it may come late, twice or out of order.
     """
@@ -306,22 +358,29 @@ class ReleaseMarker(msgspec.Struct, frozen=True, tag="released.1"):
     through_ms: int
 
 
-def cut_counts(counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_MAX) -> Iterator[CountChunk | CountsEnd]:
+def cut_counts(
+    counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_MAX
+) -> Iterator[CountChunk | CountsEnd]:
     """The chunks of a slot of one shard, at least one, and their end marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
     slot = counts.start_ms, counts.end_ms
-    chunks = _cut(CountChunk, slot, shard, shard, counts.plates, columns, rows_max, least=1, **_marks(counts))
+    chunks = _cut(
+        CountChunk, slot, shard, shard, counts.plates, columns, rows_max, least=1, **_marks(counts)
+    )
     yield from chunks
     yield CountsEnd(shard, shard, *_end(slot, chunks))
 
 
 def merge_counts(chunks: Sequence[CountChunk]) -> SlotCounts:
-    """The counts of all shards, as `tabulate` would give them for the whole slot: shards divide the cells.
+    """The counts of all shards, as `tabulate` would give them for the whole slot: shards divide the
+    cells.
 
-    ValueError for no chunks, or chunks of different slots; PrivacyRefused if a HAT has more than `PINGS_MAX` samples.
+    ValueError for no chunks, or chunks of different slots; PrivacyRefused if a HAT has more than
+    `PINGS_MAX` samples.
     """
-    (start_ms, end_ms), (plates, plate) = _slot_of(chunks), _sorted_plates(chunks)
+    (start_ms, end_ms) = _slot_of(chunks)
+    (plates, plate) = _sorted_plates(chunks)
     cells, hat = numbered(_column(chunks, "cell"))
     # A sort that is quick where much is in order already, as each shard's rows are.
     order = np.argsort(hat.astype(np.int64) * len(plates) + plate, kind="stable")
@@ -349,8 +408,8 @@ class PlanChunk(Chunk, frozen=True, tag="plan.6"):
 
 
 class _PlanColumns(msgspec.Struct, frozen=True, array_like=True):
-    """A slot plan as it travels: columns little-endian, terms as they are; of the city weights, charges, plates,
-    `about`."""
+    """A slot plan as it travels: columns little-endian, terms as they are; of the city weights,
+    charges, plates, `about`."""
 
     start_ms: int
     end_ms: int
@@ -369,7 +428,9 @@ def _bytes(column: NDArray[np.int64]) -> bytes:
 _plan_decoder: msgspec.msgpack.Decoder[_PlanColumns] = msgspec.msgpack.Decoder(_PlanColumns)
 
 
-def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX) -> Iterator[PlanChunk]:
+def cut_plan(
+    plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX
+) -> Iterator[PlanChunk]:
     """A shard's plan as messages, at least one; equal plans give equal messages."""
     city = plan.city
     content = _encoder.encode(
@@ -381,17 +442,22 @@ def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX)
             b"".join(plan.digests),
             plan.terms,
             _bytes(plan.charged),
-            None if city is None else (_bytes(city.weights), _bytes(city.charged), city.plates, city.about),
+            None
+            if city is None
+            else (_bytes(city.weights), _bytes(city.charged), city.plates, city.about),
         )
     )
-    pieces = [{"content": content[at : at + chunk_bytes]} for at in range(0, len(content), chunk_bytes)]
+    pieces = [
+        {"content": content[at : at + chunk_bytes]} for at in range(0, len(content), chunk_bytes)
+    ]
     yield from _framed(PlanChunk, (plan.start_ms, plan.end_ms), PLANNER, shard, pieces)
 
 
 def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
     """The plan from all of its chunks, in order."""
     columns = _plan_decoder.decode(b"".join(chunk.content for chunk in chunks))
-    digests, city = columns.digests, columns.city
+    digests = columns.digests
+    city = columns.city
     return SlotPlan(
         columns.start_ms,
         columns.end_ms,
@@ -400,25 +466,30 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
         tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)),
         columns.terms,
         np.frombuffer(columns.charged, "<i8"),
-        city=city and CityPlan(np.frombuffer(city[0], "<i8"), np.frombuffer(city[1], "<i8"), *city[2:]),
+        city=city
+        and CityPlan(np.frombuffer(city[0], "<i8"), np.frombuffer(city[1], "<i8"), *city[2:]),
     )
 
 
 # --- norms and factors, where a plate's HATs of several shards share one clip ---
 #
-# Each shard sends, for every plate that was charged there, how far it is from its forecasts in the shard's HATs
-# (`mechanisms/around.py`); the planner sums, and sends back each plate's factor. The check of the shard's norms of the
-# plate goes with it: where the shard measures anything else by now, as under other settings, it has the factor 0.
+# Each shard sends, for every plate that was charged there, how far it is from its forecasts in the
+# shard's HATs (`mechanisms/around.py`); the planner sums, and sends back each plate's factor. The
+# check of the shard's norms of the plate goes with it: where the shard measures anything else by
+# now, as under other settings, it has the factor 0.
 
 
 class NormChunk(PlateChunk, frozen=True, tag="norms.4"):
     """Some plates' norms in a shard's HATs. Norms and checks follow from speeds.
 
-    `city` is the shard's part of the sums over the whole city, if they are asked for (`release/charge.py`).
+    `city` is the shard's part of the sums over the whole city, if they are asked for
+    (`release/charge.py`).
     """
 
     ROWS_MAX: ClassVar[int] = 16_000
-    COLUMNS: ClassVar[Mapping[str, str]] = dict.fromkeys(("hats", "room", "rounding", "norm", "checks"), "<i8")
+    COLUMNS: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("hats", "room", "rounding", "norm", "checks"), "<i8"
+    )
 
     hats: bytes
     room: bytes
@@ -429,7 +500,8 @@ class NormChunk(PlateChunk, frozen=True, tag="norms.4"):
 
 
 class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
-    """Some plates' factors, of `mechanisms.ball.WHOLE`, and the checks of the norms that they hold for."""
+    """Some plates' factors, of `mechanisms.ball.WHOLE`, and the checks of the norms that they hold
+    for."""
 
     COLUMNS: ClassVar[Mapping[str, str]] = {"factors": "<u4", "checks": "<i8"}
 
@@ -439,7 +511,8 @@ class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
 
 @dataclass(frozen=True, slots=True)
 class ScaleFactors:
-    """What the planner answers a shard: a factor for each plate, and the check of the norms that it holds for.
+    """What the planner answers a shard: a factor for each plate, and the check of the norms that it
+    holds for.
 
     >>> ScaleFactors({b"a": 7, b"b": 8}, {b"a": 1, b"b": 1}).of({b"a": 1, b"b": 2, b"c": 1})
     {b'a': 7, b'b': 0, b'c': 0}
@@ -449,9 +522,11 @@ class ScaleFactors:
     checks: Mapping[bytes, int]
 
     def of(self, measured: Mapping[bytes, int]) -> dict[bytes, int]:
-        """The factors for who measured these checks; 0 for each plate of which anything else was measured."""
+        """The factors for who measured these checks; 0 for each plate of which anything else was
+        measured."""
         return {
-            plate: self.factors[plate] if self.checks.get(plate) == check else 0 for plate, check in measured.items()
+            plate: self.factors[plate] if self.checks.get(plate) == check else 0
+            for plate, check in measured.items()
         }
 
 
@@ -464,8 +539,11 @@ def cut_norms(
     city: tuple[int, ...] = (),
 ) -> Iterator[NormChunk]:
     """A shard's norms as messages, at least one; equal norms give equal messages."""
-    columns, slot = dict(zip(NormChunk.COLUMNS, norms.columns, strict=True)), (slot_start, slot_end)
-    yield from _cut(NormChunk, slot, shard, shard, norms.plates, columns, rows_max, least=1, city=city)
+    columns = dict(zip(NormChunk.COLUMNS, norms.columns, strict=True))
+    slot = (slot_start, slot_end)
+    yield from _cut(
+        NormChunk, slot, shard, shard, norms.plates, columns, rows_max, least=1, city=city
+    )
 
 
 def merge_norms(chunks: Sequence[NormChunk]) -> PlateNorms:
@@ -475,32 +553,45 @@ def merge_norms(chunks: Sequence[NormChunk]) -> PlateNorms:
 
 
 def cut_factors(
-    factors: Mapping[bytes, int], norms: PlateNorms, answered: NormChunk, rows_max: int = NormChunk.ROWS_MAX
+    factors: Mapping[bytes, int],
+    norms: PlateNorms,
+    answered: NormChunk,
+    rows_max: int = NormChunk.ROWS_MAX,
 ) -> Iterator[FactorChunk]:
-    """The factors of a shard's plates as messages, at least one, in answer to these norms; 0 for a plate without one.
+    """The factors of a shard's plates as messages, at least one, in answer to these norms; 0 for a
+    plate without one.
 
     `answered` is the first chunk of the norms. Equal factors give equal messages.
     """
     slot = answered.slot_start, answered.slot_end
-    columns = {"factors": np.array([factors.get(plate, 0) for plate in norms.plates], "<u4"), "checks": norms.checks}
-    yield from _cut(FactorChunk, slot, PLANNER, answered.shard, norms.plates, columns, rows_max, least=1)
+    columns = {
+        "factors": np.array([factors.get(plate, 0) for plate in norms.plates], "<u4"),
+        "checks": norms.checks,
+    }
+    yield from _cut(
+        FactorChunk, slot, PLANNER, answered.shard, norms.plates, columns, rows_max, least=1
+    )
 
 
 def merge_factors(chunks: Sequence[FactorChunk]) -> ScaleFactors:
     """The factors from all chunks, in their order."""
     plates = [plate for chunk in chunks for plate in _hashes(chunk)]
     values, checks = (_column(chunks, name).tolist() for name in ("factors", "checks"))
-    return ScaleFactors(dict(zip(plates, values, strict=True)), dict(zip(plates, checks, strict=True)))
+    return ScaleFactors(
+        dict(zip(plates, values, strict=True)), dict(zip(plates, checks, strict=True))
+    )
 
 
 # --- positions, from sources to the shard that answers the queries of a budget period ---
 #
-# One shard has all moments of a period, and answers them in order of time: what a plate has left then follows from the
-# log, and never from which worker was faster. A moment is a slot that starts and ends at once.
+# One shard has all moments of a period, and answers them in order of time: what a plate has left
+# then follows from the log, and never from which worker was faster. A moment is a slot that starts
+# and ends at once.
 
 
 class PositionChunk(PlateChunk, frozen=True, tag="positions.2"):
-    """Some plates of a moment, as one source partition knows them. `seen`: Unix ms; `lat`, `lon`: degrees."""
+    """Some plates of a moment, as one source partition knows them. `seen`: Unix ms; `lat`, `lon`:
+    degrees."""
 
     ROWS_MAX: ClassVar[int] = 20_000
     COLUMNS: ClassVar[Mapping[str, str]] = {"seen": "<i8", "lat": "<f8", "lon": "<f8"}
@@ -513,8 +604,8 @@ class PositionChunk(PlateChunk, frozen=True, tag="positions.2"):
 class PositionsEnd(EndMarker, frozen=True, tag="positions-end.2"):
     """The source has sent every moment up to `through_ms`; every shard is told so at each boundary.
 
-    `asked` is the digest of the queries that they were sent for. If that is not the shard's own, other queries' moments
-    were sent, or none: what is known of the moments up to then is not whole.
+    `asked` is the digest of the queries that they were sent for. If that is not the shard's own,
+    other queries' moments were sent, or none: what is known of the moments up to then is not whole.
     """
 
     asked: str = ""
@@ -529,20 +620,25 @@ def cut_moment(
     moment: Moment, source: int, shard: int, asked: str = "", rows_max: int = PositionChunk.ROWS_MAX
 ) -> Iterator[PositionChunk | PositionsEnd]:
     """The chunks of a moment, and their end marker, which says for which queries they are."""
-    slot, columns = (moment.time_ms,) * 2, {"seen": moment.seen_ms, "lat": moment.lat, "lon": moment.lon}
+    slot = (moment.time_ms,) * 2
+    columns = {"seen": moment.seen_ms, "lat": moment.lat, "lon": moment.lon}
     chunks = _cut(PositionChunk, slot, source, shard, moment.plates, columns, rows_max)
     yield from chunks
     yield PositionsEnd(source, shard, *_end(slot, chunks), asked)
 
 
 def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
-    """The moment of all sources, with each plate's latest position; at one time, that of the lowest source counts.
+    """The moment of all sources, with each plate's latest position; at one time, that of the lowest
+    source counts.
 
     ValueError for no chunks, or chunks of different moments.
     """
-    (time_ms, _), (plates, plate) = _slot_of(chunks), _sorted_plates(chunks)
+    (time_ms, _) = _slot_of(chunks)
+    (plates, plate) = _sorted_plates(chunks)
     seen_ms, lat, lon = (_column(chunks, name) for name in ("seen", "lat", "lon"))
-    source = np.repeat([chunk.sender for chunk in chunks], [len(chunk.seen) // 8 for chunk in chunks])
+    source = np.repeat(
+        [chunk.sender for chunk in chunks], [len(chunk.seen) // 8 for chunk in chunks]
+    )
     order = np.lexsort((-source, seen_ms, plate))
     last = order[np.append(np.diff(plate[order]) > 0, True)]
     return Moment(time_ms, plates, lat[last], lon[last], seen_ms[last])
@@ -551,7 +647,9 @@ def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
 ToShard: TypeAlias = PingChunk | PingsEnd | PositionChunk | PositionsEnd
 """What a source sends; each names the shard that it is for."""
 
-Message: TypeAlias = ToShard | CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | ReleaseMarker
+Message: TypeAlias = (
+    ToShard | CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | ReleaseMarker
+)
 
 encode_message: Callable[[Message], bytes] = _encoder.encode
 """Equal messages give equal bytes."""
@@ -561,8 +659,8 @@ decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).de
 
 # --- the protocol of a source partition. No I/O. ---
 #
-# A checkpoint may be committed only while no step is due: messages before it are not read again. Chunks that are sent
-# twice, after a crash, have the same digest, and change nothing.
+# A checkpoint may be committed only while no step is due: messages before it are not read again.
+# Chunks that are sent twice, after a crash, have the same digest, and change nothing.
 
 
 class SendRefused(NamedTuple):
@@ -574,8 +672,8 @@ class SendRefused(NamedTuple):
 class SendChunks(NamedTuple):
     """Send these messages, each to its own shard's partition; per shard in this order.
 
-    They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`; and
-    all `moments` that were due, through `moments_ms`.
+    They hold all slots that were closed when this step was made, `slots` of them, and say so
+    through `through_ms`; and all `moments` that were due, through `moments_ms`.
     """
 
     messages: Sequence[ToShard]
@@ -586,7 +684,8 @@ class SendChunks(NamedTuple):
 
 
 class SourceProtocol:
-    """One source partition, while it is ours. Do what `next` says until it says nothing, after each `read`.
+    """One source partition, while it is ours. Do what `next` says until it says nothing, after each
+    `read`.
 
     >>> from udp_stream.pings.json import JSON
     >>> import numpy as np
@@ -604,7 +703,7 @@ class SourceProtocol:
     >>> while (step := protocol.next()) is not None:
     ...     print(type(step).__name__, protocol.may_commit)
     ...     protocol.done(step)
-    Reject False
+    SendRefused False
     SendChunks False
     >>> protocol.may_commit, protocol.checkpoint().offset, protocol.wants_tick(eight_ms)
     (True, 42, False)
@@ -621,11 +720,15 @@ class SourceProtocol:
     ) -> None:
         """A reader of moments needs the `periods` of positions: the moments of one go to one shard.
 
-        `asked` is the digest of the queries that moments are sent for, `asked_before` that of the checkpoint's. Where
-        they differ, pings that the new queries need are not read again: shards are told so, up to where all is read.
+        `asked` is the digest of the queries that moments are sent for, `asked_before` that of the
+        checkpoint's. Where they differ, pings that the new queries need are not read again: shards
+        are told so, up to where all is read.
         """
         self.reader = reader
-        self._source, self._shards, self._periods, self._asked = source, shards, periods, asked
+        self._source = source
+        self._shards = shards
+        self._periods = periods
+        self._asked = asked
         self._refused: list[RefusedMessage] = []
         self._closed: list[SlotPings] = []
         self._moments: list[Moment] = []
@@ -658,20 +761,26 @@ class SourceProtocol:
             del self._moments[: step.moments]
             self._announced = step.through_ms, step.moments_ms
             if step.moments_ms is not None:
-                self._asked_before, self._lost_ms = self._asked, None
+                self._asked_before = self._asked
+                self._lost_ms = None
         self._step = self._due()
 
     def _due(self) -> SendRefused | SendChunks | None:
         if self._refused:
             return SendRefused(tuple(self._refused))
-        through, moments_ms = self.reader.through_ms, self.reader.moments_ms
+        through = self.reader.through_ms
+        moments_ms = self.reader.moments_ms
         if through is None or (through, moments_ms) == self._announced:
             return None
         messages: list[ToShard] = []
         if through != self._announced[0]:
-            # Markers behind the chunks, and one for every shard, also without chunks: a shard waits for all sources.
+            # Markers behind the chunks, and one for every shard, also without chunks: a shard waits
+            # for all sources.
             cut = partial(
-                cut_pings, source=self._source, shards=self._shards, least=int(self.reader.is_in_processing_time)
+                cut_pings,
+                source=self._source,
+                shards=self._shards,
+                least=int(self.reader.is_in_processing_time),
             )
             messages += [chunk for slot in self._closed for chunk in cut(slot)]
             messages += [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
@@ -680,7 +789,8 @@ class SourceProtocol:
         return SendChunks(messages, len(self._closed), through, len(self._moments), moments_ms)
 
     def _positions(self, through_ms: int) -> list[ToShard]:
-        shards, lost_ms = range(self._shards), self._lost_ms
+        shards = range(self._shards)
+        lost_ms = self._lost_ms
         messages: list[ToShard] = []
         if lost_ms is not None:
             # Without `asked`: a marker for no query, so shards skip the moments up to it.
@@ -689,7 +799,10 @@ class SourceProtocol:
             start_ms = 0 if self._periods is None else self._periods.start_of(moment.time_ms)
             shard = shard_of_period(start_ms, self._shards)
             messages += cut_moment(moment, self._source, shard, self._asked)
-        return [*messages, *(PositionsEnd(self._source, shard, through_ms, asked=self._asked) for shard in shards)]
+        return [
+            *messages,
+            *(PositionsEnd(self._source, shard, through_ms, asked=self._asked) for shard in shards),
+        ]
 
     @property
     def next_offset(self) -> int:
@@ -697,7 +810,8 @@ class SourceProtocol:
 
     @property
     def asked(self) -> str:
-        """The digest of the queries that moments up to the checkpoint were sent for, as far as shards know."""
+        """The digest of the queries that moments up to the checkpoint were sent for, as far as
+        shards know."""
         return self._asked_before
 
     @property
@@ -709,8 +823,9 @@ class SourceProtocol:
         return self.reader.checkpoint()
 
     def wants_tick(self, wall_ms: int) -> bool:
-        """Whether a tick record appended at this time would close a slot. One is enough until something is read; by
-        the wall, until a tick is, and neither refusals nor chunks that are on their way hold it up."""
+        """Whether a tick record appended at this time would close a slot. One is enough until
+        something is read; by the wall, until a tick is, and neither refusals nor chunks that are on
+        their way hold it up."""
         is_free = self.may_commit or self.reader.is_in_processing_time
         return is_free and not self._has_ticked and self.reader.tick_would_close(wall_ms)
 

@@ -3,20 +3,23 @@
 What a file is, is decided in this order:
 
 1. Gzip by its first two bytes, under any name.
-2. A name ending in `.csv` or `.tsv` (or with `.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
-3. Else by content, after a byte order mark. It is XML if it begins with `<`: a document on each line, or over all of
-   them, read as the JSON that says the same. It is CSV if the first line has the name of the plate and a separator in
-   it and does not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it
-   is no beginning of JSON. It is one document otherwise: a single line, or JSON laid out over many.
-   A first byte 0x1E makes it a sequence of texts (RFC 7464), under any name.
+2. A name ending in `.csv` or `.tsv` (or with `.gz`) is CSV, in `.ndjson` or `.jsonl` (or with
+   `.gz`) is lines.
+3. Else by content, after a byte order mark. It is XML if it begins with `<`: a document on each
+   line, or over all of them, read as the JSON that says the same. It is CSV if the first line has
+   the name of the plate and a separator in it and does not begin as JSON does. It is lines if the
+   first line is JSON by itself and another follows, or if it is no beginning of JSON. It is one
+   document otherwise: a single line, or JSON laid out over many. A first byte 0x1E makes it a
+   sequence of texts (RFC 7464), under any name.
 
-Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format has it), gives a
-message per ping, so that a huge file is not one oversized message; anything else is one message. A document that does
-not parse is read as lines, so that a first line cut short costs only itself; one that ends too early gives the pings
-before its end, and then a UsageError. CSV: see `rows.py`.
+Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format
+has it), gives a message per ping, so that a huge file is not one oversized message; anything else
+is one message. A document that does not parse is read as lines, so that a first line cut short
+costs only itself; one that ends too early gives the pings before its end, and then a UsageError.
+CSV: see `rows.py`.
 
-Nothing is judged here: what is broken is passed on, for the decoder to refuse it by name. Sources raise `UsageError`
-only for what is wrong with the file as a whole.
+Nothing is judged here: what is broken is passed on, for the decoder to refuse it by name. Sources
+raise `UsageError` only for what is wrong with the file as a whole.
 """
 
 from __future__ import annotations
@@ -41,7 +44,14 @@ from udp_stream.pings.advice import KIND_BYTES, other_kind
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.repairs import of_packed
-from udp_stream.pings.texts import BYTE_ORDER_MARK, RECORD_SEPARATOR, UNREADABLE, finite, from_xml, whole_part
+from udp_stream.pings.texts import (
+    BYTE_ORDER_MARK,
+    RECORD_SEPARATOR,
+    UNREADABLE,
+    finite,
+    from_xml,
+    whole_part,
+)
 from udp_stream.sources.rows import csv_batches, looks_like_csv
 
 MAGIC = b"\x1f\x8b"
@@ -59,19 +69,23 @@ class _BlockFile:
     """Blocks as the file that `gzip` reads: it gives what there is, and waits for no more."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks, self._rest = blocks, b""
+        self._blocks = blocks
+        self._rest = b""
 
     def read(self, most: int) -> bytes:
         self._rest = self._rest or next((block for block in self._blocks if block), b"")
         size = min(most, _PIECE_BYTES)
-        piece, self._rest = self._rest[:size], self._rest[size:]
+        piece = self._rest[:size]
+        self._rest = self._rest[size:]
         return piece
 
 
 def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks, decompressed if they begin as gzip does: any number of members, and zeros behind any of them.
+    """The blocks, decompressed if they begin as gzip does: any number of members, and zeros behind
+    any of them.
 
-    Output comes in blocks of bounded size. GzipError if the data are damaged, after what came before the damage.
+    Output comes in blocks of bounded size. GzipError if the data are damaged, after what came
+    before the damage.
     """
     start = b""
     while len(start) < len(MAGIC) and (block := next(blocks, b"")):
@@ -92,7 +106,9 @@ def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
         raise GzipError(f"are damaged ({error})") from error
 
 
-def as_far_as_whole(frames: Iterator[list[bytes]], log_message: Callable[[str], None]) -> Iterator[list[bytes]]:
+def as_far_as_whole(
+    frames: Iterator[list[bytes]], log_message: Callable[[str], None]
+) -> Iterator[list[bytes]]:
     """The frames before a UsageError, which is said; it is raised if no frame came before it."""
     is_begun = False
     try:
@@ -105,8 +121,9 @@ def as_far_as_whole(frames: Iterator[list[bytes]], log_message: Callable[[str], 
         log_message(str(error))
 
 
-# How files begin: a byte order mark and lines before a header are left out; what is no text in UTF-8 is refused.
-# Lines before a header are `sep=;`, which spreadsheets write, and such as begin with `#`. Neither can begin a ping.
+# How files begin: a byte order mark and lines before a header are left out; what is no text in
+# UTF-8 is refused. Lines before a header are `sep=;`, which spreadsheets write, and such as begin
+# with `#`. Neither can begin a ping.
 
 _LINE_BEFORE = re.compile(rb"""\s*(?:#[^\n]*|["']?sep=[^\n]{1,4})\n""", re.IGNORECASE)
 _MAY_BE_ONE = re.compile(rb"""\s*(?:#|["']?s(?:e(?:p(?:=[^\n]{0,4})?)?)?\r?$|$)""", re.IGNORECASE)
@@ -116,7 +133,8 @@ _HELD_MAX = 2**20
 
 
 def _text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks of a text without its byte order mark. UsageError, with what would help, for files of other kinds."""
+    """The blocks of a text without its byte order mark. UsageError, with what would help, for files
+    of other kinds."""
     start = b""
     for block in blocks:
         start += block
@@ -130,7 +148,8 @@ def _text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _from_header(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks without the lines before a header; what cannot be such a line is handed on at once."""
+    """The blocks without the lines before a header; what cannot be such a line is handed on at
+    once."""
     held = b""
     for block in blocks:
         held += block
@@ -154,7 +173,8 @@ def _to_first_line(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    """Blocks up to the first line that is not blank and the beginning of a second; and whether that is all there is."""
+    """Blocks up to the first line that is not blank and the beginning of a second; and whether that
+    is all there is."""
     head = [*_to_first_line(blocks)]
     _, _, rest = b"".join(head).lstrip().partition(b"\n")
     while not rest.strip():
@@ -176,20 +196,24 @@ def is_named_as_csv(path: str) -> bool:
 
 
 OnProgress = Callable[[int, int | None], None]
-"""Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
+"""Called with the bytes read so far, before decompression, and how many there are, if that can be
+known."""
 
 GTFS_ENDS = (".pb", ".pbf")
 """Of names of GTFS-realtime files, which are not text."""
 
 MAX_LINE_BYTES = 64 * 2**20
-"""The rest of a longer line is dropped; what is passed on is still far more than any decoder accepts."""
+"""The rest of a longer line is dropped; what is passed on is still far more than any decoder
+accepts."""
 
 MAX_DOCUMENT_BYTES = 2**30
 """A document must be held in memory to be cut into pings; lines and CSV need not."""
 
 _TOO_LARGE = f"one document of over {MAX_DOCUMENT_BYTES} bytes; write one ping a line instead"
 
-_BLOCK_BYTES = 2**18  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on the caches are too small
+_BLOCK_BYTES = (
+    2**18
+)  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on the caches are too small
 
 _parse = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -197,13 +221,15 @@ _parse = msgspec.json.Decoder(msgspec.Raw).decode
 def read_messages(
     path: str, batch: int = 4096, progress: OnProgress | None = None, form: FeedForm | None = PLAIN
 ) -> Generator[list[bytes], None, None]:
-    """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for `-`.
+    """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for
+    `-`.
 
-    `form` says where CSV has its columns, and what a JSON document is cut into. Without one rows have all of their
-    columns, and a document is one message.
+    `form` says where CSV has its columns, and what a JSON document is cut into. Without one rows
+    have all of their columns, and a document is one message.
 
-    UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that is not; and later if
-    its compressed data are damaged or cut short, after the whole lines before that (of a document nothing) were given.
+    UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that
+    is not; and later if its compressed data are damaged or cut short, after the whole lines before
+    that (of a document nothing) were given.
     """
     if batch < 1:
         raise UsageError(f"expected batch >= 1, got {batch}")
@@ -212,8 +238,8 @@ def read_messages(
 
 
 def open_blocks(path: str, progress: OnProgress | None = None) -> Generator[bytes, None, None]:
-    """The text of a file in blocks, without what may stand before it. UsageError as of `blocks_of`, and for files of
-    other kinds."""
+    """The text of a file in blocks, without what may stand before it. UsageError as of `blocks_of`,
+    and for files of other kinds."""
     _refuse_gtfs(path)
     with closing(blocks_of(path, progress)) as blocks:
         text = _text_of(path, blocks)
@@ -221,8 +247,8 @@ def open_blocks(path: str, progress: OnProgress | None = None) -> Generator[byte
 
 
 def blocks_of(path: str, progress: OnProgress | None = None) -> Generator[bytes, None, None]:
-    """The content of a file in blocks, decompressed. UsageError if it cannot be read; if its compressed data are
-    damaged, after what came before."""
+    """The content of a file in blocks, decompressed. UsageError if it cannot be read; if its
+    compressed data are damaged, after what came before."""
     try:
         with _open(path) as file:
             yield from _inflate(path, _read_blocks(file, progress))
@@ -233,7 +259,9 @@ def blocks_of(path: str, progress: OnProgress | None = None) -> Generator[bytes,
 class FileSource:
     """A file, or standard input for `-`, as a source. UsageError as of `require_readable`."""
 
-    def __init__(self, path: str, progress: OnProgress | None = None, form: FeedForm = PLAIN) -> None:
+    def __init__(
+        self, path: str, progress: OnProgress | None = None, form: FeedForm = PLAIN
+    ) -> None:
         require_readable([path])
         self.format = form.format
         self._messages = read_messages(path, progress=progress, form=form)
@@ -246,7 +274,8 @@ class FileSource:
 
 
 def require_readable(paths: Iterable[str]) -> None:
-    """UsageError for the first that is not there, is a directory, is of a kind that is not read, or may not be read.
+    """UsageError for the first that is not there, is a directory, is of a kind that is not read, or
+    may not be read.
 
     Nothing is read, and no pipe is opened: opening it would disturb its writer.
     """
@@ -279,8 +308,11 @@ def _open(path: str) -> AbstractContextManager[BinaryIO | io.FileIO]:
 
 def _read_blocks(file: BinaryIO | io.FileIO, progress: OnProgress | None) -> Iterator[bytes]:
     """What there is, up to a block at a time; a pipe is not waited for until it fills one."""
-    read: Callable[[int], bytes | None] = file.read1 if isinstance(file, io.BufferedReader) else file.read
-    done, total = 0, None
+    read: Callable[[int], bytes | None] = (
+        file.read1 if isinstance(file, io.BufferedReader) else file.read
+    )
+    done = 0
+    total = None
     with suppress(OSError):  # standard input that is no file at all
         status = os.fstat(file.fileno())
         total = status.st_size if stat.S_ISREG(status.st_mode) else None
@@ -299,7 +331,8 @@ def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]]:
-    """The same messages in lists of `size`; what is left is given before an error of the source is passed on."""
+    """The same messages in lists of `size`; what is left is given before an error of the source is
+    passed on."""
     held: list[bytes] = []
     try:
         for some in messages:
@@ -328,13 +361,20 @@ def _messages(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iter
         yield from csv_batches(path, _lines(blocks), _mapping_of(form))
     else:
         head, is_all = _first_line_and_more(blocks)
-        yield from _by_content(path, head, blocks, form, is_all) or _lines(itertools.chain(head, blocks))
+        yield from _by_content(path, head, blocks, form, is_all) or _lines(
+            itertools.chain(head, blocks)
+        )
 
 
 def _by_content(
-    path: str, head: list[bytes], blocks: Iterator[bytes], form: FeedForm | None, is_all: bool = False
+    path: str,
+    head: list[bytes],
+    blocks: Iterator[bytes],
+    form: FeedForm | None,
+    is_all: bool = False,
 ) -> Iterator[list[bytes]] | None:
-    """The messages of CSV, XML or a document, by the first line, which the head has; None for other lines."""
+    """The messages of CSV, XML or a document, by the first line, which the head has; None for other
+    lines."""
     first, _, _ = b"".join(head).lstrip().partition(b"\n")
     blocks = itertools.chain(head, blocks)
     if first.startswith(RECORD_SEPARATOR):
@@ -376,9 +416,12 @@ def _document(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iter
     yield [text.strip()] if pings is None else pings
 
 
-def whole(path: str, blocks: Iterable[bytes], most: int = MAX_DOCUMENT_BYTES, rule: str = _TOO_LARGE) -> bytes:
+def whole(
+    path: str, blocks: Iterable[bytes], most: int = MAX_DOCUMENT_BYTES, rule: str = _TOO_LARGE
+) -> bytes:
     """All blocks as one. UsageError, with the rule, if they have more bytes than `most`."""
-    parts, size = [], 0
+    parts = []
+    size = 0
     for block in blocks:
         parts.append(block)
         size += len(block)
@@ -387,8 +430,11 @@ def whole(path: str, blocks: Iterable[bytes], most: int = MAX_DOCUMENT_BYTES, ru
     return b"".join(parts)
 
 
-def _xml(path: str, first: bytes, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
-    """A message for each ping of XML: of a document on each line, if the first line is XML, or of the whole file."""
+def _xml(
+    path: str, first: bytes, blocks: Iterator[bytes], form: FeedForm | None
+) -> Iterator[list[bytes]]:
+    """A message for each ping of XML: of a document on each line, if the first line is XML, or of
+    the whole file."""
     runs = _lines(blocks) if from_xml(first) is not first else iter([[whole(path, blocks).strip()]])
     for run in runs:
         for text in map(from_xml, run):
@@ -407,15 +453,17 @@ def _split(text: bytes | None, form: FeedForm | None) -> list[bytes] | None:
 
 
 def _lines(blocks: Iterator[bytes], end: bytes = b"\n") -> Iterator[list[bytes]]:
-    """The lines, or what else ends so, of each block that are not blank, without their ends, cut off at MAX_LINE_BYTES.
-    If the blocks end in an error, the unfinished line is dropped: half a row of CSV may look like a whole row."""
+    """The lines, or what else ends so, of each block that are not blank, without their ends, cut
+    off at MAX_LINE_BYTES. If the blocks end in an error, the unfinished line is dropped: half a row
+    of CSV may look like a whole row."""
     held: list[bytes] = []  # the line that goes on in the next block
     size = 0
     for block in blocks:
         lines = block.split(end)
         if len(lines) > 1:
             lines[0] = b"".join([*held, lines[0]])[:MAX_LINE_BYTES]
-            held, size = [], 0
+            held = []
+            size = 0
             last = lines.pop()
             some = list(filter(None, lines))
             if some and min(some) < b"!":  # a line begins with white space: it may be nothing else
@@ -430,12 +478,14 @@ def _lines(blocks: Iterator[bytes], end: bytes = b"\n") -> Iterator[list[bytes]]
         yield [line]
 
 
-def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) -> Iterator[list[bytes]]:
-    """The messages of a pipe, each as soon as its line is whole; a JSON document over many lines at its end. UsageError
-    as of `read_messages`.
+def prompt_messages(
+    path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN
+) -> Iterator[list[bytes]]:
+    """The messages of a pipe, each as soon as its line is whole; a JSON document over many lines at
+    its end. UsageError as of `read_messages`.
 
-    A first line that is JSON by itself is not held back until a second line shows that there are lines: pings of an
-    array in it are a message each, as if it were the whole document.
+    A first line that is JSON by itself is not held back until a second line shows that there are
+    lines: pings of an array in it are a message each, as if it were the whole document.
     """
     blocks = _from_header(_text_of(path, _inflate(path, blocks)))
     head = [*_to_first_line(blocks)]

@@ -1,10 +1,13 @@
-"""Addresses that are polled: GTFS-realtime, JSON or XML by HTTP, within limits of time, bytes and redirects.
+"""Addresses that are polled: GTFS-realtime, JSON or XML by HTTP, within limits of time, bytes and
+redirects.
 
-aiohttp checks certificates, names, and that a body is as long as was promised. The time for an answer is one for all: a
-server that sends a byte a second is given up. Redirects are followed here, by a rule of ours:
+aiohttp checks certificates, names, and that a body is as long as was promised. The time for an
+answer is one for all: a server that sends a byte a second is given up. Redirects are followed here,
+by a rule of ours:
 
-**The token goes to the address that was named, and to no other scheme, host or port.** A redirect elsewhere is followed
-without it, and is not followed at all from https to http, or where the server has put the token into the new address.
+**The token goes to the address that was named, and to no other scheme, host or port.** A redirect
+elsewhere is followed without it, and is not followed at all from https to http, or where the server
+has put the token into the new address.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ _ACCEPT = "application/x-protobuf, application/json;q=0.9, */*;q=0.5"
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A server's answer. `body` is None if it is unchanged since the answer that had the validators."""
+    """A server's answer. `body` is None if it is unchanged since the answer that had the
+    validators."""
 
     body: bytes | None
     content_type: str
@@ -79,16 +83,20 @@ class HttpAnswer:
 
 
 class HttpGet:
-    """Gets an address, again and again. UsageError for an address that cannot be asked, ConfigError for a bad token
-    file. An answer has at most `max_bytes`, decompressed."""
+    """Gets an address, again and again. UsageError for an address that cannot be asked, ConfigError
+    for a bad token file. An answer has at most `max_bytes`, decompressed."""
 
-    def __init__(self, address: str, live: LiveSection, max_bytes: int = SNAPSHOT_BYTES_MAX) -> None:
+    def __init__(
+        self, address: str, live: LiveSection, max_bytes: int = SNAPSHOT_BYTES_MAX
+    ) -> None:
         with needs("HTTP client", "sources"):
             import aiohttp  # noqa: F401 (so that its absence is said before anything else)
         self._parts = _checked(address)
-        self._live, self._max_bytes = live, max_bytes
+        self._live = live
+        self._max_bytes = max_bytes
         self._timeout_s = parse_duration(live.timeout)
-        self._tls, self.certificate_s = tls_context("live", live.ca_file), math.inf
+        self._tls = tls_context("live", live.ca_file)
+        self.certificate_s = math.inf
         note_shown(self._tls, self._note)
         self._is_stopped = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None] | None = None
@@ -100,7 +108,8 @@ class HttpGet:
         return f"{self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
 
     def get(self, validators: dict[str, str]) -> HttpAnswer:
-        """What the address answers; `validators` are those of an earlier answer. Failed if there is no good answer."""
+        """What the address answers; `validators` are those of an earlier answer. Failed if there is
+        no good answer."""
         from aiohttp import ClientError
 
         try:
@@ -109,7 +118,8 @@ class HttpGet:
             raise self._failure(error) from None  # its text may quote the server, or the address
 
     def stop(self) -> None:
-        """End a call that is going on, and those to come, with Failed. For another thread than that of `get`."""
+        """End a call that is going on, and those to come, with Failed. For another thread than that
+        of `get`."""
         self._is_stopped = True
         match self._running:
             case loop, asyncio.Task() as task:
@@ -120,7 +130,8 @@ class HttpGet:
         self.certificate_s = certificate_s
 
     def _token(self) -> str:
-        """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
+        """Read for each call: tokens of the exchange expire, and are renewed by a program that
+        writes the file."""
         return secret_of("live.token_file", self._live.token_file) if self._live.token_file else ""
 
     async def _answered(self, validators: dict[str, str]) -> HttpAnswer:
@@ -135,7 +146,12 @@ class HttpGet:
         except ConfigError as error:  # while it is being renewed, perhaps
             raise SourceFailure(f"was not asked: {error}") from None
         address = self._parts.geturl()
-        headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": SOFTWARE, **validators}
+        headers = {
+            "Accept": _ACCEPT,
+            "Accept-Encoding": "gzip",
+            "User-Agent": SOFTWARE,
+            **validators,
+        }
         async with (
             asyncio.timeout(self._timeout_s),
             ClientSession(
@@ -147,8 +163,12 @@ class HttpGet:
             for _ in range(REDIRECTS_MAX + 1):
                 is_ours = token and _origin(urlsplit(address)) == _origin(self._parts)
                 own = {self._live.token_header: token} if is_ours else {}
-                async with session.get(URL(address, encoded=True), headers=own, allow_redirects=False) as response:
-                    if response.status not in _REDIRECTS or not (location := response.headers.get("Location")):
+                async with session.get(
+                    URL(address, encoded=True), headers=own, allow_redirects=False
+                ) as response:
+                    if response.status not in _REDIRECTS or not (
+                        location := response.headers.get("Location")
+                    ):
                         return await self._judged(response)
                 address = self._redirected(address, location, token)
         raise SourceFailure(f"redirects more than {REDIRECTS_MAX} times", is_final=True)
@@ -163,33 +183,48 @@ class HttpGet:
             raise SourceFailure("redirects from https to http: not followed", is_final=True)
         elsewhere = _origin(parts) != _origin(self._parts)
         if token and elsewhere and _carries(target, token):
-            raise SourceFailure("redirects to another host with the token in the address: not followed", is_final=True)
+            raise SourceFailure(
+                "redirects to another host with the token in the address: not followed",
+                is_final=True,
+            )
         return target
 
     async def _judged(self, response: ClientResponse) -> HttpAnswer:
-        status, headers = response.status, response.headers
+        status = response.status
+        headers = response.headers
         kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        pairs = ("If-None-Match", headers.get("ETag")), ("If-Modified-Since", headers.get("Last-Modified"))
+        pairs = (
+            ("If-None-Match", headers.get("ETag")),
+            ("If-Modified-Since", headers.get("Last-Modified")),
+        )
         validators = {name: value for name, value in pairs if value}
         if status == 304:
             return HttpAnswer(None, kind, {})
         if status == 204:
             return HttpAnswer(b"", kind, validators)
         if status == 200:
-            if headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", "gzip", "x-gzip"):
+            if headers.get("Content-Encoding", "identity").strip().lower() not in (
+                "identity",
+                "gzip",
+                "x-gzip",
+            ):
                 raise SourceFailure("answers in an encoding that was not asked for", is_final=True)
             return HttpAnswer(await self._body(response), kind, validators)
         if status in (401, 403):
             renew = "does not accept the token: put a new one into live.token_file, which is read for each poll"
             said = renew if self._live.token_file else "asks for a token (live.token_file)"
             raise SourceFailure(f"answers {status}: it {said}", is_final=True)
-        is_passing, said = status >= 500 or status in _LATER, _SAID.get(status, "")
+        is_passing = status >= 500 or status in _LATER
+        said = _SAID.get(status, "")
         raise SourceFailure(
-            f"answers {status}{said}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After"))
+            f"answers {status}{said}",
+            is_final=not is_passing,
+            wait_s=_seconds(headers.get("Retry-After")),
         )
 
     async def _body(self, response: ClientResponse) -> bytes:
-        packed, body = bytearray(), bytearray()
+        packed = bytearray()
+        body = bytearray()
         async for block in response.content.iter_chunked(_BLOCK_BYTES):
             packed += block
             self._require_size(packed)
@@ -203,36 +238,50 @@ class HttpGet:
             raise SourceFailure(f"answers with more than {self._max_bytes:,} bytes")
 
     def _failure(self, error: BaseException) -> SourceFailure:
-        """What an error means, in words that hold nothing of the server's and nothing of the address."""
+        """What an error means, in words that hold nothing of the server's and nothing of the
+        address."""
         if self._is_stopped:
             return SourceFailure("was stopped")
         if isinstance(error, GzipError):
             return SourceFailure(f"answers with gzip data that {error}")
         if isinstance(error, TimeoutError):
-            return SourceFailure(f"gave no whole answer within {self._timeout_s:g} s (live.timeout)")
+            return SourceFailure(
+                f"gave no whole answer within {self._timeout_s:g} s (live.timeout)"
+            )
         return failure_of(error, "cut the answer short")
 
 
 def _checked(address: str) -> SplitResult:
-    """The parts of an address. UsageError, without the address, if it cannot be asked or has a password in it."""
+    """The parts of an address. UsageError, without the address, if it cannot be asked or has a
+    password in it."""
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""
         _ = parts.port, host.encode("idna")
     except (ValueError, UnicodeError):
-        host, parts = "", urlsplit("")
-    if not host or parts.scheme not in ("http", "https") or not address.isascii() or not address.isprintable():
-        raise UsageError("expected http:// or https:// with a host, all of it printable ASCII, got something else")
+        host = ""
+        parts = urlsplit("")
+    if (
+        not host
+        or parts.scheme not in ("http", "https")
+        or not address.isascii()
+        or not address.isprintable()
+    ):
+        raise UsageError(
+            "expected http:// or https:// with a host, all of it printable ASCII, got something else"
+        )
     if " " in address:
         raise UsageError("expected an address without spaces: write %20")
     if "@" in parts.netloc:
-        raise UsageError("expected an address without a password, which other users could see: use live.token_file")
+        raise UsageError(
+            "expected an address without a password, which other users could see: use live.token_file"
+        )
     return parts
 
 
 def _carries(address: str, token: str) -> bool:
-    """Whether the token is in an address, however it is percent-encoded there: a gateway hands the whole address that
-    was asked to its login page."""
+    """Whether the token is in an address, however it is percent-encoded there: a gateway hands the
+    whole address that was asked to its login page."""
     while token not in address and token not in unquote_plus(address):
         if (decoded := unquote(address)) == address:
             return False
@@ -258,20 +307,23 @@ def _seconds(retry_after: str | None) -> float | None:
 
 
 UNCHANGED_S = 300.0
-"""As long as a server is believed that nothing has changed (`ETag`, `Last-Modified`); then it is asked without them."""
+"""As long as a server is believed that nothing has changed (`ETag`, `Last-Modified`); then it is
+asked without them."""
 
 LOG_S = 60.0
 """Between two lines of what was polled."""
 
-GTFS, PLAIN_JSON = "gtfs-rt", "json"  # which XML is read as
+GTFS = "gtfs-rt"
+PLAIN_JSON = "json"  # which XML is read as
 
 _PAGE_BYTES = 1000
 """Of an answer, in which a page has its first element."""
 
 
 class PolledSource(ConnectedSource):
-    """An address that is polled. A poll is a snapshot of the fleet: its new pings are a frame, as messages in the
-    contract's form. Errors as of `HttpGet`, and of GTFS-realtime as soon as the format is known."""
+    """An address that is polled. A poll is a snapshot of the fleet: its new pings are a frame, as
+    messages in the contract's form. Errors as of `HttpGet`, and of GTFS-realtime as soon as the
+    format is known."""
 
     def __init__(
         self,
@@ -284,7 +336,8 @@ class PolledSource(ConnectedSource):
         self._get = HttpGet(name, settings.live, max_bytes)
         self._every_s = parse_duration(settings.live.every)
         super().__init__(self._get.name, settings, log_message, first_pause_s=self._every_s)
-        self._settings, self.format = settings, settings.form.format  # pings are handed on as the feed's JSON has them
+        self._settings = settings
+        self.format = settings.form.format  # pings are handed on as the feed's JSON has them
         self._kind, self._why = _known(settings.live.format, self.name)
         self._is_named = bool(self._kind)
         self._require_unit()
@@ -302,7 +355,8 @@ class PolledSource(ConnectedSource):
     def read(self) -> Sequence[tuple[None, bytes]]:
         self._log_tally()
         self.stopped.wait(max(0.0, self._due_s - time.monotonic()))
-        self._began_s, self._due_s = time.monotonic(), 0.0
+        self._began_s = time.monotonic()
+        self._due_s = 0.0
         is_fresh = self._began_s - self._changed_s < UNCHANGED_S
         # Else what is forgotten would be handed on again with the next change, whoever makes it.
         is_fresh &= self._began_s // FORGOTTEN_S == self._changed_s // FORGOTTEN_S
@@ -336,20 +390,25 @@ class PolledSource(ConnectedSource):
         """The new pings of an answer. Failed if it cannot be read."""
         start = trim(body[:_PAGE_BYTES]).lower()
         if start.startswith(b"<") and (b"<html" in start or b"<!doctype html" in start):
-            page = "a page for people (HTML) and no feed: open the address in a browser, it says why"
+            page = (
+                "a page for people (HTML) and no feed: open the address in a browser, it says why"
+            )
             raise SourceFailure(f"answers with {page}", is_final=True)
         if not self._is_named and not (self._reader is not None and self._reader.counts["read"]):
             # Until an answer had a ping, the last may have been an error, in another format.
             kind, why = _seen(self._answer.content_type, body)
             if kind != self._kind:
-                self._kind, self._why, self._reader = kind, why, None
+                self._kind = kind
+                self._why = why
+                self._reader = None
         if self._reader is None:
             self._require_unit()
             read = gtfs_formats(self._settings.form)[0] if self._kind == GTFS else self.format
             self._reader = RepeatFilter(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
             title = "GTFS-realtime" if self._kind == GTFS else "JSON"
             self.log_message(f"{self.name}: {title} {self._why}, polled every {self._every_s:g} s")
-        reader, before = self._reader, self._reader.counts.copy()
+        reader = self._reader
+        before = self._reader.counts.copy()
         frame = reader.take(body, time.monotonic())
         if reader.unreadable:
             what = "GTFS-realtime message" if self._kind == GTFS else "JSON of pings"
@@ -362,27 +421,35 @@ class PolledSource(ConnectedSource):
         return frame
 
     def _look_for_vehicles(self, found: Counter[str]) -> None:
-        """Say while answers have no ping, with what they have in its place, and when they have pings again."""
+        """Say while answers have no ping, with what they have in its place, and when they have
+        pings again."""
         if found["read"]:
             if self._lack.is_on:
                 past = duration_in_words(self._lack.end())
-                self.log_message(f"{self.name} answers with vehicles again, after {past} without any")
+                self.log_message(
+                    f"{self.name} answers with vehicles again, after {past} without any"
+                )
             return
         others = [counted(found[what], what) for what in OTHER_FEEDS.values() if found[what]]
         if others:
             what = "name the address of its vehicle positions"
         elif found["refused"]:
-            what, others = "`doctor FILE` of a saved answer says what is wrong", ["what is refused"]
+            what = "`doctor FILE` of a saved answer says what is wrong"
+            others = ["what is refused"]
         else:
             what = "at night it may be right; else ask its publisher"
         if self._lack.is_due(what):
             has = f"{' and '.join(others) or 'nothing'} and no vehicle"
-            lasts = f" for {duration_in_words(self._lack.lasted_s)}" if self._lack.lasted_s >= 1 else ""
+            lasts = (
+                f" for {duration_in_words(self._lack.lasted_s)}" if self._lack.lasted_s >= 1 else ""
+            )
             self.log_message(WarningText(f"{self.name} answers with {has}{lasts}: {what}"))
 
     def _require_unit(self) -> None:
         if self._kind == GTFS:
-            require_gtfs(self._settings, f"{self.name}, GTFS-realtime {self._why}", self.log_message)
+            require_gtfs(
+                self._settings, f"{self.name}, GTFS-realtime {self._why}", self.log_message
+            )
 
     def _log_fields(self, counts: Counter[str]) -> None:
         """Which field plates are from, when a field comes up for the first time."""
@@ -400,7 +467,9 @@ class PolledSource(ConnectedSource):
         new = tally["read"] + tally["refused"] - tally["repeats"]
         answers = f"{counted(tally['polls'], 'answer')} in the last minute, {tally['unchanged']:,} unchanged"
         repeats = counted(tally["repeats"], "repeat")
-        self.log_message(f"{self.name}: {answers}; {counted(new, 'new ping')}, {repeats}, {tally['refused']:,} refused")
+        self.log_message(
+            f"{self.name}: {answers}; {counted(new, 'new ping')}, {repeats}, {tally['refused']:,} refused"
+        )
 
 
 def _known(setting: str, name: str) -> tuple[str, str]:
@@ -419,8 +488,11 @@ def _seen(content_type: str, body: bytes) -> tuple[str, str]:
         return PLAIN_JSON, "by its content type"
     if trim(body)[:1] in (b"{", b"[", b'"', b"<") and "html" not in content_type:
         return PLAIN_JSON, "by its content"
-    # In protobuf this byte begins the first field, which is the header of every GTFS-realtime message.
+    # In protobuf this byte begins the first field, which is the header of every GTFS-realtime
+    # message.
     if body.startswith(b"\n") and not content_type.startswith("text/"):
         return GTFS, "by its content"
     found = no_pings(body, is_gtfs=True)
-    raise SourceFailure(f"answers with neither GTFS-realtime nor JSON nor XML: {found}", is_final=True)
+    raise SourceFailure(
+        f"answers with neither GTFS-realtime nor JSON nor XML: {found}", is_final=True
+    )

@@ -1,11 +1,13 @@
-"""The journal of a live run: what arrived, in order, until the slots that it belongs to are published.
+"""The journal of a live run: what arrived, in order, until the slots that it belongs to are
+published.
 
-A folder of segments. A segment is a file named after the offset of its first message. It holds frames: a length, a
-checksum, the time of arrival, and messages that came together; without messages a frame is a tick. A frame counts once
-it is synced. A last frame that a crash cut off was never acknowledged, and is removed when the journal is opened.
+A folder of segments. A segment is a file named after the offset of its first message. It holds
+frames: a length, a checksum, the time of arrival, and messages that came together; without messages
+a frame is a tick. A frame counts once it is synced. A last frame that a crash cut off was never
+acknowledged, and is removed when the journal is opened.
 
-It holds raw pings: only its owner may read it, segments that are no longer needed are deleted, and one process has it
-at a time.
+It holds raw pings: only its owner may read it, segments that are no longer needed are deleted, and
+one process has it at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.files import draft_of, named, sync_directory
 
 JOURNAL_BYTES_MAX: Final = 8 * 2**30
-"""8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do not close."""
+"""8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do
+not close."""
 
 NO_LIMIT: Final = 2**63
 """Where whole plates are hidden: who sends much must not end the run of all. The disk is the limit."""
@@ -41,10 +44,11 @@ _SUFFIX = ".journal"
 
 
 class JournalFrame(NamedTuple):
-    """A frame: the offset of its first message, its arrival (Unix ms), its messages. A tick has an offset alone.
+    """A frame: the offset of its first message, its arrival (Unix ms), its messages. A tick has an
+    offset alone.
 
-    `gap`: since and until when (Unix ms) nobody wrote to the journal before it. `resets`: the log's clock goes back
-    to the arrival.
+    `gap`: since and until when (Unix ms) nobody wrote to the journal before it. `resets`: the log's
+    clock goes back to the arrival.
     """
 
     offset: int
@@ -70,7 +74,8 @@ _decode = msgspec.msgpack.Decoder(_StoredFrame).decode
 
 
 def journal_size(folder: Path) -> int:
-    """Bytes of the segments in a journal's folder, also while another run has it; the journal is not opened."""
+    """Bytes of the segments in a journal's folder, also while another run has it; the journal is
+    not opened."""
     found = 0
     for path in folder.glob(f"*{_SUFFIX}"):
         with suppress(FileNotFoundError):  # dropped meanwhile: no longer needed
@@ -94,10 +99,11 @@ class Journal:
     def __init__(self, folder: Path, owner: str, max_bytes: int = JOURNAL_BYTES_MAX) -> None:
         """Open it, or make it for this owner: the ledger that its pings are charged on.
 
-        PrivacyRefused if it belongs to another owner; DependencyUnavailable if another process has it, or it is
-        damaged. `max_bytes`: of all segments; `append` refuses what would be more.
+        PrivacyRefused if it belongs to another owner; DependencyUnavailable if another process has
+        it, or it is damaged. `max_bytes`: of all segments; `append` refuses what would be more.
         """
-        self.folder, self._max_bytes = folder, max_bytes
+        self.folder = folder
+        self._max_bytes = max_bytes
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -132,7 +138,8 @@ class Journal:
         gap: tuple[int, int] | None = None,
         resets: bool = False,
     ) -> JournalFrame:
-        """A frame behind all others: messages, or a tick if there are none. It counts once `sync` has returned.
+        """A frame behind all others: messages, or a tick if there are none. It counts once `sync`
+        has returned.
 
         DependencyUnavailable if the journal would be too large, or cannot be written.
         """
@@ -148,7 +155,8 @@ class Journal:
         with named(self._path(self._segments[-1])):
             out.write(frame)
         self._sizes[self._segments[-1]] += len(frame)
-        self.next_offset, self.last_ms = arrived.behind, arrival_ms
+        self.next_offset = arrived.behind
+        self.last_ms = arrival_ms
         return arrived
 
     def sync(self) -> None:
@@ -177,7 +185,8 @@ class Journal:
 
     def drop_before(self, offset: int) -> None:
         """Delete the segments all of whose frames are before this offset."""
-        # The last segment stays: only it says which offset is next when the journal is opened again.
+        # The last segment stays: only it says which offset is next when the journal is opened
+        # again.
         while len(self._segments) > 1 and self._segments[1] <= offset:
             first = self._segments.pop(0)
             self._path(first).unlink()
@@ -187,14 +196,17 @@ class Journal:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise DependencyUnavailable(f"the journal {self.folder} is in use by another run") from error
+            raise DependencyUnavailable(
+                f"the journal {self.folder} is in use by another run"
+            ) from error
         name = self.folder / "owner"
         if not name.exists():
             with named(name), draft_of(name) as draft:
                 with draft.open("w") as file:
                     file.write(owner)
                     file.flush()
-                    # Before it is renamed: else a power cut could leave a name without its text, which is nobody's.
+                    # Before it is renamed: else a power cut could leave a name without its text,
+                    # which is nobody's.
                     os.fsync(file.fileno())
                 draft.rename(name)
             sync_directory(self.folder)
@@ -212,7 +224,8 @@ class Journal:
             # `sync` reaches the open file alone: a frame in another would never be synced.
             self.sync()
             self._out.close()
-        # A crash may have left the last segment empty: it has this offset already, and is written to again.
+        # A crash may have left the last segment empty: it has this offset already, and is written
+        # to again.
         if not self._segments or self._segments[-1] != self.next_offset:
             self._segments.append(self.next_offset)
             self._sizes[self.next_offset] = 0
@@ -229,9 +242,12 @@ class Journal:
         """Cut off what a crash left behind the last whole frame; gives the next offset."""
         if not self._segments:
             return 0
-        behind, good = self._segments[-1], 0
+        behind = self._segments[-1]
+        good = 0
         for arrived, end in self._read(self._segments[-1]):
-            behind, good, self.last_ms = arrived.behind, end, arrived.arrival_ms
+            behind = arrived.behind
+            good = end
+            self.last_ms = arrived.arrival_ms
         with self._path(self._segments[-1]).open("r+b") as file:
             file.truncate(good)
         self._sizes[self._segments[-1]] = good
@@ -240,9 +256,11 @@ class Journal:
     def _read(self, first: int) -> Iterator[tuple[JournalFrame, int]]:
         """The frames of a segment, each with the byte behind it, up to the first that is not whole.
 
-        DependencyUnavailable if that is not in the last segment: then frames behind it would be lost.
+        DependencyUnavailable if that is not in the last segment: then frames behind it would be
+        lost.
         """
-        offset, end = first, 0
+        offset = first
+        end = 0
         with self._path(first).open("rb") as file:
             while len(head := file.read(_HEAD.size)) == _HEAD.size:
                 length, checksum = _HEAD.unpack(head)
@@ -251,7 +269,9 @@ class Journal:
                     break
                 frame = _decode(body)
                 end += _HEAD.size + length
-                arrived = JournalFrame(offset, frame.arrival_ms, frame.messages, frame.gap, frame.resets)
+                arrived = JournalFrame(
+                    offset, frame.arrival_ms, frame.messages, frame.gap, frame.resets
+                )
                 offset = arrived.behind
                 yield arrived, end
         later = [one for one in self._segments if one > first]

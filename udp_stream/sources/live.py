@@ -1,4 +1,5 @@
-"""Live sources: what they have in common, and the thread that reads one for the program that keeps its messages."""
+"""Live sources: what they have in common, and the thread that reads one for the program that keeps
+its messages."""
 
 from __future__ import annotations
 
@@ -31,30 +32,37 @@ from udp_stream.sources.recordings import (
 
 
 class LiveSource(Source, Protocol):
-    """A source that goes on until it is stopped. `messages` runs in one thread, the other methods in another. A frame
-    may be empty: it is acknowledged like the others."""
+    """A source that goes on until it is stopped. `messages` runs in one thread, the other methods
+    in another. A frame may be empty: it is acknowledged like the others."""
 
     def kept(self, frames: int) -> None:
         """No crash loses the first `frames` frames: their messages can be acknowledged."""
 
     def stop(self, wait: bool = True) -> None:
-        """Give no more frames, and end once those given are kept, or soon; without `wait` at once. Safe to repeat."""
+        """Give no more frames, and end once those given are kept, or soon; without `wait` at once.
+        Safe to repeat."""
 
 
 class SourceFailure(Exception):
     """A source could not be read; never raised out of `sources/`.
 
-    `sentence` follows the source's name, and holds nothing of the server's. `is_final`: trying again is no use until a
-    person has changed something. `wait_s`: how long the server asks to be left alone, if it does.
+    `sentence` follows the source's name, and holds nothing of the server's. `is_final`: trying
+    again is no use until a person has changed something. `wait_s`: how long the server asks to be
+    left alone, if it does.
     """
 
-    def __init__(self, sentence: str, *, is_final: bool = False, wait_s: float | None = None) -> None:
+    def __init__(
+        self, sentence: str, *, is_final: bool = False, wait_s: float | None = None
+    ) -> None:
         super().__init__(sentence)
-        self.sentence, self.is_final, self.wait_s = sentence, is_final, wait_s
+        self.sentence = sentence
+        self.is_final = is_final
+        self.wait_s = wait_s
 
 
 class Contact:
-    """When a source answered last, and how many tries have failed. Two threads use it, and only one writes.
+    """When a source answered last, and how many tries have failed. Two threads use it, and only one
+    writes.
 
     >>> contact = Contact(clock=lambda: 7.0)
     >>> contact.is_away, contact.silent_s
@@ -62,8 +70,10 @@ class Contact:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._answered_s = clock, clock()
-        self.failed, self.is_away = 0, True
+        self._clock = clock
+        self._answered_s = clock()
+        self.failed = 0
+        self.is_away = True
         self.certificate_s: float | None = None  # when the certificate ends that it showed last
 
     @property
@@ -71,17 +81,21 @@ class Contact:
         return self._clock() - self._answered_s
 
     def worked(self) -> None:
-        self._answered_s, self.is_away = self._clock(), False
+        self._answered_s = self._clock()
+        self.is_away = False
 
     def lost(self) -> None:
-        self.failed, self.is_away = self.failed + 1, True
+        self.failed = self.failed + 1
+        self.is_away = True
 
 
 class RecordedSource:
-    """A recording, as a live run reads it: until it ends or the run is stopped. Nothing is acknowledged."""
+    """A recording, as a live run reads it: until it ends or the run is stopped. Nothing is
+    acknowledged."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self._is_stopped = source, False
+        self._source = source
+        self._is_stopped = False
         self.format = source.format
 
     def messages(self) -> Iterator[list[bytes]]:
@@ -110,8 +124,9 @@ ASKED_MAX_S = 300.0
 
 
 class Retries:
-    """The failures of a source in a row, as warnings. `first_s`: the longest pause after a first failure. `fraction`
-    draws from [0, 1), so that clients that failed together do not come back together.
+    """The failures of a source in a row, as warnings. `first_s`: the longest pause after a first
+    failure. `fraction` draws from [0, 1), so that clients that failed together do not come back
+    together.
 
     >>> said = []
     >>> retries = Retries("http://host/", 10.0, said.append, clock=lambda: 0.0, fraction=lambda: 1.0)
@@ -130,7 +145,10 @@ class Retries:
         clock: Callable[[], float],
         fraction: Callable[[], float],
     ) -> None:
-        self._name, self._first_s, self._log_message, self._fraction = name, first_s, log_message, fraction
+        self._name = name
+        self._first_s = first_s
+        self._log_message = log_message
+        self._fraction = fraction
         self._trouble = Trouble(clock)
         self._has_worked = False
         self._count = 0
@@ -138,12 +156,15 @@ class Retries:
     def worked(self) -> None:
         if self._count:
             past = duration_in_words(self._trouble.end())
-            self._log_message(f"{self._name} works again, after {counted(self._count, 'failure')} in {past}")
-        self._has_worked, self._count = True, 0
+            self._log_message(
+                f"{self._name} works again, after {counted(self._count, 'failure')} in {past}"
+            )
+        self._has_worked = True
+        self._count = 0
 
     def failed(self, failure: SourceFailure) -> float:
-        """Seconds until the next try. DependencyUnavailable for a final failure before anything has worked: whoever has
-        typed a wrong address is told at once."""
+        """Seconds until the next try. DependencyUnavailable for a final failure before anything has
+        worked: whoever has typed a wrong address is told at once."""
         if failure.is_final and not self._has_worked:
             raise DependencyUnavailable(f"{self._name} {failure.sentence}")
         # Ten doublings at most: after some 1,000 failures the power would be too large for a float.
@@ -170,15 +191,16 @@ MOVED_MIN = 200
 
 
 class ConnectedSource(ABC):
-    """A feed behind a connection, which is opened again when it fails. Messages are acknowledged once their pings are
-    kept: in Kafka, or in a journal. What was not comes again: it is left out if it is among its plate's last pings, and
-    else a repeat.
+    """A feed behind a connection, which is opened again when it fails. Messages are acknowledged
+    once their pings are kept: in Kafka, or in a journal. What was not comes again: it is left out
+    if it is among its plate's last pings, and else a repeat.
 
-    A kind of source has three methods: `open`, `read` and `acknowledge`. These and `disconnect` run in the thread that
-    reads `messages`. Each may raise one of `errors`, which `failure` puts into words.
+    A kind of source has three methods: `open`, `read` and `acknowledge`. These and `disconnect` run
+    in the thread that reads `messages`. Each may raise one of `errors`, which `failure` puts into
+    words.
 
-    `name` is for people, and so is what `log_message` is given: sentences without anything of a message. ConfigError
-    for GTFS-realtime without a unit, or beside a form of the feed's own.
+    `name` is for people, and so is what `log_message` is given: sentences without anything of a
+    message. ConfigError for GTFS-realtime without a unit, or beside a form of the feed's own.
     """
 
     errors: tuple[type[Exception], ...] = (SourceFailure, OSError, ValueError)
@@ -191,8 +213,11 @@ class ConnectedSource(ABC):
         *,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
-        self.name, self.log_message, form = name, log_message, settings.form
-        read, self.format = form.format, form.format
+        self.name = name
+        self.log_message = log_message
+        form = settings.form
+        read = form.format
+        self.format = form.format
         if settings.live.format == "gtfs-rt":
             require_gtfs(settings, name, log_message)
             read, self.format = gtfs_formats(form)
@@ -200,9 +225,12 @@ class ConnectedSource(ABC):
         self._unrepeated = RepeatFilter(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
         self.contact = Contact()
         self.stopped = threading.Event()
-        self._is_waiting, self._is_moved = True, False
+        self._is_waiting = True
+        self._is_moved = False
         self._kept_frames = self._frames = self._connections = 0
-        self._given: deque[tuple[int, int, Any]] = deque()  # of each message: its frame, its connection, its id there
+        self._given: deque[tuple[int, int, Any]] = (
+            deque()
+        )  # of each message: its frame, its connection, its id there
 
     @abstractmethod
     def open(self) -> None:
@@ -210,8 +238,8 @@ class ConnectedSource(ABC):
 
     @abstractmethod
     def read(self) -> Sequence[tuple[Any, bytes]]:
-        """The messages that have come, after a wait of a fraction of a second at most; each with the id by which it is
-        acknowledged, or None."""
+        """The messages that have come, after a wait of a fraction of a second at most; each with
+        the id by which it is acknowledged, or None."""
 
     @abstractmethod
     def acknowledge(self, ids: Sequence[Any]) -> None:
@@ -232,8 +260,8 @@ class ConnectedSource(ABC):
         return failure_of(error)
 
     def messages(self) -> Iterator[list[bytes]]:
-        """A frame for the messages that have come, as single pings. DependencyUnavailable if the first connection is
-        refused for a lasting reason, such as a wrong password."""
+        """A frame for the messages that have come, as single pings. DependencyUnavailable if the
+        first connection is refused for a lasting reason, such as a wrong password."""
         while not self.stopped.is_set():
             try:
                 self.open()
@@ -301,7 +329,8 @@ def failure_of(error: BaseException, otherwise: str = "lost the connection") -> 
     if untrusted := [cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)]:
         said = [words for cause in untrusted if (words := getattr(cause, "verify_message", ""))]
         return SourceFailure(
-            f"has a certificate that is not trusted ({[*said, 'verification failed'][0]})", is_final=True
+            f"has a certificate that is not trusted ({[*said, 'verification failed'][0]})",
+            is_final=True,
         )
     for kind, sentence in _FAILURES.items():
         if any(isinstance(cause, kind) for cause in causes):
@@ -321,15 +350,16 @@ WAIT_S = 0.5
 """As long as `take` waits for a frame: half of the second within which messages are handed on."""
 
 MESSAGES_MAX = 200_000
-"""Wait to be taken; then the source waits. A queue's prefetch (65,535 at most) and a poll fit in it."""
+"""Wait to be taken; then the source waits. A queue's prefetch (65,535 at most) and a poll fit in
+it."""
 
 JOIN_S = 15.0
 """As long as a source may take to end: it is a daemon, so it does not keep the process."""
 
 
 class Handover:
-    """Reads a source in a thread while the block runs, so that frames are handed on as they come, however long a poll
-    takes, and a signal is answered at once.
+    """Reads a source in a thread while the block runs, so that frames are handed on as they come,
+    however long a poll takes, and a signal is answered at once.
 
         with Handover(source) as handover:
             while not handover.ended:
@@ -355,7 +385,10 @@ class Handover:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop(wait=kind is None)  # frames that were not kept are given up if the block failed
         # Joined before it is closed: closing takes away what the thread may be waiting on.
@@ -364,12 +397,14 @@ class Handover:
 
     @property
     def ended(self) -> bool:
-        """Whether the source gives no more frames, and all have been taken, and its error if it has failed."""
+        """Whether the source gives no more frames, and all have been taken, and its error if it has
+        failed."""
         with self._changed:
             return self._is_over and not self._frames and self._error is None
 
     def take(self, wait_s: float = WAIT_S) -> list[list[bytes]]:
-        """The frames that have come, after a wait for the first. Raises the source's error behind its last frame."""
+        """The frames that have come, after a wait for the first. Raises the source's error behind
+        its last frame."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._frames) or self._is_over, wait_s)
             frames = list(self._frames)
@@ -377,7 +412,8 @@ class Handover:
             self._waiting = 0
             self._changed.notify_all()
             if not frames and self._error is not None:
-                error, self._error = self._error, None
+                error = self._error
+                self._error = None
                 raise error
         self._taken += len(frames)
         return frames
@@ -405,7 +441,8 @@ class Handover:
 
     def _put(self, frame: list[bytes]) -> None:
         with self._changed:
-            # Once stopped it does not wait: perhaps nobody takes frames any more, and the thread has to end.
+            # Once stopped it does not wait: perhaps nobody takes frames any more, and the thread
+            # has to end.
             self._changed.wait_for(lambda: self._waiting < self._messages_max or self._is_stopped)
             self._frames.append(frame)
             self._waiting += max(1, len(frame))  # empty frames take room, too

@@ -1,4 +1,5 @@
-"""Live sources by name: the table of their schemes, and standard input, whose lines are handed on as they come."""
+"""Live sources by name: the table of their schemes, and standard input, whose lines are handed on
+as they come."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _BLOCK_BYTES = 2**18
 
 
 class _StopRequest(Exception):
-    """Ends the blocks, so that the line which is half there is no message. It never leaves this file."""
+    """Ends the blocks, so that the line which is half there is no message. It never leaves this
+    file."""
 
 
 class PipeSource:
@@ -32,7 +34,8 @@ class PipeSource:
 
     def __init__(self, form: FeedForm = PLAIN) -> None:
         require_readable(["-"])
-        self._form, self.format = form, form.format
+        self._form = form
+        self.format = form.format
         self._input = sys.stdin.fileno()
         self._wake, self._waker = os.pipe()
 
@@ -72,21 +75,27 @@ LIVE: dict[str, Callable[[str, Settings, MessageSink, Path | None], LiveSource]]
     "mqtt": TopicSource,
     "mqtts": TopicSource,
 }
-"""What makes a live source, by the scheme of its name. It is given the name, the settings, a function for sentences to
-people, and the folder in which a source may keep the name of its session. It connects to nothing."""
+"""What makes a live source, by the scheme of its name. It is given the name, the settings, a
+function for sentences to people, and the folder in which a source may keep the name of its session.
+It connects to nothing."""
 
 
-def live_source(name: str, settings: Settings, log_message: MessageSink, folder: Path | None = None) -> LiveSource:
+def live_source(
+    name: str, settings: Settings, log_message: MessageSink, folder: Path | None = None
+) -> LiveSource:
     """The source of a name: standard input for `-`, a file, or a live source. Nothing is read yet.
 
-    UsageError for a scheme that is not in `LIVE`. Other errors are those of the source, and of `require_one_form`.
+    UsageError for a scheme that is not in `LIVE`. Other errors are those of the source, and of
+    `require_one_form`.
     """
     if name == "-":
         return PipeSource(settings.form)
     scheme = scheme_of(name)
     source: LiveSource
     if scheme is None:
-        source = RecordedSource(open_source(name, settings.speed.unit, log_message=log_message, form=settings.form))
+        source = RecordedSource(
+            open_source(name, settings.speed.unit, log_message=log_message, form=settings.form)
+        )
     elif scheme in LIVE:
         source = LIVE[scheme](name, settings, log_message, folder)
     else:

@@ -1,7 +1,8 @@
 """Recorded polls of a GTFS-realtime address: `.pb` files, each one message, and `.pb.gz`.
 
-Several files are one recording, in the order of the times in their headers; in the order in which they were named if a
-header has no time. A ping that several polls have is handed on once (`RepeatFilter`).
+Several files are one recording, in the order of the times in their headers; in the order in which
+they were named if a header has no time. A ping that several polls have is handed on once
+(`RepeatFilter`).
 """
 
 from __future__ import annotations
@@ -78,12 +79,16 @@ class GtfsFiles:
         self._unrepeated = RepeatFilter(messages, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
         self._log_message = log_message
         if [name for name, _ in self._files] != list(names):
-            log_message(f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers")
+            log_message(
+                f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers"
+            )
 
     def messages(self) -> Iterator[list[bytes]]:
         for name, progress in self._files:
             data = _read(name)
-            for message in (None if header_time(data) and data.startswith(HEADER_TAG) else delimited(data)) or [data]:
+            for message in (
+                None if header_time(data) and data.startswith(HEADER_TAG) else delimited(data)
+            ) or [data]:
                 frame = self._unrepeated.take(message)
                 if reason := self._unrepeated.unreadable:
                     self._log_message(f"{name}: refused whole as {reason}")
@@ -95,14 +100,16 @@ class GtfsFiles:
         self.close()
 
     def close(self) -> None:
-        some, self._unrepeated.counts = self._unrepeated.counts, Counter()
+        some = self._unrepeated.counts
+        self._unrepeated.counts = Counter()
         for sentence in sentences(some):
             self._log_message(type(sentence)(f"GTFS-realtime: {sentence}"))
 
 
 def sentences(counts: Counter[str]) -> Iterator[str]:
     """What people should know of how pings were read, from the counts of a `RepeatFilter`."""
-    plates, ids = counts[snapshots.FROM_LICENSE_PLATE], counts[snapshots.FROM_ID]
+    plates = counts[snapshots.FROM_LICENSE_PLATE]
+    ids = counts[snapshots.FROM_ID]
     if plates and ids:
         yield (
             f"{_have(plates)} from vehicle.license_plate and {_have(ids)} from vehicle.id: a "
@@ -114,24 +121,31 @@ def sentences(counts: Counter[str]) -> Iterator[str]:
         yield f"{_have(ids)} from vehicle.id, as vehicle.license_plate is not set"
     if milliseconds := counts[snapshots.TIME_IN_MS]:
         what = f"{counted(milliseconds, 'ping')} {'has' if milliseconds == 1 else 'have'} a time"
-        yield QualityWarning(f"{what} (vehicle.timestamp) in milliseconds, where the specification has seconds")
+        yield QualityWarning(
+            f"{what} (vehicle.timestamp) in milliseconds, where the specification has seconds"
+        )
     if late := counts[snapshots.TIME_OF_HEADER]:
         yield f"{counted(late, 'ping')} {'has' if late == 1 else 'have'} no time but that of the message's header"
     if standing := counts[snapshots.STANDING]:
         yield QualityWarning(f"{counted(standing, 'plate')} {snapshots.STANDING}")
     moved = moved_share(counts)
     if counts[snapshots.OLD] > OLD_SHARE * counts["read"]:
-        are_old = (
-            f"{counts[snapshots.OLD]:,} of {counted(counts['read'], 'ping')} are over {snapshots.OLD_S // 60} min older"
-        )
+        are_old = f"{counts[snapshots.OLD]:,} of {counted(counts['read'], 'ping')} are over {snapshots.OLD_S // 60} min older"
         why = "the feed's times stand still, or are of another clock"
-        yield QualityWarning(f"{are_old} than their message's header: {why}{moved and f'; {moved}'}")
+        yield QualityWarning(
+            f"{are_old} than their message's header: {why}{moved and f'; {moved}'}"
+        )
     elif moved:
         yield QualityWarning(f"{moved}: {TOO_COARSE}")
     others = counts[snapshots.NO_VEHICLE]
     if others and not counts["read"] + counts["refused"]:
-        kinds = " and ".join(f"{what}s" for what in OTHER_FEEDS.values() if counts[what]) or "of another kind"
-        yield QualityWarning(f"{counted(others, 'entity', 'entities')}, none with a vehicle: {kinds}: {ELSEWHERE}")
+        kinds = (
+            " and ".join(f"{what}s" for what in OTHER_FEEDS.values() if counts[what])
+            or "of another kind"
+        )
+        yield QualityWarning(
+            f"{counted(others, 'entity', 'entities')}, none with a vehicle: {kinds}: {ELSEWHERE}"
+        )
     elif others:
         entities = "1 entity is" if others == 1 else f"{others:,} entities are"
         yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
@@ -149,7 +163,8 @@ def moved_share(counts: Counter[str]) -> str:
 
 
 OLD_SHARE = 0.9
-"""At night most buses do not send, and feeds keep their last fixes: nearly all must be old before it is said."""
+"""At night most buses do not send, and feeds keep their last fixes: nearly all must be old before
+it is said."""
 
 
 def _have(count: int) -> str:
@@ -157,15 +172,17 @@ def _have(count: int) -> str:
 
 
 def _read(name: str) -> bytes:
-    """The message in a file. UsageError if the file cannot be read, is damaged, or holds more than a message may."""
+    """The message in a file. UsageError if the file cannot be read, is damaged, or holds more than
+    a message may."""
     rule = f"expected one GTFS-realtime message of at most {SNAPSHOT_BYTES_MAX:,} bytes"
     return whole(name, blocks_of(name), SNAPSHOT_BYTES_MAX, rule)
 
 
 # Recorded sources by name: a path, or `-` for standard input.
 #
-# A scheme has two characters or more before `://`: `a:b.ndjson` and `C:/pings.csv` are paths. The name alone decides:
-# so a file cannot stand in for a live source. A file whose name looks like a scheme is reached as `./mqtt://...`.
+# A scheme has two characters or more before `://`: `a:b.ndjson` and `C:/pings.csv` are paths. The
+# name alone decides: so a file cannot stand in for a live source. A file whose name looks like a
+# scheme is reached as `./mqtt://...`.
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
@@ -177,8 +194,8 @@ class Source(Protocol):
     def format(self) -> PingFormat: ...
 
     def messages(self) -> Iterator[list[bytes]]:
-        """The messages in order, in frames: the clock observes a frame at once. Ask once. UsageError or
-        DependencyUnavailable if the source fails, behind its last frame."""
+        """The messages in order, in frames: the clock observes a frame at once. Ask once.
+        UsageError or DependencyUnavailable if the source fails, behind its last frame."""
 
     def close(self) -> None:
         """Let go of files and connections, wherever `messages` is. Safe to repeat."""
@@ -196,9 +213,11 @@ def open_source(
     *,
     form: FeedForm = PLAIN,
 ) -> Source:
-    """The source of a name, of which nothing is read yet. `unit` is `speed.unit`; `form` that of the feed (`[source]`).
+    """The source of a name, of which nothing is read yet. `unit` is `speed.unit`; `form` that of
+    the feed (`[source]`).
 
-    UsageError for a scheme, or a file that cannot be read. ConfigError for GTFS-realtime without a unit.
+    UsageError for a scheme, or a file that cannot be read. ConfigError for GTFS-realtime without a
+    unit.
     """
     ((_, source),) = open_sources([name], unit, lambda _: progress, log_message, form=form)
     return source
@@ -212,8 +231,8 @@ def open_sources(
     *,
     form: FeedForm = PLAIN,
 ) -> Iterator[tuple[str, Source]]:
-    """The sources of these names, in order, each with its name. GTFS-realtime files that stand together are one source,
-    under the first name. Errors as of `open_source`."""
+    """The sources of these names, in order, each with its name. GTFS-realtime files that stand
+    together are one source, under the first name. Errors as of `open_source`."""
     for some in together(names):
         name = some[0]
         if (scheme := scheme_of(name)) is not None:
@@ -238,7 +257,8 @@ def together(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def require_unit(unit: str | None, what: str, log_message: MessageSink) -> None:
-    """ConfigError if no unit is set for GTFS-realtime; a unit that is not the specification's is said."""
+    """ConfigError if no unit is set for GTFS-realtime; a unit that is not the specification's is
+    said."""
     if unit is None:
         raise ConfigError(
             f"expected speed.unit = {UNIT!r} for {what}, as the specification of GTFS-realtime has it, or the unit "
@@ -256,8 +276,11 @@ def require_gtfs(settings: Settings, what: str, log_message: MessageSink) -> Non
     require_unit(settings.speed.unit if settings.form.mapping.speed else UNIT, what, log_message)
 
 
-def require_one_form(form: FeedForm, formats: Iterable[PingFormat], what: str = "GTFS-realtime") -> None:
-    """ConfigError for GTFS-realtime beside a form of a feed's own: its pings go on in the contract's form."""
+def require_one_form(
+    form: FeedForm, formats: Iterable[PingFormat], what: str = "GTFS-realtime"
+) -> None:
+    """ConfigError for GTFS-realtime beside a form of a feed's own: its pings go on in the
+    contract's form."""
     if not form.is_plain and not all(one.is_json for one in formats):
         raise ConfigError(
             f'source: expected no keys but plate = "vehicle.vehicle.label" or id for {what}: its pings go on in the '

@@ -1,18 +1,20 @@
-"""CSV: rows of cells to JSON messages, as they were before pandas, or another writer, flattened them.
+"""CSV: rows of cells to JSON messages, as they were before pandas, or another writer, flattened
+them.
 
-Columns are found by the paths of the feed's mapping, in any order, others ignored: `location.coordinates.0`, or as
-`location.coordinates[0]`; both coordinates may be one column `location.coordinates` with text such as `[72.83,
-21.17]`. Cells are separated by a comma, a semicolon, a tab or a bar: by whichever the header has the columns, unless
-the mapping says which. An empty cell is a missing field. A cell of longitude, latitude or speed that holds a
-JSON number becomes one, also with a decimal comma where no comma separates; any other stays text, for the decoder to
-refuse by its path.
+Columns are found by the paths of the feed's mapping, in any order, others ignored:
+`location.coordinates.0`, or as `location.coordinates[0]`; both coordinates may be one column
+`location.coordinates` with text such as `[72.83, 21.17]`. Cells are separated by a comma, a
+semicolon, a tab or a bar: by whichever the header has the columns, unless the mapping says which.
+An empty cell is a missing field. A cell of longitude, latitude or speed that holds a JSON number
+becomes one, also with a decimal comma where no comma separates; any other stays text, for the
+decoder to refuse by its path.
 
-Rows become JSON because topics hold JSON, and so does what is kept of a refused row. A row is a line: quoted cells
-cannot hold line breaks. A line that is no row of the header's width, or not UTF-8, is passed on as it is, which no
-decoder takes for JSON.
+Rows become JSON because topics hold JSON, and so does what is kept of a refused row. A row is a
+line: quoted cells cannot hold line breaks. A line that is no row of the header's width, or not
+UTF-8, is passed on as it is, which no decoder takes for JSON.
 
-A block of lines is read a column at a time. Rows that lack a cell, and blocks with anything odd in them, are read row
-by row, which decides.
+A block of lines is read a column at a time. Rows that lack a cell, and blocks with anything odd in
+them, are read row by row, which decides.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ ROW_NO_HEADER = (
     "plate,time,lon,lat,speed. (A line that begins with # is left out: no header.)"
 )
 
-_MARK = re.compile("\x01([0-9]+)\x01")  # no name of a field looks so: in JSON control characters are escaped
+_MARK = re.compile(
+    "\x01([0-9]+)\x01"
+)  # no name of a field looks so: in JSON control characters are escaped
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)
 _TYPE: Path = ("location", "type")
@@ -63,37 +67,52 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
-def csv_batches(path: str, runs: Iterator[list[bytes]], mapping: FeedMapping | None) -> Iterator[list[bytes]]:
-    """A JSON ping for every line but the first, which names the columns. UsageError if a column is missing.
+def csv_batches(
+    path: str, runs: Iterator[list[bytes]], mapping: FeedMapping | None
+) -> Iterator[list[bytes]]:
+    """A JSON ping for every line but the first, which names the columns. UsageError if a column is
+    missing.
 
     Without a mapping all columns are read. Lines come in runs of any length.
     """
     first = next((run for run in runs if run), None)
     if first is None:
         return
-    reader = _all_columns(path, first) if mapping is None else _mapped_columns(path, first[0], mapping)
+    reader = (
+        _all_columns(path, first) if mapping is None else _mapped_columns(path, first[0], mapping)
+    )
     for run in chain([first[1:]], runs):
         if run:
             yield reader.messages(run)
 
 
 def looks_like_csv(line: bytes, mapping: FeedMapping | None) -> bool:
-    """Whether a first line is a header with a column for the plate, among others; without a mapping, of any columns."""
+    """Whether a first line is a header with a column for the plate, among others; without a
+    mapping, of any columns."""
     is_other = trim(line).startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" ', b"<"))
     plate = dotted(mapping.steps["plate"]).encode() if mapping else b""
-    return not is_other and plate in line and any(delimiter.encode() in line for delimiter in DELIMITERS)
+    return (
+        not is_other
+        and plate in line
+        and any(delimiter.encode() in line for delimiter in DELIMITERS)
+    )
 
 
 def looks_like_row(cells: Sequence[str]) -> bool:
-    """Whether a cell of a first line is a number or a time: then it is no header, and no cell may be shown."""
+    """Whether a cell of a first line is a number or a time: then it is no header, and no cell may
+    be shown."""
     return any(number_of(cell) is not None or found_time_form([cell]) is not None for cell in cells)
 
 
 def delimiter_of(lines: Sequence[bytes]) -> str:
     """The delimiter that cuts the most columns out of header and rows alike; "" if there is none."""
-    widths = {one: [len(_cells(line, one) or []) for line in lines[:_LOOKED_AT]] for one in DELIMITERS}
+    widths = {
+        one: [len(_cells(line, one) or []) for line in lines[:_LOOKED_AT]] for one in DELIMITERS
+    }
     fitting = [
-        one for one, (first, *rest) in widths.items() if first > 1 and 2 * rest.count(first) >= max(1, len(rest))
+        one
+        for one, (first, *rest) in widths.items()
+        if first > 1 and 2 * rest.count(first) >= max(1, len(rest))
     ]
     return max(fitting, key=lambda one: widths[one][0], default="")
 
@@ -113,8 +132,13 @@ def _mapped_columns(path: str, line: bytes, mapping: FeedMapping) -> _RowReader:
         raise UsageError(f"{path}: expected text in UTF-8, found {kind}")
     cells = max(headers.values(), key=len)
     least = min(lacking, key=lambda paths: len(paths))
-    names, found = ", ".join(map(dotted, least)), shown_names((cell.strip(),) for cell in cells)
-    instead = f"; found {found}: `udp-stream init FILE` writes which is which" if found and len(cells) > 1 else ""
+    names = ", ".join(map(dotted, least))
+    found = shown_names((cell.strip(),) for cell in cells)
+    instead = (
+        f"; found {found}: `udp-stream init FILE` writes which is which"
+        if found and len(cells) > 1
+        else ""
+    )
     instead = f"; {ROW_NO_HEADER}" if looks_like_row(cells) else instead  # which shows no cell
     raise UsageError(f"{path}: expected a CSV header with {names}{instead}")
 
@@ -126,12 +150,17 @@ def _all_columns(path: str, lines: Sequence[bytes]) -> _RowReader:
         raise UsageError(f"{path}: {ROW_NO_HEADER}")
     if not (columns := _places(header)):
         found = no_pings(b"\n".join(lines[:_LOOKED_AT])) or "text"
-        raise UsageError(f"{path}: expected pings in CSV with a header and rows as wide, found {found}")
-    return _RowReader(delimiter, len(header), [(steps, at, Cell.ARRAY) for steps, at in columns.items()])
+        raise UsageError(
+            f"{path}: expected pings in CSV with a header and rows as wide, found {found}"
+        )
+    return _RowReader(
+        delimiter, len(header), [(steps, at, Cell.ARRAY) for steps, at in columns.items()]
+    )
 
 
 def _places(header: Sequence[str]) -> dict[Path, int]:
-    """The places of columns by their paths: without names that are no path, and of equal names the first."""
+    """The places of columns by their paths: without names that are no path, and of equal names the
+    first."""
     found: dict[Path, int] = {}
     for at, name in enumerate(header):
         with suppress(ValueError):
@@ -139,8 +168,11 @@ def _places(header: Sequence[str]) -> dict[Path, int]:
     return found
 
 
-def _wanted(columns: Mapping[Path, int], mapping: FeedMapping) -> tuple[dict[Path, Cell], list[Path]]:
-    lon, lat = mapping.steps["longitude"], mapping.steps["latitude"]
+def _wanted(
+    columns: Mapping[Path, int], mapping: FeedMapping
+) -> tuple[dict[Path, Cell], list[Path]]:
+    lon = mapping.steps["longitude"]
+    lat = mapping.steps["latitude"]
     is_array = lon[:-1] == lat[:-1] and isinstance(lon[-1], int) and len(lon) > 1
     array = lon[:-1] if is_array else None
     wanted = {_TYPE: Cell.TEXT} if lon[:1] == _TYPE[:1] and _TYPE in columns else {}
@@ -154,7 +186,8 @@ def _wanted(columns: Mapping[Path, int], mapping: FeedMapping) -> tuple[dict[Pat
 
 
 class Cell(enum.Enum):
-    """How the cells of a column are read: as they are, as numbers, or as arrays where they are arrays of JSON."""
+    """How the cells of a column are read: as they are, as numbers, or as arrays where they are
+    arrays of JSON."""
 
     TEXT = enum.auto()
     NUMBER = enum.auto()
@@ -162,18 +195,29 @@ class Cell(enum.Enum):
 
 
 class _RowReader:
-    """Rows of one header to JSON. `fields`: where JSON has a value, its place in a row, and how its cell is read."""
+    """Rows of one header to JSON. `fields`: where JSON has a value, its place in a row, and how its
+    cell is read."""
 
-    def __init__(self, delimiter: str, width: int, fields: Sequence[tuple[Path, int, Cell]]) -> None:
-        self._delimiter, self._width, self._fields = delimiter, width, fields
+    def __init__(
+        self, delimiter: str, width: int, fields: Sequence[tuple[Path, int, Cell]]
+    ) -> None:
+        self._delimiter = delimiter
+        self._width = width
+        self._fields = fields
         self._needed = [place for _, place, _ in fields]
         self._template = Template([path for path, _, _ in fields])
 
     def messages(self, lines: list[bytes]) -> list[bytes]:
-        width, delimiter, rows = self._width, self._delimiter, list[list[str]]()
+        width = self._width
+        delimiter = self._delimiter
+        rows = list[list[str]]()
         if (text := _plain_text(lines)) is not None:
-            if '"' not in text and set(map(methodcaller("count", delimiter.encode()), lines)) == {width - 1}:
-                cells = text.replace("\n", delimiter).split(delimiter)  # in one go: quotes are the exception
+            if '"' not in text and set(map(methodcaller("count", delimiter.encode()), lines)) == {
+                width - 1
+            }:
+                cells = text.replace("\n", delimiter).split(
+                    delimiter
+                )  # in one go: quotes are the exception
                 return self._joined(lines, [cells[place::width] for place in self._needed])
             with suppress(csv.Error):  # a quote has no other
                 rows = list(csv.reader(text.split("\n"), delimiter=delimiter, strict=True))
@@ -183,14 +227,17 @@ class _RowReader:
         return self._joined(lines, [list(map(itemgetter(place), even)) for place in self._needed])
 
     def _joined(self, lines: list[bytes], columns: list[list[str]]) -> list[bytes]:
-        """Messages of rows by their needed columns, which it may change. Rows that lack a cell are made singly."""
+        """Messages of rows by their needed columns, which it may change. Rows that lack a cell are
+        made singly."""
         odd = [column for column in columns if "" in column]
         lacking = sorted({row for column in odd for row, cell in enumerate(column) if not cell})
         for column in columns:
             for row in lacking:
                 column[row] = _STAND_IN
         kinds = [cell for _, _, cell in self._fields]
-        made = self._template.filled([self._column(*one) for one in zip(columns, kinds, strict=True)])
+        made = self._template.filled(
+            [self._column(*one) for one in zip(columns, kinds, strict=True)]
+        )
         for row in lacking:
             made[row] = self._message(lines[row], _cells(lines[row], self._delimiter))
         return made
@@ -223,13 +270,17 @@ class _RowReader:
         pairs = [
             (path, self._value(text, cell))
             for path, text, cell in found
-            if text and not (isinstance(path[-1], int) and path[:-1] in absent)  # half an array would be another one
+            if text
+            and not (
+                isinstance(path[-1], int) and path[:-1] in absent
+            )  # half an array would be another one
         ]
         return _encode(nested(pairs))
 
 
 def nested(pairs: Iterable[tuple[Path, str | msgspec.Raw]]) -> Any:
-    """Values at their paths; elements of arrays that have none are null. Keys are in the order of the pairs."""
+    """Values at their paths; elements of arrays that have none are null. Keys are in the order of
+    the pairs."""
     root: dict[str | int, Any] = {}
     for path, value in pairs:
         here = root
@@ -258,7 +309,9 @@ class Template:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        marked = nested([(path, msgspec.Raw(f"\x01{at}\x01".encode())) for at, path in enumerate(paths)])
+        marked = nested(
+            [(path, msgspec.Raw(f"\x01{at}\x01".encode())) for at, path in enumerate(paths)]
+        )
         text = _encode(marked).decode()
         self._order = [int(at) for at in _MARK.findall(text)]
         self._text = _MARK.sub("%s", text.replace("%", "%%"))
@@ -266,7 +319,9 @@ class Template:
     def filled(self, columns: Sequence[Sequence[str]]) -> list[bytes]:
         """The JSON of every row; columns are in the order of the paths, their cells JSON."""
         rows = list(map(self._text.__mod__, zip(*(columns[at] for at in self._order), strict=True)))
-        return "\n".join(rows).encode().split(b"\n") if rows else []  # JSON on one line has no line break
+        return (
+            "\n".join(rows).encode().split(b"\n") if rows else []
+        )  # JSON on one line has no line break
 
 
 def _plain_text(lines: list[bytes]) -> str | None:
@@ -288,7 +343,8 @@ def _cells(line: bytes, delimiter: str) -> list[str] | None:
 
 
 def _numbers_at_once(column: list[str], delimiter: str) -> Sequence[str] | None:
-    """The cells if all of them are numbers as JSON spells them, but for decimal commas; None if any needs a look."""
+    """The cells if all of them are numbers as JSON spells them, but for decimal commas; None if any
+    needs a look."""
     joined = "\n".join(column)
     if joined.split() != column or (delimiter == "," and "," in joined):
         return None

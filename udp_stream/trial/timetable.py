@@ -22,18 +22,30 @@ ROADS = (
 )  # fmt: skip
 """From south to north."""
 
-SHAPE_STEPS, TRIPS_A_DAY = 8, 400  # samples between two points of a shape; trips that all routes share, by their rank
+SHAPE_STEPS = 8
+TRIPS_A_DAY = (
+    400  # samples between two points of a shape; trips that all routes share, by their rank
+)
 
 
 def write_timetable(fleet: Fleet, folder: Path) -> None:
-    """The files of a timetable of the fleet's city. How often a route runs follows from its buses' weights."""
+    """The files of a timetable of the fleet's city. How often a route runs follows from its buses'
+    weights."""
     city = fleet.city()
-    stops, shapes, trips, calls = list[Row](), list[Row](), list[Row](), list[Row]()
+    stops = list[Row]()
+    shapes = list[Row]()
+    trips = list[Row]()
+    calls = list[Row]()
     for route, name in enumerate(ROUTE_NAMES):
-        first, last = int(city.first[route]), int(city.length_m[route] / STEP_M)
+        first = int(city.first[route])
+        last = int(city.length_m[route] / STEP_M)
         places = city.place_km[first : first + last + 1]
-        shapes += [(name, at, *_degrees(*place)) for at, place in enumerate(places[::SHAPE_STEPS].tolist())]
-        metres = city.node_m[route, : city.nodes[route]][city.node_is_stop[route, : city.nodes[route]]]
+        shapes += [
+            (name, at, *_degrees(*place)) for at, place in enumerate(places[::SHAPE_STEPS].tolist())
+        ]
+        metres = city.node_m[route, : city.nodes[route]][
+            city.node_is_stop[route, : city.nodes[route]]
+        ]
         ours = [f"{name}-{number}" for number in range(metres.size)]
         for stop, at in zip(ours, metres.tolist(), strict=True):
             east, north = places[min(last, int(at / STEP_M))].tolist()
@@ -46,11 +58,21 @@ def write_timetable(fleet: Fleet, folder: Path) -> None:
     week = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
     _write(folder / "calendar.txt", ("service_id", *week), [("daily", *"1111111")])
     _write(
-        folder / "routes.txt", ("route_id", "route_short_name", "route_type"), [(one, one, 3) for one in ROUTE_NAMES]
+        folder / "routes.txt",
+        ("route_id", "route_short_name", "route_type"),
+        [(one, one, 3) for one in ROUTE_NAMES],
     )
     _write(folder / "stops.txt", ("stop_id", "stop_name", "stop_lat", "stop_lon"), stops)
-    _write(folder / "shapes.txt", ("shape_id", "shape_pt_sequence", "shape_pt_lat", "shape_pt_lon"), shapes)
-    _write(folder / "trips.txt", ("route_id", "service_id", "trip_id", "direction_id", "shape_id"), trips)
+    _write(
+        folder / "shapes.txt",
+        ("shape_id", "shape_pt_sequence", "shape_pt_lat", "shape_pt_lon"),
+        shapes,
+    )
+    _write(
+        folder / "trips.txt",
+        ("route_id", "service_id", "trip_id", "direction_id", "shape_id"),
+        trips,
+    )
     _write(folder / "stop_times.txt", ("trip_id", "stop_id", "stop_sequence"), calls)
 
 
@@ -59,13 +81,17 @@ Row = tuple[object, ...]
 
 def _name(east: float, north: float) -> str:
     """The crossing that a place is near to."""
-    street, road = int(east + EDGE_KM[0]), int(north + EDGE_KM[1])
+    street = int(east + EDGE_KM[0])
+    road = int(north + EDGE_KM[1])
     return f"{STREETS[min(street, len(STREETS) - 1)]} / {ROADS[min(road, len(ROADS) - 1)]}"
 
 
 def _degrees(east: float, north: float) -> tuple[str, str]:
     """Latitude and longitude."""
-    return f"{CENTRE[1] + north / KM_PER_DEGREE[1]:.6f}", f"{CENTRE[0] + east / KM_PER_DEGREE[0]:.6f}"
+    return (
+        f"{CENTRE[1] + north / KM_PER_DEGREE[1]:.6f}",
+        f"{CENTRE[0] + east / KM_PER_DEGREE[0]:.6f}",
+    )
 
 
 def _write(file: Path, header: Row, rows: Iterable[Row]) -> None:

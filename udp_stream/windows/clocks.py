@@ -1,19 +1,22 @@
 """The clocks of a log: its watermark, whatever the reader's own clock says.
 
-A watermark is a time up to which the log counts as complete. A clock observes one frame (a run of messages) at a
-time. For each ping it gives the watermark before the ping (`watermark_before_ms`), by which lateness is judged, and
-whether the ping is from the future. Then it shows the new watermark, by which slots close.
+A watermark is a time up to which the log counts as complete. A clock observes one frame (a run of
+messages) at a time. For each ping it gives the watermark before the ping (`watermark_before_ms`),
+by which lateness is judged, and whether the ping is from the future. Then it shows the new
+watermark, by which slots close.
 
-Ours differs from the field's: there, lateness that is allowed for is part of the watermark. Ours is the log's own
-time, guarded against wrong clocks; a slot closes `grace_ms` behind it.
+Ours differs from the field's: there, lateness that is allowed for is part of the watermark. Ours is
+the log's own time, guarded against wrong clocks; a slot closes `grace_ms` behind it.
 
-**Agreement**, for files: they have no append times, so the watermark is the newest time that several plates have
-reached. **Append**, for a partition of a topic with the broker's append times: the newest event time that was no more
-than a little ahead of its own append time, less the disorder that is allowed for; or the latest tick record's. It is
-computed message by message, so how a fetch cuts the log changes nothing.
+**Agreement**, for files: they have no append times, so the watermark is the newest time that
+several plates have reached. **Append**, for a partition of a topic with the broker's append times:
+the newest event time that was no more than a little ahead of its own append time, less the disorder
+that is allowed for; or the latest tick record's. It is computed message by message, so how a fetch
+cuts the log changes nothing.
 
-**Wall**, where whole plates are hidden: the latest tick record's time. No ping moves it, so no plate decides whether
-another's pings count. **Span**, for files then: a public span of time, all of whose slots close at the end.
+**Wall**, where whole plates are hidden: the latest tick record's time. No ping moves it, so no
+plate decides whether another's pings count. **Span**, for files then: a public span of time, all of
+whose slots close at the end.
 """
 
 from __future__ import annotations
@@ -42,10 +45,11 @@ SEEN_MS = 2 * 86_400_000
 class WindowRules:
     """What never changes while the windows live. Times in ms.
 
-    `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
-    be ahead of the broker, and how long after the newest ping older ones are waited for. `movement`: speeds are derived
-    where a slot closes; None takes those of the pings. `archived_ms`: the ledger closed all slots that end by then.
-    `in_processing_time`: whole plates are hidden, so slots close by the wall's time, and limits are by plate.
+    `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock:
+    how far a ping may be ahead of the broker, and how long after the newest ping older ones are
+    waited for. `movement`: speeds are derived where a slot closes; None takes those of the pings.
+    `archived_ms`: the ledger closed all slots that end by then. `in_processing_time`: whole plates
+    are hidden, so slots close by the wall's time, and limits are by plate.
 
     >>> WindowRules(grace_ms=60_000).quorum_min
     3
@@ -63,7 +67,9 @@ class WindowRules:
     archived_ms: int = NEVER
     in_processing_time: bool = False
 
-    def late_by(self, slot_end: Times, watermark_before_ms: Times) -> tuple[Times, NDArray[np.bool_]]:
+    def late_by(
+        self, slot_end: Times, watermark_before_ms: Times
+    ) -> tuple[Times, NDArray[np.bool_]]:
         """The time that pings are judged by, and which are late: of slots that had closed by then."""
         judged: Times = np.maximum(watermark_before_ms, self.archived_ms + self.grace_ms)
         late: NDArray[np.bool_] = slot_end + self.grace_ms <= judged
@@ -72,10 +78,11 @@ class WindowRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogPlaces:
-    """The places of a frame's messages in their partition: one value for each message, tick records included.
+    """The places of a frame's messages in their partition: one value for each message, tick records
+    included.
 
-    `offset` rises; `append_ms` is the broker's append time; `tick` is True for records that only tell the time and have
-    no pings.
+    `offset` rises; `append_ms` is the broker's append time; `tick` is True for records that only
+    tell the time and have no pings.
 
     >>> places = LogPlaces(np.array([40, 41]), np.array([7_000, 8_000]), np.array([False, True]))
     >>> places.behind(1).offset
@@ -92,7 +99,8 @@ class LogPlaces:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the rows of `pings`.
+    """One run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the
+    rows of `pings`.
 
     `places` is None for a log without offsets and append times.
 
@@ -111,8 +119,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameObservation:
-    """For each row of a frame: the watermark before it, whether it comes from the future, and whether its clock has
-    rolled over (`are_rolled_over`). `outside`: whether its slot is none of those that are asked for; None if all are.
+    """For each row of a frame: the watermark before it, whether it comes from the future, and
+    whether its clock has rolled over (`are_rolled_over`). `outside`: whether its slot is none of
+    those that are asked for; None if all are.
 
     >>> none = np.zeros(2, bool)
     >>> FrameObservation(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
@@ -126,18 +135,20 @@ class FrameObservation:
 
 
 ROLLOVER_MS = 1024 * 7 * 86_400_000
-"""GPS counts 1,024 weeks and begins again: a receiver that does not know of it is 7,168 days behind."""
+"""GPS counts 1,024 weeks and begins again: a receiver that does not know of it is 7,168 days
+behind."""
 
 
 def are_rolled_over(time_ms: Times, now_ms: Times | int) -> NDArray[np.bool_]:
-    """Which times are 1,024 weeks before now, give or take a day: of a recording made then, none is refused, as its own
-    clock says that it is then."""
+    """Which times are 1,024 weeks before now, give or take a day: of a recording made then, none is
+    refused, as its own clock says that it is then."""
     found: NDArray[np.bool_] = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
     return found
 
 
 class Clock(Protocol):
-    """Turns frames into watermarks. `watermark_ms` is None before the first ping, and never goes back.
+    """Turns frames into watermarks. `watermark_ms` is None before the first ping, and never goes
+    back.
 
     >>> clocks: list[Clock] = [AgreementClock(WindowRules()), AppendClock(WindowRules())]
     >>> [clock.watermark_ms for clock in clocks]
@@ -165,13 +176,15 @@ class LogClock(Clock, Protocol):
 class AgreementClock:
     """The newest time that several plates have reached: the clock of a log without append times.
 
-    Several is `quorum_min` plates or `quorum_share` of those seen in the last two days, whichever is more (all, if
-    there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it. A plate counts with
-    the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame. And
-    `ping_share` of the frame's pings must agree too, so that wrong times strewn over many plates do not add up.
+    Several is `quorum_min` plates or `quorum_share` of those seen in the last two days, whichever
+    is more (all, if there are fewer): neither one plate alone nor a few broken ones of a large
+    fleet can move it. A plate counts with the newest time of the last frame it was in, so one wrong
+    time is forgotten with the plate's next frame. And `ping_share` of the frame's pings must agree
+    too, so that wrong times strewn over many plates do not add up.
 
-    A plate has left, and is not waited for, once two others have come two days further, in steps of at most `ahead_ms`:
-    a fleet may shrink to less than a quorum. Clocks that are wrong by more than a step never come that far.
+    A plate has left, and is not waited for, once two others have come two days further, in steps of
+    at most `ahead_ms`: a fleet may shrink to less than a quorum. Clocks that are wrong by more than
+    a step never come that far.
 
     Four plates, one of them far ahead: the third newest time counts.
 
@@ -185,7 +198,9 @@ class AgreementClock:
     def __init__(self, rules: WindowRules) -> None:
         self._rules = rules
         self._newest_of: dict[str, int] = {}
-        self._crowded = 1024  # plates: below it, looking for old ones to forget costs more than they do
+        self._crowded = (
+            1024  # plates: below it, looking for old ones to forget costs more than they do
+        )
         self._believed_ms = rules.ahead_ms  # what is later comes from the future
         self.watermark_ms: int | None = None
 
@@ -193,8 +208,12 @@ class AgreementClock:
         before = NEVER if self.watermark_ms is None else self.watermark_ms
         self.advance(frame.pings)
         time_ms = frame.pings.time_ms
-        rolled_over = are_rolled_over(time_ms, 0 if self.watermark_ms is None else self.watermark_ms)
-        return FrameObservation(np.full(time_ms.size, before), time_ms > self._believed_ms, rolled_over)
+        rolled_over = are_rolled_over(
+            time_ms, 0 if self.watermark_ms is None else self.watermark_ms
+        )
+        return FrameObservation(
+            np.full(time_ms.size, before), time_ms > self._believed_ms, rolled_over
+        )
 
     def advance(self, pings: Pings) -> None:
         """Take in a frame. Pings too far ahead of the new time count for nothing, now or later."""
@@ -214,23 +233,31 @@ class AgreementClock:
                 self._forget(self.watermark_ms - SEEN_MS)
 
     def _step_by_step(self, pings: Pings, watermark_ms: int, share: int) -> None:
-        """Some pings are further ahead than is believed. Believe what is within a step of what two plates have come to,
-        until nothing more is; plates that are left behind by then are not waited for."""
-        come_to_ms, before_ms = _second_newest(self._newest_of), NEVER
+        """Some pings are further ahead than is believed. Believe what is within a step of what two
+        plates have come to, until nothing more is; plates that are left behind by then are not
+        waited for."""
+        come_to_ms = _second_newest(self._newest_of)
+        before_ms = NEVER
         self._believed_ms = max(self._believed_ms, come_to_ms + self._rules.ahead_ms)
         while before_ms < self._believed_ms:
             within = pings.time_ms <= self._believed_ms
             newest_of = self._newest_times(pings, np.where(within, pings.time_ms, NEVER))
             if within.any():
-                come_to_ms = min(_second_newest(newest_of), _kth_newest(pings.time_ms[within], share))
+                come_to_ms = min(
+                    _second_newest(newest_of), _kth_newest(pings.time_ms[within], share)
+                )
             if come_to_ms - SEEN_MS > watermark_ms:
-                newest_of = {plate: time for plate, time in newest_of.items() if time >= come_to_ms - SEEN_MS}
+                newest_of = {
+                    plate: time for plate, time in newest_of.items() if time >= come_to_ms - SEEN_MS
+                }
                 self._set(min(self._reached(newest_of), come_to_ms))
-            before_ms, self._believed_ms = self._believed_ms, max(self._believed_ms, come_to_ms + self._rules.ahead_ms)
+            before_ms = self._believed_ms
+            self._believed_ms = max(self._believed_ms, come_to_ms + self._rules.ahead_ms)
         self._newest_of = newest_of
 
     def _newest_times(self, pings: Pings, time_ms: Times) -> dict[str, int]:
-        """The newest time of every plate, this frame's plates anew; a plate without a usable time keeps its old one."""
+        """The newest time of every plate, this frame's plates anew; a plate without a usable time
+        keeps its old one."""
         newest = np.full(len(pings.plates), NEVER)
         np.maximum.at(newest, pings.plate, time_ms)
         usable = newest != NEVER
@@ -243,11 +270,17 @@ class AgreementClock:
         return _kth_newest(times, quorum)
 
     def _set(self, time_ms: int) -> None:
-        self.watermark_ms = time_ms if self.watermark_ms is None else max(self.watermark_ms, time_ms)
+        self.watermark_ms = (
+            time_ms if self.watermark_ms is None else max(self.watermark_ms, time_ms)
+        )
 
     def _forget(self, before_ms: int) -> None:
-        self._newest_of = {plate: time for plate, time in self._newest_of.items() if time >= before_ms}
-        self._crowded = max(1024, 2 * len(self._newest_of))  # doubled, so that forgetting stays rare as fleets grow
+        self._newest_of = {
+            plate: time for plate, time in self._newest_of.items() if time >= before_ms
+        }
+        self._crowded = max(
+            1024, 2 * len(self._newest_of)
+        )  # doubled, so that forgetting stays rare as fleets grow
 
 
 def _second_newest(newest_of: dict[str, int]) -> int:
@@ -262,13 +295,16 @@ def _kth_newest(times: Times, k: int) -> int:
 
 
 class AppendClock:
-    """The newest accepted event time of one source partition less `disorder_ms`, or its latest tick's, if later.
+    """The newest accepted event time of one source partition less `disorder_ms`, or its latest
+    tick's, if later.
 
-    A ping is accepted if its time is at most `skew_ms` after its message's append time, so no plate can move the clock
-    past what the broker has seen. A tick says that until its append time nothing else came: it counts like a ping of
-    that moment. Pings of one message are observed together; a message is judged by those before it in the log.
+    A ping is accepted if its time is at most `skew_ms` after its message's append time, so no plate
+    can move the clock past what the broker has seen. A tick says that until its append time nothing
+    else came: it counts like a ping of that moment. Pings of one message are observed together; a
+    message is judged by those before it in the log.
 
-    A ping of 100 s, one from the future, and a tick at 190 s; the disorder that is allowed for is 60 s:
+    A ping of 100 s, one from the future, and a tick at 190 s; the disorder that is allowed for is
+    60 s:
 
     >>> clock, none, message = AppendClock(WindowRules()), np.zeros(2), np.array([0, 1], np.int32)
     >>> two = Pings(("A",), none.astype(np.uint32), np.array([100_000, 10**15]), none, none, none, message, none)
@@ -283,8 +319,10 @@ class AppendClock:
         self.watermark_ms = watermark_ms
 
     def observe(self, frame: Frame) -> FrameObservation:
-        """Judge each row by the messages before its own. ValueError for a frame without append times."""
-        places, pings = frame.places, frame.pings
+        """Judge each row by the messages before its own. ValueError for a frame without append
+        times."""
+        places = frame.places
+        pings = frame.pings
         if places is None:
             raise ValueError("expected append times, got a log without them: use AgreementClock")
         ahead = pings.time_ms > places.append_ms[pings.message] + self._rules.skew_ms
@@ -293,11 +331,15 @@ class AppendClock:
         # NEVER is the lowest integer: less anything, it would wrap round to the far future.
         reached = np.where(reached == NEVER, NEVER, reached - self._rules.disorder_ms)
         # The old watermark goes in front: place i is then the watermark before message i.
-        times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached))
+        times = np.maximum.accumulate(
+            np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached)
+        )
         if times[-1] != NEVER:
             self.watermark_ms = int(times[-1])
         return FrameObservation(
-            times[pings.message], ahead, are_rolled_over(pings.time_ms, places.append_ms[pings.message])
+            times[pings.message],
+            ahead,
+            are_rolled_over(pings.time_ms, places.append_ms[pings.message]),
         )
 
     def after_tick(self, wall_ms: int) -> int:
@@ -305,18 +347,21 @@ class AppendClock:
 
 
 SLOTS_MAX = 48
-"""Slots that a tick closes, the oldest first: those behind them, after a jump of the wall, have no record."""
+"""Slots that a tick closes, the oldest first: those behind them, after a jump of the wall, have no
+record."""
 
 
 class WallClock:
     """The time of the log's latest tick record, whatever the pings say.
 
-    A ping is late, and from the future, by its own message's append time; late also by the ticks before it. The log
-    begins with its first tick: the first slot is the first to begin then or later, and the watermark goes at once to
-    where all slots before it are closed. From there on each slot closes, `SLOTS_MAX` at a tick, with or without pings:
-    `over` has those that the last frame's ticks have closed.
+    A ping is late, and from the future, by its own message's append time; late also by the ticks
+    before it. The log begins with its first tick: the first slot is the first to begin then or
+    later, and the watermark goes at once to where all slots before it are closed. From there on
+    each slot closes, `SLOTS_MAX` at a tick, with or without pings: `over` has those that the last
+    frame's ticks have closed.
 
-    Slots of 10 s, a grace of 2 s. A tick at 12 s: the slot from 20 s is the first. It closes by the tick at 32 s:
+    Slots of 10 s, a grace of 2 s. A tick at 12 s: the slot from 20 s is the first. It closes by the
+    tick at 32 s:
 
     >>> from datetime import UTC
     >>> clock, none = WallClock(WindowRules(grace_ms=2_000), SlotGrid(10, UTC)), np.zeros(0)
@@ -328,36 +373,51 @@ class WallClock:
     """
 
     def __init__(self, rules: WindowRules, grid: SlotGrid, watermark_ms: int | None = None) -> None:
-        self._rules, self._grid = rules, grid
+        self._rules = rules
+        self._grid = grid
         self.watermark_ms = watermark_ms
         self.last_tick_ms: int | None = None
         """The time of the latest tick that was read."""
         self.over = list[tuple[int, int]]()
 
     def observe(self, frame: Frame) -> FrameObservation:
-        """Judge each row by its own message and the ticks before it. ValueError for a frame without append times."""
-        places, pings = frame.places, frame.pings
+        """Judge each row by its own message and the ticks before it. ValueError for a frame without
+        append times."""
+        places = frame.places
+        pings = frame.pings
         if places is None:
             raise ValueError("expected append times, got a log without them: use SpanClock")
-        ticks, told = np.flatnonzero(places.tick), np.where(places.tick, places.append_ms, NEVER)
+        ticks = np.flatnonzero(places.tick)
+        told = np.where(places.tick, places.append_ms, NEVER)
         if ticks.size:
             self.last_tick_ms = int(told[ticks[-1]])
         if self.watermark_ms is None and ticks.size:
             told[ticks[0]] = self._grid.end_of(int(told[ticks[0]]) - 1) + self._rules.grace_ms
-        times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, told))
-        self.over = [slot for at in ticks.tolist() for slot in self._between(int(times[at]), int(times[at + 1]))]
+        times = np.maximum.accumulate(
+            np.append(NEVER if self.watermark_ms is None else self.watermark_ms, told)
+        )
+        self.over = [
+            slot
+            for at in ticks.tolist()
+            for slot in self._between(int(times[at]), int(times[at + 1]))
+        ]
         if times[-1] != NEVER:
             self.watermark_ms = int(times[-1])
-        own_ms, before_ms = places.append_ms[pings.message], times[pings.message]
+        own_ms = places.append_ms[pings.message]
+        before_ms = times[pings.message]
         # Before the first tick nobody knows which slots will be whole.
         least_ms = np.where(before_ms == NEVER, frame.slot_end + self._rules.grace_ms, before_ms)
         ahead = pings.time_ms > own_ms + self._rules.skew_ms
-        return FrameObservation(np.maximum(own_ms, least_ms), ahead, are_rolled_over(pings.time_ms, own_ms))
+        return FrameObservation(
+            np.maximum(own_ms, least_ms), ahead, are_rolled_over(pings.time_ms, own_ms)
+        )
 
     def _between(self, before_ms: int, behind_ms: int) -> list[tuple[int, int]]:
         if before_ms in (NEVER, behind_ms):
             return []
-        since, until = (self._grid.start_of(ms - self._rules.grace_ms) for ms in (before_ms, behind_ms))
+        since, until = (
+            self._grid.start_of(ms - self._rules.grace_ms) for ms in (before_ms, behind_ms)
+        )
         if self._rules.archived_ms != NEVER:
             since = max(since, self._grid.start_of(self._rules.archived_ms))
         return self._grid.between(since, until, SLOTS_MAX)
@@ -367,7 +427,8 @@ class WallClock:
 
 
 class SpanClock:
-    """For files: no ping of these slots is late, and none of another slot counts. They close at the end."""
+    """For files: no ping of these slots is late, and none of another slot counts. They close at the
+    end."""
 
     watermark_ms: int | None = None
 
@@ -376,7 +437,8 @@ class SpanClock:
         self.over = slots
 
     def observe(self, frame: Frame) -> FrameObservation:
-        start, none = frame.slot_start, np.zeros(frame.slot_start.size, bool)
+        start = frame.slot_start
+        none = np.zeros(frame.slot_start.size, bool)
         outside = (start < self.over[0][0]) | (start > self.over[-1][0])
         return FrameObservation(np.full(start.size, NEVER), none, none, outside)
 
@@ -389,16 +451,18 @@ STEP_S = 2.0
 SETTLED_S = 600.0
 """So long a jump has lasted before it is believed, where the source says nothing."""
 
-SKEW_S, LAG_S = 30.0, 600.0
-"""So far a source may be ahead, or behind: else it speaks against a jump, however long that has lasted."""
+SKEW_S = 30.0
+LAG_S = 600.0
+"""So far a source may be ahead, or behind: else it speaks against a jump, however long that has
+lasted."""
 
 
 class SteadyClock:
-    """The wall's time in seconds, unless it jumps against monotonic time. Then the source's own times say which of the
-    two is right. Where they do not, monotonic time is, for `SETTLED_S`.
+    """The wall's time in seconds, unless it jumps against monotonic time. Then the source's own
+    times say which of the two is right. Where they do not, monotonic time is, for `SETTLED_S`.
 
-    Give it the times of pings with `hear`. `lag_max_s`: pings of a sound source are at most so old. `hears` is False
-    where no ping may move it.
+    Give it the times of pings with `hear`. `lag_max_s`: pings of a sound source are at most so old.
+    `hears` is False where no ping may move it.
 
     An hour ahead for a moment; and an hour ahead from the beginning, until the wall is set right:
 
@@ -422,7 +486,10 @@ class SteadyClock:
         lag_max_s: float = float("inf"),
         hears: bool = True,
     ) -> None:
-        self._wall, self._monotonic, self._lag_max_s, self._hears = wall, monotonic, lag_max_s, hears
+        self._wall = wall
+        self._monotonic = monotonic
+        self._lag_max_s = lag_max_s
+        self._hears = hears
         # All of them are seconds ahead of monotonic time.
         self._since_s = monotonic()
         self._believed = wall() - self._since_s
@@ -439,7 +506,8 @@ class SteadyClock:
             if not self._is_right(ahead, steady_s):
                 return steady_s + self._believed
             self._since_s = steady_s
-        self._believed, self._jumped = ahead, None
+        self._believed = ahead
+        self._jumped = None
         return steady_s + ahead
 
     def _is_right(self, ahead: float, steady_s: float) -> bool:
@@ -469,11 +537,17 @@ class SteadyClock:
     def tick_s(self) -> float:
         """The time of a tick: no later than the newest ping could make it."""
         now_s = self.now_s()
-        return now_s if self._newest is None else min(now_s, self._monotonic() + self._newest + self._lag_max_s)
+        return (
+            now_s
+            if self._newest is None
+            else min(now_s, self._monotonic() + self._newest + self._lag_max_s)
+        )
 
     def hear(self, time_ms: Times) -> None:
         """The times of a frame's pings: what nine tenths of them have not passed counts."""
         if time_ms.size and self._hears:
             self._heard = float(np.quantile(time_ms, 0.9)) / 1000 - self._monotonic()
             if self._heard <= self._believed + SKEW_S:
-                self._newest = self._heard if self._newest is None else max(self._newest, self._heard)
+                self._newest = (
+                    self._heard if self._newest is None else max(self._newest, self._heard)
+                )

@@ -1,19 +1,23 @@
-"""Speeds by movement, for feeds that have none (`speed.from = "movement"`): how far a plate came, over the time.
+"""Speeds by movement, for feeds that have none (`speed.from = "movement"`): how far a plate came,
+over the time.
 
-A ping is paired with the plate's newest ping of the slot that is at least 5 s older; where that is over 5 minutes
-older, or there is none, with the first that is at least 5 s younger, and at most 5 minutes. Its speed is the distance
-over the time between the two, clamped to U. A ping without a pair has no speed: it is left out, and counted.
+A ping is paired with the plate's newest ping of the slot that is at least 5 s older; where that is
+over 5 minutes older, or there is none, with the first that is at least 5 s younger, and at most 5
+minutes. Its speed is the distance over the time between the two, clamped to U. A ping without a
+pair has no speed: it is left out, and counted.
 
-**Where.** A source partition derives speeds when it closes a slot, before the slot is cut by cell: from the plate's
-pings of this slot and partition alone, each (plate, time) once. So a restart, a replay and another number of workers
-give the same bytes, as long as all pings of a plate come by one partition. The arithmetic is that of IEEE 754 alone
-(+, *, /, sqrt), which every machine does alike; sines of libraries differ in their last bits.
+**Where.** A source partition derives speeds when it closes a slot, before the slot is cut by cell:
+from the plate's pings of this slot and partition alone, each (plate, time) once. So a restart, a
+replay and another number of workers give the same bytes, as long as all pings of a plate come by
+one partition. The arithmetic is that of IEEE 754 alone (+, *, /, sqrt), which every machine does
+alike; sines of libraries differ in their last bits.
 
-**Privacy.** Unit: license plate. Neighbours: one plate's positions differ, each within its cell; times and cells are
-the same. Which pings have a speed follows from times and cells, so counts are the same for neighbours; a plate's speeds
-follow from its own positions, so all other plates' are the same. What is left is `swap-values`: one plate has other
-speeds in [0, U]. That is why a speed above `reject_above_kmh` is refused only where the two cells already tell it: no
-two positions in them are near enough. Any other one is clamped. If it were refused, counts would tell of positions.
+**Privacy.** Unit: license plate. Neighbours: one plate's positions differ, each within its cell;
+times and cells are the same. Which pings have a speed follows from times and cells, so counts are
+the same for neighbours; a plate's speeds follow from its own positions, so all other plates' are
+the same. What is left is `swap-values`: one plate has other speeds in [0, U]. That is why a speed
+above `reject_above_kmh` is refused only where the two cells already tell it: no two positions in
+them are near enough. Any other one is clamped. If it were refused, counts would tell of positions.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from udp_stream.pings.decode import PingRules
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotPings, cell_disk, first_per_plate_time
 
-NEAREST_MS, FARTHEST_MS = 5_000, 300_000
+NEAREST_MS = 5_000
+FARTHEST_MS = 300_000
 """Apart: below, the error of a position is most of a distance; above, a bus has gone round corners."""
 
 DEGREE = 1e-7
@@ -33,7 +38,16 @@ DEGREE = 1e-7
 
 _KM_PER_UNIT = 6371.0088 * np.pi / 180 * DEGREE  # on a sphere of the earth's mean radius
 _HALF_TURN = round(180 / DEGREE)
-_COSINE = (1.0, -1 / 2, 1 / 24, -1 / 720, 1 / 40_320, -1 / 3_628_800, 1 / 479_001_600, -1 / 87_178_291_200)
+_COSINE = (
+    1.0,
+    -1 / 2,
+    1 / 24,
+    -1 / 720,
+    1 / 40_320,
+    -1 / 3_628_800,
+    1 / 479_001_600,
+    -1 / 87_178_291_200,
+)
 """Of the powers of the square: to 1e-9 between -90 and 90 degrees."""
 
 Places = NDArray[np.int32]
@@ -45,32 +59,46 @@ def places_of(degrees: NDArray[np.float64]) -> Places:
     return np.rint(degrees / DEGREE).astype(np.int32)
 
 
-def km_between(lat: Places, lon: Places, other_lat: Places, other_lon: Places) -> NDArray[np.float64]:
-    """Along the great circle, to 1e-5 of it up to 25 km, where buses go: on the plane at the middle latitude."""
-    north, middle = other_lat.astype(np.int64) - lat, (other_lat.astype(np.int64) + lat) / 2
-    east = (other_lon.astype(np.int64) - lon + _HALF_TURN) % (2 * _HALF_TURN) - _HALF_TURN  # the shorter way round
+def km_between(
+    lat: Places, lon: Places, other_lat: Places, other_lon: Places
+) -> NDArray[np.float64]:
+    """Along the great circle, to 1e-5 of it up to 25 km, where buses go: on the plane at the middle
+    latitude."""
+    north = other_lat.astype(np.int64) - lat
+    middle = (other_lat.astype(np.int64) + lat) / 2
+    east = (other_lon.astype(np.int64) - lon + _HALF_TURN) % (
+        2 * _HALF_TURN
+    ) - _HALF_TURN  # the shorter way round
     squared = np.square(middle * (DEGREE * np.pi / 180))
     cosine = np.zeros(middle.size)
     for coefficient in reversed(_COSINE):
         cosine = cosine * squared + coefficient
-    found: NDArray[np.float64] = np.sqrt(np.square(north.astype(np.float64)) + np.square(east * cosine)) * _KM_PER_UNIT
+    found: NDArray[np.float64] = (
+        np.sqrt(np.square(north.astype(np.float64)) + np.square(east * cosine)) * _KM_PER_UNIT
+    )
     return found
 
 
 def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> SlotPings:
     """A slot of one source partition with speeds by movement in place of those that it has.
 
-    Rows are of the pings that have one, by plate and time. `repeats` counts pings of a plate and time that are left
-    out, `unpaired` others.
+    Rows are of the pings that have one, by plate and time. `repeats` counts pings of a plate and
+    time that are left out, `unpaired` others.
     """
     plate_time = slot.plate.astype(np.uint64) << np.uint64(32) | slot.time
-    place = lat.astype(np.int64) << 32 | (lon.astype(np.int64) + _HALF_TURN)  # any order that follows from positions
+    place = lat.astype(np.int64) << 32 | (
+        lon.astype(np.int64) + _HALF_TURN
+    )  # any order that follows from positions
     rows = first_per_plate_time(plate_time, slot.cell, place)
     pair, seconds = _pairs(plate_time[rows].astype(np.int64))
     has_pair = pair >= 0
-    pair, seconds, own = rows[pair[has_pair]], seconds[has_pair], rows[has_pair]
+    pair = rows[pair[has_pair]]
+    seconds = seconds[has_pair]
+    own = rows[has_pair]
     may_be = _within_reach(slot.cell[own], slot.cell[pair], rules.reject_above_kmh * seconds / 3600)
-    pair, seconds, own = pair[may_be], seconds[may_be], own[may_be]
+    pair = pair[may_be]
+    seconds = seconds[may_be]
+    own = own[may_be]
     kmh = km_between(lat[own], lon[own], lat[pair], lon[pair]) * 3600 / seconds
     speed = np.minimum(np.rint(kmh * QUANTA_PER_KMH), rules.max_quanta).astype(np.int32)
     return SlotPings(
@@ -80,18 +108,22 @@ def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> 
 
 
 def _pairs(plate_time: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Of (plate, ms) in ascending order, each once: the row that each is paired with, -1 for none; seconds between."""
-    plate, last = plate_time >> 32, plate_time.size - 1
+    """Of (plate, ms) in ascending order, each once: the row that each is paired with, -1 for none;
+    seconds between."""
+    plate = plate_time >> 32
+    last = plate_time.size - 1
     before = np.searchsorted(plate_time, plate_time - NEAREST_MS, side="right") - 1
     behind = np.searchsorted(plate_time, plate_time + NEAREST_MS)
 
     def gap(to: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Milliseconds to these rows; more than is allowed where they are of another plate, or are none."""
+        """Milliseconds to these rows; more than is allowed where they are of another plate, or are
+        none."""
         at = np.clip(to, 0, last)
         is_there = (to == at) & (plate[at] == plate)
         return np.where(is_there, np.abs(plate_time[at] - plate_time), FARTHEST_MS + 1)
 
-    back, on = gap(before), gap(behind)
+    back = gap(before)
+    on = gap(behind)
     pair = np.where(back <= FARTHEST_MS, before, np.where(on <= FARTHEST_MS, behind, -1))
     return pair, np.where(back <= FARTHEST_MS, back, on) / 1000
 
@@ -99,15 +131,23 @@ def _pairs(plate_time: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 def _within_reach(
     cell: NDArray[np.uint64], other: NDArray[np.uint64], reach_km: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    """Whether some two positions in the two cells are that near: by disks around the cells, so of a few too many."""
+    """Whether some two positions in the two cells are that near: by disks around the cells, so of a
+    few too many."""
     moved = np.flatnonzero(cell != other)
     cells, at = np.unique(np.concatenate([cell[moved], other[moved]]), return_inverse=True)
     if not cells.size:
         return np.ones(cell.size, np.bool_)
-    lat, lon, radius_km = (np.array(column) for column in zip(*map(cell_disk, cells.tolist()), strict=True))
+    lat, lon, radius_km = (
+        np.array(column) for column in zip(*map(cell_disk, cells.tolist()), strict=True)
+    )
     here, there = np.split(at, 2)
-    lats, lons = places_of(lat), places_of(lon)
-    apart_km = km_between(lats[here], lons[here], lats[there], lons[there]) - radius_km[here] - radius_km[there]
+    lats = places_of(lat)
+    lons = places_of(lon)
+    apart_km = (
+        km_between(lats[here], lons[here], lats[there], lons[there])
+        - radius_km[here]
+        - radius_km[there]
+    )
     within = np.ones(cell.size, np.bool_)
     within[moved] = apart_km <= reach_km[moved]
     return within

@@ -1,15 +1,17 @@
 """Each plate's latest position at the moments at which queries are asked, by the clock of the log.
 
-A *moment* is a boundary of a grid in time. It is due once the clock has passed it and the grace, as a slot's end is. It
-has each plate's last accepted ping before it, unless that is older than the age that is allowed. So what a moment holds
-follows from the log alone, and so does when it is due. A moment at which no plate has a position is left out.
+A *moment* is a boundary of a grid in time. It is due once the clock has passed it and the grace, as
+a slot's end is. It has each plate's last accepted ping before it, unless that is older than the age
+that is allowed. So what a moment holds follows from the log alone, and so does when it is due. A
+moment at which no plate has a position is left out.
 
-A ping that comes later than the grace is not in its moment; it may still be the latest of its plate at a later moment.
-A ping that is late for its slot is refused, and is in no moment.
+A ping that comes later than the grace is not in its moment; it may still be the latest of its plate
+at a later moment. A ping that is late for its slot is refused, and is in no moment.
 
-**Of several pings of one plate and time, the first in the log counts.** Queries protect positions, so no position may
-decide which ping counts: a plate that moved a little could else have jumped to its other ping. The latest position
-follows from plates, times and the log's order alone, so it moves no farther than the plate's pings do.
+**Of several pings of one plate and time, the first in the log counts.** Queries protect positions,
+so no position may decide which ping counts: a plate that moved a little could else have jumped to
+its other ping. The latest position follows from plates, times and the log's order alone, so it
+moves no farther than the plate's pings do.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ from udp_stream.windows.clocks import NEVER, AppendClock, Frame, WindowRules
 from udp_stream.windows.tables import SlotGrid
 
 _ROW = np.dtype(
-    [("plate", "<i8"), ("time", "<i8"), ("lat", "<f8"), ("lon", "<f8"), ("offset", "<i8"), ("before", "<i8")]
+    [
+        ("plate", "<i8"),
+        ("time", "<i8"),
+        ("lat", "<f8"),
+        ("lon", "<f8"),
+        ("offset", "<i8"),
+        ("before", "<i8"),
+    ]
 )
 
 _ROWS_MIN = 1 << 18
@@ -39,9 +48,11 @@ _NAMES_SPARE = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moment:
-    """Plates as keyed hashes, ascending, with a position each in degrees; `time_ms` is the boundary, Unix ms.
+    """Plates as keyed hashes, ascending, with a position each in degrees; `time_ms` is the
+    boundary, Unix ms.
 
-    `seen_ms` is when each was there, Unix ms. It is needed to join the moments of several logs, and for nothing else.
+    `seen_ms` is when each was there, Unix ms. It is needed to join the moments of several logs, and
+    for nothing else.
     """
 
     time_ms: int
@@ -59,7 +70,8 @@ class RowPlaces(NamedTuple):
 
 
 class LatestPositions:
-    """The latest positions of one log, at every boundary of a grid; those up to `closed_ms` have been told already.
+    """The latest positions of one log, at every boundary of a grid; those up to `closed_ms` have
+    been told already.
 
     `hash_plate` turns a plate into its keyed hash; nothing behind this knows plates.
 
@@ -83,7 +95,10 @@ class LatestPositions:
         hash_plate: Callable[[str], bytes],
         closed_ms: int | None = None,
     ) -> None:
-        self._grid, self._age_ms, self._grace_ms, self._hash_plate = grid, age_ms, grace_ms, hash_plate
+        self._grid = grid
+        self._age_ms = age_ms
+        self._grace_ms = grace_ms
+        self._hash_plate = hash_plate
         self._codes: dict[str, int] = {}
         self._rows: NDArray[np.void] = np.empty(0, _ROW)
         self._fresh: list[NDArray[np.void]] = []
@@ -92,7 +107,11 @@ class LatestPositions:
         self._earliest_ms = None if closed_ms is None else grid.end_of(closed_ms)
 
     def push(
-        self, pings: Pings, rows: NDArray[np.int64], watermark_ms: int | None, places: RowPlaces | None = None
+        self,
+        pings: Pings,
+        rows: NDArray[np.int64],
+        watermark_ms: int | None,
+        places: RowPlaces | None = None,
     ) -> list[Moment]:
         if rows.size:
             self._add(pings, rows, places)
@@ -104,9 +123,11 @@ class LatestPositions:
         return found
 
     def segments(self, before_ms: NDArray[np.int64]) -> list[int]:
-        """Where to cut rows in the order of the log, so that each moment is taken behind the rows that make it due.
+        """Where to cut rows in the order of the log, so that each moment is taken behind the rows
+        that make it due.
 
-        `before_ms` is the watermark before each row. A log whose frames are cut anywhere is pushed in these pieces.
+        `before_ms` is the watermark before each row. A log whose frames are cut anywhere is pushed
+        in these pieces.
         """
         seen = np.unique(before_ms)
         known = seen[seen > NEVER]
@@ -117,7 +138,8 @@ class LatestPositions:
         return [int(np.searchsorted(before_ms, at)) for at in crossed]
 
     def first_needed(self) -> tuple[int, int] | None:
-        """Of the first row that a later moment may need: its message's offset, and the watermark before it."""
+        """Of the first row that a later moment may need: its message's offset, and the watermark
+        before it."""
         rows = self._gathered()
         if not rows.size:
             return None
@@ -132,17 +154,24 @@ class LatestPositions:
     def _add(self, pings: Pings, rows: NDArray[np.int64], places: RowPlaces | None) -> None:
         if self._closed_ms is None:
             first = self._grid.end_of(int(pings.time_ms[rows].min()))
-            self._earliest_ms = first if self._earliest_ms is None else min(first, self._earliest_ms)
+            self._earliest_ms = (
+                first if self._earliest_ms is None else min(first, self._earliest_ms)
+            )
         is_needed = self._are_needed(pings.time_ms[rows])
         rows = rows[is_needed]
         taken = np.zeros(rows.size, _ROW)
         used = np.unique(pings.plate[rows])
         code = np.zeros(len(pings.plates), np.int64)
-        code[used] = [self._codes.setdefault(pings.plates[i], len(self._codes)) for i in used.tolist()]
+        code[used] = [
+            self._codes.setdefault(pings.plates[i], len(self._codes)) for i in used.tolist()
+        ]
         taken["plate"] = code[pings.plate[rows]]
-        taken["time"], taken["lat"], taken["lon"] = pings.time_ms[rows], pings.lat[rows], pings.lon[rows]
+        taken["time"] = pings.time_ms[rows]
+        taken["lat"] = pings.lat[rows]
+        taken["lon"] = pings.lon[rows]
         if places is not None:
-            taken["offset"], taken["before"] = places.offset[is_needed], places.before_ms[is_needed]
+            taken["offset"] = places.offset[is_needed]
+            taken["before"] = places.before_ms[is_needed]
         self._fresh.append(taken)
         self._fresh_rows += rows.size
         if self._fresh_rows > max(_ROWS_MIN, self._rows.size):
@@ -153,7 +182,8 @@ class LatestPositions:
     def _gathered(self) -> NDArray[np.void]:
         if self._fresh:
             self._rows = np.concatenate([self._rows, *self._fresh])
-            self._fresh, self._fresh_rows = [], 0
+            self._fresh = []
+            self._fresh_rows = 0
         return self._rows
 
     def _due(self, until_ms: int) -> Iterator[Moment]:
@@ -167,7 +197,8 @@ class LatestPositions:
             before = rows["time"] < moment_ms
             found = _latest(rows[before])
             self._close_through(moment_ms)
-            # Rows that no later moment can have leave here. So no row is too old when its next moment comes.
+            # Rows that no later moment can have leave here. So no row is too old when its next
+            # moment comes.
             rows = np.concatenate([found, rows[~before]])
             self._rows = rows[self._are_needed(rows["time"])]
             # Before names are forgotten: `found` still has the old codes.
@@ -201,22 +232,24 @@ class LatestPositions:
 
 
 def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) -> NDArray[np.void]:
-    """Each plate's latest row; of each of its stretches, if they are given. Of rows of one plate and time it is the
-    first, which is the first in the log: rows are added in its order."""
+    """Each plate's latest row; of each of its stretches, if they are given. Of rows of one plate
+    and time it is the first, which is the first in the log: rows are added in its order."""
     stretches = np.zeros(rows.size, np.int64) if stretch is None else stretch
     order = np.lexsort((-np.arange(rows.size), rows["time"], stretches, rows["plate"]))
-    plate, part = rows["plate"][order], stretches[order]
+    plate = rows["plate"][order]
+    part = stretches[order]
     is_last = np.ones(order.size, bool)
     is_last[:-1] = (plate[1:] != plate[:-1]) | (part[1:] != part[:-1])
     return rows[order[is_last]]
 
 
-# The moments of one source partition: its plates' latest positions at every boundary that its log has passed.
+# The moments of one source partition: its plates' latest positions at every boundary that its log
+# has passed.
 #
-# It has a clock of its own. A restart reads again from the oldest ping that a later moment may need, which can be
-# before those that open slots need. Whether such a ping was late when it was read first follows from the watermark
-# at its offset: the checkpoint keeps that, and the clock begins there. Moments due by the checkpoint's watermark were
-# told.
+# It has a clock of its own. A restart reads again from the oldest ping that a later moment may
+# need, which can be before those that open slots need. Whether such a ping was late when it was
+# read first follows from the watermark at its offset: the checkpoint keeps that, and the clock
+# begins there. Moments due by the checkpoint's watermark were told.
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,42 +295,58 @@ class SourceMoments:
         watermark_ms: int | None,
         before_ms: int | None = None,
     ) -> None:
-        self._rules, self._windows, self._grace_ms = rules, windows, windows.grace_ms
+        self._rules = rules
+        self._windows = windows
+        self._grace_ms = windows.grace_ms
         start_ms = watermark_ms if before_ms is None else before_ms
         self._clock = AppendClock(windows, None if start_ms == NEVER else start_ms)
         # Moments of a time that the ledger has closed count as told.
-        until_ms = max(windows.archived_ms, NEVER if watermark_ms is None else watermark_ms - windows.grace_ms)
+        until_ms = max(
+            windows.archived_ms, NEVER if watermark_ms is None else watermark_ms - windows.grace_ms
+        )
         closed = [None if until_ms == NEVER else grid.start_of(until_ms) for grid in rules.grids]
         of_each = rules.age_ms, windows.grace_ms, hash_plate
         pairs = zip(rules.grids, closed, strict=True)
         self._latest = [LatestPositions(grid, *of_each, closed_ms) for grid, closed_ms in pairs]
 
     def read(self, frame: Frame) -> list[Moment]:
-        """The moments that are due by the watermark behind a frame. How the log is cut into frames changes nothing."""
-        observed, places = self._clock.observe(frame), frame.places
+        """The moments that are due by the watermark behind a frame. How the log is cut into frames
+        changes nothing."""
+        observed = self._clock.observe(frame)
+        places = frame.places
         if places is None:
             raise ValueError("expected offsets, got a log without them")
         _, late = self._windows.late_by(frame.slot_end, observed.watermark_before_ms)
         rows = np.flatnonzero(~(late | observed.ahead | observed.rolled_over))
         rows = rows[np.argsort(frame.pings.message[rows], kind="stable")]
-        of_rows = RowPlaces(places.offset[frame.pings.message[rows]], observed.watermark_before_ms[rows])
+        of_rows = RowPlaces(
+            places.offset[frame.pings.message[rows]], observed.watermark_before_ms[rows]
+        )
         found: dict[int, Moment] = {}
         for latest in self._latest:
-            # The first piece is empty: moments that a tick or refused pings have made due come before the first row.
+            # The first piece is empty: moments that a tick or refused pings have made due come
+            # before the first row.
             for first, end in pairwise([0, 0, *latest.segments(of_rows.before_ms), rows.size]):
                 before_ms = int(of_rows.before_ms[end]) if end < rows.size else self.watermark_ms
-                watermark_ms, here = None if before_ms == NEVER else before_ms, slice(first, end)
+                watermark_ms = None if before_ms == NEVER else before_ms
+                here = slice(first, end)
                 of_piece = RowPlaces(of_rows.offset[here], of_rows.before_ms[here])
                 for moment in latest.push(frame.pings, rows[here], watermark_ms, of_piece):
-                    found.setdefault(moment.time_ms, moment)  # a boundary of several grids holds the same in each
+                    found.setdefault(
+                        moment.time_ms, moment
+                    )  # a boundary of several grids holds the same in each
         return [found[time_ms] for time_ms in sorted(found)]
 
     def through_at(self, watermark_ms: int) -> int:
         return self._rules.through_at(watermark_ms - self._grace_ms)
 
     def first_needed(self) -> tuple[int, int] | None:
-        """Of the first message that a later moment may need: its offset, and the watermark before it. None for none."""
-        return min((first for latest in self._latest if (first := latest.first_needed()) is not None), default=None)
+        """Of the first message that a later moment may need: its offset, and the watermark before
+        it. None for none."""
+        return min(
+            (first for latest in self._latest if (first := latest.first_needed()) is not None),
+            default=None,
+        )
 
     @property
     def watermark_ms(self) -> int:

@@ -1,18 +1,22 @@
 """Open slots, closed once each by the log's own clock, and the reader of one source partition.
 
-The log is read in frames: runs of messages. A clock turns the frames into watermarks. Whether a ping is late and when a
-slot closes depend on the watermark before and after its frame, so reading a log twice gives the same slots.
+The log is read in frames: runs of messages. A clock turns the frames into watermarks. Whether a
+ping is late and when a slot closes depend on the watermark before and after its frame, so reading a
+log twice gives the same slots.
 
-1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its lag.
-2. A ping that the clock finds to come from the future, or to be 1,024 weeks old, is refused, and moves nothing.
+1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its
+   lag.
+2. A ping that the clock finds to come from the future, or to be 1,024 weeks old, is refused, and
+   moves nothing.
 3. The rest go into their slots. A slot that is full refuses.
 4. Slots whose end + grace the watermark has reached are closed, oldest first, for good.
 
-The clock of files observes a frame as a whole, so there the frames are part of the log; the clock of topics goes by
-messages, so there a frame may be any run of them.
+The clock of files observes a frame as a whole, so there the frames are part of the log; the clock
+of topics goes by messages, so there a frame may be any run of them.
 
-Where whole plates are hidden, every slot closes by the wall's time, with or without pings, and a slot refuses what is
-more than a ping a second of one plate: no plate decides over another's pings (`WallClock`).
+Where whole plates are hidden, every slot closes by the wall's time, with or without pings, and a
+slot refuses what is more than a ping a second of one plate: no plate decides over another's pings
+(`WallClock`).
 """
 
 from __future__ import annotations
@@ -39,12 +43,21 @@ from udp_stream.windows.clocks import (
 )
 from udp_stream.windows.movement import places_of, with_speeds
 from udp_stream.windows.positions import Moment, MomentRules, SourceMoments
-from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, cells_of, tabulate
+from udp_stream.windows.tables import (
+    SlotCounts,
+    SlotGrid,
+    SlotPings,
+    SlotValues,
+    cells_of,
+    tabulate,
+)
 
 _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "<i4")])
 """20 bytes per open ping."""
 
-_MOVING = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("lat", "<i4"), ("lon", "<i4")])
+_MOVING = np.dtype(
+    [("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("lat", "<i4"), ("lon", "<i4")]
+)
 """Where speeds are derived: 24 bytes."""
 
 _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soon grows by eighths
@@ -65,7 +78,8 @@ class WindowRefusal:
 
 @dataclass(slots=True)
 class _OpenSlot:
-    """Chunks of rows; each new chunk is an eighth of what is there, so that little memory waits unused."""
+    """Chunks of rows; each new chunk is an eighth of what is there, so that little memory waits
+    unused."""
 
     start_ms: int
     end_ms: int
@@ -78,8 +92,10 @@ class _OpenSlot:
     of_plate: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def within(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these rows are at most a ping a second of their plate, in order; they are to be added."""
-        most, codes = (self.end_ms - self.start_ms) // 1000, self._codes(pings, index)
+        """Which of these rows are at most a ping a second of their plate, in order; they are to be
+        added."""
+        most = (self.end_ms - self.start_ms) // 1000
+        codes = self._codes(pings, index)
         before = np.append(self.of_plate, np.zeros(len(self.plates) - self.of_plate.size, np.int64))
         self.of_plate = np.minimum(before + np.bincount(codes, minlength=before.size), most)
         order = np.argsort(codes, kind="stable")
@@ -90,10 +106,13 @@ class _OpenSlot:
         return fits
 
     def add(self, frame: Frame, index: NDArray[np.int64]) -> None:
-        codes, pings = self._codes(frame.pings, index), frame.pings
+        codes = self._codes(frame.pings, index)
+        pings = frame.pings
         for taken in self._reserve(index.size):
-            part, index = index[: taken.size], index[taken.size :]
-            taken["plate"], codes = codes[: taken.size], codes[taken.size :]
+            part = index[: taken.size]
+            index = index[taken.size :]
+            taken["plate"] = codes[: taken.size]
+            codes = codes[taken.size :]
             taken["time"] = pings.time_ms[part] - self.start_ms
             taken["cell"] = frame.cell[part]
             if self.movement is None:
@@ -102,10 +121,13 @@ class _OpenSlot:
                 taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
 
     def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """New plates get the next codes in order of their rows here: how a frame was cut changes nothing."""
+        """New plates get the next codes in order of their rows here: how a frame was cut changes
+        nothing."""
         in_frame = pings.plate[index]
         first = np.full(len(pings.plates), in_frame.size)
-        first[in_frame[::-1]] = np.arange(in_frame.size)[::-1]  # of several, the last one assigned stays
+        first[in_frame[::-1]] = np.arange(in_frame.size)[
+            ::-1
+        ]  # of several, the last one assigned stays
         used = np.argsort(first)[: np.count_nonzero(first < in_frame.size)]
         code: NDArray[np.int64] = np.zeros(first.size, dtype=np.int64)
         plates = map(self.plates.__getitem__, map(pings.plates.__getitem__, used.tolist()))
@@ -156,8 +178,9 @@ PARTS = 6
 
 
 def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, gaps: Iterable[Span]) -> bool:
-    """Whether less than half of a slot was read. What came of a stretch later, as from a queue, counts as read: as many
-    minutes of it as there are pings in a minute of the fullest part. A few old positions are next to none.
+    """Whether less than half of a slot was read. What came of a stretch later, as from a queue,
+    counts as read: as many minutes of it as there are pings in a minute of the fullest part. A few
+    old positions are next to none.
 
     `time` is that of its pings, ms after its start.
 
@@ -170,14 +193,19 @@ def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, gaps: Itera
     parts = np.bincount(time.astype(np.int64) * PARTS // (end_ms - start_ms))
     ms_each = (end_ms - start_ms) / PARTS / parts.max()
     came = [np.count_nonzero((since <= time) & (time < until)) for since, until in of_slot]
-    lost_ms = [max(0.0, until - since - n * ms_each) for (since, until), n in zip(of_slot, came, strict=True)]
+    lost_ms = [
+        max(0.0, until - since - n * ms_each)
+        for (since, until), n in zip(of_slot, came, strict=True)
+    ]
     return bool(sum(lost_ms) > (end_ms - start_ms) / 2)
 
 
 class Windows:
-    """The open slots of one log. `hash_plate` turns a plate into its keyed hash; nothing behind this knows plates.
+    """The open slots of one log. `hash_plate` turns a plate into its keyed hash; nothing behind
+    this knows plates.
 
-    Three plates at 1 s in a slot of 10 s, and then at 131 s: with the usual grace of 120 s the first slot closes.
+    Three plates at 1 s in a slot of 10 s, and then at 131 s: with the usual grace of 120 s the
+    first slot closes.
 
     >>> windows = Windows(WindowRules(), lambda plate: plate.encode())
     >>> def frame(ms):
@@ -190,7 +218,9 @@ class Windows:
     ['late', 'late', 'late']
     """
 
-    def __init__(self, rules: WindowRules, hash_plate: Callable[[str], bytes], clock: Clock | None = None) -> None:
+    def __init__(
+        self, rules: WindowRules, hash_plate: Callable[[str], bytes], clock: Clock | None = None
+    ) -> None:
         self._rules = rules
         self._hash_plate = hash_plate
         self._clock = AgreementClock(rules) if clock is None else clock
@@ -214,15 +244,19 @@ class Windows:
         lag_ms = judged_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
         refused = [WindowRefusal(row, Reason.LATE, lag) for row, lag in rows]
-        refused += [WindowRefusal(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()]
+        refused += [
+            WindowRefusal(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()
+        ]
         # Not if it is late too: a ping is refused once.
         refused += [
-            WindowRefusal(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(observed.ahead & ~late).tolist()
+            WindowRefusal(row, Reason.TIME_IN_FUTURE)
+            for row in np.flatnonzero(observed.ahead & ~late).tolist()
         ]
         fine = ~(late | observed.ahead | wrong)
         if observed.outside is not None:
             refused += [
-                WindowRefusal(row, Reason.TIME_OUT_OF_RANGE) for row in np.flatnonzero(observed.outside).tolist()
+                WindowRefusal(row, Reason.TIME_OUT_OF_RANGE)
+                for row in np.flatnonzero(observed.outside).tolist()
             ]
             fine &= ~observed.outside
         refused += self._place(frame, np.flatnonzero(fine))
@@ -256,7 +290,9 @@ class Windows:
             slot = self._open.get(start)
             if slot is None:
                 first = int(here[0])
-                slot = _OpenSlot(start, int(frame.slot_end[first]), _offset(frame, first), self._rules.movement)
+                slot = _OpenSlot(
+                    start, int(frame.slot_end[first]), _offset(frame, first), self._rules.movement
+                )
                 self._open[start] = slot
             if self._rules.in_processing_time:
                 fits = slot.within(frame.pings, here)
@@ -271,7 +307,9 @@ class Windows:
         if watermark_ms is None:
             return []
         return [
-            start for start, slot in sorted(self._open.items()) if slot.end_ms + self._rules.grace_ms <= watermark_ms
+            start
+            for start, slot in sorted(self._open.items())
+            if slot.end_ms + self._rules.grace_ms <= watermark_ms
         ]
 
     def _over(self, span: Span) -> SlotPings:
@@ -297,10 +335,11 @@ def slots_of(
     grid: SlotGrid,
     moving: tuple[NDArray[np.float64], NDArray[np.float64], PingRules] | None = None,
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
-    """The tables of a recording's slots, in order, from pings as columns in any order; no ping is late.
+    """The tables of a recording's slots, in order, from pings as columns in any order; no ping is
+    late.
 
-    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes, longitudes and rules as
-    `moving` it is derived instead.
+    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes, longitudes
+    and rules as `moving` it is derived instead.
     """
     starts, ends = grid.place(time_ms)
     order = np.argsort(starts, kind="stable")
@@ -322,17 +361,19 @@ def slots_of(
         yield tabulate(pings)
 
 
-# **The checkpoint** is all that a restart needs besides the log: the offset of the oldest ping in an open slot (or of
-# one that a moment may need, `positions.py`), the watermark, and the offset up to which refusals were rejected. Reading
-# again from there gives the same slots: pings of slots that had closed by then are late by the restored watermark.
+# **The checkpoint** is all that a restart needs besides the log: the offset of the oldest ping in
+# an open slot (or of one that a moment may need, `positions.py`), the watermark, and the offset up
+# to which refusals were rejected. Reading again from there gives the same slots: pings of slots
+# that had closed by then are late by the restored watermark.
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCheckpoint:
-    """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already.
+    """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected
+    already.
 
-    `positions_ms` is the watermark before the first ping that a moment may need, where it is another one. `gaps`:
-    when nothing was read, of slots that are not closed.
+    `positions_ms` is the watermark before the first ping that a moment may need, where it is
+    another one. `gaps`: when nothing was read, of slots that are not closed.
 
     >>> SourceCheckpoint(0).watermark_ms is None
     True
@@ -362,8 +403,8 @@ class RefusedMessage:
 class ReadResult:
     """The outcome of a run of records: slots closed, refusals in order, due moments (oldest first).
 
-    `messages` are those read, without ticks and those read before; `pings` are those counted, and `newest_ms` their
-    latest time, Unix ms.
+    `messages` are those read, without ticks and those read before; `pings` are those counted, and
+    `newest_ms` their latest time, Unix ms.
 
     >>> ReadResult(closed=[], refused=[], messages=0, pings=0).pings
     0
@@ -378,13 +419,14 @@ class ReadResult:
 
 
 FeedCheck = Callable[[Sequence[bytes], ReadResult], None]
-"""Is given messages and what became of them, before a slot that they close is released: `cli/preflight.py`."""
+"""Is given messages and what became of them, before a slot that they close is released:
+`cli/preflight.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """What all readers of a deployment share. `hash_plate` gives a plate's keyed hash; without `moments` no position is
-    kept.
+    """What all readers of a deployment share. `hash_plate` gives a plate's keyed hash; without
+    `moments` no position is kept.
 
     >>> from udp_stream.pings.json import JSON
     >>> from datetime import UTC
@@ -406,10 +448,15 @@ class ReadingRules:
         return self.grid.start_of(watermark_ms - self.windows.grace_ms)
 
     def read(
-        self, messages: Sequence[bytes], windows: Windows, places: LogPlaces | None = None, rejected_through: int = 0
+        self,
+        messages: Sequence[bytes],
+        windows: Windows,
+        places: LogPlaces | None = None,
+        rejected_through: int = 0,
     ) -> tuple[ReadResult, Frame, list[WindowRefusal]]:
-        """Decode a frame, and put its pings into slots: the outcome without moments, the frame, and its rows without a
-        slot. Without `places`, the offset of a message is its number in the frame."""
+        """Decode a frame, and put its pings into slots: the outcome without moments, the frame, and
+        its rows without a slot. Without `places`, the offset of a message is its number in the
+        frame."""
         pings, refusals = self.decoder.decode(messages)
         start, end = self.grid.place(pings.time_ms)
         frame = Frame(pings, cells_of(pings.lat, pings.lon, self.resolution), start, end, places)
@@ -421,21 +468,29 @@ class ReadingRules:
         new = [refusal for refusal in refusals if offset[refusal.message] >= rejected_through]
         new.sort(key=lambda refusal: (refusal.message, refusal.position))
         originals_of = zip(new, originals(messages, new, self.decoder.format), strict=True)
-        refused = [RefusedMessage(int(offset[one.message]), one, data) for one, data in originals_of]
+        refused = [
+            RefusedMessage(int(offset[one.message]), one, data) for one, data in originals_of
+        ]
         # Times that windows refused may be decades ahead.
         taken = np.delete(pings.time_ms, [one.row for one in unplaced])
         newest_ms = int(taken.max()) if taken.size else None
-        return ReadResult(closed, refused, int((~tick).sum()), taken.size, newest_ms), frame, unplaced
+        return (
+            ReadResult(closed, refused, int((~tick).sum()), taken.size, newest_ms),
+            frame,
+            unplaced,
+        )
 
 
 LIVE_MS = 86_400_000
-"""Before a log begins nobody reads it. Slots that ended longer before are of a recording, which is as it is."""
+"""Before a log begins nobody reads it. Slots that ended longer before are of a recording, which is
+as it is."""
 
 
 class SourceReader:
     """The open slots of one source partition, and the position in its log.
 
-    A broken message and a tick: the tick at 8:00 closes what ended an hour ago, and a restart reads on behind it.
+    A broken message and a tick: the tick at 8:00 closes what ended an hour ago, and a restart reads
+    on behind it.
 
     >>> from udp_stream.pings.json import JSON
     >>> from datetime import UTC
@@ -467,10 +522,12 @@ class SourceReader:
         self.next_offset = start.offset
 
     def read(self, messages: Sequence[bytes], places: LogPlaces) -> ReadResult:
-        """Read the next messages of the partition, in order, with their places. Those read before are skipped."""
+        """Read the next messages of the partition, in order, with their places. Those read before
+        are skipped."""
         known = int(np.searchsorted(places.offset, self.next_offset))
         if known:
-            messages, places = messages[known:], places.behind(known)
+            messages = messages[known:]
+            places = places.behind(known)
         if not messages:
             return ReadResult([], [], 0, 0)
         if self._is_first:
@@ -478,17 +535,22 @@ class SourceReader:
             self.not_read((self._rules.grid.start_of(began_ms) - LIVE_MS, began_ms))
         result, frame, _ = self._rules.read(messages, self._windows, places, self._rejected_through)
         self.next_offset = int(places.offset[-1]) + 1
-        return result if self._moments is None else replace(result, moments=self._moments.read(frame))
+        return (
+            result if self._moments is None else replace(result, moments=self._moments.read(frame))
+        )
 
     def not_read(self, span: Span) -> None:
-        """Nobody read meanwhile. The log has it: a slot that is read again is partial again. By the wall none is."""
+        """Nobody read meanwhile. The log has it: a slot that is read again is partial again. By the
+        wall none is."""
         if not self._rules.windows.in_processing_time:
             self._windows.gaps |= {span}
 
     @property
     def through_ms(self) -> int | None:
         """Every slot that ends by then is closed for good; None before the first ping or tick."""
-        return None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
+        return (
+            None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
+        )
 
     def through_at(self, watermark_ms: int) -> int:
         return self._rules.through_at(watermark_ms)
@@ -498,10 +560,13 @@ class SourceReader:
         return self._rules.windows.in_processing_time
 
     def ahead_ms(self, wall_ms: int) -> int:
-        """How far slots are closed ahead of this time; 0 or less if none is, or if the log has just begun by ticks."""
+        """How far slots are closed ahead of this time; 0 or less if none is, or if the log has just
+        begun by ticks."""
         if (through := self.through_ms) is None:
             return 0
-        return through - (self._rules.grid.end_of(wall_ms - 1) if self.is_in_processing_time else wall_ms)
+        return through - (
+            self._rules.grid.end_of(wall_ms - 1) if self.is_in_processing_time else wall_ms
+        )
 
     @property
     def watermark_ms(self) -> int | None:
@@ -510,29 +575,41 @@ class SourceReader:
     @property
     def clock_ms(self) -> int | None:
         """What the log's clock shows, for people."""
-        return self._clock.last_tick_ms if isinstance(self._clock, WallClock) else self._clock.watermark_ms
+        return (
+            self._clock.last_tick_ms
+            if isinstance(self._clock, WallClock)
+            else self._clock.watermark_ms
+        )
 
     @property
     def moments_ms(self) -> int | None:
-        """Every moment up to then is complete; None before the first ping or tick, or if none is asked for."""
+        """Every moment up to then is complete; None before the first ping or tick, or if none is
+        asked for."""
         if self._moments is None or self._clock.watermark_ms is None:
             return None
         return self._moments.through_at(self._clock.watermark_ms)
 
     @property
     def moments_lost_ms(self) -> int | None:
-        """From a checkpoint that no positions were read for: up to then moments may lack some. None if none does."""
+        """From a checkpoint that no positions were read for: up to then moments may lack some. None
+        if none does."""
         if self._rules.moments is None or self._clock.watermark_ms is None:
             return None
         return self._clock.watermark_ms + self._rules.moments.age_ms
 
     def tick_would_close(self, wall_ms: int) -> bool:
-        """Whether a tick record appended at this time would close any slot or moment, an empty one included."""
-        through, watermark_ms = self.through_ms, self._clock.after_tick(wall_ms)
+        """Whether a tick record appended at this time would close any slot or moment, an empty one
+        included."""
+        through = self.through_ms
+        watermark_ms = self._clock.after_tick(wall_ms)
         if through is None or self.through_at(watermark_ms) > through:
             return True
         sent_ms = self.moments_ms
-        return self._moments is not None and sent_ms is not None and self._moments.through_at(watermark_ms) > sent_ms
+        return (
+            self._moments is not None
+            and sent_ms is not None
+            and self._moments.through_at(watermark_ms) > sent_ms
+        )
 
     @property
     def open_slots(self) -> frozenset[int]:
@@ -543,20 +620,28 @@ class SourceReader:
         return self._windows.open_pings
 
     def checkpoint(self) -> SourceCheckpoint:
-        """Where to resume after a crash. Commit it only once all that was closed and refused has been written."""
+        """Where to resume after a crash. Commit it only once all that was closed and refused has
+        been written."""
         # The larger one: after a restart the reader is behind what was rejected before it.
-        watermark_ms, rejected_through = self._clock.watermark_ms, max(self._rejected_through, self.next_offset)
-        through_ms, first = self.through_ms, self._windows.first_open
-        gaps = tuple(sorted(one for one in self._windows.gaps if through_ms is None or one[1] > through_ms))
+        watermark_ms = self._clock.watermark_ms
+        rejected_through = max(self._rejected_through, self.next_offset)
+        through_ms = self.through_ms
+        first = self._windows.first_open
+        gaps = tuple(
+            sorted(one for one in self._windows.gaps if through_ms is None or one[1] > through_ms)
+        )
         offset = self.next_offset if first is None else first
         if self._moments is None:
             return SourceCheckpoint(offset, watermark_ms, rejected_through, gaps=gaps)
         needed, before_ms = self._moments.first_needed() or (offset, self._moments.watermark_ms)
         is_same = watermark_ms is None or before_ms == watermark_ms
         positions_ms = None if is_same else before_ms
-        return SourceCheckpoint(min(offset, needed), watermark_ms, rejected_through, positions_ms, gaps)
+        return SourceCheckpoint(
+            min(offset, needed), watermark_ms, rejected_through, positions_ms, gaps
+        )
 
 
 def _refusal_of(pings: Pings, refused: WindowRefusal, path: str) -> Refusal:
-    message, position = int(pings.message[refused.row]), int(pings.position[refused.row])
+    message = int(pings.message[refused.row])
+    position = int(pings.position[refused.row])
     return Refusal(message, position, refused.reason, path, refused.lag_ms)

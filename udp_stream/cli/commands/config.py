@@ -17,11 +17,13 @@ from udp_stream.settings.rules import has_password
 
 COMMENT_COLUMN: Final = 44
 
-OF_KAFKA, OF_REDIS = "kafka.client.sasl_plain_password_file", "ledger.client.password_file"
+OF_KAFKA = "kafka.client.sasl_plain_password_file"
+OF_REDIS = "ledger.client.password_file"
 SECRETS: Final = OF_KAFKA, OF_REDIS, "live.password_file", "live.token_file"
 
 LEFT_OUT: Final = "..."
-"""Stands for a URL's user and password, and for what may be a secret in the place of its file's name."""
+"""Stands for a URL's user and password, and for what may be a secret in the place of its file's
+name."""
 
 
 def config(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -38,7 +40,9 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     """Lines of a configuration file that sets the same; what is not set, or left out, is a comment."""
     for name, section in msgspec.structs.asdict(settings).items():
         for number, table in enumerate(section, 1) if name == QUERY else [(0, section)]:
-            keys = {key.rstrip("_"): value for key, value in msgspec.structs.asdict(table).items()}  # `from_`
+            keys = {
+                key.rstrip("_"): value for key, value in msgspec.structs.asdict(table).items()
+            }  # `from_`
             client = keys.pop(CLIENT, None)
             yield f"[[{name}]]" if number else f"[{name}]"
             yield from _lines(f"{name}.{number}" if number else name, keys, settings, origins)
@@ -49,7 +53,9 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
                 yield ""
 
 
-def _lines(table: str, keys: Mapping[str, Any], settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+def _lines(
+    table: str, keys: Mapping[str, Any], settings: Settings, origins: Mapping[str, str]
+) -> Iterator[str]:
     for key, value in keys.items():
         name = f"{table}.{key}"
         shown = _in_force(name, settings) if value is None or name == "ledger.url" else value
@@ -65,8 +71,16 @@ def _in_force(name: str, settings: Settings) -> object:
     if section == "source":
         return getattr(settings.source.mapping, key, None)
     if name in ("ledger.url", "speed.unit"):
-        return settings.speed.read_in if section == "speed" else without_password(settings.ledger.place)
-    return settings.budget.promised if name == settings.budget.accounted.key == "budget.epsilon" else None
+        return (
+            settings.speed.read_in
+            if section == "speed"
+            else without_password(settings.ledger.place)
+        )
+    return (
+        settings.budget.promised
+        if name == settings.budget.accounted.key == "budget.epsilon"
+        else None
+    )
 
 
 def without_password(url: str) -> str:
@@ -76,7 +90,11 @@ def without_password(url: str) -> str:
     ('redis://...@ledger:6379/0', 'redis://ledger/2?db=1&password=...')
     """
     shown = re.sub("(?<=://).*@", f"{LEFT_OUT}@", url)
-    return re.sub(r"((?:password|username)=)[^&#]*", rf"\1{LEFT_OUT}", shown) if has_password(url) else url
+    return (
+        re.sub(r"((?:password|username)=)[^&#]*", rf"\1{LEFT_OUT}", shown)
+        if has_password(url)
+        else url
+    )
 
 
 def _escaped(text: str) -> str:

@@ -1,4 +1,5 @@
-"""`dashboard`: released records in a browser, from files that grow or from the topics of a deployment.
+"""`dashboard`: released records in a browser, from files that grow or from the topics of a
+deployment.
 
 It loads no ledger, no key and no reader of pings, so it has nothing to leak but what was released.
 """
@@ -30,7 +31,8 @@ OTHER_FORMS = ".gz", ".csv", ".geojson", ".parquet"
 
 
 def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Serve until stopped. DependencyUnavailable if the address is taken, or what it reads cannot be read."""
+    """Serve until stopped. DependencyUnavailable if the address is taken, or what it reads cannot
+    be read."""
     with needs("web server", "dashboard"):
         from udp_stream.dashboard.server import Dashboard, serving
     begin_log()
@@ -48,9 +50,13 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
 
         require_reachable(settings.kafka)
     with ExitStack() as stack:
-        files = [stack.enter_context(closing(_growing(name))) for name in dict.fromkeys(arguments.files)]
+        files = [
+            stack.enter_context(closing(_growing(name))) for name in dict.fromkeys(arguments.files)
+        ]
         address = stack.enter_context(serving(page, settings.dashboard.listen))
-        where = counted(len(files), "file") if files else f"the topics of {settings.kafka.bootstrap}"
+        where = (
+            counted(len(files), "file") if files else f"the topics of {settings.kafka.bootstrap}"
+        )
         log_message(f"the dashboard of {where} is at {address}", "live", {"address": address})
         feed(growing(files) if files else _of_topics(settings), page.slots, page.announce)
 
@@ -78,22 +84,29 @@ def _of_topics(settings: Settings) -> Iterator[Batch]:
     from streams.topics import read_published
 
     kept_s = settings.policy.slot_seconds * (settings.dashboard.slots + 1)
-    return (Batch(*one) for one in read_published(settings.kafka, round((time.time() - kept_s) * 1000)))
+    return (
+        Batch(*one) for one in read_published(settings.kafka, round((time.time() - kept_s) * 1000))
+    )
 
 
 class Statement:
     """The file of `dashboard.statement`, read at each request, as `ledger export` may replace it."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._text = name, b""
+        self._name = name
+        self._text = b""
         if name and self.read() is None:
             rule = "a file that `udp-stream ledger export` has written"
-            raise ConfigError(f"dashboard.statement: expected {rule}, got {name}, which is none or cannot be read")
+            raise ConfigError(
+                f"dashboard.statement: expected {rule}, got {name}, which is none or cannot be read"
+            )
 
     def read(self) -> bytes | None:
         """Its JSON; what it was before if it is none any more."""
         with suppress(OSError, msgspec.DecodeError):
             text = Path(self._name).read_bytes() if self._name else b""
-            if {"basic", "privacy", "details"} <= msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys():
+            if {"basic", "privacy", "details"} <= msgspec.json.decode(
+                text, type=dict[str, msgspec.Raw]
+            ).keys():
                 self._text = text
         return self._text or None

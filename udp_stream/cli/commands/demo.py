@@ -1,7 +1,8 @@
 """`demo`: a synthetic Surat-like fleet, no services, no files; and its picture.
 
-The picture shows private estimates, or releases where a paper's mechanism takes means, beside the truth and a guess:
-true means may be shown, as the fleet is synthetic. Nothing here is for a real feed.
+The picture shows private estimates, or releases where a paper's mechanism takes means, beside the
+truth and a guess: true means may be shown, as the fleet is synthetic. Nothing here is for a real
+feed.
 """
 
 from __future__ import annotations
@@ -43,19 +44,27 @@ from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
 if TYPE_CHECKING:
     from udp_stream.dashboard.server import Dashboard
 
-CELLS_SHOWN, BAR_STEPS, LABEL = 12, 52, 6  # columns of a bar, and between labels such as `14/15`
-ROWS_MAX, COLUMNS_MAX, KM_PER_DEGREE = 24, 110, 111.2
+CELLS_SHOWN = 12
+BAR_STEPS = 52
+LABEL = 6  # columns of a bar, and between labels such as `14/15`
+ROWS_MAX = 24
+COLUMNS_MAX = 110
+KM_PER_DEGREE = 111.2
 
-ROW_SHARE, COLUMN_SHARE = 0.45, 0.85
-"""A row's height and a label's width, in distances between cells. Two labels of one row are then at least
-sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
+ROW_SHARE = 0.45
+COLUMN_SHARE = 0.85
+"""A row's height and a label's width, in distances between cells. Two labels of one row are then at
+least sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
 
-MORNING, YEAR_HOURS, SLOT_S = datetime(2024, 1, 8, 6, tzinfo=IST), 365 * 24, 20.0
+MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
+YEAR_HOURS = 365 * 24
+SLOT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrueMeans:
-    """What the buses did in one slot: km/h and pings by cell. `guess_kmh`: the mean of all pings, the best guess."""
+    """What the buses did in one slot: km/h and pings by cell. `guess_kmh`: the mean of all pings,
+    the best guess."""
 
     kmh: Mapping[str, float]
     pings: Mapping[str, int]
@@ -64,7 +73,8 @@ class TrueMeans:
 
 def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -> TrueMeans:
     """Of the slot that starts at this time, as records write it."""
-    cells, speeds = [], []
+    cells = []
+    speeds = []
     for chunk in fleet.chunks():
         if not chunk.time_ms.size:  # at night, perhaps amid the slot
             continue
@@ -76,7 +86,8 @@ def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -
             speeds.append(chunk.speed_kmh[here])
         elif cells:
             break
-    cell, kmh = np.concatenate(cells), np.concatenate(speeds)
+    cell = np.concatenate(cells)
+    kmh = np.concatenate(speeds)
     found, at, pings = np.unique(cell, return_inverse=True, return_counts=True)
     sums = np.bincount(at, weights=kmh)
     names = [cell_name(int(one)) for one in found]
@@ -95,7 +106,11 @@ def shown_of(slot: Sequence[Release], estimates: Sequence[Smoothed]) -> dict[str
     """By cell: estimates of the slot's HATs, or what was released of them where there are none."""
     by_id = {one.release_id: ShownCell(one.value_kmh, one.interval95_kmh) for one in estimates}
     if by_id:
-        return {record.hat.cell: by_id[record.release_id] for record in slot if record.release_id in by_id}
+        return {
+            record.hat.cell: by_id[record.release_id]
+            for record in slot
+            if record.release_id in by_id
+        }
     means = ((record.hat.cell, record.mean) for record in slot if record.mean is not None)
     return {cell: ShownCell(mean.value_kmh, mean.interval95_kmh) for cell, mean in means}
 
@@ -105,20 +120,28 @@ def busiest_slot(records: Sequence[Release]) -> list[Release]:
     slots: dict[str, list[Release]] = {}
     for record in records:
         slots.setdefault(record.hat.slot_start, []).append(record)
-    return max(slots.values(), key=lambda slot: sum(record.plates for record in slot)) if slots else []
+    return (
+        max(slots.values(), key=lambda slot: sum(record.plates for record in slot)) if slots else []
+    )
 
 
-def picture(slot: Sequence[Release], estimates: Sequence[Smoothed], truth: TrueMeans, max_kmh: float) -> str:
+def picture(
+    slot: Sequence[Release], estimates: Sequence[Smoothed], truth: TrueMeans, max_kmh: float
+) -> str:
     """One slot: the map, the busiest cells, slowest first, and how far off estimates and guess are."""
     if not slot:
         return "nothing was released"
     shown = shown_of(slot, estimates)
     # Where records keep counts back, the fleet's own pings say which cells are busy.
-    busiest = sorted(slot, key=lambda record: (-record.plates, -truth.pings.get(record.hat.cell, 0)))[:CELLS_SHOWN]
+    busiest = sorted(
+        slot, key=lambda record: (-record.plates, -truth.pings.get(record.hat.cell, 0))
+    )[:CELLS_SHOWN]
     busiest.sort(key=lambda record: shown[record.hat.cell].kmh if record.hat.cell in shown else -1)
-    start, end = slot[0].hat.slot_start, slot[0].hat.slot_end
+    start = slot[0].hat.slot_start
+    end = slot[0].hat.slot_end
     hours = f"{start} to {end[11:] if end[:10] == start[:10] else end}"
-    head, rows = f"{hours}: private / true mean speed by cell, km/h", map_of(slot, shown, truth)
+    head = f"{hours}: private / true mean speed by cell, km/h"
+    rows = map_of(slot, shown, truth)
     parts = [
         *([f"{head}; north is up", *rows, ""] if rows else [head]),
         f"the busiest cells: ● private estimate in its 95 % interval ───, ○ true, ┊ guess; 0 to {max_kmh:g} km/h",
@@ -134,14 +157,26 @@ def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueM
     if len(slot) > ROWS_MAX * COLUMNS_MAX // LABEL:  # no two labels overlap
         return []
     places = ((record.hat.center, _label(record.hat.cell, shown, truth)) for record in slot)
-    placed = [(lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE, label) for (lon, lat), label in places]
-    apart = min((hypot(x - u, y - v) for x, y, _ in placed for u, v, _ in placed if (x, y) != (u, v)), default=1.0)
-    west, north = min(x for x, _, _ in placed), max(y for _, y, _ in placed)
+    placed = [
+        (lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE, label)
+        for (lon, lat), label in places
+    ]
+    apart = min(
+        (hypot(x - u, y - v) for x, y, _ in placed for u, v, _ in placed if (x, y) != (u, v)),
+        default=1.0,
+    )
+    west = min(x for x, _, _ in placed)
+    north = max(y for _, y, _ in placed)
     cells = [
-        (round((north - y) / apart / ROW_SHARE), round((x - west) / apart / COLUMN_SHARE * LABEL), label)
+        (
+            round((north - y) / apart / ROW_SHARE),
+            round((x - west) / apart / COLUMN_SHARE * LABEL),
+            label,
+        )
         for x, y, label in placed
     ]
-    height, width = max(row for row, _, _ in cells) + 1, max(column for _, column, _ in cells) + LABEL
+    height = max(row for row, _, _ in cells) + 1
+    width = max(column for _, column, _ in cells) + LABEL
     if height > ROWS_MAX or width > COLUMNS_MAX:
         return []
     lines = [[" "] * width for _ in range(height)]
@@ -160,7 +195,8 @@ def _row(record: Release, shown: ShownCell | None, truth: TrueMeans, max_kmh: fl
     plates = f"  {counted(record.plates, 'plate'):>10}" if record.counts else ""
     if shown is None:
         return f"{record.hat.cell}  {record.status.replace('_', ' ')}{plates}"
-    true, steps = truth.kmh.get(record.hat.cell), BAR_STEPS / max_kmh
+    true = truth.kmh.get(record.hat.cell)
+    steps = BAR_STEPS / max_kmh
     low, high = (kmh * steps for kmh in shown.interval)
     bar = ["─" if low <= at <= high else " " for at in range(BAR_STEPS + 1)]
     for mark, kmh in (("┊", truth.guess_kmh), ("○", true), ("●", shown.kmh)):
@@ -171,11 +207,17 @@ def _row(record: Release, shown: ShownCell | None, truth: TrueMeans, max_kmh: fl
 
 
 def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
-    known = [(one.kmh, truth.kmh[cell], truth.pings[cell]) for cell, one in shown.items() if cell in truth.kmh]
+    known = [
+        (one.kmh, truth.kmh[cell], truth.pings[cell])
+        for cell, one in shown.items()
+        if cell in truth.kmh
+    ]
     if not known:
         return []
     private, true, pings = (np.array(column) for column in zip(*known, strict=True))
-    ours, guess = (float(np.average(np.abs(kmh - true), weights=pings)) for kmh in (private, truth.guess_kmh))
+    ours, guess = (
+        float(np.average(np.abs(kmh - true), weights=pings)) for kmh in (private, truth.guess_kmh)
+    )
     return [
         f"{len(known)} cells: private values err by {ours:.1f} km/h; one guess for all, the true city-wide mean of "
         f"{truth.guess_kmh:.1f}, by {guess:.1f} km/h."
@@ -187,11 +229,14 @@ DemoRun = tuple[list[PublishedRelease], list[Smoothed], Summary]
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run the fleet's day, here or through Kafka, and show its busiest cells; on a terminal, in a browser."""
+    """Run the fleet's day, here or through Kafka, and show its busiest cells; on a terminal, in a
+    browser."""
     if arguments.kafka and arguments.ledger:
         raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
     if settings.source.is_mapped:
-        raise ConfigError("source: expected no keys for demo, whose pings are in the contract's form")
+        raise ConfigError(
+            "source: expected no keys for demo, whose pings are in the contract's form"
+        )
     if arguments.kafka and settings.release.counts != "all":
         raise ConfigError(
             'release.counts: expected "all" for demo --kafka, whose summary follows from the counts of records, got '
@@ -200,7 +245,9 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
     require_distinct([("--out", arguments.out)], used_files(arguments, settings))
     name = arguments.out or os.devnull
     require_format(name)
-    dashboard = None if arguments.headless or arguments.kafka or not _is_watched() else _dashboard(settings)
+    dashboard = (
+        None if arguments.headless or arguments.kafka or not _is_watched() else _dashboard(settings)
+    )
     fleet = Fleet(
         seed=1,  # of the fleet's movements, never of the noise
         buses=arguments.buses,
@@ -219,16 +266,21 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
             releases, estimates, summary = _embedded(arguments, settings, fleet)
         release_sink(write)(releases)
     if arguments.out != "-":
-        truth, slot = TrueMeans({}, {}, 0.0), busiest_slot([release.record for release in releases])
+        truth = TrueMeans({}, {}, 0.0)
+        slot = busiest_slot([release.record for release in releases])
         if slot:
-            truth = true_means(fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution)
+            truth = true_means(
+                fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution
+            )
         print(picture(slot, estimates, truth, settings.speed.max_kmh))
     print_summary(summary, settings)
 
 
 def _is_watched() -> bool:
     """Whether a person sees what is printed: at a terminal, and not one of a build."""
-    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and not os.environ.get("CI")
+    return all(
+        stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
+    ) and not os.environ.get("CI")
 
 
 def _dashboard(settings: Settings) -> Dashboard | None:
@@ -246,7 +298,11 @@ def _dashboard(settings: Settings) -> Dashboard | None:
 
 
 def _on_page(
-    arguments: argparse.Namespace, settings: Settings, fleet: Fleet, dashboard: Dashboard, write: Write
+    arguments: argparse.Namespace,
+    settings: Settings,
+    fleet: Fleet,
+    dashboard: Dashboard,
+    write: Write,
 ) -> None:
     from udp_stream.dashboard.server import serving
 
@@ -262,8 +318,12 @@ def _on_page(
         serving(dashboard, "127.0.0.1:0") as address,
         _runtime(arguments, settings, publish, smoothed_sink(show)) as runtime,
     ):
-        log_message(f"a synthetic fleet of {fleet.buses} buses, a slot every {SLOT_S:g} s: {address} (Ctrl-C ends it)")
-        if sys.platform == "darwin" or any(map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))):
+        log_message(
+            f"a synthetic fleet of {fleet.buses} buses, a slot every {SLOT_S:g} s: {address} (Ctrl-C ends it)"
+        )
+        if sys.platform == "darwin" or any(
+            map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
+        ):
             webbrowser.open(address)  # elsewhere it might be a browser in this very terminal
         released = 0
         for frame in fleet.messages():
@@ -276,8 +336,12 @@ def _on_page(
 
 
 def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> DemoRun:
-    releases, estimates = list[PublishedRelease](), list[Smoothed]()
-    with _runtime(arguments, settings, releases.extend, estimates.extend) as runtime, console().status("") as status:
+    releases = list[PublishedRelease]()
+    estimates = list[Smoothed]()
+    with (
+        _runtime(arguments, settings, releases.extend, estimates.extend) as runtime,
+        console().status("") as status,
+    ):
         for frame in fleet.messages():
             runtime.push(frame, settings.form.format)
             read = runtime.summary

@@ -1,7 +1,7 @@
 """`doctor`: is everything reachable and safely configured? Changes nothing.
 
-A check ends with `ok`, `FAIL`, or `unknown` if it could not be made. The verdict on raw speeds has no noise, and is for
-the operator, who may see the pings.
+A check ends with `ok`, `FAIL`, or `unknown` if it could not be made. The verdict on raw speeds has
+no noise, and is for the operator, who may see the pings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import numpy as np
 
 from udp_stream.cli import preflight
 from udp_stream.cli.preflight import named, require_files, still_warning, unclamped, warnings_of
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
+from udp_stream.errors import (
+    ConfigError,
+    DependencyUnavailable,
+    PrivacyRefused,
+    UdpStreamError,
+    UsageError,
+    needs,
+)
 from udp_stream.gtfs import read_network
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
@@ -43,11 +50,15 @@ class InconclusiveCheck(str):
 
 
 def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run every check, one line each; in the end raise the first failure, so that the exit status tells its kind."""
+    """Run every check, one line each; in the end raise the first failure, so that the exit status
+    tells its kind."""
     require_files(arguments.files)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
-        ("ledger", lambda: _ledger(settings, for_workers=not (arguments.files or _is_embedded(settings)))),
+        (
+            "ledger",
+            lambda: _ledger(settings, for_workers=not (arguments.files or _is_embedded(settings))),
+        ),
     ]
     if arguments.gtfs:
         checks.append(("timetable", partial(_timetable, arguments.gtfs)))
@@ -64,7 +75,10 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
             ("deployment", lambda: _deployment(settings)),
             ("workers", lambda: _workers(settings)),
             ("pings of the topic", lambda: _pings_of_topic(latest(), settings)),
-            ("speeds of the topic", lambda: _unit([one.value or b"" for one in latest()], settings)),
+            (
+                "speeds of the topic",
+                lambda: _unit([one.value or b"" for one in latest()], settings),
+            ),
         ]
     failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
     if failures:
@@ -100,10 +114,16 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     if has_password(settings.ledger.url):
         said += "; its password is in ledger.url, where others can read it: use ledger.client.password_file"
     file = Path(ledger_place(settings.ledger.place))
-    if is_file(settings.ledger.place) and file.exists() and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+    if (
+        is_file(settings.ledger.place)
+        and file.exists()
+        and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
+    ):
         said += f"; others can read it, as after a copy: chmod 600 {shlex.quote(str(file))}"
     if not is_here(settings.ledger) and ledger_there(settings.ledger) is not None:
-        return InconclusiveCheck(f"{said}; cannot tell before its first use on this machine: is this key its key")
+        return InconclusiveCheck(
+            f"{said}; cannot tell before its first use on this machine: is this key its key"
+        )
     return said
 
 
@@ -117,7 +137,8 @@ def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
     try:
         said = check()
     except UdpStreamError as failed:
-        said, error = str(failed), failed
+        said = str(failed)
+        error = failed
     except OSError as failed:  # the folder of a file is closed to us, say: the other checks are made all the same
         said = trouble_of(failed)
         error = DependencyUnavailable(said)
@@ -148,19 +169,24 @@ def _deployment(settings: Settings) -> str:
     settings.ledger.require_named()
     if (ours := ledger_there(settings.ledger)) != claim.ledger_id:
         ours = "one that is not made yet" if ours is None else ours
-        raise PrivacyRefused(f"its workers work on the ledger {claim.ledger_id}, and this configuration has {ours}")
+        raise PrivacyRefused(
+            f"its workers work on the ledger {claim.ledger_id}, and this configuration has {ours}"
+        )
     return f"its workers work on this ledger, {claim.ledger_id}"
 
 
 def _workers(settings: Settings) -> str:
     with needs("Kafka client", "kafka"):
         from streams.topics import Rules, group_of
-    ours, members = Rules.of(settings), group_of(settings.kafka).members
+    ours = Rules.of(settings)
+    members = group_of(settings.kafka).members
     if not members:
         return InconclusiveCheck(
             "none is in the group: cannot tell whether its settings are those of this configuration"
         )
-    if others := [f"{one.name} has {one.rules or 'another version'}" for one in members if one.rules != ours]:
+    if others := [
+        f"{one.name} has {one.rules or 'another version'}" for one in members if one.rules != ours
+    ]:
         raise ConfigError(f"this configuration has {ours}; {'; '.join(others)}")
     return f"{counted(len(members), 'worker')} with the settings of this configuration, {ours}"
 
@@ -176,9 +202,13 @@ def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
     messages = [record.value or b"" for record in records]
     if not messages:
         return InconclusiveCheck("it has none")
-    pings = preflight.require_mostly_read(messages, settings.form.format, settings, "of its latest refused")
+    pings = preflight.require_mostly_read(
+        messages, settings.form.format, settings, "of its latest refused"
+    )
     if not len(pings):
-        return InconclusiveCheck("its latest were refused for their speeds alone, or are of other events")
+        return InconclusiveCheck(
+            "its latest were refused for their speeds alone, or are of other events"
+        )
     partition = np.array([record.partition for record in records])[pings.message]
     of_each = np.unique(np.stack([pings.plate, partition]), axis=1)[0]
     if (several := int((np.bincount(of_each) > 1).sum())) and settings.speed.from_ == "movement":
@@ -211,7 +241,9 @@ def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
     if not all(map(preflight.is_on_disk, files)):
         return InconclusiveCheck("cannot tell: it is no file on disk")
     if len(files) == 1 and is_gtfs_file(files[0]):
-        return InconclusiveCheck("cannot tell whether its plates last: it is one poll. Name two, some minutes apart")
+        return InconclusiveCheck(
+            "cannot tell whether its plates last: it is one poll. Name two, some minutes apart"
+        )
     return said
 
 
@@ -221,14 +253,18 @@ def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
         return _unit(next(preflight.joined(source.messages()), []), settings, source.format)
 
 
-def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None) -> str:
+def _unit(
+    messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None
+) -> str:
     if settings.speed.from_ == "movement":
         return "derived from positions: they have no unit"
     rules = unclamped(settings)
     pings, _ = PingDecoder(rules, ping_format or settings.form.format).decode(list(messages))
     evidence = unit_evidence(pings, rules.unit)
     if evidence.fault is not None:
-        raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {evidence.fault} ({NO_RELEASE})")
+        raise ConfigError(
+            f"expected speeds in {', '.join(KMH_PER_UNIT)}: {evidence.fault} ({NO_RELEASE})"
+        )
     if (unit := evidence.unit) is not None and unit != rules.unit:
         raise ConfigError(
             f"expected speed.unit = {evidence.named}, got {rules.unit!r}: pings move about as fast as they report in "

@@ -1,7 +1,9 @@
-"""`init`: a recording of any form in, a commented configuration out. Nothing is charged or released.
+"""`init`: a recording of any form in, a commented configuration out. Nothing is charged or
+released.
 
-The mapping comes from names and formats (`pings.found`), the zone and the box from the positions, the unit of speed
-from how far buses move: a verdict for the operator, who may see the pings. U is never taken from recorded speeds.
+The mapping comes from names and formats (`pings.found`), the zone and the box from the positions,
+the unit of speed from how far buses move: a verdict for the operator, who may see the pings. U is
+never taken from recorded speeds.
 """
 
 from __future__ import annotations
@@ -29,7 +31,15 @@ from msgspec import Raw
 from numpy.typing import NDArray
 
 from udp_stream.cli.outputs import require_place
-from udp_stream.cli.preflight import is_sea, middle_of, named, require_files, rollover_warning, still_warning, zone_of
+from udp_stream.cli.preflight import (
+    is_sea,
+    middle_of,
+    named,
+    require_files,
+    rollover_warning,
+    still_warning,
+    zone_of,
+)
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
@@ -46,7 +56,13 @@ from udp_stream.pings.advice import (
     no_pings,
     other_feed,
 )
-from udp_stream.pings.data_quality import ALL_ZERO, QualityWarning, plate_warning, repeat_warning, unit_evidence
+from udp_stream.pings.data_quality import (
+    ALL_ZERO,
+    QualityWarning,
+    plate_warning,
+    repeat_warning,
+    unit_evidence,
+)
 from udp_stream.pings.decode import Box, PingDecoder, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.found import (
     BY_VALUE,
@@ -69,7 +85,16 @@ from udp_stream.pings.json import (
     with_plates,
     without_speeds,
 )
-from udp_stream.pings.mapping import ANY_KEY, FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset, dotted
+from udp_stream.pings.mapping import (
+    ANY_KEY,
+    FIELDS,
+    MESSAGE_TIME,
+    PRESETS,
+    FeedMapping,
+    Path,
+    Preset,
+    dotted,
+)
 from udp_stream.pings.repairs import Value, numbers_of, of_packed, unit_of_name
 from udp_stream.pings.snapshots import UNIT, gtfs_formats
 from udp_stream.pings.texts import UNREADABLE, as_written, finite, from_xml, trim, value_of
@@ -81,27 +106,37 @@ from udp_stream.sources.recordings import is_gtfs_file, open_sources
 from udp_stream.sources.rows import delimiter_of, looks_like_csv
 from udp_stream.units import KMH_PER_UNIT
 
-SAMPLE_BYTES, RECORDS_MAX = 2**23, 5_000
+SAMPLE_BYTES = 2**23
+RECORDS_MAX = 5_000
 """Of a file: bytes of messages that are looked at, or records."""
 
-_TRIED, _READ_MAX = 500, 200_000
-"""Messages on which each form is tried; messages of all files that are read with the form that was found."""
+_TRIED = 500
+_READ_MAX = 200_000
+"""Messages on which each form is tried; messages of all files that are read with the form that was
+found."""
 
-_READ_MIN, _REFUSED_MAX, _NEAR_DEGREES, _NEAR_MIN, _BOX_MARGIN = 0.5, 0.05, 1.0, 0.6, 0.05
-"""Shares of the sample: a form must read as many pings, and may refuse as many without a word. The box: stray fixes are
-farther than a degree from the middle, and most pings of a plate nearer; it is rounded outward to tenths, at least five
-kilometres behind the last."""
+_READ_MIN = 0.5
+_REFUSED_MAX = 0.05
+_NEAR_DEGREES = 1.0
+_NEAR_MIN = 0.6
+_BOX_MARGIN = 0.05
+"""Shares of the sample: a form must read as many pings, and may refuse as many without a word. The
+box: stray fixes are farther than a degree from the middle, and most pings of a plate nearer; it is
+rounded outward to tenths, at least five kilometres behind the last."""
 
-_STEPS_MAX, _FIELDS_MIN, _ENVELOPES_MAX, _ELEMENTS_MAX = 6, 5, 8, 50
-"""Steps of the path of an array of records, of which SIRI's has five; fields of a ping; arrays that are tried; elements
-that are looked into."""
+_STEPS_MAX = 6
+_FIELDS_MIN = 5
+_ENVELOPES_MAX = 8
+_ELEMENTS_MAX = 50
+"""Steps of the path of an array of records, of which SIRI's has five; fields of a ping; arrays that
+are tried; elements that are looked into."""
 
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)  # speeds in any unit, as they are
 
 
 class Sample(NamedTuple):
-    """Records; their form, for people; the path of their array in a message; what a message has beside it; and for each
-    record what the objects around it have."""
+    """Records; their form, for people; the path of their array in a message; what a message has
+    beside it; and for each record what the objects around it have."""
 
     records: list[Record]
     form: str
@@ -111,8 +146,8 @@ class Sample(NamedTuple):
 
 
 def read_samples(path: str) -> list[Sample]:
-    """The beginning of a file, by each array that may have the records, the longest first. UsageError if it cannot be
-    read, or is neither JSON, XML nor CSV."""
+    """The beginning of a file, by each array that may have the records, the longest first.
+    UsageError if it cannot be read, or is neither JSON, XML nor CSV."""
     messages: list[bytes] = []
     with closing(read_messages(path, form=None)) as batches:
         for some in as_far_as_whole(batches, lambda _: None):
@@ -125,13 +160,21 @@ def read_samples(path: str) -> list[Sample]:
     for envelope in [()] if written.startswith("CSV") else _envelopes(values, written == "XML"):
         pieces = (piece for message in messages for piece in _pieces(message, envelope))
         flats = ((flat(_decoded(text)), outer) for text, outer in pieces)
-        if both := list(islice(((record, outer) for record, outer in flats if record), RECORDS_MAX)):
-            records, around = [record for record, _ in both], [outer for _, outer in both]
+        if both := list(
+            islice(((record, outer) for record, outer in flats if record), RECORDS_MAX)
+        ):
+            records = [record for record, _ in both]
+            around = [outer for _, outer in both]
             outside = [flat(value, elements=0) or {} for value in values] if envelope else []
-            beside = [{path: one[path] for path in one if path[: len(envelope)] != envelope} for one in outside]
+            beside = [
+                {path: one[path] for path in one if path[: len(envelope)] != envelope}
+                for one in outside
+            ]
             samples.append(Sample(records, written, envelope, list(filter(None, beside)), around))
     if not samples:
-        text = messages[0] if messages and _decoded(messages[0]) is not None else b"\n".join(messages)
+        text = (
+            messages[0] if messages and _decoded(messages[0]) is not None else b"\n".join(messages)
+        )
         found = no_pings(text) or "JSON without a record in it" if messages else "an empty file"
         raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {found}")
     return samples
@@ -156,7 +199,8 @@ def _unwrapped(message: bytes) -> bytes:
 
 
 def _pieces(message: bytes, envelope: Path) -> Iterator[tuple[bytes | Raw, Record]]:
-    """The records of a message, as a mapping with this path has them, and what the objects around them have."""
+    """The records of a message, as a mapping with this path has them, and what the objects around
+    them have."""
     with suppress(*UNREADABLE, ValueError, Fault):
         if not envelope:
             pieces = _BARE.split(message)
@@ -166,7 +210,9 @@ def _pieces(message: bytes, envelope: Path) -> Iterator[tuple[bytes | Raw, Recor
             outer: dict[Path, Value] = {}
             for one in reversed(around):  # the inner stands over the outer
                 outer |= flat(value_of(as_written(bytes(one.text))), elements=0) or {}
-            yield from ((as_written(piece), outer) for piece in with_plates(records, around, [(ANY_KEY,)]))
+            yield from (
+                (as_written(piece), outer) for piece in with_plates(records, around, [(ANY_KEY,)])
+            )
 
 
 _BARE = mapped_form(FeedMapping()).format
@@ -182,26 +228,42 @@ def _decoded(text: bytes | Raw) -> object:
 
 
 def _envelopes(values: Sequence[object], is_xml: bool) -> list[Path]:
-    """The paths of what may be records, the likeliest first: arrays of objects or arrays, also within the elements of
-    others, a string with JSON, objects under keys that may be plates, in XML also a single element. () if messages are
-    pings themselves, or have none."""
+    """The paths of what may be records, the likeliest first: arrays of objects or arrays, also
+    within the elements of others, a string with JSON, objects under keys that may be plates, in XML
+    also a single element. () if messages are pings themselves, or have none."""
     most: Counter[Path] = Counter()
     inner = set[Path]()  # of arrays in arrays
     for value in values:
         held = value if isinstance(value, list) else [value]
-        own = sum(not isinstance(one, list) for one in value.values()) if isinstance(value, dict) else 0
+        own = (
+            sum(not isinstance(one, list) for one in value.values())
+            if isinstance(value, dict)
+            else 0
+        )
         for one in held[:_ELEMENTS_MAX]:
             for count, path, is_inner in _arrays(one, (), is_xml) if isinstance(one, dict) else ():
-                most[path] += count if own < _FIELDS_MIN or count >= own or path[-1] == ANY_KEY else 0
+                most[path] += (
+                    count if own < _FIELDS_MIN or count >= own or path[-1] == ANY_KEY else 0
+                )
                 inner |= {path} if is_inner or isinstance(value, list) else set()
-    for path in [path for path in most if 0 in path]:  # of one element now, of several at other times
+    for path in [
+        path for path in most if 0 in path
+    ]:  # of one element now, of several at other times
         if (whole := tuple(step for step in path if step != 0)) in most:
             most[whole] += most.pop(path)
     # Of two that are as long, the outer array.
     ranked = sorted(
-        +most, key=lambda path: (path in inner, path[-1] not in ENVELOPES or len(path) > 1, -most[path], len(path))
+        +most,
+        key=lambda path: (
+            path in inner,
+            path[-1] not in ENVELOPES or len(path) > 1,
+            -most[path],
+            len(path),
+        ),
     )
-    bare: list[Path] = [()] if not ranked or any(isinstance(value, list) for value in values) else []
+    bare: list[Path] = (
+        [()] if not ranked or any(isinstance(value, list) for value in values) else []
+    )
     return bare + ranked[:_ENVELOPES_MAX]
 
 
@@ -211,11 +273,15 @@ def _arrays(
     """How many records each path leads to, and whether it leads through the elements of an array."""
     if len(path) >= _STEPS_MAX:
         return
-    held = [one for key, one in value.items() if isinstance(one, dict | list) and not is_shown((key,))]
+    held = [
+        one for key, one in value.items() if isinstance(one, dict | list) and not is_shown((key,))
+    ]
     if (held and 2 * len(held) >= len(value)) or _are_alike([*value.values()]):
         yield len(value), (*path, ANY_KEY), inner
         for each in [*value.values()][:_ELEMENTS_MAX]:
-            yield from _arrays(each, (*path, ANY_KEY), is_xml, inner) if isinstance(each, dict) else ()
+            yield from (
+                _arrays(each, (*path, ANY_KEY), is_xml, inner) if isinstance(each, dict) else ()
+            )
     for key, one in value.items():
         here = (*path, key)
         if not is_shown((key,)):  # it may be a plate
@@ -231,13 +297,20 @@ def _arrays(
             is_single = len(one) == 1
             for each in one[:_ELEMENTS_MAX]:
                 if isinstance(each, dict):
-                    yield from _arrays(each, (*here, 0) if is_single else here, is_xml, inner or not is_single)
+                    yield from _arrays(
+                        each, (*here, 0) if is_single else here, is_xml, inner or not is_single
+                    )
 
 
 def _are_alike(values: Sequence[object]) -> bool:
     """Whether these are objects with the same names."""
     names = {frozenset(value) for value in values if isinstance(value, dict)}
-    return len(values) > 2 and all(isinstance(value, dict) for value in values) and len(names) == 1 and len(*names) > 3
+    return (
+        len(values) > 2
+        and all(isinstance(value, dict) for value in values)
+        and len(names) == 1
+        and len(*names) > 3
+    )
 
 
 Keys = dict[str, str | bool | tuple[str, ...]]
@@ -246,12 +319,13 @@ Keys = dict[str, str | bool | tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFeed:
-    """`preset` with the `keys` of `[source]` beside it, or `keys` that differ from the contract's form.
+    """`preset` with the `keys` of `[source]` beside it, or `keys` that differ from the contract's
+    form.
 
-    `form`: for people. `unit_by`: "movement", "specification", "name", or "" if it is not known; `unit_why`: why
-    movement does not say it. `hours`: of the first and the last ping, by the clock of the zone. `checks`: sentences by
-    the section of the configuration. `pings`, `plates` and `others` (messages of other events) are of the part that was
-    read.
+    `form`: for people. `unit_by`: "movement", "specification", "name", or "" if it is not known;
+    `unit_why`: why movement does not say it. `hours`: of the first and the last ping, by the clock
+    of the zone. `checks`: sentences by the section of the configuration. `pings`, `plates` and
+    `others` (messages of other events) are of the part that was read.
     """
 
     preset: str
@@ -271,18 +345,27 @@ class FoundFeed:
 
 
 def find_feed(paths: Sequence[str]) -> FoundFeed:
-    """The feed of recordings in one form, by their beginnings. UsageError, with what was found, without known pings."""
+    """The feed of recordings in one form, by their beginnings. UsageError, with what was found,
+    without known pings."""
     require_files(paths, twice=True)
     if len({is_gtfs_file(path) for path in paths}) > 1:
-        raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
+        raise UsageError(
+            f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others"
+        )
     if is_gtfs_file(paths[0]):
         return _found_gtfs(paths)
-    samples = read_samples(max(paths, key=os.path.getsize))  # the others are in its form, or are refused
+    samples = read_samples(
+        max(paths, key=os.path.getsize)
+    )  # the others are in its form, or are refused
     sample = samples[0]
     if _reads(paths, PLAIN):
         return _found(paths, PLAIN, sample.form, None, "")
     for name, preset in PRESETS.items():
-        if not sample.form.startswith("CSV") and preset.unit is not None and (form := _preset_form(paths, preset)):
+        if (
+            not sample.form.startswith("CSV")
+            and preset.unit is not None
+            and (form := _preset_form(paths, preset))
+        ):
             feed = _found(paths, form, sample.form, preset.unit, "specification")
             zone: Keys = {} if preset.mapping.reads_offsets else {"time_zone": feed.zone}
             if feed.unit == preset.unit:
@@ -293,12 +376,18 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         if _lacks_speeds(refused):
             return _found(paths, silent, sample.form, None, "rare" if len(pings) else "")
     sample, mapping, times, found = _mapped(samples, named(paths))
-    records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
+    records = (
+        "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
+    )
     mapping = replace(mapping, records=records)
     lon, lat = _middle_of_sample(sample, mapping)
     is_exchanged = is_sea(zone_of(lon, lat)) and not is_sea(zone_of(lat, lon))
     if is_exchanged:
-        mapping, lon, lat = replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude), lat, lon
+        mapping, lon, lat = (
+            replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude),
+            lat,
+            lon,
+        )
     place = zone_of(lon, lat)
     keys = _keys(mapping) | ({} if times.has_offset else {"time_zone": place})
     form = mapped_form(replace(mapping, zone=None if times.has_offset else ZoneInfo(place)))
@@ -306,38 +395,55 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     lack = "rare" if has_speeds(sample.records) else "unnamed"
     by = lack if not mapping.speed else "name" if unit else ""
     feed = replace(_found(paths, form, sample.form, unit, by), keys=keys)
-    day, is_label = feed.hours.partition(" ")[0], mapping.steps["plate"][-1] == "label"
+    day = feed.hours.partition(" ")[0]
+    is_label = mapping.steps["plate"][-1] == "label"
     quality_warnings = {
         EXCHANGED: is_exchanged and not any(BY_VALUE in one for one in found),
         f"day and month could be exchanged; this reads the first ping as of {day}": times.is_ambiguous,
         "a path leads to one element of an array; the others are not read": mapping.one_element,
         "the plate is a label; some feeds have a destination there: is it the vehicle's?": is_label,
     }
-    feed.checks["source"] += [*found, *(sentence for sentence, is_due in quality_warnings.items() if is_due)]
+    feed.checks["source"] += [
+        *found,
+        *(sentence for sentence, is_due in quality_warnings.items() if is_due),
+    ]
     return feed
 
 
 EXCHANGED = "longitude and latitude stand under each other's name, by where they lie"
 
 
-def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, TimeForm, list[str]]:
-    """The likeliest sample, its mapping, the form of its times, doubts. Vehicles have times of their own, stops have
-    none. UsageError with what is missing in the sample that lacks the least."""
-    found, faults = [], list[str]()
+def _mapped(
+    samples: Sequence[Sample], what: str
+) -> tuple[Sample, FeedMapping, TimeForm, list[str]]:
+    """The likeliest sample, its mapping, the form of its times, doubts. Vehicles have times of
+    their own, stops have none. UsageError with what is missing in the sample that lacks the
+    least."""
+    found = []
+    faults = list[str]()
     for sample in samples:
         try:
             kind, _, cut = sample.form.partition(" with ")
             delimiter = "\t" if "t" in cut else cut.strip("'") or ("<" if kind == "XML" else "")
-            found.append((sample, *found_mapping(sample.records, sample.beside, sample.around, delimiter)))
+            found.append(
+                (sample, *found_mapping(sample.records, sample.beside, sample.around, delimiter))
+            )
         except ValueError as error:
             faults.append(str(error))
     if not found:
         records: list[Record] = [dict.fromkeys([sample.envelope]) for sample in samples]
         records += [record for sample in samples for record in [*sample.records, *sample.beside]]
-        other, is_error = other_feed(records), all(is_server_error(one) for one in samples[0].records)
+        other = other_feed(records)
+        is_error = all(is_server_error(one) for one in samples[0].records)
         why = f"\n  {other}: {ELSEWHERE}" if other else f"\n  {SERVER_ERROR}" if is_error else ""
-        raise UsageError(of_packed(f"{what}: no ping is known in it (docs/feeds.md):{why}{min(faults, key=len)}", what))
-    return max(found, key=lambda one: (not one[1].one_element, not one[1].message_time, bool(one[1].speed)))
+        raise UsageError(
+            of_packed(
+                f"{what}: no ping is known in it (docs/feeds.md):{why}{min(faults, key=len)}", what
+            )
+        )
+    return max(
+        found, key=lambda one: (not one[1].one_element, not one[1].message_time, bool(one[1].speed))
+    )
 
 
 def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
@@ -346,10 +452,15 @@ def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
     is_labelled = any(f'"{LABEL}"'.encode() in original for _, original in refused)
     form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
     pings, refused, *_ = _read(paths, form, _TRIED)
-    form = form if _is_mostly_read(pings, refused) or not _lacks_speeds(refused) else without_speeds(form)
+    form = (
+        form
+        if _is_mostly_read(pings, refused) or not _lacks_speeds(refused)
+        else without_speeds(form)
+    )
     keys: Keys = {"plate": LABEL} if is_labelled else {}
     if is_exchanged := not _reads(paths, form) and _reads(paths, exchanged(form)):
-        form, keys = exchanged(form), keys | {"exchanged": True}
+        form = exchanged(form)
+        keys = keys | {"exchanged": True}
     by = "specification" if form.mapping.speed else "rare" if len(pings) else ""
     feed = replace(_found(paths, form, "GTFS-realtime", UNIT, by), keys=keys)
     if is_labelled:
@@ -361,11 +472,14 @@ def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
 def _lacks_speeds(refused: Sequence[tuple[Refusal, bytes]]) -> bool:
     """Whether most of these lack a speed, which is the last field that is asked for."""
     of_speed = (Reason.MISSING_FIELD, PLAIN.mapping.paths.speed)
-    return 2 * sum((refusal.reason, refusal.path) == of_speed for refusal, _ in refused) > len(refused)
+    return 2 * sum((refusal.reason, refusal.path) == of_speed for refusal, _ in refused) > len(
+        refused
+    )
 
 
 def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
-    """The form in which a preset reads these files, by the clock of the place if times have no offset."""
+    """The form in which a preset reads these files, by the clock of the place if times have no
+    offset."""
     mapping = preset.mapping
     form = mapped_form(mapping if mapping.reads_offsets else replace(mapping, zone=UTC))
     if not _reads(paths, form):
@@ -378,9 +492,15 @@ def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
 
 def _middle_of_sample(sample: Sample, mapping: FeedMapping) -> tuple[float, float]:
     steps = mapping.steps
-    names, places = list[str](), list[list[float]]()
+    names = list[str]()
+    places = list[list[float]]()
     for record, around in zip(sample.records, sample.around, strict=True):
-        if len(place := numbers_of([record.get(steps["longitude"]), record.get(steps["latitude"])])) == 2:
+        if (
+            len(
+                place := numbers_of([record.get(steps["longitude"]), record.get(steps["latitude"])])
+            )
+            == 2
+        ):
             names.append(str({**around, **record}.get(steps["plate"])))
             places.append(place)
     plates = np.unique(np.array(names), return_inverse=True)[1]
@@ -391,7 +511,9 @@ def _middle_of_sample(sample: Sample, mapping: FeedMapping) -> tuple[float, floa
 def _keys(mapping: FeedMapping) -> Keys:
     """All paths, and the format of times and the records if they are not the contract's."""
     names = (*FIELDS, "records", MESSAGE_TIME)
-    keys: Keys = {name: getattr(mapping, name) for name in names if getattr(mapping, name) or name == "speed"}
+    keys: Keys = {
+        name: getattr(mapping, name) for name in names if getattr(mapping, name) or name == "speed"
+    }
     return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
 
 
@@ -412,14 +534,21 @@ def _is_mostly_read(pings: Pings, refused: Sequence[tuple[Refusal, bytes]]) -> b
     return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + len(refused))
 
 
-def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[tuple[Refusal, bytes]], str, int]:
-    """The pings of as many messages, as many of each source; refusals; sentences on damage and doubts; and how many
-    messages were of other events. Polls of GTFS-realtime are a single source."""
-    messages, damages, said = list[bytes](), list[str](), list[str]()
-    ping_format, sources = form.format, 1 if is_gtfs_file(paths[0]) else len(paths)
+def _read(
+    paths: Sequence[str], form: FeedForm, most: int
+) -> tuple[Pings, list[tuple[Refusal, bytes]], str, int]:
+    """The pings of as many messages, as many of each source; refusals; sentences on damage and
+    doubts; and how many messages were of other events. Polls of GTFS-realtime are a single
+    source."""
+    messages = list[bytes]()
+    damages = list[str]()
+    said = list[str]()
+    ping_format = form.format
+    sources = 1 if is_gtfs_file(paths[0]) else len(paths)
     for _, source in open_sources(paths, UNIT, log_message=said.append, form=form):
         with closing(source):
-            ping_format, last = source.format, len(messages) + max(_TRIED, most // sources)
+            ping_format = source.format
+            last = len(messages) + max(_TRIED, most // sources)
             for some in as_far_as_whole(source.messages(), damages.append):
                 messages += some[: last - len(messages)]
                 if len(messages) >= last:
@@ -431,8 +560,11 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
     return pings, refused, damage, len(refusals) - len(faults)
 
 
-def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None, by: str) -> FoundFeed:
-    """The feed as a form reads it. `written`: its form for people. `said`: the unit, by its specification or a name."""
+def _found(
+    paths: Sequence[str], form: FeedForm, written: str, said: str | None, by: str
+) -> FoundFeed:
+    """The feed as a form reads it. `written`: its form for people. `said`: the unit, by its
+    specification or a name."""
     pings, refused, damage, others = _read(paths, form, _READ_MAX)
     if form.mapping.speed and unit_evidence(pings, "kmh").fault == ALL_ZERO:
         feed = _found(paths, without_speeds(form), written, None, "")
@@ -445,13 +577,20 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
         raise UsageError(f"{named(paths)}: {damage.removeprefix('GTFS-realtime: ') or nothing}")
     if not _is_mostly_read(pings, refused):
         why = "".join(f"\n  {sentence}" for sentence in sentences)
-        raise UsageError(f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}")
-    zone, (unit, unit_by, quality_warnings) = zone_of(*_middle(pings)), ("", by or "derived", list[str]())
+        raise UsageError(
+            f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}"
+        )
+    zone = zone_of(*_middle(pings))
+    unit = ""
+    unit_by = by or "derived"
+    quality_warnings = list[str]()
     if form.mapping.speed:
         unit, unit_by, quality_warnings = _unit(pings, said, by)
     fault = unit_evidence(pings, "kmh").fault if form.mapping.speed else None
     ends = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
-    hours = " to ".join(f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends)
+    hours = " to ".join(
+        f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends
+    )
     repeats = repeat_warning(pings, form.mapping.zone)
     box, strays = _box(named(paths), pings)
     odd = (
@@ -463,7 +602,9 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
     )
     checks = {
         "": [one for one in odd if one],
-        "hat": ["these positions lie at sea or in Antarctica, where no bus goes"] if is_sea(zone) else [],
+        "hat": ["these positions lie at sea or in Antarctica, where no bus goes"]
+        if is_sea(zone)
+        else [],
         "speed": quality_warnings,
         "source": [],
     }
@@ -479,16 +620,22 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
 
 def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]:
     """The unit by movement, else as the feed says, else km/h; what said it; and doubts."""
-    evidence, still = unit_evidence(pings, "kmh"), still_warning(pings)
+    evidence = unit_evidence(pings, "kmh")
+    still = still_warning(pings)
     known = said if said in KMH_PER_UNIT else None
-    unit = known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"
+    unit = (
+        known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"
+    )
     told = "movement" if evidence.unit else by if known else ""
     is_zero = len(pings) >= PINGS_JUDGED_MIN and not pings.speed.any()
     quality_warnings = {
         f"{evidence.fault}: convert them first": evidence.fault,
-        f"the feed's {by} says {said}, not {unit}: one of the two is wrong": said is not None and said != unit,
-        "the unit changes on the way, or speeds are of several feeds": evidence.unit is not None and evidence.changes,
-        f"{' and '.join(evidence.fits)} both fit how far buses go: which is it?": said is None and evidence.fits[1:],
+        f"the feed's {by} says {said}, not {unit}: one of the two is wrong": said is not None
+        and said != unit,
+        "the unit changes on the way, or speeds are of several feeds": evidence.unit is not None
+        and evidence.changes,
+        f"{' and '.join(evidence.fits)} both fit how far buses go: which is it?": said is None
+        and evidence.fits[1:],
         "every speed is 0: if the buses move, the feed has no speeds, and speed.from is 'movement'": is_zero,
         str(still): still,
     }
@@ -502,13 +649,18 @@ def _why(pings: Pings, fault: str | None, repeats: str | None) -> str:
     if repeats:
         return "too many pings share the time of another"
     return (
-        "the recording has too few pairs of pings of one plate" if pings.speed.any() else "no ping has a speed above 0"
+        "the recording has too few pairs of pings of one plate"
+        if pings.speed.any()
+        else "no ping has a speed above 0"
     )
 
 
 def _box(what: str, pings: Pings) -> tuple[Box, str | None]:
     """The box around the positions near the middle, and a sentence on plates that are elsewhere."""
-    lon, lat, plate, (east, north) = pings.lon, pings.lat, pings.plate.astype(np.int64), _middle(pings)
+    lon = pings.lon
+    lat = pings.lat
+    plate = pings.plate.astype(np.int64)
+    (east, north) = _middle(pings)
     near = _is_near(lon, lat, east, north)
     share = np.bincount(plate, near) / np.maximum(np.bincount(plate), 1)
     if share.mean() < _NEAR_MIN:
@@ -529,7 +681,9 @@ def _box(what: str, pings: Pings) -> tuple[Box, str | None]:
     return (max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0)), strays
 
 
-def _is_near(lon: NDArray[np.float64], lat: NDArray[np.float64], east: float, north: float) -> NDArray[np.bool_]:
+def _is_near(
+    lon: NDArray[np.float64], lat: NDArray[np.float64], east: float, north: float
+) -> NDArray[np.bool_]:
     return (np.abs(lon - east) <= _NEAR_DEGREES) & (np.abs(lat - north) <= _NEAR_DEGREES)
 
 
@@ -590,8 +744,13 @@ def city_file(feed: FoundFeed, path: str) -> str:
             "The plate is what is protected: it must be the vehicle's, for good, and not a trip's or a driver's",
         ]  # fmt: skip
         if "time_zone" in keys:
-            about.append("CHECK: times have no offset. This reads them by the place's clock, not as UTC")
-        lines = [*(f"# {one}." for one in about), *(f"{name} = {_toml(value)}" for name, value in keys.items())]
+            about.append(
+                "CHECK: times have no offset. This reads them by the place's clock, not as UTC"
+            )
+        lines = [
+            *(f"# {one}." for one in about),
+            *(f"{name} = {_toml(value)}" for name, value in keys.items()),
+        ]
         source = "\n".join(["", f"[source]{checks['source']}", *lines, ""])
     unit = f"unit = {_toml(feed.unit)}" if feed.unit else 'from = "movement"'
     return _FILE.format(
@@ -608,7 +767,8 @@ def _toml(value: str | bool | tuple[str, ...]) -> str:
 
 
 def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001 (every verb has settings)
-    """Find the feed, check that what is written can be read, write it; UsageError if the file is there already."""
+    """Find the feed, check that what is written can be read, write it; UsageError if the file is
+    there already."""
     if (out := arguments.out) != "-":
         if os.path.lexists(out):
             raise UsageError(f"{out} is there already: expected a new file for --out")
@@ -627,12 +787,18 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     known = f", preset {feed.preset}" if feed.preset else ", fields by name" if feed.keys else ""
     read = f"{counted(feed.pings, 'ping')} read, {feed.refused:,} refused, {feed.hours}"
     read += f", {counted(feed.others, 'message')} of other events" if feed.others else ""
-    unit = f"unit {feed.unit}{'' if feed.unit_by else ' (NOT KNOWN)'}" if feed.unit else "speeds by movement"
+    unit = (
+        f"unit {feed.unit}{'' if feed.unit_by else ' (NOT KNOWN)'}"
+        if feed.unit
+        else "speeds by movement"
+    )
     _log_message(f"{feed.form}{known}; zone {feed.zone}; {unit}; {read}")
     for line in re.findall("^# (?:CHECK|NOT KNOWN).*", text, re.MULTILINE):
         _log_message(line.removeprefix("# "))
     if out != "-":
-        some = " ".join(map(shlex.quote, arguments.files[:3])) + (" ..." if arguments.files[3:] else "")
+        some = " ".join(map(shlex.quote, arguments.files[:3])) + (
+            " ..." if arguments.files[3:] else ""
+        )
         command = f"udp-stream replay {some} --config {shlex.quote(out)} --trial"
         _log_message(f"wrote {out}: look through it, set U and epsilon, then: {command}")
 

@@ -37,7 +37,8 @@ def create(_arguments: argparse.Namespace, settings: Settings) -> None:
 
 def releases(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
-    where, follow = settings.kafka, arguments.follow
+    where = settings.kafka
+    follow = arguments.follow
     if arguments.queries or arguments.smoothed:
         records = (read_answers if arguments.queries else read_estimates)(where, follow=follow)
     else:
@@ -50,11 +51,13 @@ def releases(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Send every file, in order, and return when the broker has it all; or a live source or a fleet, until stopped."""
+    """Send every file, in order, and return when the broker has it all; or a live source or a
+    fleet, until stopped."""
     form = settings.form
     if arguments.ago and arguments.fleet is None:
         raise UsageError("--ago is for a fleet: expected --fleet BUSES beside it")
-    pace, heartbeat = Pace(arguments.rate, arguments.speedup, form), Heartbeat(arguments.alive)
+    pace = Pace(arguments.rate, arguments.speedup, form)
+    heartbeat = Heartbeat(arguments.alive)
     with ExitStack() as stack:
         topic = topics_of(settings.kafka).pings.name
         stack.enter_context(noted(signal.SIGHUP))
@@ -64,11 +67,16 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
             stack.callback(begin_log, as_json=False)
         frames = iter(()) if live else _frames(arguments, settings, stack)
         deals = settings.speed.from_ == "field" and not settings.window_rules.in_processing_time
-        sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form, deals))
+        sender = stack.enter_context(
+            Feed(settings.kafka, topic, arguments.batch, pace, form, deals)
+        )
         if live:
-            of, hears = max_age_s(arguments.files[0], settings), not settings.window_rules.in_processing_time
+            of = max_age_s(arguments.files[0], settings)
+            hears = not settings.window_rules.in_processing_time
             clock = SteadyClock(time.time, time.monotonic, of, hears)
-            feed_check = LiveFeedCheck(arguments.files[0], settings, clock=clock.now_s, hear=clock.hear)
+            feed_check = LiveFeedCheck(
+                arguments.files[0], settings, clock=clock.now_s, hear=clock.hear
+            )
             send_live(live, sender, settings, heartbeat.beat, feed_check)
             log_source_message(_sent(sender, pace))
             return
@@ -83,86 +91,135 @@ def _sent(sender: Feed, pace: Pace) -> str:
 
 
 SETTLE_S = 0.5
-"""Arrays that are not full wait as long: with the wait for a frame, a message is in Kafka within a second."""
+"""Arrays that are not full wait as long: with the wait for a frame, a message is in Kafka within a
+second."""
 
 
 def send_live(
-    source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None], feed_check: LiveFeedCheck
+    source: LiveSource,
+    sender: Feed,
+    settings: Settings,
+    beat: Callable[[], None],
+    feed_check: LiveFeedCheck,
 ) -> None:
-    """Send the fresh messages of a live source until it ends, or until SIGTERM; in the end all are acknowledged.
+    """Send the fresh messages of a live source until it ends, or until SIGTERM; in the end all are
+    acknowledged.
 
-    Arrays are cut by number and time, and not where frames end: a pipe's frames end by bytes, so by digits of speeds.
+    Arrays are cut by number and time, and not where frames end: a pipe's frames end by bytes, so by
+    digits of speeds.
     """
-    sent_s, is_settled = time.monotonic(), True
+    sent_s = time.monotonic()
+    is_settled = True
     with Handover(source) as handover, noted(signal.SIGTERM) as asked:
         while not handover.ended or not is_settled:
             if asked:
                 handover.stop()
             frames = handover.take()
             for frame in frames or [[]]:  # without one the feed may stand still
-                sender.send(feed_check.fresh(json_messages(frame, source.format, settings.ping_rules)))
+                sender.send(
+                    feed_check.fresh(json_messages(frame, source.format, settings.ping_rules))
+                )
             is_settled = is_settled and not frames
             is_due = not frames or not sender.joins or time.monotonic() - sent_s >= SETTLE_S
             if is_due and not is_settled:
                 sender.settle()
                 handover.kept()
-                sent_s, is_settled = time.monotonic(), True
+                sent_s = time.monotonic()
+                is_settled = True
             beat()
     feed_check.end()
 
 
 def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:
-    """The live source that is to be sent; None for files and fleets. Standard input at a pace is read like a file."""
+    """The live source that is to be sent; None for files and fleets. Standard input at a pace is
+    read like a file."""
     names = arguments.files
     has_pace = arguments.rate or arguments.speedup or arguments.fleet is not None
     if not any(map(scheme_of, names)) and (names != ["-"] or has_pace):
         return None
     if len(names) > 1 or has_pace:
-        raise UsageError("a live source goes on until it is stopped: expected it alone, without --rate or --speedup")
+        raise UsageError(
+            "a live source goes on until it is stopped: expected it alone, without --rate or --speedup"
+        )
     return live_source(names[0], settings, log_source_message)
 
 
-def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack) -> Iterator[list[bytes]]:
+def _frames(
+    arguments: argparse.Namespace, settings: Settings, stack: ExitStack
+) -> Iterator[list[bytes]]:
     """Frames of JSON messages. What cannot be read is refused before anything is sent."""
     if arguments.fleet is None:
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
-        unit, rules = settings.speed.unit, settings.ping_rules
-        opened = open_sources(arguments.files, unit, log_message=log_source_message, form=settings.form)
+        unit = settings.speed.unit
+        rules = settings.ping_rules
+        opened = open_sources(
+            arguments.files, unit, log_message=log_source_message, form=settings.form
+        )
         sources = [stack.enter_context(closing(source)) for _, source in opened]
         require_one_form(settings.form, [source.format for source in sources])
-        require_readable_pings(arguments.files, settings, warn=lambda text: log_message(text, level=WARNING))
-        return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
+        require_readable_pings(
+            arguments.files, settings, warn=lambda text: log_message(text, level=WARNING)
+        )
+        return (
+            json_messages(some, source.format, rules)
+            for source in sources
+            for some in source.messages()
+        )
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
-        raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")
+        raise UsageError(
+            "a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch"
+        )
     if not settings.form.is_plain or settings.form.is_exchanged:
-        raise ConfigError("source: expected no keys for --fleet, whose pings are in the contract's form")
+        raise ConfigError(
+            "source: expected no keys for --fleet, whose pings are in the contract's form"
+        )
     return live_messages(arguments.fleet, ago_s=arguments.ago)
 
 
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Work until stopped. ConfigError if no ledger is named, DependencyUnavailable without Faust or a free port."""
+    """Work until stopped. ConfigError if no ledger is named, DependencyUnavailable without Faust or
+    a free port."""
     settings.ledger.require_named()
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
     metrics = observed(arguments.metrics, SOFTWARE, settings)
-    with metrics as observers, noted(signal.SIGHUP):  # it ends a program that does not look out for it
-        asked = arguments.instance, arguments.accept_loss, arguments.alive, RefusalWatch(settings).check, observers
+    with (
+        metrics as observers,
+        noted(signal.SIGHUP),
+    ):  # it ends a program that does not look out for it
+        asked = (
+            arguments.instance,
+            arguments.accept_loss,
+            arguments.alive,
+            RefusalWatch(settings).check,
+            observers,
+        )
         hold = partial(_hold, arguments, observers)
-        run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock, hold), arguments.came)
+        run_worker(
+            Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock, hold),
+            arguments.came,
+        )
 
 
 HOLD_S = 0.5
 
 
 def hold(arguments: argparse.Namespace, error: UdpStreamError) -> None:
-    """With `--hold`, an error that needs a person holds the process until SIGTERM or SIGINT, whatever raised it."""
+    """With `--hold`, an error that needs a person holds the process until SIGTERM or SIGINT,
+    whatever raised it."""
     came = arguments.came
-    with observed(arguments.metrics, SOFTWARE) as observers, noted(signal.SIGTERM, came), noted(signal.SIGINT, came):
+    with (
+        observed(arguments.metrics, SOFTWARE) as observers,
+        noted(signal.SIGTERM, came),
+        noted(signal.SIGINT, came),
+    ):
         _hold(arguments, observers, error)
 
 
-def _hold(arguments: argparse.Namespace, observers: Sequence[Observer], error: UdpStreamError) -> None:
+def _hold(
+    arguments: argparse.Namespace, observers: Sequence[Observer], error: UdpStreamError
+) -> None:
     """Alive, with nothing to do, and not ready, until one of the signals came that end a process."""
     if not arguments.hold or error.exit_status not in FOR_A_PERSON:
         return

@@ -1,4 +1,5 @@
-"""`ledger`: what plates were charged and have left, sums checked, a privacy statement; and `accept-older`."""
+"""`ledger`: what plates were charged and have left, sums checked, a privacy statement; and
+`accept-older`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from pathlib import Path
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger, Mark
-from udp_stream.ledger.rules import AcceptedRollback, RollingSums, behind, forget, largest_budgets, see, span_of
+from udp_stream.ledger.rules import (
+    AcceptedRollback,
+    RollingSums,
+    behind,
+    forget,
+    largest_budgets,
+    see,
+    span_of,
+)
 from udp_stream.ledgers.archive import is_archive, open_archive
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import (
@@ -50,19 +59,25 @@ from udp_stream.units import NANO
 
 
 def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[str, ...]:
-    """Speeds by period and rolling window, oldest first; positions; both, where they share a budget."""
+    """Speeds by period and rolling window, oldest first; positions; both, where they share a
+    budget."""
     charged = ledger.charged_by_period(plate_key)
     speeds = {period: nano for period, nano in charged.items() if not is_of_positions(period)}
     return (
         *(_of_period(period, nano, settings.policy) for period, nano in sorted(speeds.items())),
         *_of_windows(speeds, settings.policy),
-        *(_of_positions(period, nano, settings) for period, nano in sorted(charged.items()) if period not in speeds),
+        *(
+            _of_positions(period, nano, settings)
+            for period, nano in sorted(charged.items())
+            if period not in speeds
+        ),
         *_of_one_budgets(ledger, charged),
     )
 
 
 def _of_period(period: str, nano: int, policy: Policy) -> str:
-    text, measure = f"{period}\tcharged {nano / NANO:.9f}", measure_of(period)
+    text = f"{period}\tcharged {nano / NANO:.9f}"
+    measure = measure_of(period)
     if measure.name != policy.measure:
         return f'{text}\tbudget.accounting is now "{policy.accounting}"'
     if span_of(period) is not None:
@@ -78,13 +93,15 @@ def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[str]:
 
 
 def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Of each rolling budget, what a plate was charged in the latest window that holds a charge, and the most in any.
+    """Of each rolling budget, what a plate was charged in the latest window that holds a charge,
+    and the most in any.
 
     >>> hours = [f"rolling 1h from 2024-01-08T0{h}:00:00+05:30 to 2024-01-08T0{h + 1}:00:00+05:30" for h in (1, 2, 5)]
     >>> in_windows({"lifetime": 3} | dict(zip(hours, (4, 5, 6))))
     {'rolling 1h': (6, 9)}
     """
-    sums, found = RollingSums(), dict[str, tuple[int, int]]()
+    sums = RollingSums()
+    found = dict[str, tuple[int, int]]()
     spans = [(span.start, name) for name in charged if (span := span_of(name)) is not None]
     for _, name in sorted(spans):
         (latest,) = sums.charge(name, [b""], [charged[name]])
@@ -93,13 +110,15 @@ def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
 
 
 def _of_positions(period: str, nano: int, settings: Settings) -> str:
-    measure, periods = measure_of(period).name, settings.position_periods
+    measure = measure_of(period).name
+    periods = settings.position_periods
     text = f"{period}\tcharged {amount_by_distance(measure, nano)}"
     if not periods.budget_nano or measure != periods.measure:
         return f"{text}\tby queries that [queries] does not ask now"
     if _plain_length(time_of(period)) != periods.length:
         return f'{text}\tbudget.period is now "{periods.length}"'
-    left, budget = max(0, periods.budget_nano - nano), periods.budget_nano
+    left = max(0, periods.budget_nano - nano)
+    budget = periods.budget_nano
     return f"{text}\tleft {amount_by_distance(measure, left)}\tof {amount_by_distance(measure, budget)}"
 
 
@@ -119,9 +138,12 @@ def _plain_length(period: str) -> str:
 def _left(period: str, nano: int, policy: Policy) -> str:
     if _plain_length(period) != policy.named_period:
         return f'budget.period is now "{policy.named_period}"'
-    left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
+    left = max(0, policy.budget_nano - nano)
+    budget = f"{policy.budget_nano / NANO:.10g}"
     spent = f"{epsilon_text(policy.accounted.measure.implied_epsilon(nano, policy.delta))} with delta {policy.delta:g}"
-    return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.accounted.has_delta else "")
+    return f"left {left / NANO:.9f}\tof {budget}" + (
+        f"\tepsilon {spent}" if policy.accounted.has_delta else ""
+    )
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -142,15 +164,19 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
 def verify(_arguments: argparse.Namespace, settings: Settings) -> None:
     """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
     with open_to_read(settings) as ledger:
-        found, entries = ledger.verify(), sum(1 for _ in ledger.entries())
+        found = ledger.verify()
+        entries = sum(1 for _ in ledger.entries())
     if found:
         print("\n".join(map(str, found)))
         raise PrivacyRefused(f"the ledger contradicts itself in {counted(len(found), 'place')}")
-    print(f"{counted(entries, 'entry', 'entries')}: every balance is the sum of its charges, none is over its budget")
+    print(
+        f"{counted(entries, 'entry', 'entries')}: every balance is the sum of its charges, none is over its budget"
+    )
 
 
 def export(_arguments: argparse.Namespace, settings: Settings) -> None:
-    """The statement as JSON on stdout; on stderr, where the configuration is not what the ledger was charged under."""
+    """The statement as JSON on stdout; on stderr, where the configuration is not what the ledger
+    was charged under."""
     with open_to_read(settings) as ledger:
         stated = statement(settings, ledger)
     if difference := disagreement(settings, stated):
@@ -159,8 +185,8 @@ def export(_arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Say what an older ledger has forgotten; with the very words, remember that for ever and let it be used.
-    PrivacyRefused while the words were not given; nothing is changed then."""
+    """Say what an older ledger has forgotten; with the very words, remember that for ever and let
+    it be used. PrivacyRefused while the words were not given; nothing is changed then."""
     with ledger_and_keys(settings.ledger, must_exist=True, accept_older=True) as (ledger, _):
         log_ledger(settings.ledger, ledger, settings)
         knows = has_mark(settings.ledger)
@@ -174,8 +200,12 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
                 "newer copy if there is one. To continue with this one, stop every worker and run this command again "
                 f"with --saying {shlex.quote(words)}"
             )
-        if not forget(ledger, AcceptedRollback(words, datetime.now(UTC).isoformat(timespec="seconds"), kept)):
-            raise PrivacyRefused("another command has just accepted something on this ledger: run again to see what")
+        if not forget(
+            ledger, AcceptedRollback(words, datetime.now(UTC).isoformat(timespec="seconds"), kept)
+        ):
+            raise PrivacyRefused(
+                "another command has just accepted something on this ledger: run again to see what"
+            )
         replace_mark_of(settings.ledger, ledger)
     print(f"accepted; the ledger keeps these words for ever: {words}")
 
@@ -184,7 +214,11 @@ def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:
     progress = ledger.progress()
     missing = kept.admitted - progress.admitted
     number = counted_charges(missing, ledger.meta()) if missing > 0 else "an unknown number of HATs"
-    since = slot_start(progress.newest, slots_of(ledger, settings)) or progress.newest or "its beginning"
+    since = (
+        slot_start(progress.newest, slots_of(ledger, settings))
+        or progress.newest
+        or "its beginning"
+    )
     return f"charges of {number} since {since} are forgotten"
 
 
@@ -192,7 +226,11 @@ def _why_older(ledger: Ledger, kept: Mark | None) -> str:
     if kept is None:
         return "the ledger's high-water mark is gone: it may be an older copy"
     how = behind(see(ledger, kept.release_id), kept)
-    return f"the ledger went back in time: {how}" if how else "the ledger is not behind its high-water mark"
+    return (
+        f"the ledger went back in time: {how}"
+        if how
+        else "the ledger is not behind its high-water mark"
+    )
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""`plan`: the expected errors of a configuration, for typical HATs or (`cli/plan_of_feed.py`) for files."""
+"""`plan`: the expected errors of a configuration, for typical HATs or (`cli/plan_of_feed.py`) for
+files."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from udp_stream.windows.tables import PINGS_MAX
 
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
 SPREAD = 0.6
-"""Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
+"""Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy
+Surat cell)."""
 
 HATS_PER_PERIOD = 12
 
@@ -42,11 +44,15 @@ class TypicalPlan:
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print a table and notes. UsageError for options of the other table, or too many pings for a slot."""
-    plates, pings_per_plate = arguments.plates, arguments.pings_per_plate
+    """Print a table and notes. UsageError for options of the other table, or too many pings for a
+    slot."""
+    plates = arguments.plates
+    pings_per_plate = arguments.pings_per_plate
     if arguments.files:
         if plates or pings_per_plate:
-            raise UsageError("--plates, --pings-per-plate: expected no FILE beside them, whose plates and pings count")
+            raise UsageError(
+                "--plates, --pings-per-plate: expected no FILE beside them, whose plates and pings count"
+            )
         from udp_stream.cli.plan_of_feed import plan_of_feed, print_feed
         from udp_stream.cli.plan_of_promises import plan_of_promises, print_promises
 
@@ -55,10 +61,14 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         print_promises(promises, settings, print_feed(found, settings))
         return
     if settings.privacy.is_add_remove:
-        raise UsageError('plan: expected a FILE where privacy.neighbours is "add-remove": its sums are of whole cities')
+        raise UsageError(
+            'plan: expected a FILE where privacy.neighbours is "add-remove": its sums are of whole cities'
+        )
     pings_per_plate = pings_per_plate or 40
     if (plates or max(TYPICAL_PLATES)) * pings_per_plate > PINGS_MAX:
-        raise UsageError(f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot")
+        raise UsageError(
+            f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot"
+        )
     sizes = (plates,) if plates else TYPICAL_PLATES
     _print([buy(settings.policy, size, pings_per_plate) for size in sizes], settings.policy)
 
@@ -81,13 +91,18 @@ def _notes(policy: Policy, served: list[TypicalPlan]) -> list[str]:
             f"Expected error in km/h: {beside_guess(policy.resolution)}. A mean that errs more buys nothing that "
             "counts do not tell."
         )
-    if any(isinstance(one.plan.mean, MeanPlan) and one.plan.mean.plate_sensitivities is None for one in served):
+    if any(
+        isinstance(one.plan.mean, MeanPlan) and one.plan.mean.plate_sensitivities is None
+        for one in served
+    ):
         notes.append(
             "noise and error bound: if the private interval is all of [0, U]; expected error: by simulation, with the "
             "interval found."
         )
     for one in served:
-        for asked, (name, of) in zip(one.plan.terms.statistics, one.plan.statistics.items(), strict=True):
+        for asked, (name, of) in zip(
+            one.plan.terms.statistics, one.plan.statistics.items(), strict=True
+        ):
             if why := STATISTICS[name].why(of, asked):
                 notes.append(f"{counted(one.plates, 'plate')}: {of.choice.mechanism}, {why}.")
     typical = "These sizes are typical. `udp-stream plan FILE` counts your city's, and compares resolutions and slots."
@@ -95,38 +110,50 @@ def _notes(policy: Policy, served: list[TypicalPlan]) -> list[str]:
 
 
 def terms_for(policy: Policy, part: float | None = None) -> Terms:
-    """The epsilons of a HAT when a plate's budget is spread over `HATS_PER_PERIOD` HATs; fixed ones unchanged.
+    """The epsilons of a HAT when a plate's budget is spread over `HATS_PER_PERIOD` HATs; fixed ones
+    unchanged.
 
-    `part` is the share of a HAT's epsilon that a plate is usually charged; None while unknown. ConfigError if an
-    automatic epsilon is then too small for any HAT.
+    `part` is the share of a HAT's epsilon that a plate is usually charged; None while unknown.
+    ConfigError if an automatic epsilon is then too small for any HAT.
     """
     if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(int(policy.budget_nano / HATS_PER_PERIOD / (part or 1)), policy)
     least = policy.accounted.measure.least_nano
     if part is not None and each < least:
-        raise _too_little(policy, f"if the budget of {policy.amount} is spread over {counted(HATS_PER_PERIOD, 'HAT')}")
+        raise _too_little(
+            policy,
+            f"if the budget of {policy.amount} is spread over {counted(HATS_PER_PERIOD, 'HAT')}",
+        )
     return terms_at(max(each, least), policy)
 
 
 def _too_little(policy: Policy, where: str) -> ConfigError:
-    key, measure = policy.accounted.key, policy.accounted.measure
-    return ConfigError(f"{key}: an automatic {measure.unit} would be below {measure.least_nano / NANO:g} {where}")
+    key = policy.accounted.key
+    measure = policy.accounted.measure
+    return ConfigError(
+        f"{key}: an automatic {measure.unit} would be below {measure.least_nano / NANO:g} {where}"
+    )
 
 
 def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
     """Counts spread like a busy cell's, the same every time."""
     normal = NormalDist()
     spread = np.exp([SPREAD * normal.inv_cdf((i + 0.5) / plates) for i in range(plates)])
-    return np.asarray(np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64))
+    return np.asarray(
+        np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
+    )
 
 
 def buy(policy: Policy, plates: int, pings_per_plate: int) -> TypicalPlan:
     """Plan a typical HAT; an automatic epsilon follows its plates' charges, as in a slot's plan."""
-    counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
+    counts = typical_counts(plates, pings_per_plate)
+    served = plates >= policy.min_plates
     if policy.forecasts:
         if is_too_little(policy):
-            raise _too_little(policy, f"if the budget of {policy.amount} pays for {PRICES_PER_BUDGET} HATs")
+            raise _too_little(
+                policy, f"if the budget of {policy.amount} pays for {PRICES_PER_BUDGET} HATs"
+            )
         plans = HatPlans(policy.public)
         bought = plans.plan_hat(counts, terms_of_typical(counts, policy, plans))
     else:

@@ -11,9 +11,20 @@ from contextlib import ExitStack, closing
 from udp_stream.cli import outputs
 from udp_stream.cli.commands.records import read_time
 from udp_stream.cli.outputs import PRIVATE, open_output, records_out
-from udp_stream.cli.preflight import checked_messages, require_readable_pings, require_unit_of_files, stop_or_warn
+from udp_stream.cli.preflight import (
+    checked_messages,
+    require_readable_pings,
+    require_unit_of_files,
+    stop_or_warn,
+)
 from udp_stream.cli.process import noted
-from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
+from udp_stream.cli.report import (
+    SOFTWARE,
+    ReadingProgress,
+    print_json_summary,
+    print_summary,
+    troubles,
+)
 from udp_stream.errors import UsageError
 from udp_stream.export_formats import require_format
 from udp_stream.ledgers.keys import OsEntropy
@@ -28,7 +39,8 @@ from udp_stream.windows.slots import Span
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Read the files as one log, release its HATs, tell on stderr what was done, also if it ends early."""
+    """Read the files as one log, release its HATs, tell on stderr what was done, also if it ends
+    early."""
     if arguments.dry_run:
         _dry_run(arguments, settings)
         return
@@ -36,12 +48,19 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
     outputs.require_queries(arguments.queries, settings)
     outputs.require_lines("--rejected", arguments.rejected)
-    files = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
+    files = [
+        (f"--{name}", getattr(arguments, name))
+        for name in ("out", "rejected", "smoothed", "queries")
+    ]
     outputs.require_distinct(files, outputs.used_files(arguments, settings, arguments.files))
-    slots, progress = _slots_asked(arguments, settings), ReadingProgress(arguments.files)
+    slots = _slots_asked(arguments, settings)
+    progress = ReadingProgress(arguments.files)
     with ExitStack() as stack:
-        stack.enter_context(noted(signal.SIGHUP))  # a terminal that closes, or logrotate, ends no replay
-        said, how = list[str](), (settings.speed.unit, progress.of)  # by sources, while the bar is shown
+        stack.enter_context(
+            noted(signal.SIGHUP)
+        )  # a terminal that closes, or logrotate, ends no replay
+        said = list[str]()
+        how = (settings.speed.unit, progress.of)  # by sources, while the bar is shown
         opened = open_sources(arguments.files, *how, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         require_readable_pings(arguments.files, settings)
@@ -52,13 +71,28 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         ledger, keys = stack.enter_context(ledger_and_keys(place))
         others = begin_run(place, ledger, settings)
         out = stack.enter_context(records_out(arguments.out, Release))
-        rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
-        smoothed = stack.enter_context(records_out(arguments.smoothed, Smoothed)) if arguments.smoothed else None
-        answer = stack.enter_context(records_out(arguments.queries, QueryResult)) if arguments.queries else None
-        reject, smooth = rejected_writer(rejected.write) if rejected else None, smoothed and smoothed_sink(smoothed)
+        rejected = (
+            stack.enter_context(open_output(arguments.rejected, PRIVATE))
+            if arguments.rejected
+            else None
+        )
+        smoothed = (
+            stack.enter_context(records_out(arguments.smoothed, Smoothed))
+            if arguments.smoothed
+            else None
+        )
+        answer = (
+            stack.enter_context(records_out(arguments.queries, QueryResult))
+            if arguments.queries
+            else None
+        )
+        reject = rejected_writer(rejected.write) if rejected else None
+        smooth = smoothed and smoothed_sink(smoothed)
         of_ledger = ledger, OsEntropy(), keys.hash_plate, SOFTWARE
         to = release_sink(out), reject, others, arguments.trial
-        runtime = EmbeddedRuntime(settings, *of_ledger, *to, smooth=smooth, answer=answer, slots=slots)
+        runtime = EmbeddedRuntime(
+            settings, *of_ledger, *to, smooth=smooth, answer=answer, slots=slots
+        )
         try:
             with progress:
                 for name, source in sources:
@@ -79,19 +113,26 @@ SLOTS_MAX = 10_000
 
 
 def _slots_asked(arguments: argparse.Namespace, settings: Settings) -> list[Span]:
-    """Where whole plates are hidden: the slots from `--from` to `--until`, which no ping may choose."""
+    """Where whole plates are hidden: the slots from `--from` to `--until`, which no ping may
+    choose."""
     given = [arguments.since, arguments.until]
     if not settings.window_rules.in_processing_time:
         if any(given):
-            raise UsageError('--from and --until are for privacy.neighbours = "add-remove": the pings tell the slots')
+            raise UsageError(
+                '--from and --until are for privacy.neighbours = "add-remove": the pings tell the slots'
+            )
         return []
     if not all(given):
-        raise UsageError('--from TIME and --until TIME: expected both where privacy.neighbours is "add-remove"')
+        raise UsageError(
+            '--from TIME and --until TIME: expected both where privacy.neighbours is "add-remove"'
+        )
     since, until = (math.ceil(1000 * read_time(text, settings.zone)) for text in given)
     slots = settings.calendar.slots.between(since, until, SLOTS_MAX + 1)
     if not 1 <= len(slots) <= SLOTS_MAX:
         found = "none" if not slots else "more"
-        raise UsageError(f"--from and --until: expected 1 to {SLOTS_MAX:,} slots that start between them, got {found}")
+        raise UsageError(
+            f"--from and --until: expected 1 to {SLOTS_MAX:,} slots that start between them, got {found}"
+        )
     return slots
 
 
@@ -109,7 +150,9 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError("--dry-run has no summary of a run: leave --json out")
     if arguments.since or arguments.until:
         raise UsageError("--dry-run reads whole files: leave --from and --until out")
-    given = [name for name in ("trial", "smoothed", "rejected", "queries") if getattr(arguments, name)]
+    given = [
+        name for name in ("trial", "smoothed", "rejected", "queries") if getattr(arguments, name)
+    ]
     if given := [*given, *(["out"] if arguments.out != "-" else [])]:
         raise UsageError(f"--dry-run writes nothing: leave --{given[0]} out")
     dry_run(arguments.files, settings, OsEntropy())

@@ -1,4 +1,5 @@
-"""`run`: the live embedded runtime. Any source in, private releases out, a ledger and a journal; no services."""
+"""`run`: the live embedded runtime. Any source in, private releases out, a ledger and a journal; no
+services."""
 
 from __future__ import annotations
 
@@ -32,7 +33,14 @@ from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.logs import WARNING, begin_log, counted, log_message
 from udp_stream.pings.decode import Reason
 from udp_stream.pings.json import json_messages
-from udp_stream.release.events import PARTIAL, DiskStatus, Observer, SourceStatus, Summary, report_to
+from udp_stream.release.events import (
+    PARTIAL,
+    DiskStatus,
+    Observer,
+    SourceStatus,
+    Summary,
+    report_to,
+)
 from udp_stream.runtime import LiveRuntime, Outputs, RunLogger, disk_of, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, NO_LIMIT, Journal
@@ -49,7 +57,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     for name, file in files.items():
         outputs.require_lines(f"--{name}", file)
     if not settings.ledger.url:
-        raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
+        raise ConfigError(
+            "ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE"
+        )
     named = [(f"--{name}", file) for name, file in files.items()]
     outputs.require_distinct(named, outputs.used_files(arguments, settings, [arguments.source]))
     begin_log()
@@ -60,26 +70,32 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         in_processing_time = (
             settings.window_rules.in_processing_time
         )  # where no ping may decide whether others are read
-        require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
+        require_readable_pings(
+            [arguments.source], settings, warn=lambda _: None
+        )  # the watch says it
         require_unit_of_files([arguments.source], settings)
         ledger, keys = stack.enter_context(ledger_and_keys(settings.ledger))
         others = begin_work(settings, ledger)
         log = RunLogger(settings.calendar.slots, settings.policy.grace_ms)
-        of_ledger, bytes_max = (
-            f"the ledger {ledger.meta()['ledger_id']}",
-            NO_LIMIT if in_processing_time else JOURNAL_BYTES_MAX,
-        )
+        of_ledger = f"the ledger {ledger.meta()['ledger_id']}"
+        bytes_max = NO_LIMIT if in_processing_time else JOURNAL_BYTES_MAX
         journal = stack.enter_context(Journal(folder, of_ledger, bytes_max))
         hangups = stack.enter_context(noted(signal.SIGHUP))
         appended = {
-            name: stack.enter_context(closing(Appender(file, PRIVATE if name == "rejected" else PUBLIC)))
+            name: stack.enter_context(
+                closing(Appender(file, PRIVATE if name == "rejected" else PUBLIC))
+            )
             for name, file in files.items()
             if file
         }
-        summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), RefusalWatch(settings)
+        summary = Summary(policy=settings.policy.fingerprint(), others=others)
+        watch = RefusalWatch(settings)
         observers = [log.observe, summary.observe, *observers]
         clock = SteadyClock(
-            time.time, time.monotonic, max_age_s(arguments.source, settings), hears=not in_processing_time
+            time.time,
+            time.monotonic,
+            max_age_s(arguments.source, settings),
+            hears=not in_processing_time,
         )
         given = settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal
         runtime = LiveRuntime(*given, _outputs(appended), observers, clock, watch.check)
@@ -92,7 +108,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
         stack.callback((folder / ALIVE).unlink, missing_ok=True)
         runtime.start(arguments.reset_clock)
-        contact = _Contact(source, feed_check, disk_of(settings.ledger, folder), report_to(*observers))
+        contact = _Contact(
+            source, feed_check, disk_of(settings.ledger, folder), report_to(*observers)
+        )
         reopen = partial(_reopen_if_asked, hangups, appended.values())
         beats = (heartbeat.beat for heartbeat in heartbeats)
         every: Sequence[Callable[[], None]] = [*beats, reopen, contact.report_due, log.log_due]
@@ -100,9 +118,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         watch.end()
         feed_check.end()
         if ended and is_on_disk(arguments.source) and summary.refused and not summary.pings:
-            late, refused = summary.refused[Reason.LATE], summary.refused.total()
+            late = summary.refused[Reason.LATE]
+            refused = summary.refused.total()
             why = "; `udp-stream replay` reads recordings whose slots are over" if late else ""
-            # Also where whole plates are hidden: a file has ended, and nothing else is read after it.
+            # Also where whole plates are hidden: a file has ended, and nothing else is read after
+            # it.
             text = f"no ping was accepted: {refused:,} refused, {late:,} of them late{why}"
             raise UsageError(f"{arguments.source}: {text}")
         if ended and watch.accepted_nothing:
@@ -120,15 +140,26 @@ class _Contact:
     """Tells once a second how the source is, and the disks of ledger and journal."""
 
     def __init__(
-        self, source: LiveSource, feed_check: LiveFeedCheck, disk: Callable[[], DiskStatus], report: Observer
+        self,
+        source: LiveSource,
+        feed_check: LiveFeedCheck,
+        disk: Callable[[], DiskStatus],
+        report: Observer,
     ) -> None:
-        self._contact = source.contact if isinstance(source, ConnectedSource) else None  # else a pipe or a recording
-        self._feed_check, self._disk, self._report, self._reported_s = feed_check, disk, report, -math.inf
+        self._contact = (
+            source.contact if isinstance(source, ConnectedSource) else None
+        )  # else a pipe or a recording
+        self._feed_check = feed_check
+        self._disk = disk
+        self._report = report
+        self._reported_s = -math.inf
 
     def report_due(self) -> None:
         if (now_s := time.monotonic()) - self._reported_s < 1.0:
             return
-        self._reported_s, contact, stale = now_s, self._contact, self._feed_check.stale
+        self._reported_s = now_s
+        contact = self._contact
+        stale = self._feed_check.stale
         if contact is None:
             self._report(SourceStatus(0.0, 0, is_away=False, stale=stale))
         else:
@@ -146,14 +177,20 @@ def _reopen_if_asked(hangups: list[int], files: Iterable[Appender]) -> None:
 
 def _summarize(summary: Summary, feed_check: LiveFeedCheck) -> None:
     read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
-    read += f", {summary.repeats:,} repeats" if summary.repeats > REPEATS_SHARE * summary.pings else ""
+    read += (
+        f", {summary.repeats:,} repeats" if summary.repeats > REPEATS_SHARE * summary.pings else ""
+    )
     read += f", {feed_check.stale:,} too old to be read" if feed_check.stale else ""
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
     if partial := summary.hats["withheld_partial"]:
         hats += f", {partial:,} withheld as {PARTIAL}"
     waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""
     text = f"ended: {read}; {counted(summary.slots, 'slot')}, {hats}{waiting}"
-    log_message(text, "ended", {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)})
+    log_message(
+        text,
+        "ended",
+        {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)},
+    )
 
 
 def _go_on(
@@ -167,13 +204,18 @@ def _go_on(
 
     `after_each` is called after each reading, at least once a second or so.
     """
-    rules, in_processing_time = settings.ping_rules, settings.window_rules.in_processing_time
+    rules = settings.ping_rules
+    in_processing_time = settings.window_rules.in_processing_time
     with Handover(source) as handover, noted(signal.SIGTERM) as asked:
         while not handover.ended:
             if asked:
                 handover.stop()
             frames = handover.take()
-            messages = [message for frame in frames for message in json_messages(frame, source.format, rules)]
+            messages = [
+                message
+                for frame in frames
+                for message in json_messages(frame, source.format, rules)
+            ]
             if messages := feed_check.fresh(messages):
                 runtime.take(messages)
             # Not `if messages`: frames without any have to be acknowledged to a queue, too.
@@ -201,7 +243,11 @@ def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
 def _outputs(files: Mapping[str, Appender]) -> Outputs:
     """The outputs of a runtime, by their flags."""
     writes = {name: file.write_records for name, file in files.items()}
-    ids = frozenset[str]().union(*(files[name].ids() for name in ("out", "queries") if name in files))
+    ids = frozenset[str]().union(
+        *(files[name].ids() for name in ("out", "queries") if name in files)
+    )
     reject = rejected_writer(files["rejected"].write) if "rejected" in files else None
     estimated = files["smoothed"].hats() if "smoothed" in files else frozenset[tuple[str, str]]()
-    return Outputs(writes["out"], writes.get("smoothed"), reject, ids, writes.get("queries"), estimated)
+    return Outputs(
+        writes["out"], writes.get("smoothed"), reject, ids, writes.get("queries"), estimated
+    )

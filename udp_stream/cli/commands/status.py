@@ -1,6 +1,8 @@
-"""`status`: what a deployment is doing, from its consumer group or a live run's journal, and its ledger.
+"""`status`: what a deployment is doing, from its consumer group or a live run's journal, and its
+ledger.
 
-It changes nothing. It shows counts of messages and HATs, times and public settings; no plate, speed, position or cell.
+It changes nothing. It shows counts of messages and HATs, times and public settings; no plate,
+speed, position or cell.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
+from udp_stream.errors import (
+    ConfigError,
+    DependencyUnavailable,
+    PrivacyRefused,
+    UdpStreamError,
+    UsageError,
+    needs,
+)
 from udp_stream.files import ALIVE, SILENT_S
 from udp_stream.ledgers.opening import LedgerView, ledger_place, look_at, slot_start
 from udp_stream.logs import counted
@@ -25,8 +34,13 @@ from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, journal_size
 from udp_stream.windows.tables import SlotGrid
 
-FOR_OPERATORS, LATEST = "for operators only: exact counts, no releases", 20
-ERRORS: Final[dict[int, type[UdpStreamError]]] = {3: ConfigError, 4: DependencyUnavailable, 5: PrivacyRefused}
+FOR_OPERATORS = "for operators only: exact counts, no releases"
+LATEST = 20
+ERRORS: Final[dict[int, type[UdpStreamError]]] = {
+    3: ConfigError,
+    4: DependencyUnavailable,
+    5: PrivacyRefused,
+}
 
 
 @dataclass
@@ -43,7 +57,8 @@ class Status:
 
 
 def status(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print the page. Raises what is wrong, by the highest status; UsageError for a journal that is not there."""
+    """Print the page. Raises what is wrong, by the highest status; UsageError for a journal that is
+    not there."""
     folder = _journal(arguments, settings)
     ledger = look_at(settings.ledger) if settings.ledger.url else None
     try:
@@ -53,16 +68,24 @@ def status(arguments: argparse.Namespace, settings: Settings) -> None:
         if arguments.bootstrap is not None or beside is None:
             raise
         if settings.kafka.is_set or ledger is None or ledger.holdings is None:
-            raise DependencyUnavailable(f"{error}; and no live run has its journal in {beside}") from error
+            raise DependencyUnavailable(
+                f"{error}; and no live run has its journal in {beside}"
+            ) from error
         found = _of_ledger(ledger, settings, f"no live run has its journal in {beside}; {error}")
     if ledger is not None:
         _add_ledger(found, ledger)
     if arguments.json:
         facts = {"schema": "udp-stream/status/2", "note": FOR_OPERATORS, **found.facts}
         facts["troubles"] = [{"status": status, "text": text} for status, text in found.troubles]
-        print(json.dumps(facts | {"status": found.exit_status}, ensure_ascii=False, indent=2), flush=True)
+        print(
+            json.dumps(facts | {"status": found.exit_status}, ensure_ascii=False, indent=2),
+            flush=True,
+        )
     else:
-        print("\n".join([*found.lines, *(f"trouble: {text}" for _, text in found.troubles)]), flush=True)
+        print(
+            "\n".join([*found.lines, *(f"trouble: {text}" for _, text in found.troubles)]),
+            flush=True,
+        )
     if found.exit_status:
         raise ERRORS[found.exit_status]("; ".join(text for _, text in found.troubles))
 
@@ -74,7 +97,9 @@ def _journal(arguments: argparse.Namespace, settings: Settings) -> Path | None:
             raise UsageError(f"--journal: expected the folder of a run's journal, got {named}")
         return named
     beside = _beside(settings)
-    return beside if arguments.bootstrap is None and beside is not None and beside.is_dir() else None
+    return (
+        beside if arguments.bootstrap is None and beside is not None and beside.is_dir() else None
+    )
 
 
 def _beside(settings: Settings) -> Path | None:
@@ -86,12 +111,20 @@ def _beside(settings: Settings) -> Path | None:
 def _of_kafka(settings: Settings) -> Status:
     with needs("Kafka client", "kafka"):
         from streams.topics import Rules, group_of
-    kafka, ours, group = settings.kafka, Rules.of(settings), group_of(settings.kafka)
+    kafka = settings.kafka
+    ours = Rules.of(settings)
+    group = group_of(settings.kafka)
     name = f"workers of group {kafka.group} at {kafka.bootstrap}"
     found = Status([f"{name} ({FOR_OPERATORS})"], {"name": name, "run": None})
     for member in group.members:
-        reads = f"reads {', '.join(_ranges(member.partitions))}" if member.partitions else "reads nothing yet"
-        found.lines.append(f"worker {member.name}: {member.rules or 'not of this version'}; {reads}")
+        reads = (
+            f"reads {', '.join(_ranges(member.partitions))}"
+            if member.partitions
+            else "reads nothing yet"
+        )
+        found.lines.append(
+            f"worker {member.name}: {member.rules or 'not of this version'}; {reads}"
+        )
     different = {member.rules for member in group.members}
     agree = len(different) == 1 and None not in different if different else None
     alike = different == {ours} if different else None
@@ -102,17 +135,25 @@ def _of_kafka(settings: Settings) -> Status:
     found.lines.append(f"settings: {'no worker to compare with' if alike is None else words}")
     behind = sum(one.behind for one in group.partitions)
     members = counted(len(group.members), "member")
-    found.lines.append(f"group: {members}; {counted(behind, 'message')} after its commits, with those of open slots")
+    found.lines.append(
+        f"group: {members}; {counted(behind, 'message')} after its commits, with those of open slots"
+    )
     if not group.members:
         found.troubles.append((4, "no worker runs"))
     elif group.unread:
-        found.troubles.append((4, f"no worker reads {', '.join(_ranges(one[:2] for one in group.unread))}"))
+        found.troubles.append(
+            (4, f"no worker reads {', '.join(_ranges(one[:2] for one in group.unread))}")
+        )
     last = _last_slot(settings)
-    found.lines.append("last slot out: " + (f"{last['slot_start']}, at {last['out_at']}" if last else "none yet"))
+    found.lines.append(
+        "last slot out: " + (f"{last['slot_start']}, at {last['out_at']}" if last else "none yet")
+    )
     late = _late(settings)
     if late:
         of_last = f"{late['pings']} of the last {late['of']} refused pings"
-        found.lines.append(f"late: {of_last}, the newest at {late['last_at']}: their slots had closed")
+        found.lines.append(
+            f"late: {of_last}, the newest at {late['last_at']}: their slots had closed"
+        )
     found.facts |= {
         "workers": [{"name": one.name, **(one.rules._asdict() if one.rules else {}), "partitions": one.partitions}
                     for one in group.members],
@@ -144,11 +185,16 @@ def _last_slot(settings: Settings) -> dict[str, str] | None:
     from streams.topics import topics_of
 
     records = read_topic(settings.kafka, topics_of(settings.kafka).release, LATEST)
-    starts = [(json.loads(record.value)["hat"]["slot_start"], record.timestamp) for record in records]
+    starts = [
+        (json.loads(record.value)["hat"]["slot_start"], record.timestamp) for record in records
+    ]
     if not starts:
         return None
     start, out_ms = max(starts, key=lambda one: (dt.datetime.fromisoformat(one[0]), one[1]))
-    return {"slot_start": start, "out_at": dt.datetime.fromtimestamp(out_ms // 1000, settings.zone).isoformat()}
+    return {
+        "slot_start": start,
+        "out_at": dt.datetime.fromtimestamp(out_ms // 1000, settings.zone).isoformat(),
+    }
 
 
 def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Status:
@@ -156,33 +202,54 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     state, age_s = _run_state(folder)
     size = journal_size(folder)
     newest = _newest(ledger, settings)
-    ago = "" if age_s is None else f" for {duration_in_words(age_s)}" if state == "silent" else f", {age_s:.0f} s ago"
+    ago = (
+        ""
+        if age_s is None
+        else f" for {duration_in_words(age_s)}"
+        if state == "silent"
+        else f", {age_s:.0f} s ago"
+    )
     most = "" if settings.window_rules.in_processing_time else f" of at most {JOURNAL_BYTES_MAX:,}"
     journal = f"journal: {size:,}{most} bytes, in {folder}"
-    lines = [f"{name} ({FOR_OPERATORS})", f"run: {state}{ago}", journal, f"last slot charged: {newest or 'none yet'}"]
+    lines = [
+        f"{name} ({FOR_OPERATORS})",
+        f"run: {state}{ago}",
+        journal,
+        f"last slot charged: {newest or 'none yet'}",
+    ]
     run = {"state": state, "seconds_ago": age_s, "journal_bytes": size}
     last_slot = newest and {"slot_start": newest}
     found = Status(lines, {"name": name, "run": run, "workers": [], "last_slot": last_slot})
     if state != "alive":
-        found.troubles.append((4, f"the run has been silent{ago}: its log says why" if age_s else "no run goes on"))
+        found.troubles.append(
+            (4, f"the run has been silent{ago}: its log says why" if age_s else "no run goes on")
+        )
     return found
 
 
 def _of_ledger(ledger: LedgerView, settings: Settings, why: str) -> Status:
-    newest, name = _newest(ledger, settings), f"ledger {ledger_place(settings.ledger.url)}"
+    newest = _newest(ledger, settings)
+    name = f"ledger {ledger_place(settings.ledger.url)}"
     lines = [f"{name} ({FOR_OPERATORS})", why, f"last slot charged: {newest or 'none yet'}"]
-    return Status(lines, {"name": name, "run": None, "workers": [], "last_slot": newest and {"slot_start": newest}})
+    return Status(
+        lines,
+        {"name": name, "run": None, "workers": [], "last_slot": newest and {"slot_start": newest}},
+    )
 
 
 def _newest(ledger: LedgerView | None, settings: Settings) -> str | None:
     if ledger is None or ledger.holdings is None:
         return None
-    slots, zone = settings.calendar.slots, ledger.holdings.zone
-    return slot_start(ledger.holdings.newest, slots if zone is None else SlotGrid(slots.seconds, ZoneInfo(zone)))
+    slots = settings.calendar.slots
+    zone = ledger.holdings.zone
+    return slot_start(
+        ledger.holdings.newest, slots if zone is None else SlotGrid(slots.seconds, ZoneInfo(zone))
+    )
 
 
 def _run_state(folder: Path) -> tuple[str, float | None]:
-    """`alive` or `silent`, with the age of its last sign of life in seconds; `stopped` if it ended in good order."""
+    """`alive` or `silent`, with the age of its last sign of life in seconds; `stopped` if it ended
+    in good order."""
     try:
         age_s = round(max(0.0, time.time() - (folder / ALIVE).stat().st_mtime), 1)
     except FileNotFoundError:
@@ -205,7 +272,9 @@ def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
     ['bus.pings.v1[0-1, 3]']
     """
     found: dict[str, list[str]] = {}
-    for (topic, _), run in groupby(enumerate(partitions), key=lambda one: (one[1][0], one[1][1] - one[0])):
+    for (topic, _), run in groupby(
+        enumerate(partitions), key=lambda one: (one[1][0], one[1][1] - one[0])
+    ):
         first, *_, last = [number for _, (_, number) in run] * 2
         found.setdefault(topic, []).append(f"{first}-{last}" if first != last else f"{first}")
     return [f"{topic}[{', '.join(ranges)}]" for topic, ranges in found.items()]

@@ -26,16 +26,20 @@ from udp_stream.settings import Settings
 
 
 def typical(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Read all records, and write a row for each cell, class of day and hour. UsageError if there is no release,
-    ConfigError for a timetable that cannot be read."""
+    """Read all records, and write a row for each cell, class of day and hour. UsageError if there
+    is no release, ConfigError for a timetable that cannot be read."""
     require_format(arguments.out)
     gtfs = arguments.gtfs or settings.dashboard.gtfs
     read = [*arguments.files, *([gtfs] if gtfs else [])]
     require_distinct([("--out", arguments.out)], used_files(arguments, settings, read))
     places = Places(read_network(gtfs)) if gtfs else None
-    files = [name for name in arguments.files if name != "-"]  # on standard input withdrawals come before
+    files = [
+        name for name in arguments.files if name != "-"
+    ]  # on standard input withdrawals come before
     withdrawn = {one.withdraws for one in _records(files) if isinstance(one, Withdrawal)}
-    week, releases, refused = Week(), 0, 0
+    week = Week()
+    releases = 0
+    refused = 0
     for record in _records(arguments.files):
         if record is None:
             refused += 1
@@ -45,12 +49,21 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
             week.add(record)
             releases += isinstance(record, Release)
     if refused:
-        log_message(f"{counted(refused, 'line')} are no records of this version", "refused", level=WARNING)
+        log_message(
+            f"{counted(refused, 'line')} are no records of this version", "refused", level=WARNING
+        )
     if not releases:
-        raise UsageError(f"{', '.join(arguments.files)}: expected releases, as `run --out` writes them, got none")
+        raise UsageError(
+            f"{', '.join(arguments.files)}: expected releases, as `run --out` writes them, got none"
+        )
     with records_out(arguments.out, TypicalHour) as write:
         rows = week.rows(settings.dashboard.holidays)
-        write([msgspec.json.encode(replace(row, place=places and places.name_of(row.cell))) for row in rows])
+        write(
+            [
+                msgspec.json.encode(replace(row, place=places and places.name_of(row.cell)))
+                for row in rows
+            ]
+        )
 
 
 def _records(files: Iterable[str]) -> Iterator[Record | None]:
