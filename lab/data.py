@@ -1,5 +1,5 @@
-"""What experiments take: HATs with speeds, recorded or drawn as the papers say, and plates'
-positions over time."""
+"""Data of experiments: HATs with speeds, recorded or drawn as the papers say, and plates' positions
+over time."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def drawn_points(points: int, rng: np.random.Generator) -> PointCloud:
 
 
 class HatSamples(NamedTuple):
-    """One HAT: its counts by plate, and its speeds in quanta, plate by plate in the order of the
+    """A HAT: its counts by plate, and its speeds in quanta, plate by plate in the order of the
     counts."""
 
     counts: SamplesPerPlate
@@ -164,8 +164,8 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an experiment is run on. `bits(name)`: a stream of bits that follows from the name
-    alone.
+    """Data and settings that an experiment is run on. `bits(name)`: a stream of bits that follows
+    from the name alone.
 
     `moving`, `still` and `images` are a user's copies of the papers' data. `full`: numbers of
     points are the papers', and repetitions few enough for ten minutes of a core.

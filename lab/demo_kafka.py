@@ -1,4 +1,5 @@
-"""`demo --kafka`: the whole deployment on this machine for one run: a broker, a Redis, and workers."""
+"""`demo --kafka`: the whole deployment on this machine for a run: a broker, a Redis, and
+workers."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def run_on_kafka(
             f'ledger.url="{running.redis.url}"',
             f'ledger.key_file="{folder}/plates.key"',
             "ledger.replicas=0",
-            "kafka.replication=0",  # there is one broker, and neither it nor the Redis asks who we are
+            "kafka.replication=0",  # the only broker and the Redis ask for no login
             "kafka.client={}",
             "ledger.client={}",
         ]

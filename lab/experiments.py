@@ -1,9 +1,9 @@
 """The table of the papers' experiments, computed with the project's own mechanisms: arrays in,
 tables and findings out.
 
-A row: its name, what it is about, its points (data sets, mechanisms, a sweep), the rows of one
-point, and what follows from all rows: figures, and findings on the claims of `claims.toml`. Tables
-have true means and errors of the input: they are not private.
+A row: its name, what it is about, its points (data sets, mechanisms, a sweep), the rows of a point,
+and what follows from all rows: figures, and findings on the claims of `claims.toml`. Tables have
+true means and errors of the input: they are not private.
 """
 
 from __future__ import annotations

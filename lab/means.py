@@ -245,7 +245,7 @@ def errors_of(
 
 
 class Errors:
-    """The rows of one data set and choice of HATs, by series."""
+    """The rows of a data set and choice of HATs, by series."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -480,7 +480,7 @@ class DrawnHat:
         self.interval = 3 * concentration_radius(levys) / QUANTA_PER_KMH
 
     def exact_intervals(self, cap: int) -> tuple[float, float]:
-        """How wide Levy's interval is at a cap, and the exact one of eps-DependentQuantile at
+        """How wide Levy's interval is at a cap, and the exact interval of eps-DependentQuantile at
         epsilon 1, in km/h."""
         plan = MECHANISMS[DEPENDENT.mechanism].plan(
             self.hat.counts, pure(NANO), self.data.range, "best-fit", cap
@@ -603,7 +603,7 @@ def _on_users(before: DrawnHat, after: DrawnHat) -> Findings:
 def best_of(
     claim: str, after: DrawnHat, best: Series, others: Sequence[Series], **values: float
 ) -> Finding:
-    """Whether one series errs less than all others at every epsilon."""
+    """Whether a series errs less than all others at every epsilon."""
     errors = after.errors.said((best, *others))
     words = "{1} at epsilon {2}", "; no worse than it: "
     return after.errors.below(

@@ -26,7 +26,7 @@ from udp_stream.queries.plane import Plane
 
 IDX_IMAGES = 2051
 REQUESTED_SHARE = 7
-"""The magic number of MNIST's images; of images in one file each seventh is asked about, as in
+"""The magic number of MNIST's images; of images in a single file each seventh is asked about, as in
 theirs (10,000)."""
 
 COLLISIONS = 200_000
@@ -38,7 +38,7 @@ Found = Trajectories | PointCloud | Images
 
 
 def read_papers_data(path: Path, rng: np.random.Generator) -> Found:
-    """What a file, or a folder of T-Drive's files, holds. UsageError for anything else."""
+    """Contents of a file, or of a folder of T-Drive's files. UsageError for anything else."""
     if path.is_dir():
         return _drive(path.name or "t-drive", path, sorted(path.rglob("*")))
     data = _bytes_of(path)
@@ -88,7 +88,8 @@ def _collisions(name: str, data: bytes, path: Path, rng: np.random.Generator) ->
 
 
 def _drive(name: str, path: Path, files: Sequence[Path]) -> Trajectories:
-    """Of all files together: taxis, times (ms on Beijing's clock), and where they were."""
+    """Trajectories of all files together: taxis, times (ms on Beijing's clock), and where they
+    were."""
     taxis = []
     times = []
     places = []
@@ -147,7 +148,8 @@ def _in_plane(places: Floats) -> Integers:
 def sorted_out(
     found: Sequence[Found],
 ) -> tuple[tuple[Trajectories, ...], tuple[Trajectories, ...], Images | None]:
-    """What moves, what does not, and the images, of which there is one set. UsageError for two."""
+    """Trajectories that move, those that do not, and the images. UsageError for two sets of
+    images."""
     images = [one for one in found if isinstance(one, Images)]
     if len(images) > 1:
         raise UsageError(f"expected one set of images, got {len(images)}")

@@ -165,7 +165,7 @@ class RunningService:
 def launch(program: Program) -> Child:
     """Start it and wait until it answers. PortTaken if its port is in use, DependencyUnavailable if
     it ends or does not answer within `program.start_seconds`; nothing is left running then."""
-    # The log has earlier starts in it, and what went wrong with those says nothing of this one.
+    # The log has earlier starts in it, whose faults say nothing of this start.
     start = program.log.stat().st_size if program.log.exists() else 0
     child = _spawn(program)
     try:
@@ -283,7 +283,7 @@ def _is_free(port: int) -> bool:
 
 
 def on_free_ports(number: int, start: Callable[[list[int]], _T]) -> _T:
-    """What `start` makes on free ports; tries others if another process takes them."""
+    """Result of `start` on free ports; it tries others if another process takes them."""
     for _ in range(ATTEMPTS - 1):
         with suppress(PortTaken):
             return start(free_ports(number))

@@ -53,11 +53,11 @@ from udp_stream.units import NANO
 
 
 class PreparedNoise:
-    """`draw_radial` from a store; where plates have several scales, or one call asks for much, by
+    """`draw_radial` from a store; where plates have several scales, or a call asks for much, by
     itself.
 
     The exact samplers take about as long for a thousand values as for twenty: many are drawn at
-    once. A store is of one stream of bits.
+    once. A store is of a single stream of bits.
 
     >>> from udp_stream.testing import seeded_bits
     >>> noise, bits, scale = PreparedNoise(100), seeded_bits(1), (np.full(3, 10), np.full(3, 1))
@@ -131,8 +131,8 @@ class Trial(NamedTuple):
 
 
 def row_of(columns: Mapping[str, Any], how: str, split: str, runs: Sequence[Attempt]) -> Row:
-    """One query, parameter, budget, method and split. `bias` is the mean signed error, a spread
-    that of a mean."""
+    """A row for a query, parameter, budget, method and split. `bias` is the mean signed error, a
+    spread that of a mean."""
     off, saved = np.array(runs).T
     error = abs(off)
     root = np.sqrt(off.size)
@@ -356,7 +356,7 @@ def savings_rows(
 
 def _images(setup: Setup, k: float) -> tuple[str, list[tuple[Integers, tuple[float, ...]]]]:
     """A user's images, or clusters of points with values from 0 to 255 in 784 dimensions: their
-    name, and those to search with one to ask about."""
+    name, and sets to search, each with an image to ask about."""
     rng = setup.rng(f"images/{k}")
     images = setup.images
     size = POINTS_THEIRS if setup.full else POINTS
@@ -381,7 +381,7 @@ def _images(setup: Setup, k: float) -> tuple[str, list[tuple[Integers, tuple[flo
 
 
 def savings_conclude(trial: Trial, _setup: Setup, tables: Tables) -> Results:
-    """What elimination saves of each data set, whether it errs less, and where noise is better."""
+    """Savings of elimination on each data set, whether it errs less, and where noise is better."""
     for data, rows in tables[""].by("data").items():
         both = tables["-pairs"].where(data=data)
         shifted = both.where(second=UNSHIFTED)
@@ -421,7 +421,7 @@ def _on_savings(trial: Trial, rows: Rows) -> Findings:
 
 
 def _saved(rows: Rows, column: str) -> tuple[list[float], str]:
-    """What is saved on average by a column's values, but for BM, and the words for it."""
+    """Average savings by a column's values, but for BM, and the words for them."""
     saved = {key: some.mean("saved_mean") for key, some in rows.by(column).items() if key != "BM"}
     names = (key if isinstance(key, str) else f"{key:g}:" for key in saved)
     return list(saved.values()), ", ".join(
@@ -433,7 +433,8 @@ _BOTH = "first_error", "second_error"
 
 
 def errs_less(trial: Trial, pairs: Rows) -> Finding:
-    """Whether the baseline errs less one way than the other, where they differ by more than chance."""
+    """Whether the baseline errs less by the first method than by the second, where they differ by
+    more than chance."""
     some = pairs.where(split="BM")
     if trial.is_shifted:  # the paper's claim is about small budgets
         some = some.where(rho=min(row.rho for row in some))
@@ -496,7 +497,7 @@ def _on_shifts(pairs: Rows) -> Findings:
 # of elimination can be told apart.
 
 RAMP_FROM = 0.75
-"""Of Algorithm 3: the share of its savings that a plate may spend at first."""
+"""Share in Algorithm 3 of its savings that a plate may spend at first."""
 
 WIDTH = 3000.0
 QUERIES = (7, 14, 28, 56)
@@ -662,15 +663,15 @@ class Threshold:
     """Is a count of N people below q N, in the central model (Appendix C, Algorithm 9, which prints
     *above* for Yes)?
 
-    The count is phi, and the only "position" of the run (`how` "point"); it moves by at most one
-    with each person. Its holder is the only "plate". Rounds end when it is surely on one side of q
-    N. With `QueryBudget.baseline` it is BM1.
+    The count is phi, and the only "position" of the run (`how` "point"); it moves by at most 1 with
+    each person. Its holder is the only "plate". Rounds end when it is surely above or below q N.
+    With `QueryBudget.baseline` it is BM1.
 
     >>> import os
     >>> query, budgeting = Threshold(share=0.3, people=10_000), QueryBudget("zcdp", np.array([10**7]), "point")
     >>> pie = query.elimination(budgeting)
     >>> state = pie.run(np.array([[1200]]), os.urandom)
-    >>> query.answer(budgeting, pie, state), int(state.charged[0])  # one round of 64: 10^7 / 64
+    >>> query.answer(budgeting, pie, state), int(state.charged[0])  # the first round of 64: 10^7 / 64
     ((True, True), 156250)
 
     Raises ValueError for a share that is not between 0 and 1, and for no people.

@@ -43,7 +43,7 @@ LAB = Path(__file__).parent
 
 @cache
 def claims() -> dict[str, dict[str, str]]:
-    """What the papers claim: texts, by name."""
+    """Claims of the papers: texts, by name."""
     return tomllib.loads((LAB / "claims.toml").read_text(encoding="utf-8"))
 
 
@@ -110,7 +110,7 @@ FIXED_STYLES = {
 
 
 def draw(figure: Figure, path: Path) -> None:
-    """Write one figure, as PNG or SVG by the file's name."""
+    """Write a figure, as PNG or SVG by the file's name."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
@@ -195,8 +195,8 @@ def read_feed(
 
 
 def _occupancy(slots: Sequence[SlotCounts]) -> Occupancy:
-    """Of these slots together. A slot numbers its own plates; their names are their numbers in the
-    feed."""
+    """Occupancy of these slots together. A slot numbers its own plates; their names are their
+    numbers in the feed."""
     plates = np.concatenate(
         [np.array(slot.plates, "S8").astype(np.int64)[slot.plate] for slot in slots]
     )

@@ -26,7 +26,7 @@ class Row(SimpleNamespace):
 
 
 class Curve(NamedTuple):
-    """One line of a panel. A `guess` is the baseline guess; `marks` are points without a line."""
+    """A line of a panel. A `guess` is the baseline guess; `marks` are points without a line."""
 
     name: str
     x: Floats | Sequence[float]
@@ -88,7 +88,7 @@ class Panel(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Panels side by side, one file each of PNG and SVG."""
+    """Panels side by side, a file each of PNG and SVG."""
 
     name: str
     title: str
@@ -125,7 +125,7 @@ def about(findings: Findings, **values: Any) -> Results:
 
 
 class Outcome(NamedTuple):
-    """What an experiment found: rows by the names of their tables, figures and findings."""
+    """Outcome of an experiment: rows by the names of their tables, figures and findings."""
 
     tables: Tables
     figures: Sequence[Figure]
@@ -134,7 +134,7 @@ class Outcome(NamedTuple):
 
 class Experiment(NamedTuple):
     """A named experiment: `points` are its data, mechanisms and sweep; `measure(setup, *point)`
-    makes the rows of one; `conclude` sees all tables, the main one as ""."""
+    makes the rows of a point; `conclude` sees all tables, the main table as ""."""
 
     name: str
     about: str

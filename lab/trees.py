@@ -96,9 +96,9 @@ def consistent_counts_l1(noisy: NDArray[Any], total: int | NDArray[Any]) -> Inte
 
 def _pooled_medians(row: list[int]) -> list[int]:
     """Isotonic regression in l1 of integers. The least cost of the entries so far, as a function of
-    a bound on the last one, is convex and falls to its minimum; the heap holds the (negated) places
-    where its slope rises, two for each entry less the one cut off. Its top is the least minimiser;
-    going back, an entry is at most the next."""
+    a bound on the last entry, is convex and falls to its minimum; the heap holds the (negated)
+    places where its slope rises, two for each entry less the place cut off. Its top is the least
+    minimiser; going back, an entry is at most the next."""
     heap: list[int] = []
     minimisers = []
     for y in row:
@@ -181,7 +181,7 @@ def _on_budgets(rng: np.random.Generator) -> Iterator[_Case]:
         )
         statement = "even trees are best of branching >= 3"
         yield _best("IV.3", statement, (bins, height), plain_error(alike, even(alike)), others)
-    for height in (3, 8):  # beside a tree with all branching and budget on one level
+    for height in (3, 8):  # beside a tree with all branching and budget on a single level
         alike = (2,) * height
         best = plain_error(alike, even(alike))
         other = plain_error((2**height,), (1,))
@@ -355,7 +355,7 @@ def tree_conclude(_setup: Setup, tables: Tables) -> Results:
 
 
 def tree_points(_setup: Setup) -> Points:
-    """What is computed, and of how many bins or samples."""
+    """Points of the computation: its kind, and the number of bins or samples."""
     return [*product([tree_rows], BINS), (theorem_rows, 0), *product([consistency_rows], SAMPLES)]
 
 

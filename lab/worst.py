@@ -54,7 +54,7 @@ def worst_points(setup: Setup) -> Points:
 
 
 def worst_rows(setup: Setup, data: DataSet, epsilon: float) -> Found:
-    """The least worst-case error of one HAT, or of several, weighed by pings; the baseline guess is
+    """The least worst-case error of a HAT, or of several, weighed by pings; the baseline guess is
     always U/2. At some epsilons E(m) at each count m of the busiest HAT, too."""
     cost = pure(round(epsilon * NANO))
     guess = data.max_kmh / 2
@@ -173,9 +173,9 @@ def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
     eps_max.
 
     E(m_min) <= E(m) means eps <= M (m/G(m) - 1/L) / (G(m) - L m_min), and E(m_max) <= E(m) means
-    eps >= M (m_max/M - m/G(m)) / (M - G(m)); both limits are reached at one of the counts, as E is
-    concave between two of them. (inf, 0) if all counts are equal. 1 / (L (L - 1)) <= eps_min and
-    eps_max <= 1: from eps = 1 on, capping never helps.
+    eps >= M (m_max/M - m/G(m)) / (M - G(m)); both limits are reached at a count, as E is concave
+    between two of them. (inf, 0) if all counts are equal. 1 / (L (L - 1)) <= eps_min and eps_max <=
+    1: from eps = 1 on, capping never helps.
     """
     if counts.largest == int(counts.descending[-1]):
         return np.inf, 0.0
@@ -250,7 +250,7 @@ HEAVY_HATS = 12
 
 
 def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
-    """One plate in all twelve HATs, each other one in one to three; HATs of 8 to 60 plates,
+    """A city with a plate in all twelve HATs, each other plate in 1 to 3; HATs of 8 to 60 plates,
     geometric counts: these figures are ours, as the slides give none."""
     rows = {(hat, 0) for hat in range(HEAVY_HATS)}
     plate = 1
@@ -259,14 +259,14 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
             others = rng.choice(HEAVY_HATS, int(rng.integers(0, 3)), replace=False).tolist()
             rows.update((place, plate) for place in {hat, *others})
             plate += 1
-    hats, plates = np.array(sorted(rows)).T  # a set has no order, and searchsorted needs one
+    hats, plates = np.array(sorted(rows)).T  # a set has no order, and searchsorted needs an order
     starts = np.searchsorted(hats, np.arange(HEAVY_HATS + 1))
     return Occupancy(starts, plates, 1 + rng.geometric(1 / 20, hats.size), plate)
 
 
 class Scenario(NamedTuple):
     """Who is where, U in km/h, and all pings of the slot, also in HATs that are left out. `is_one`:
-    it is one slot."""
+    it is a single slot."""
 
     name: str
     occupancy: Occupancy

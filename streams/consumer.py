@@ -1,11 +1,11 @@
-"""The Faust transport with one event per fetched batch: the one file that overrides how Faust
+"""The Faust transport with an event per fetched batch: the only file that overrides how Faust
 reads.
 
 Faust as it comes hands every record through some four tasks (50 microseconds each); a batch costs
-the same as one. The conductor, back-pressure, generation checks and rebalancing stay Faust's. Only
-the loop that takes records from the consumer (`_drain_messages`) is replaced, with the order of its
-steps kept: it is private to Faust, hence the pinned version and the tests on it. `_read_offset` of
-a partition is the offset after the last record handed over.
+the same as a record. The conductor, back-pressure, generation checks and rebalancing stay Faust's.
+Only the loop that takes records from the consumer (`_drain_messages`) is replaced, with the order
+of its steps kept: it is private to Faust, hence the pinned version and the tests on it.
+`_read_offset` of a partition is the offset after the last record handed over.
 
 A fetch that a rebalance overtakes is not handed over: the partition's position may be behind it. A
 seek follows every dropped fetch; without it the fetch would never be read.
@@ -35,7 +35,7 @@ BATCHES_MAX = 16
 
 
 class BatchMessage(ConsumerMessage):
-    """The records of one partition from one fetch, posing as the last of them."""
+    """The records of a partition from a fetch, posing as the last of them."""
 
     __slots__ = ("records",)
 

@@ -1,16 +1,18 @@
-"""Recorded pings into Kafka: a plate stays on one partition for ever, in order and without repeats.
+"""Recorded pings into Kafka: a plate stays on the same partition for ever, in order and without
+repeats.
 
-A message is sent as it is. With `batch` over 1, pings of one partition are joined into JSON arrays
-of that many, as the exchange sends them; what is not a single ping is sent alone. Records have no
-key: keys show up in tools and logs, and anyone with a list of plates can undo an unkeyed hash of
-one.
+A message is sent as it is. With `batch` over 1, pings of a partition are joined into JSON arrays of
+that many, as the exchange sends them; what is not a single ping is sent alone. Records have no key:
+keys show up in tools and logs, and anyone with a list of plates can undo an unkeyed hash of a
+plate.
 
 **No speed decides where a ping goes, or with which others.** The clock of a topic observes an array
 as a whole, so how arrays are cut decides which pings are late. So arrays are cut by number alone,
 and what is not a single ping is dealt out to the partitions in turn. Where speeds are by movement,
-or whole plates hidden, all of it goes to the first: pings of a plate have to come by one partition,
-and no plate decides by which. Whether an array is too large is decided with `SPEED_BYTES` for each
-speed, however it is written. Kafka's own limits count every byte (docs/privacy-model.md).
+or whole plates hidden, all of it goes to the first: pings of a plate have to come by the same
+partition, and no plate decides by which. Whether an array is too large is decided with
+`SPEED_BYTES` for each speed, however it is written. Kafka's own limits count every byte
+(docs/privacy-model.md).
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ SPEED_BYTES = 32
 """Counted for each speed in an array. A double needs at most 24 characters."""
 
 ARRAY_BYTES_MAX = 1_000_000
-"""Of an array's pings, with `SPEED_BYTES` for each speed: below Kafka's usual limit of 1 MiB for a
-record."""
+"""Most bytes of an array's pings, with `SPEED_BYTES` for each speed: below Kafka's usual limit of 1
+MiB for a record."""
 
 
 class _Ping(msgspec.Struct):
@@ -53,8 +55,8 @@ _ping = msgspec.json.Decoder(_Ping).decode
 def partition_of(plate: str, partitions: int) -> int:
     """The partition of a plate: for ever the same for a number of partitions, so the hash has no
     key."""
-    # JSON can write half of a surrogate pair, which strict UTF-8 refuses.
-    # By the name that pings are counted under: ways to write one plate go to one partition.
+    # JSON can write half of a surrogate pair, which strict UTF-8 refuses. By the name that pings
+    # are counted under: all ways to write a plate go to the same partition.
     digest = blake2b(plate_name(plate).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return crc32(digest) % partitions
 
@@ -185,7 +187,7 @@ class Feed:
 
     def send(self, messages: list[bytes]) -> None:
         """Send messages at their pace. DependencyUnavailable if the broker did not take an earlier
-        one; UsageError if as many pings as an array is to have are too large for a record."""
+        message; UsageError if as many pings as an array is to have are too large for a record."""
         for message in messages:
             self._pace.wait(self.sent, message)
             self.sent += 1

@@ -1,20 +1,20 @@
-"""What workers write, read and commit, through aiokafka.
+"""Writes, reads and commits of workers, through aiokafka.
 
 A write is done once every replica has it. We fill a slot's batches ourselves: a future for each
 record takes half of publishing's time.
 
-**Strictly once**: records and checkpoint are one transaction. Readers of committed records
+**Strictly once**: records and checkpoint are a single transaction. Readers of committed records
 (`isolation.level=read_committed`) see all of a slot or nothing, and never twice. It holds because
-of who may commit. Each shard has one transactional id. A worker that is assigned the shard first
-asks for a new epoch of that id: the broker then aborts or completes what the former owner had
-begun, and refuses all that it tries later (`Fenced`). Only *then* is the checkpoint read. So at any
-time one producer can commit, and it has seen the last commit before its own. The group's generation
+of who may commit. Each shard has a transactional id. A worker that is assigned the shard first asks
+for a new epoch of that id: the broker then aborts or completes what the former owner had begun, and
+refuses all that it tries later (`Fenced`). Only *then* is the checkpoint read. So at any time a
+single producer can commit, and it has seen the last commit before its own. The group's generation
 would say less: it is known to be stale only once the group has been formed anew.
 
 Between slots the checkpoint moves with plain commits of the group, through Faust's consumer. None
-of them can undo a transaction: a shard processor has one of either under way at a time, and commits
-are sent in the generation in which the shard was ours or not at all. A commit that comes too late
-is dropped; the next worker reads again.
+of them can undo a transaction: a shard processor has a single transaction or commit under way at a
+time, and commits are sent in the generation in which the shard was ours or not at all. A commit
+that comes too late is dropped; the next worker reads again.
 
 kafka-python (3.0.12) fences as well. But a request of its transaction that meets a refused
 connection is never answered: `commit_transaction` waited for ever in four of eight restarts of a
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes]]
 
 REQUEST_BYTES_MAX = 2**20
-"""Of a record with its headers: what brokers usually allow."""
+"""Most bytes of a record with its headers: the usual limit of brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
-    """One record to write; the key chooses the partition where none is given."""
+    """A record to write; the key chooses the partition where none is given."""
 
     topic: str
     value: bytes
@@ -105,7 +105,7 @@ class Producer:
     async def write(self, records: Iterable[OutgoingRecord]) -> None:
         """Write all and return when every replica has them.
 
-        DependencyUnavailable if the broker refuses one; then some of them may have been written.
+        DependencyUnavailable if the broker refuses any; then some of them may have been written.
         """
         await (await self.send(records))
 
@@ -124,9 +124,9 @@ class Producer:
         return asyncio.ensure_future(_arrival(under_way))
 
     async def _know(self, topic: str, partition: int) -> None:
-        """The client asks for partitions every five minutes, and takes one that it does not know
-        for a fault of ours: the consumer may have one of a topic that was raised meanwhile. It may
-        wait for the broker for ever."""
+        """The client asks for partitions every five minutes, and takes an unknown partition for a
+        fault of ours: the consumer may have a partition of a topic that was raised meanwhile. May
+        block indefinitely."""
         while partition not in await self._producer.partitions_for(topic):
             await self._producer.client.force_metadata_update()
             await asyncio.sleep(AGAIN_S)
@@ -163,8 +163,8 @@ async def write_batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRe
     KafkaError."""
     under_way: list[Awaitable[object]] = []
     try:
-        # One batch of every partition at a time: the client sends them together, and has one of
-        # each under way.
+        # A batch of every partition at a time: the client sends them together, and has a single
+        # batch of each under way.
         for batches in zip_longest(*await _batches(producer, records)):
             for topic, partition, batch in filter(None, batches):
                 under_way.append(await producer.send_batch(batch, topic, partition=partition))
@@ -191,7 +191,7 @@ async def _batches(
         batches = found.setdefault((one.topic, at), [])
         if not batches or not _fits(batches[-1], one):
             batches.append((one.topic, at, producer.create_batch()))
-            _fits(batches[-1], one)  # an empty batch takes one record, however large that is
+            _fits(batches[-1], one)  # an empty batch takes a record, however large that is
     return list(found.values())
 
 
@@ -217,13 +217,13 @@ BEGIN_S = 60.0
 CLOSE_S = 5.0
 
 BATCH_BYTES_MAX = 2**19
-"""Half of what brokers usually take as one batch."""
+"""Most bytes of a batch: half of what brokers usually take."""
 
 TRANSACTION_MS = 60_000
 """After this time the broker aborts a transaction. A slot takes well below a second; until a
 transaction ends, readers of what is committed wait behind it."""
 
-# The broker says one of these to a producer that is not the latest of its id, or whose transaction
+# The broker sends these errors to a producer that is not the latest of its id, or whose transaction
 # it has given up.
 _LOST = (
     errors.InvalidProducerEpoch,
@@ -236,7 +236,7 @@ _LOST = (
 
 
 class TransactionalPublisher:
-    """Records and checkpoint in one transaction; `begin` makes one."""
+    """Records and checkpoint in one transaction; `begin` starts a transaction."""
 
     def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
         self._producer = producer
@@ -266,7 +266,7 @@ class TransactionalPublisher:
     async def publish(
         self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]
     ) -> None:
-        """One transaction. It is committed only after every record was taken; after any error,
+        """Write a transaction. It is committed only after every record was taken; after any error,
         never by us. `Fenced` also if it is closed meanwhile; then the next owner finds out whether
         it was committed."""
         self._under_way = asyncio.ensure_future(self._transact(records, checkpoint))
@@ -312,7 +312,7 @@ async def _stop(producer: AIOKafkaProducer) -> None:
 
 
 def no_transaction(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
-    """What to raise where the broker begins none.
+    """Error to raise where the broker begins no transaction.
 
     >>> str(no_transaction(KafkaSection(), TimeoutError()))[:90]
     'Kafka at localhost:9092 cannot begin a transaction (TimeoutError): are there fewer brokers'
@@ -327,7 +327,7 @@ def no_transaction(kafka: KafkaSection, error: BaseException) -> DependencyUnava
 
 
 AGAIN_S = 0.1
-"""Between two attempts at a commit, or at reading one."""
+"""Seconds between two attempts at a commit, or at reading a commit."""
 
 NotAssigned = errors.IllegalStateError
 
@@ -403,7 +403,7 @@ class Offsets:
 
     async def _fetch(self, tps: Collection[TP]) -> dict[TP, CommittedOffset]:
         """Like the client's own (aiokafka 0.14), but an error that stands beside all partitions is
-        one.
+        raised.
 
         A coordinator that is being loaded, after a broker's start, answers with such an error and
         without partitions. The client takes that for "nothing was ever committed": a shard would
@@ -532,7 +532,7 @@ class Offsets:
 
 
 def shortened(tp: TP, end: int, read_to: int) -> DataLoss:
-    """What to raise where a partition ends before what was read of it."""
+    """Error to raise where a partition ends before what was read of it."""
     return DataLoss(
         f"{tp.topic}[{tp.partition}] ends at offset {end}, but was read up to {read_to} before: its broker has lost "
         "the end of it, or the topic was made anew and the group's commits were kept. `udp-stream worker "
@@ -541,7 +541,8 @@ def shortened(tp: TP, end: int, read_to: int) -> DataLoss:
 
 
 def _commits_in(response: Any, tps: Collection[TP]) -> dict[TP, CommittedOffset]:
-    """The commit of each partition; KafkaError if the answer tells of an error, or lacks one."""
+    """The commit of each partition; KafkaError if the answer tells of an error, or lacks a
+    partition."""
     _require_ok(response.error_code)
     found: dict[tuple[str, int], CommittedOffset] = {}
     for topic, partitions in response.topics:
@@ -564,7 +565,7 @@ SECONDS_MAX = 30.0
 
 def read_topic(kafka: KafkaSection, topic: Topic, latest: int | None = None) -> list[Any]:
     """The committed records of a topic, in order within each partition; with `latest`, only the
-    last ones of each.
+    last records of each.
 
     Raises DependencyUnavailable if the broker does not answer, or stops answering, or has no such
     topic.
@@ -617,7 +618,7 @@ class _Registration(msgspec.Struct, frozen=True):
 async def register(
     kafka: KafkaSection, topic: Topic, binding: LedgerIdentity, producer: Producer
 ) -> None:
-    """Work on this ledger from now on. PrivacyRefused if the deployment works on another one,
+    """Work on this ledger from now on. PrivacyRefused if the deployment works on another ledger,
     ConfigError if it began with another number of partitions, DependencyUnavailable if the broker
     does not tell.
     """
@@ -661,5 +662,5 @@ def _said(records: Sequence[Any]) -> _Registration | None:
     try:
         return msgspec.json.decode(records[0].value, type=_Registration)
     except msgspec.DecodeError:
-        # Not None: there is a claim, and `require` refuses one that names no ledger.
+        # Not None: there is a registration, and `require` refuses it if it names no ledger.
         return _Registration("")

@@ -85,8 +85,8 @@ from udp_stream.windows.tables import SlotCounts, tabulate
 
 
 class ProcessorContext(NamedTuple):
-    """What both processors of a worker work with. `queries` are those that are asked, if any are.
-    Clocks of the log that are ahead of `back_to_ms` go back."""
+    """Context that both processors of a worker share. `queries` are those that are asked, if any
+    are. Clocks of the log that are ahead of `back_to_ms` go back."""
 
     topics: Topics
     offsets: Offsets
@@ -101,7 +101,7 @@ class ProcessorContext(NamedTuple):
 @dataclass(slots=True)
 class Assignment:
     """A partition in the hands of this worker: its protocol, the last checkpoint that was
-    committed, and what has to be acknowledged before the next one is."""
+    committed, and what has to be acknowledged before the next commit."""
 
     partition: int
     protocol: Any
@@ -123,7 +123,7 @@ class PartitionStart(NamedTuple):
 
 
 class Partitions(ABC, Generic[A]):
-    """The partitions of one topic that are assigned to this worker, each with a protocol that says
+    """The partitions of a topic that are assigned to this worker, each with a protocol that says
     what is due.
 
     A consumer whose next record is gone goes on with the first that is left, and says nothing: so
@@ -133,7 +133,7 @@ class Partitions(ABC, Generic[A]):
     """
 
     lost: str
-    """What it means that records of this topic are gone, in words."""
+    """The consequence, in words, of records of this topic that are gone."""
 
     def __init__(self, topic: str, common: ProcessorContext) -> None:
         self._topic, self._topics, self._offsets, self._producer, self._binding = topic, *common[:4]
@@ -148,7 +148,7 @@ class Partitions(ABC, Generic[A]):
         self._committing = asyncio.Lock()
         self._goes_back = False
         self._headers: Headers = [self._binding.header]  # of messages between workers
-        self.done = 0  # steps, for the watchdog: one batch may hold many slots, and nothing is read meanwhile
+        self.done = 0  # steps, for the watchdog: nothing is read during a batch of many slots
 
     def next_offsets(self) -> dict[TP, int]:
         return {
@@ -188,7 +188,7 @@ class Partitions(ABC, Generic[A]):
         if (assigned := self._assignments.get(of)) is None:
             return
         next_offset = assigned.protocol.next_offset
-        # The broker is asked only where there is a gap. There may be one without a loss: offsets
+        # The broker is asked only where there is a gap. There may be a gap without a loss: offsets
         # need not be dense.
         if records[0].offset > next_offset and not self._accept_loss:
             tp = TP(records[0].topic, of)
@@ -290,7 +290,7 @@ class Partitions(ABC, Generic[A]):
 
     @abstractmethod
     def _metadata(self, assigned: A, to: Any) -> str:
-        """What is committed beside the offset of this checkpoint."""
+        """Metadata that is committed beside the offset of this checkpoint."""
 
     def _drop(self, assigned: A) -> None:
         """A partition is no longer ours. Work that is waiting sees that its assignment is gone."""
@@ -307,12 +307,12 @@ REJECTED_BYTES_MAX = 2**20 - 2**14
 
 
 UNDER_WAY_MAX = 16
-"""Batches of refusals of one partition that may be unacknowledged."""
+"""Batches of refusals of a partition that may be unacknowledged."""
 
 
 TICK = "udp-stream-tick"
-"""The header of a record without a ping. Its value is its writer's time, Unix ms. The earlier one
-counts, that or the broker's append time: the clock of one of them may be wrong."""
+"""The header of a record without a ping. Its value is its writer's time, Unix ms. The earlier
+counts, that or the broker's append time: either clock may be wrong."""
 
 ERROR = "udp-stream.errors"
 
@@ -328,7 +328,7 @@ class _SourceMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class _Source(Assignment):
-    """One of our partitions. What is unacknowledged is refusals; reading continues meanwhile."""
+    """A partition of ours. Only refusals are unacknowledged; reading continues meanwhile."""
 
     protocol: SourceProtocol
     active_s: float
@@ -447,7 +447,7 @@ class SourceProcessor(Partitions[_Source]):
         return len(slots), sum(reader.open_pings for reader in readers)
 
     def clock_ms(self) -> int | None:
-        """What the furthest of our partitions' clocks shows."""
+        """Time of the furthest of our partitions' clocks, Unix ms."""
         shown = (assigned.protocol.reader.clock_ms for assigned in self._assignments.values())
         return max((ms for ms in shown if ms is not None), default=None)
 
@@ -465,8 +465,9 @@ class SourceProcessor(Partitions[_Source]):
 
     async def tick(self, wall_ms: int) -> None:
         """Append a tick record to each partition that is silent and read to its end, if the time
-        alone closes a slot. Silent is one from which no ping was accepted for `idle_s`. By the
-        wall, whatever comes and is unread: who sends much would hold up the slots of all.
+        alone closes a slot. A partition is silent if no ping of it was accepted for `idle_s`. In
+        processing time a tick is appended whatever comes and is unread: who sends much would hold
+        up the slots of all.
 
         The decision is then in the log, at the same offset for every reader.
         """
@@ -544,8 +545,8 @@ def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
 #
 # Releases are published, and with them or after them the checkpoint moves past the slot
 # (`Publisher`); then the ledger is informed, by the next owner of the shard if a worker dies before
-# that. Checkpoints are committed one after the other: one that arrived late would undo what was
-# published meanwhile.
+# that. Checkpoints are committed in order: a late checkpoint would undo what was published
+# meanwhile.
 #
 # The planner charges under the fence of partition 0, shards record under their own: the ledger
 # serves the worker that was assigned a shard last. What the planner learns from releases, it learns
@@ -616,14 +617,14 @@ class FencedLedger(Protocol):
     """A ledger that lets only the latest owner of a shard charge and record."""
 
     def take_epoch(self, shard: str) -> int:
-        """The next epoch; owners with an earlier one are refused from now on."""
+        """The next epoch; owners with an earlier epoch are refused from now on."""
 
     def fenced(self, fence: Any) -> Ledger:
         """The same ledger for the owner of (shard, epoch)."""
 
 
 def fenced_for(ledger: Ledger, shard: str) -> Ledger:
-    """The ledger for the new owner of this shard; the same one where it has no fences."""
+    """The ledger for the new owner of this shard; the same ledger where it has no fences."""
     if not isinstance(ledger, FencedLedger):
         return ledger
     from udp_stream.ledgers.redis import Fence
@@ -632,7 +633,7 @@ def fenced_for(ledger: Ledger, shard: str) -> Ledger:
 
 
 class Publisher(Protocol):
-    """Publishes the slots of one shard while the shard is ours."""
+    """Publishes the slots of a shard while the shard is ours."""
 
     async def publish(
         self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]
@@ -664,7 +665,7 @@ class AtLeastOncePublisher(NamedTuple):
 
 @dataclass(slots=True)
 class ShardAssignment(Assignment):
-    """One of our shards: its protocol, its fenced ledger, how it publishes, and what it releases
+    """A shard of ours: its protocol, its fenced ledger, how it publishes, and what it releases
     with."""
 
     protocol: ShardProtocol
@@ -801,7 +802,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
             self._mark, self._headers = mark, [self._binding.header, *mark_header(mark)]
 
     def _read(self, assigned: ShardAssignment, records: Sequence[Any]) -> None:
-        """Add the records. ConfigError if another version wrote one, or if its writer, who is
+        """Add the records. ConfigError if another version wrote a record, or if its writer, who is
         running, asks other queries."""
         for one in records:
             where = f"{one.topic}[{one.partition}] at {one.offset}"
@@ -961,8 +962,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
             if not self._is_ours(assigned):
                 raise Fenced("a rebalance has taken the shard")
             if mark is not None and self._mark is not None and not mark.at_least(self._mark):
-                # Another machine has seen the ledger further than the mark that is kept on this
-                # one.
+                # Another machine has seen the ledger further than the mark that is kept here.
                 await self._in_thread(lambda: self._ledger.compare(self._mark))
             to = checkpoint()
             self._remember_mark(mark)

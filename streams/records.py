@@ -1,4 +1,4 @@
-"""What shards publish as records of Kafka: CloudEvents in binary mode, each under its cell or its
+"""Published records as records of Kafka: CloudEvents in binary mode, each under its cell or its
 query."""
 
 from __future__ import annotations

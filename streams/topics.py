@@ -5,7 +5,7 @@ Tools outside of a worker use kafka-python.
 
 * Settings that anything relies on are set on the topic, never left to a broker's defaults: the
   pings carry the broker's append times, because they are half of the clock; releases are kept for
-  ever, because there is one of each.
+  ever, because each exists once.
 * A worker's client id says its name and its settings, so that others see whether they agree. A
   commit stays at the oldest ping of an open slot: what is not committed is more than what is not
   read.
@@ -56,8 +56,8 @@ _SAID = re.compile(r"""error_message=(?:'([^']+)'|"([^"]+)")""")
 
 
 def client_options(kafka: KafkaSection) -> dict[str, Any]:
-    """What both client libraries take under the same names. ConfigError for a file that cannot be
-    used."""
+    """Options that both client libraries take under the same names. ConfigError for a file that
+    cannot be used."""
     options: dict[str, Any] = {
         "bootstrap_servers": kafka.bootstrap,
         "security_protocol": kafka.protocol,
@@ -112,14 +112,14 @@ def faust_options(kafka: KafkaSection) -> dict[str, Any]:
 
 CONNECT_S = 2.0
 PROBE_S = 5.0
-"""For one address: to connect and log in, and for one answer, which a broker with much to do gives
-late."""
+"""Timeout in seconds of an address: to connect and log in, and of an answer, which a busy broker
+gives late."""
 
 PROBE_CLOSE_S = 0.2
 
 
 async def why_not(kafka: KafkaSection) -> str:
-    """In words without secrets why no broker can be talked to; "" if one can."""
+    """Reason, in words without secrets, why no broker can be talked to; "" if any can."""
     options = security_options(kafka)
     addresses = [address.strip() for address in kafka.bootstrap.split(",")]
     reasons = await asyncio.gather(*(_why_not(address, options) for address in addresses))
@@ -148,7 +148,7 @@ async def _why_not(address: str, options: dict[str, Any]) -> str:
     except (KafkaError, OSError, TimeoutError, ValueError) as error:
         return _words(error, options)
     finally:
-        with suppress(TimeoutError):  # of one that never was there
+        with suppress(TimeoutError):  # of a topic that never was there
             await asyncio.wait_for(connection.close(), PROBE_CLOSE_S)
     return ""
 
@@ -217,7 +217,7 @@ def require_reachable(kafka: KafkaSection) -> None:
 
 
 def unreachable(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
-    """What to raise for this error of a client, outside of a running loop."""
+    """Error to raise for this error of a client, outside of a running loop."""
     return asyncio.run(unreachable_in_loop(kafka, error))
 
 
@@ -228,7 +228,7 @@ async def unreachable_in_loop(kafka: KafkaSection, error: BaseException) -> Depe
 
 
 def refusal(error: BaseException) -> str:
-    """What a broker that can be talked to has said, in words: a client's error may quote its whole
+    """Refusal of a broker that can be talked to, in words: a client's error may quote its whole
     request and answer.
 
     >>> refusal(RuntimeError("Request 'CreateTopicsRequest(...)' failed with response 'CreateTopicsResponse(topics=["
@@ -270,7 +270,7 @@ SETTINGS_HIDDEN = (
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its name, how many partitions, and the settings that must hold."""
+    """A topic: its name, how many partitions, and the settings that must hold."""
 
     name: str
     partitions: int
@@ -394,7 +394,7 @@ def differences(kafka: KafkaSection) -> list[str]:
 
 
 def raised(topic: str, found: int, wanted: int) -> str:
-    """What to say of pings on more partitions than there may be."""
+    """Message about pings on more partitions than there may be."""
     return (
         f"{topic}: {counted(found, 'partition')}, expected {wanted} as before: a plate would come by two partitions. "
         "Leave kafka.partitions as it was; the way out is in docs/operations.md (Raised partitions)"
@@ -464,7 +464,7 @@ def admin(kafka: KafkaSection) -> Iterator[Any]:
 
 
 COORDINATOR_S = 10.0
-"""A new cluster appoints its groups' coordinators when it is first asked for one."""
+"""A new cluster appoints its groups' coordinators on the first request for a coordinator."""
 
 OTHER_QUERIES = (
     "asks other standing queries than this worker. All workers of a deployment need the same [queries], [[query]] and "
@@ -473,8 +473,8 @@ OTHER_QUERIES = (
 
 
 class Rules(NamedTuple):
-    """What all workers of a deployment need alike: the policy's fingerprint, and the digest of the
-    standing queries."""
+    """Rules on which all workers of a deployment have to agree: the policy's fingerprint, and the
+    digest of the standing queries."""
 
     policy: str
     asked: str
@@ -521,7 +521,8 @@ class GroupPartition(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """The number of messages that a worker would read: unread ones, and those of open slots."""
+        """The number of messages that a worker would read: unread messages, and those of open
+        slots."""
         return max(0, self.end - (self.first if self.committed is None else self.committed))
 
 
@@ -538,7 +539,7 @@ class Group(NamedTuple):
 
 
 def client_id(instance: str | None, rules: Rules) -> str:
-    """Of a worker; without a name for ever, it goes by its machine and process.
+    """Client id of a worker; without a configured name, it goes by its machine and process.
 
     >>> member_of(client_id("worker-1", Rules("5eed", "cafe")))
     Member(name='worker-1', rules=Rules(policy='5eed', asked='cafe'), partitions=())
@@ -608,8 +609,8 @@ def require_same_queries(settings: Settings, instance: str | None) -> None:
     """ConfigError if a worker in the group, under another name, asks other standing queries.
 
     A source sends the moments of its own queries alone, so its plates would be missing in others'
-    answers. Two workers that start at once do not see each other here: messages and commits say
-    what they ask, and stop one of them.
+    answers. Two workers that start at once do not see each other here: messages and commits name
+    their queries, and stop either of them.
     """
     ours = Rules.of(settings)
     with admin(settings.kafka) as client:
@@ -663,9 +664,9 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
     """Every release, in order within a cell; all that are there now, or with `follow` also all that
     come.
 
-    Each record once with `kafka.transactions`. Without, one that was published twice comes twice,
-    with the same bytes and release id. Raises DependencyUnavailable if no broker answers or the
-    topic is missing.
+    Each record once with `kafka.transactions`. Without, a record that was published twice comes
+    twice, with the same bytes and release id. Raises DependencyUnavailable if no broker answers or
+    the topic is missing.
     """
     yield from (
         PublishedRelease(value) for value in _values(kafka, topics_of(kafka).release.name, follow)
@@ -745,20 +746,20 @@ def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, l
         raise unreachable(kafka, error) from error
 
 
-# Which ledger and which key a deployment works on: one of each, for all of its workers and for ever
+# Which ledger and which key a deployment works on: the same for all of its workers and for ever
 #
 # Two ledgers are two budgets for every plate, and two keys make every plate two. So there are three
 # checks:
 #
-# * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that
-#   is empty it writes what it works on, and looks again. The first claim in the log is the
-#   deployment's, for ever.
+# * **Registration.** Before a worker joins the group, it looks at the deployment's topic. Where
+#   that is empty it writes what it works on, and looks again. The first registration in the log is
+#   the deployment's, for ever.
 # * **Messages** between workers name their writer's ledger and key; those between shards and the
 #   planner also carry the highest mark of the ledger that the writer knows (`ledger/rules.py`).
 # * **Commits** have the same in their metadata, for the next worker of the partition.
 #
-# Messages and commits hold where the claim is lost, as in a topic made anew: a worker that could
-# charge a slot a second time, under another ledger, first reads one or the other.
+# Messages and commits hold where the registration is lost, as in a topic made anew: a worker that
+# could charge a slot a second time, under another ledger, first reads either.
 
 HEADER = "udp-stream-ledger"
 MARK = "udp-stream-mark"
@@ -820,7 +821,7 @@ ADVICE = (
 
 
 def mark_header(mark: Mark | None) -> list[tuple[str, bytes]]:
-    """The mark in the headers of a message, if one is known."""
+    """The mark in the headers of a message, if known."""
     return [] if mark is None else [(MARK, msgspec.json.encode(mark))]
 
 

@@ -1,4 +1,4 @@
-"""The worker: one process of the deployment, from its configuration to its last commit.
+"""The worker: a process of the deployment, from its configuration to its last commit.
 
 It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is
 finished or dropped within seconds, the checkpoints are committed, and it leaves the group. The
@@ -77,7 +77,7 @@ SESSION_S = 10.0
 pause of the machine takes, and short beside a slot. Brokers allow 6 s to 30 min."""
 
 BINS_MAX = 32_768
-"""Of a CDF: its record has 0.9 MB, and brokers take 1 MiB (`kafka.REQUEST_BYTES_MAX`)."""
+"""Most bins of a CDF: its record has 0.9 MB, and brokers take 1 MiB (`kafka.REQUEST_BYTES_MAX`)."""
 
 STUCK_S = 120.0
 """A worker that gets nothing done so long, with work to do or no answer from the broker, ends, to
@@ -87,7 +87,7 @@ took seven."""
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a worker is started with."""
+    """Settings that a worker is started with."""
 
     settings: Settings
     entropy: Entropy
@@ -103,7 +103,8 @@ class Deployment:
 
 
 def run_worker(deployment: Deployment, came: list[int] | None = None) -> None:
-    """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours.
+    """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as a
+    UdpStreamError.
 
     `came` is given the numbers of the signals that come.
     """
@@ -150,8 +151,8 @@ def require_records_fit(policy: Policy) -> None:
 def _ledger_in(
     thread: ThreadPoolExecutor, deployment: Deployment
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
-    """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop
-    free.
+    """The ledger, opened, used and closed in a single thread: SQLite asks for it, and it keeps the
+    loop free.
 
     A machine that is new to the deployment has no mark of the ledger: the commits have it.
     """
@@ -262,7 +263,7 @@ async def _work(
 
 
 class _Signs:
-    """What a worker tells of itself and of its broker, which its watchdog asks."""
+    """Signs of life of a worker and its broker, for its watchdog."""
 
     def __init__(
         self,
@@ -331,12 +332,12 @@ async def _start(app: faust.App, stop: StopReason) -> None:
 
 
 class PartitionExecutors:
-    """At most one batch of each partition under way, in the order of its log; partitions beside
-    each other.
+    """At most a batch of each partition under way, in the order of its log; partitions beside each
+    other.
 
     Most of a batch's time is waiting: for the ledger, for a transaction, for the broker. A slot's
-    shards would else wait for each other. To the protocols, two partitions of one worker are what
-    those of two workers are.
+    shards would else wait for each other. To the protocols, two partitions of a worker are like
+    those of two workers.
 
     A batch that waits for its turn when a rebalance comes is dropped. The partition may be ours
     again by then, at its checkpoint, and the batch lies further on: processed first, it would make
@@ -362,10 +363,10 @@ class PartitionExecutors:
         self._rebalances = 0
 
     async def add(self, records: Sequence[Any]) -> None:
-        """Process a batch once the one before it of its partition is done; dropped if a rebalance
+        """Process a batch once the batch before it of its partition is done; dropped if a rebalance
         comes first.
 
-        It returns when this one has begun.
+        It returns when this batch has begun.
         """
         partition = records[0].partition
         rebalances = self._rebalances
@@ -515,8 +516,7 @@ class StopReason:
             await self.last(work)
 
     async def last(self, *works: Callable[[], Awaitable[None]]) -> None:
-        """Do some work, one after the other, also while stopping; an error of one does not stop the
-        next."""
+        """Do some work in order, also while stopping; an error does not stop the next."""
         for work in works:
             try:
                 await work()
@@ -559,7 +559,7 @@ def install_signal_handlers(stop: StopReason, came: list[int]) -> None:
 
 
 def as_own_error(error: BaseException) -> UdpStreamError:
-    """One of ours as it is; any other by its kind and place, never its text, which may quote a
+    """An error of ours as it is; any other by its kind and place, never its text, which may quote a
     ping."""
     if isinstance(error, UdpStreamError):
         return error

@@ -1,6 +1,6 @@
 """Continual, user-level differentially private statistics from live bus feeds.
 
-The door for a notebook: one private statistic of speeds that are at hand, without a ledger
+The door for a notebook: a private statistic of speeds that are at hand, without a ledger
 (`one_off.py`).
 
 >>> from udp_stream import private_mean
@@ -22,8 +22,8 @@ __all__ = ["__version__", "private_cdf", "private_mean", "private_variance"]
 
 
 def __getattr__(name: str) -> Any:
-    """What the door leads to, imported when it is asked for: a verb that needs none of it starts as
-    fast without."""
+    """Public names of the package, imported when they are asked for: a verb that needs none of it
+    starts as fast without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from udp_stream import one_off

@@ -55,8 +55,8 @@ def ends_of(file: str) -> list[float]:
 
 
 def first_end(settings: Settings) -> float | None:
-    """When the first of the certificates ends that the settings name: of authorities in one file
-    the last one counts, as a new one is put beside the old."""
+    """When the first of the certificates ends that the settings name: of authorities in the same
+    file the last counts, as a new authority is put beside the old."""
     kafka = settings.kafka.client
     ledger = settings.ledger.client
     authorities = settings.live.ca_file, kafka.get("ssl_cafile"), ledger.get("ssl_ca_certs")

@@ -1,7 +1,7 @@
 """Who was wrong: every exception that may leave this package, with the exit status it stands for.
 
 A refusal that is expected (a broken ping, a plate without budget) is a value with a named reason,
-never one of these.
+never an exception.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class DependencyUnavailable(UdpStreamError):
 
 
 class DataLoss(DependencyUnavailable):
-    """What was not counted yet is deleted: to start again does not help. A person decides whether
-    to go on without."""
+    """Pings are deleted that were not counted yet: to start again does not help. A person decides
+    whether to go on without."""
 
     exit_status = 6
 
@@ -72,8 +72,8 @@ FOR_A_PERSON = tuple(
 
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
-    """Around the import of a package that only comes with an extra: PackageMissing, with which one
-    it is.
+    """Around the import of a package that only comes with an extra: PackageMissing, with the
+    extra's name.
 
     >>> with needs("Kafka client", "kafka"):
     ...     import no_such_package

@@ -35,8 +35,8 @@ _FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 _OTHERS: Final = (".xlsx", ".xls", ".ods", ".zip", ".bz2", ".xz", ".zst", ".tsv", ".kml", ".gpkg", ".shp", ".avro",
                  ".feather", ".arrow", ".orc", ".db", ".sqlite", ".html", ".xml", ".pdf")  # fmt: skip
-"""Of forms that are not written: lines of JSON under such a name would be taken for what they are
-not."""
+"""Suffixes of forms that are not written: lines of JSON under such a name would be taken for what
+they are not."""
 
 
 def require_format(name: str) -> tuple[str, bool]:
@@ -116,7 +116,7 @@ def as_text(value: object) -> object:
 
 
 def _geojson(lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None) -> Iterator[bytes]:
-    """A FeatureCollection, one feature a line; a hexagon on the 180th meridian has two parts."""
+    """A FeatureCollection, a feature per line; a hexagon on the 180th meridian has two parts."""
     names = [name for name, _ in columns(kind)]
     between = b'{"type":"FeatureCollection","features":[\n'
     for line in lines:
@@ -172,8 +172,8 @@ def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
-    """Name and type of each column of a record type: text, whole, number or flag, or a list of one
-    of these."""
+    """Name and type of each column of a record type: text, whole, number or flag, or a list of
+    these."""
     found: list[tuple[str, str]] = []
     hints = typing.get_type_hints(kind)
     for field in msgspec.structs.fields(kind):

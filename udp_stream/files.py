@@ -31,7 +31,7 @@ def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
     """
     draft = path.with_name(
         f".{path.name}.{secrets.token_hex(8)}.draft"
-    )  # two processes may make one file at once
+    )  # two processes may make the same file at once
     try:
         yield draft
     finally:
@@ -41,7 +41,7 @@ def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
 
 @contextmanager
 def named(name: str | Path) -> Iterator[None]:
-    """What fails inside is about this file: its name is put into an OSError that has none."""
+    """Put the name of this file into an OSError that is raised inside and has none."""
     try:
         yield
     except OSError as error:
@@ -50,7 +50,7 @@ def named(name: str | Path) -> Iterator[None]:
 
 
 def link_first(draft: Path, path: Path) -> None:
-    """Give a finished draft its name, unless another process was first: then that one's file
+    """Give a finished draft its name, unless another process was first: then that process's file
     stands.
 
     >>> from tempfile import TemporaryDirectory
@@ -93,7 +93,7 @@ in PEM form."""
 
 
 def secret_of(key: str, file: str) -> str:
-    """The secret in a file that this configuration key names: one line, without white space around
+    """The secret in a file that this configuration key names: a line, without white space around
     it.
 
     ConfigError, without anything of its content, if there is none, or if others may read the file.
@@ -162,14 +162,14 @@ def tls_context(
 ) -> ssl.SSLContext:
     """Verifies certificates and names: against the system's authorities, or those in `ca_file`.
 
-    With a certificate of our own, servers that ask for one are shown it. Raises ConfigError for a
-    file that cannot be used, by its key in this section of the configuration.
+    With a certificate of our own, servers that ask for a certificate are shown it. Raises
+    ConfigError for a file that cannot be used, by its key in this section of the configuration.
     """
     of_ca, of_certificate, of_key = (f"{section}.{key}" for key in TLS_FILES[section])
     pem = "expected certificates in PEM form"
     try:
         context = ssl.create_default_context(cafile=ca_file or None)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # ssl.SSLError is an OSError
         raise ConfigError(f"{of_ca}: {ca_file}: {pem} ({_why(error)})") from error
     if certificate_file:
         require_private(of_key, certificate_key_file)

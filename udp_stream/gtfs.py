@@ -1,7 +1,7 @@
 """A GTFS timetable, a zip or a folder: positions, stops by how often they are served, and lines.
 
 The file comes from strangers: its sizes are bounded, and so are the lengths of its names. Rows that
-cannot be read are left out; a file that is none of a timetable is refused by one sentence.
+cannot be read are left out; a file without a timetable is refused by a single sentence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHORT_MAX = 16  # characters of a stop's name, and of a route's
 LINES_MAX = 500
 CALLS_MAX = 1_000
 SHAPE_MAX = 10_000
-POINTS_MAX = 30_000  # lines; stops, points of one; points of all
+POINTS_MAX = 30_000  # lines; stops, points of a line; points of all
 NEAR_M: Final = 10.0  # how far a simplified line may leave its shape; twice that, and so on, where points are too many
 
 _BLOCK = 2**20
@@ -65,11 +65,11 @@ class Stop(NamedTuple):
 
 
 Line = tuple[str, Floats]
-"""A route's name, and its way in one direction: (lon, lat) of its points, degrees."""
+"""A route's name, and its way in a direction: (lon, lat) of its points, degrees."""
 
 
 class Network(NamedTuple):
-    """What is served, and the lines that serve it, simplified."""
+    """Cells that are served, and the lines that serve them, simplified."""
 
     stops: list[Stop]
     lines: list[Line]
@@ -99,7 +99,7 @@ def read_network(path: str | Path) -> Network:
         stops = _Stops(files)
         served: dict[int, float] = defaultdict(
             float
-        )  # a stop's number and a route's, as one number: trips a day
+        )  # a stop's number and a route's, as a single number: trips a day
         for trip_id, stop_id, sequence in files.rows(
             "stop_times.txt", ("trip_id", "stop_id"), ("stop_sequence",)
         ):
@@ -152,7 +152,7 @@ class _Files:
     def rows(
         self, file: str, needed: tuple[str, ...], more: tuple[str, ...] = ()
     ) -> Iterator[tuple[str, ...]]:
-        """Of each row these columns; those of `more` are empty where the file has none. GtfsError
+        """These columns of each row; those of `more` are empty where the file has none. GtfsError
         may leave."""
         pick: Callable[[list[str]], tuple[str, ...]] = tuple
         width = 0
@@ -446,7 +446,7 @@ def _number(text: str) -> float:
 
 
 def _clean(text: str, most: int) -> str:
-    """A name in one line, without marks that turn a text's direction, at most so long."""
+    """A name in a single line, without marks that turn a text's direction, at most so long."""
     plain = (
         sign if sign.isprintable() or sign in "\u200c\u200d" else " " for sign in text[: 20 * most]
     )

@@ -32,7 +32,7 @@ WARNING = logging.WARNING
 ERROR = logging.ERROR
 
 REPEAT_S: Final = 600.0
-"""A line of a library is written once in this time; the next one says how often it came."""
+"""A line of a library is written once in this time; the next says how often it came."""
 
 LOG_AGAIN_S: Final = 900.0
 """Trouble that lasts is said again after this time."""
@@ -132,7 +132,7 @@ def end_log() -> None:
 def log_message(
     text: str, event: str = "said", figures: Mapping[str, object] | None = None, level: int = INFO
 ) -> None:
-    """One line of ours: through the log if it has begun, else on standard error."""
+    """Write a line of ours: through the log if it has begun, else on standard error."""
     if is_quiet() and level < ERROR:
         return
     if _handlers:
@@ -152,7 +152,7 @@ class WarningText(str):
 
 
 class Trouble:
-    """What is wrong for a while: when it is to be said, and how long it takes.
+    """Trouble that lasts for a while: when it is to be said, and how long it takes.
 
     >>> now_s = 0.0
     >>> trouble = Trouble(lambda: now_s)
@@ -197,8 +197,8 @@ class Trouble:
 
 
 class Outage:
-    """A service that is away for a while: a line when it goes, again while it lasts, and one when
-    it is back.
+    """A service that is away for a while: a line when it goes, again while it lasts, and a last
+    line when it is back.
 
     >>> now_s = 0.0
     >>> begin_log(sys.stdout, as_json=False)
@@ -264,7 +264,8 @@ class Outage:
 
 
 BROKER: Final = Outage(NO_BROKER[0], "Kafka answers again", quiet_s=QUIET_S)
-"""Of this process. Lines of its clients begin the outage; who has an answer ends it."""
+"""Outage of this process's broker. Lines of its clients begin the outage; who has an answer ends
+it."""
 
 
 class _LogMessage(NamedTuple):
@@ -310,7 +311,7 @@ class _Handler(logging.Handler):
         super().close()
 
     def _hook(self, owner: Any, name: str, default: object, ours: object) -> None:
-        """Replace one of Python's hooks, which would print an error's text, unless a caller has
+        """Replace a hook of Python's, which would print an error's text, unless a caller has
         replaced it."""
         if getattr(owner, name) is default:
             setattr(owner, name, ours)

@@ -59,7 +59,7 @@ CLIENT_S: Final = 10.0
 
 
 class Metrics:
-    """The series of one process, in a registry of their own.
+    """The series of a process, in a registry of their own.
 
     >>> metrics = Metrics("udp-stream 0.1.0", policy="5eed")
     >>> metrics.observe(BatchRead(messages=3, pings=2, refused={Reason.LATE: 1}, newest_ms=1_704_700_800_000))
@@ -259,7 +259,7 @@ class Metrics:
         return self._ill()
 
     def answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        """One request: the metrics, unless it is about health."""
+        """Answer a request: the metrics, unless it is about health."""
         asked = {"/healthz": self._ill, "/readyz": self._unready}.get(environ.get("PATH_INFO", ""))
         if asked is None:
             metrics: Iterable[bytes] = make_wsgi_app(self.registry)(environ, start)

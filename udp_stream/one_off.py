@@ -1,11 +1,11 @@
-"""One private statistic of speeds at hand: for a notebook, without a ledger.
+"""A private statistic of speeds at hand: for a notebook, without a ledger.
 
 Privacy unit: license plate. Neighbours: swap-values, so who is in the table, and with how many
 speeds, is public. Guaranteed: a plate loses at most what it is charged, and no plate more than
-`epsilon`, to *this one call* (arXiv 2401.15906 and 2405.06261 for means and variances, 2409.18573
-for CDFs). Nothing remembers the call: losses of calls over the same plates add up; a promise over
-time needs a ledger (`udp-stream replay`). Bits come from the operating system, so two calls give
-two answers.
+`epsilon`, to *this call* (arXiv 2401.15906 and 2405.06261 for means and variances, 2409.18573 for
+CDFs). Nothing remembers the call: losses of calls over the same plates add up; a promise over time
+needs a ledger (`udp-stream replay`). Bits come from the operating system, so two calls give two
+answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from udp_stream.settings import EPSILON_MAX, EPSILON_MIN, Settings
 from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
 
 Speeds = Mapping[str, Sequence[float]]
-"""km/h by plate, each plate's in the order of time; at least one plate, and each with a speed."""
+"""km/h by plate, each plate's in the order of time; one or more plates, each with a speed."""
 
 Mechanism = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"
@@ -59,8 +59,8 @@ class PrivateVariance:
 
 @dataclass(frozen=True, slots=True)
 class PrivateCdf:
-    """The share of speeds at or below each edge (km/h), non-decreasing, the last one 1; the error
-    as a share."""
+    """The share of speeds at or below each edge (km/h), non-decreasing, the last 1; the error as a
+    share."""
 
     edges_kmh: tuple[float, ...]
     values: tuple[float, ...]
@@ -80,7 +80,7 @@ def private_mean(
     """The mean of all speeds, each clamped to [0, `max_kmh`], which has to be chosen without
     looking at them.
 
-    `mechanism` is one of `Mechanism`. ValueError for an empty table, a speed that is negative or no
+    `mechanism` is a `Mechanism`. ValueError for an empty table, a speed that is negative or no
     number, or a setting out of its range.
 
     >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
@@ -185,7 +185,7 @@ def _released(
 
 
 def _quanta(speeds: Sequence[float], number: int, largest: int) -> NDArray[np.int64]:
-    """One plate's speeds on the lattice; a plate that is wrong is named by its place, a speed by
+    """A plate's speeds on the lattice; a plate that is wrong is named by its place, a speed by
     nothing."""
     where = f"speeds of plate {number} (by name)"
     try:

@@ -1,4 +1,4 @@
-"""The embedded runtime: from frames of messages to releases in one process, without services.
+"""The embedded runtime: from frames of messages to releases in a single process, without services.
 
 * `EmbeddedRuntime` reads a recording, by times of its pings. At its end every open slot closes;
   where whole plates are hidden, every slot of a public span of time.
@@ -220,7 +220,7 @@ class _Runtime:
 
     def _is_due(self, release_id: str, made: bool) -> bool:
         """Whether readers may lack a record: all of them where a file is written from its start
-        (`_due` is None); else those that this run has `made`, or that an earlier one recorded and
+        (`_due` is None); else those that this run has `made`, or that an earlier run recorded and
         did not publish."""
         return self._due is None or made or release_id in self._due
 
@@ -231,7 +231,7 @@ class _Runtime:
 
 
 class EmbeddedRuntime(_Runtime):
-    """One recording through one ledger. Facts go to `summary`, and to the observers beside it."""
+    """A recording through a ledger. Events go to `summary`, and to the observers beside it."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class EmbeddedRuntime(_Runtime):
         return self.summary
 
     def push(self, messages: list[bytes], ping_format: PingFormat = JSON) -> None:
-        """Decode and place one frame of messages of this format, and release the slots that it
+        """Decode and place a frame of messages of this format, and release the slots that it
         closes."""
         rules = replace(self._rules, decoder=replace(self._rules.decoder, format=ping_format))
         result, frame, unplaced = rules.read(messages, self._windows)
@@ -312,14 +312,15 @@ class EmbeddedRuntime(_Runtime):
         self._ask({every: latest.flush() for every, latest in self._latest.items()})
 
     def _ask(self, due: Mapping[int, list[Moment]]) -> None:
-        """In the order of time; at one moment, what is asked more often comes first."""
+        """Answer `due` in the order of time; at the same moment, queries that are asked more often
+        come first."""
         moments = [(moment, every_s) for every_s, found in due.items() for moment in found]
         for moment, every_s in sorted(moments, key=lambda one: (one[0].time_ms, one[1])):
             self._answer(moment, every_s)
 
 
 class LiveRuntime(_Runtime):
-    """One journal through one ledger. `start` reads what the journal has; then `take` and `tick` go
+    """A journal through a ledger. `start` reads what the journal has; then `take` and `tick` go
     on."""
 
     def __init__(
@@ -436,7 +437,7 @@ class LiveRuntime(_Runtime):
             self.reader = SourceReader(
                 self._rules, SourceCheckpoint(arrived.offset, rejected_through=arrived.offset)
             )
-        messages = arrived.messages or [b""]  # a tick takes one offset of the journal
+        messages = arrived.messages or [b""]  # a tick takes an offset of the journal
         count = len(messages)
         if arrived.gap is not None:
             self.reader.not_read(arrived.gap)
@@ -534,7 +535,7 @@ def smoothed_sink(write: Write) -> Smooth:
 
 
 def rejected_writer(write: Callable[[bytes], object]) -> Reject:
-    """Writes one refused message a line: reason, path, lag, the original bytes (base64 if not
+    """Writer of refused messages, a line each: reason, path, lag, the original bytes (base64 if not
     UTF-8)."""
     encoder = msgspec.json.Encoder()
 

@@ -1,4 +1,4 @@
-"""For tests, examples and `reproduce` only: bits from a seed, one small slot, one query.
+"""For tests, examples and `reproduce` only: bits from a seed, a small slot, a query.
 
 Nothing here may run in a deployment.
 """
@@ -51,7 +51,7 @@ class SeededEntropy:
 
 
 def seven_pings() -> SlotPings:
-    """The pings of a slot: four plates in one cell, and one of them in another, too; 10 to 60 km/h."""
+    """The pings of a slot: four plates in a cell, the last in another cell too; 10 to 60 km/h."""
     return SlotPings(
         SLOT_START,
         SLOT_END,
@@ -64,7 +64,7 @@ def seven_pings() -> SlotPings:
 
 
 def two_hats() -> tuple[SlotCounts, SlotValues]:
-    """The tables of `seven_pings`: a HAT of four plates, and one of a single plate."""
+    """The tables of `seven_pings`: a HAT of four plates, and a HAT of a single plate."""
     return tabulate(seven_pings())
 
 
@@ -91,7 +91,7 @@ def some_rules() -> AddRemoveRules:
 
 
 def released_slot() -> RecordedSlot:
-    """What the road makes of `two_hats`, on a ledger in memory."""
+    """The slot that the pipeline releases from `two_hats`, on a ledger in memory."""
     return release_slot(*two_hats(), a_context(), MemoryLedger(), publish=lambda _: None)
 
 
@@ -134,6 +134,6 @@ def answer_moment(
 
 
 def a_result() -> QueryResult:
-    """What `a_query` answers at `a_moment`, on a ledger in memory."""
+    """The answer of `a_query` at `a_moment`, on a ledger in memory."""
     (one,) = answer_moment([a_query()], a_moment(), a_query_context(), MemoryLedger())
     return decode_result(one.payload)

@@ -23,7 +23,7 @@ KMH_PER_UNIT = {"kmh": 1.0, "mps": 3.6, "mph": 1.609344, "knots": 1.852}
 
 
 def factor_in_words(units: Sequence[str], configured: str) -> str:
-    """A unit that may be any of these, by how many times it is the configured one.
+    """A unit that may be any of these, by how many times it is the configured unit.
 
     >>> factor_in_words(["mph", "knots"], "kmh"), factor_in_words([], "kmh")
     ('another unit, by a factor of about 1.7', 'another unit')
@@ -79,7 +79,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration_name(seconds: int) -> str:
-    """The one spelling of a duration in whole seconds that is used in records and in the ledger."""
+    """The spelling of a duration in whole seconds, in records and in the ledger."""
     unit, size = next(
         (unit, size)
         for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
@@ -89,7 +89,7 @@ def duration_name(seconds: int) -> str:
 
 
 REPEATS_SHARE = 1 / 20
-"""Of pings: if more are repeats, it is said."""
+"""Share of pings: if more are repeats, it is said."""
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

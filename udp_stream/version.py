@@ -7,8 +7,8 @@ RELEASE = "0.1.0"
 
 
 def version_of(tree: Path) -> str:
-    """Of a tree of sources, with the commit that is checked out, as 0.1.0+g48da53a3a95a; of an
-    installed package as it was built. A tree that is neither a checkout nor installed is of no
+    """Version of a tree of sources, with the commit that is checked out, as 0.1.0+g48da53a3a95a; of
+    an installed package as it was built. A tree that is neither a checkout nor installed is of no
     commit that is known.
     """
     if commit := _commit(tree):
@@ -24,7 +24,7 @@ def version_of(tree: Path) -> str:
 
 
 def _commit(tree: Path) -> str:
-    """What git's files say is checked out; "" where it has none."""
+    """Commit that git's files say is checked out; "" without a commit."""
     try:
         return _checked_out(tree / ".git")
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def _checked_out(git: Path) -> str:
 
 
 def _of_branch(git: Path, name: str) -> str:
-    """A file of its own, or a line among the packed ones."""
+    """Commit of a branch, in a file of its own or a line among the packed refs."""
     if (file := git / name).is_file():
         return file.read_text().strip()
     lines = (line.partition(" ") for line in (git / "packed-refs").read_text().splitlines())

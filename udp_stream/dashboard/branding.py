@@ -25,7 +25,7 @@ def host_of(tiles: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Branding:
-    """What a page's owner says on it; `tiles`: an address with {z}, {x} and {y}, or empty.
+    """Texts of the page's owner on it; `tiles`: an address with {z}, {x} and {y}, or empty.
 
     >>> Branding(tiles="https://tiles.example.org/{z}/{x}/{y}.png").policy[-48:]
     "'none'; img-src 'self' https://tiles.example.org"

@@ -29,7 +29,7 @@ HEAD_BYTES: Final = (
 
 
 class Batch(NamedTuple):
-    """Lines from one place, which is empty for lines that come again. `at_end`: the newest lines of
+    """Lines from a place, which is empty for lines that come again. `at_end`: the newest lines of
     every place have been read, and from the second time on all that is there now."""
 
     place: str
@@ -43,10 +43,10 @@ class GrowingFile:
     >>> from contextlib import closing
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "records").write_bytes(b"one\\ntw")
+    ...     _ = Path(folder, "records").write_bytes(b"first\\nsec")
     ...     with closing(GrowingFile(Path(folder, "records"))) as file:
     ...         file.read(), file.read()
-    ([b'one'], [])
+    ([b'first'], [])
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,7 +123,7 @@ class GrowingFile:
 
 
 def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:
-    """The lines of files, without end; the newest first where one of the files is large."""
+    """The lines of files, without end; the newest first where any of the files is large."""
     if any(file.size > NEWEST_BYTES for file in files):
         for file in files:
             yield Batch("", file.newest(), at_end=False)

@@ -1,9 +1,9 @@
 """The history: all slots that the dashboard has read, in a SQLite file of its own, packed as they
 are in memory.
 
-One process writes, from one thread. Readers open the file for themselves. A file that cannot be
-used, or a disk that is full, is said once; the page goes on without a history. A damaged file is
-set aside, and a start begins another.
+A single process writes, from a single thread. Readers open the file for themselves. A file that
+cannot be used, or a disk that is full, is said once; the page goes on without a history. A damaged
+file is set aside, and a start begins another.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class History:
         self._writing.execute("PRAGMA synchronous = NORMAL")
 
     def write(self, slots: Iterable[Slot], cells: Iterable[str]) -> None:
-        """In one transaction; sqlite3.Error if the disk is full, Damaged if the file is."""
+        """Write in a single transaction; sqlite3.Error if the disk is full, Damaged if the file
+        is."""
         self._writing.execute("BEGIN IMMEDIATE")
         try:
             for slot in slots:
@@ -208,7 +209,7 @@ class History:
             return _slot_in(self._writing, start_ms)
 
     def parts(self, kind: Kind, starts: Sequence[int]) -> Iterator[tuple[int, CompressedText]]:
-        """The records of one kind of these slots, which are in the order of their starts."""
+        """The records of a kind of these slots, which are in the order of their starts."""
         what = """SELECT start_ms, body, digest, size, lines, blocks FROM parts
             WHERE kind = ? AND start_ms BETWEEN ? AND ? ORDER BY start_ms"""
         wanted = set(starts)
@@ -276,8 +277,8 @@ class _SlotListing(msgspec.Struct):
 
 
 def opened(name: str) -> History | None:
-    """The history of `dashboard.history`, or a new one in place of a damaged one; None if it cannot
-    be used, which is said."""
+    """The history of `dashboard.history`, or a new history in place of a damaged file; None if it
+    cannot be used, which is said."""
     try:
         return History(name) if name else None
     except DamagedHistory as error:

@@ -26,7 +26,7 @@ COMPASS: Final = (
     "south",
     "south-east",
 )
-MIDDLE: Final = 0.2  # of the farthest of a name's cells: a nearer one is in the middle of them
+MIDDLE: Final = 0.2  # of the farthest of a name's cells: a nearer cell is in the middle of them
 ROUTES: Final = 2  # that are named with a cell
 DIGITS: Final = 5  # of a degree: a metre
 
@@ -134,7 +134,7 @@ def _feature(geometry: object, properties: object) -> bytes:
 
 
 def _parts(cells: list[int]) -> list[str]:
-    """What tells cells of the same name apart: where they lie among themselves."""
+    """Suffixes that tell cells of the same name apart: where they lie among themselves."""
     centres = np.array([cell_center(cell) for cell in cells])
     middle = centres.mean(axis=0)
     apart = np.hypot(*((centres - middle) * (cos(radians(middle[1])), 1.0)).T)
@@ -152,6 +152,6 @@ def _parts(cells: list[int]) -> list[str]:
 
 
 def _direction(start: tuple[float, float], end: tuple[float, float]) -> str:
-    """From one (lon, lat) to another."""
+    """Compass direction from a (lon, lat) to another."""
     east = ((end[0] - start[0] + 180) % 360 - 180) * cos(radians(start[1]))
     return COMPASS[round(degrees(atan2(end[1] - start[1], east)) / 45) % 8]

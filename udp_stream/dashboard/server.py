@@ -67,14 +67,14 @@ slot at once."""
 IDLE_S = 15.0
 COMMENT_S = 15.0
 WRITE_S = 10.0
-"""Of a connection; between two lines of an idle stream, as proxies close silent ones; to take
-`SEND_BYTES` in, but for those that the kernel keeps."""
+"""Timeout in seconds of a write to a connection; between two lines of an idle stream, as proxies
+close silent ones; to take `SEND_BYTES` in, but for those that the kernel keeps."""
 
 SEND_BYTES = 256 * 1024
 NOTICE_BYTES = 8 * 1024
 UNPACK_BYTES = 16 * 1024
 KEPT_BYTES: Final = 128 * 1024  # what the kernel keeps of an answer; Linux takes it twice
-ANSWERS_MAX: Final = 32  # answers of one cell that are kept, and as many in another form
+ANSWERS_MAX: Final = 32  # answers of a cell that are kept, and as many in another form
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -105,11 +105,9 @@ SPAN: Final = "from", "to"
 RECORDS: Final = "slot", "cell", "form", *SPAN
 TYPICAL: Final = "cell", "day", "form"
 RECORDS_MAX: Final = 100_000  # of an answer
-AT_ONCE: Final = (
-    100  # slots of an answer that waits for no other; larger ones are made one after the other
-)
+AT_ONCE: Final = 100  # slots of an answer that waits for no other
 BULK_MAX = 8
-AGAIN_S = 10  # answers of all cells in many slots that are made and sent at a time; seconds until one more
+AGAIN_S = 10  # answers of all cells in many slots that are made at a time; seconds until another
 CHILD_NICE: Final = 10
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -246,8 +244,8 @@ class Dashboard:
         return await _answer(request, self._placed[1], FORMS["geojson"])
 
     def make_typical(self) -> None:
-        """Make the typical week anew where there are other days, in a thread of its own; of one day
-        there is none."""
+        """Make the typical week anew where there are other days, in a thread of its own; with a
+        single day there is none."""
         if not self.slots.shown.slots:
             return
         first, last = days = self.slots.days()
@@ -435,7 +433,7 @@ def _notice(slot: Slot) -> bytes:
 
 
 def _span(asked: Mapping[str, str]) -> TimeRange:
-    """Of `from` and `to`: a local day, or a time with its offset."""
+    """Range of time of `from` and `to`: a local day, or a time with its offset."""
     ends = list[str | int | None]()
     for name in SPAN:
         text = asked.get(name, "").replace(" ", "+")
@@ -531,8 +529,8 @@ def _pieces(text: CompressedText, is_packed: bool) -> Iterator[bytes | memoryvie
 
 
 async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> None:
-    """Each piece to the client's socket, behind the head; a client that does not take one in time
-    is dropped."""
+    """Each piece to the client's socket, behind the head; a client that does not take a piece in
+    time is dropped."""
     if (transport := request.transport) is None:
         return
     try:
@@ -543,7 +541,7 @@ async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> N
                 async with asyncio.timeout(WRITE_S):
                     await asyncio.get_running_loop().sock_sendall(connection, piece)
                 await asyncio.sleep(0)  # a client that takes all at once is not alone
-    except OSError:  # a TimeoutError is one
+    except OSError:  # a TimeoutError is an OSError
         with suppress(OSError):
             _forget(transport.get_extra_info("socket"))
         transport.abort()
@@ -650,7 +648,7 @@ def listening(address: str) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """What to open in a browser."""
+    """URL to open in a browser."""
     host, port, *_ = listener.getsockname()
     host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

@@ -1,6 +1,6 @@
 """Records by slot and cell, packed once for all readers.
 
-One thread takes records (`Slots.take`) and shows them (`Slots.show`). What is shown is only
+A single thread takes records (`Slots.take`) and shows them (`Slots.show`). What is shown is only
 replaced as a whole, so readers need no lock. The newest slots are kept as they were published:
 sorted by cell, a line each, packed by gzip. A slot's version follows from its records alone, in
 whatever order they came.
@@ -81,7 +81,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class PageState(NamedTuple):
-    """All that readers see at one moment; slots in the order of their starts. `privacy` is that of
+    """All that readers see at a moment; slots in the order of their starts. `privacy` is that of
     the newest release.
 
     >>> Slots(48).shown.slots
@@ -99,7 +99,7 @@ class PageState(NamedTuple):
 
 
 class _Part:
-    """The releases, or the estimates, of one slot: packed, and by cell what came since (`lines`)."""
+    """The releases, or the estimates, of a slot: packed, and by cell what came since (`lines`)."""
 
     def __init__(self, known: CompressedText = NOTHING) -> None:
         self.packed = known
@@ -154,8 +154,8 @@ class _SlotRecords:
 
 
 class Slots:
-    """The newest slots, and a history of all. One thread calls `take` and `show`; any may read
-    `shown`, and `refused`: lines that were none.
+    """The newest slots, and a history of all. A single thread calls `take` and `show`; any may read
+    `shown`, and `refused`: lines that were no records.
 
     >>> from udp_stream.testing import released_slot
     >>> slots = Slots(48)
@@ -193,7 +193,8 @@ class Slots:
         self._pack()
 
     def _known(self, read: Callable[[History], T]) -> T | None:
-        """What the history has. Where it is damaged there is none from now on."""
+        """Result of `read` on the history; None without a history, or where it turns out
+        damaged."""
         history = self.history
         try:
             return None if history is None else read(history)
@@ -294,8 +295,8 @@ class Slots:
         return self._days
 
     def spent(self) -> Spent | None:
-        """Of the newest day; all of the budget where the day's first slots are not kept. None
-        without a slot."""
+        """Budget that the newest day has spent; all of the budget where the day's first slots are
+        not kept. None without a slot."""
         shown = self.shown
         if self._spent[0] != shown.change and shown.slots:
             day = shown.slots[-1].start[:10]
@@ -310,7 +311,7 @@ class Slots:
         return self._spent[1]
 
     def parts_of(self, kind: Kind, starts: Sequence[int]) -> Iterator[CompressedText]:
-        """The records of one kind of these slots, in the order of their starts. Damaged may leave."""
+        """The records of a kind of these slots, in the order of their starts. Damaged may leave."""
         shown = {slot.start_ms: slot.parts[kind] for slot in self.shown.slots}
         history = self.history
         past = iter(
@@ -385,7 +386,7 @@ class Slots:
         )
 
     def _outlined(self) -> CompressedText:
-        if self.shown.outlines.lines == 1 + len(self._outlines):  # a line each: there is no new one
+        if self.shown.outlines.lines == 1 + len(self._outlines):  # a line each: nothing is new
             return self.shown.outlines
         rows = [
             b'"%s":%s' % (cell.encode(), rings) for cell, rings in sorted(self._outlines.items())
@@ -394,7 +395,8 @@ class Slots:
 
 
 def read_record(line: bytes) -> Record | None:
-    """The record; None for anything else. Published are lines, so one with a break in it was not."""
+    """The record; None for anything else. Published are lines, so a record with a break in it was
+    not."""
     if len(line) > LINE_BYTES_MAX or b"\n" in line:
         return None
     try:
@@ -442,7 +444,7 @@ def milliseconds_of(moment: str) -> int:
 
 
 def of_cell(text: CompressedText, cell: str) -> list[bytes]:
-    """Of the lines of a part those of this cell, with their breaks."""
+    """Lines of a part that are of this cell, with their breaks."""
     lines = text.block_of(cell).splitlines(keepends=True)
     name = cell.encode()
     return [line for line in lines if name in line and _cell_of(line) == cell]

@@ -40,8 +40,8 @@ class CompressedText(NamedTuple):
         return blake2b(self.opened().read(), digest_size=8).hexdigest() == self.digest
 
     def block_of(self, key: str) -> bytes:
-        """The text of the one block that may have the piece of this key, where pieces are sorted by
-        it."""
+        """The text of the only block that may have the piece of this key, where pieces are sorted
+        by it."""
         at = bisect_right(self.blocks, (key, len(self.body)))
         if at == 0:
             return b""
@@ -54,8 +54,8 @@ class CompressedText(NamedTuple):
 def compressed(
     pieces: Iterable[bytes], key: Callable[[bytes], str] = lambda _: ""
 ) -> CompressedText:
-    """A text in pieces, packed, with no more than one of them in memory; the same bytes for the
-    same pieces."""
+    """A text in pieces, packed, with at most a single piece in memory; the same bytes for the same
+    pieces."""
     body = io.BytesIO()
     digest = blake2b(digest_size=8)
     size = 0

@@ -87,14 +87,14 @@ the root of the first over its entries' mean square, in which a forecast errs by
 (km2/h2). Plates differ by the third."""
 
 DIGITS = 3
-"""Of forecasts in km/h: workers whose sums differ in the last bit have the same."""
+"""Decimal digits of forecasts in km/h: workers whose sums differ in the last bit have the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddRemoveEstimates:
-    """Of a slot, one number for each cell of the domain: speeds in km/h, the probability of news,
-    and the traffic in bus-hours (or in plates), each with its 95 % interval. `guess` is what
-    traffic alone says of a cell; `constant` is the city's mean, weighed by traffic.
+    """Estimates of a slot, a number for each cell of the domain: speeds in km/h, the probability of
+    news, and the traffic in bus-hours (or in plates), each with its 95 % interval. `guess` is the
+    speed that traffic alone predicts for a cell; `constant` is the city's mean, weighed by traffic.
 
     >>> memory = AddRemoveMemory(np.arange(2, dtype=np.uint64), 1.0, full=120, slot_hours=1.0, max_kmh=65.0)
     >>> day = dt.date(2024, 1, 8)
@@ -117,9 +117,9 @@ class AddRemoveEstimates:
 
 
 class _Rules(NamedTuple):
-    """What the noised sums mean: variance of the first one's noise in km2/h2, the share of a
-    plate's residuals that is in it, variance of the speed of a unit of traffic in km2/h2, bus-hours
-    (or plates) of a unit."""
+    """Parameters that give the noised sums their meaning: variance of the first sum's noise in
+    km2/h2, the share of a plate's residuals that is in it, variance of the speed of a unit of
+    traffic in km2/h2, bus-hours (or plates) of a unit."""
 
     cells: int
     noise: float
@@ -130,8 +130,8 @@ class _Rules(NamedTuple):
 
 
 class _City:
-    """Beliefs about speeds and traffic, from the slots of one day or two; `hours` since the last
-    slot of the day."""
+    """Beliefs about speeds and traffic, from the slots of a day or two; `hours` since the last slot
+    of the day."""
 
     def __init__(self, rules: _Rules) -> None:
         self._rules = rules
@@ -150,14 +150,14 @@ class _City:
         self._anomaly = self._off = np.zeros(self._rules.cells)
 
     def forecast(self, hours: float) -> Floats:
-        """Of each cell, in km/h."""
+        """Forecast speed of each cell, km/h, shape (cells,)."""
         return self._predict()[0] + self._moved(hours)
 
     def _predict(self) -> tuple[Floats, Floats]:
         return self._speeds.predict(self._at, _design(self._log_share))
 
     def _moved(self, hours: float) -> Floats:
-        """What is left of the last slot's news, in km/h."""
+        """Rest of the last slot's anomalies after `hours`, km/h, shape (cells,)."""
         left = self._anomaly * self._off * GOES_ON_BY**hours
         return np.where(self._anomaly > CARRIED_FROM * HAPPENS, left, 0.0)
 
@@ -236,7 +236,7 @@ class _CellObservations(NamedTuple):
     moved: Floats
 
     def posterior(self, mean: Floats, variance: Floats) -> PosteriorMixture:
-        """What it leaves of HATs of such forecasts."""
+        """Posterior of HATs with such forecasts, km/h and km2/h2."""
         is_seen = np.isfinite(self.noise)
         noise = np.where(is_seen, self.noise, 0.0)
         usual = variance + self.unexplained
@@ -308,7 +308,7 @@ class AddRemoveMemory:
         estimates."""
         gone = self._turn_to(day, hours)
         self._last = hours
-        # The younger one judges the news by itself: nothing in it may follow from yesterday.
+        # The younger judges the news by itself: nothing in it may follow from yesterday.
         self._younger.learn(noised_kmh, forecast_kmh, gone)
         return self._older.learn(noised_kmh, forecast_kmh, gone)
 

@@ -39,11 +39,11 @@ SPREAD_SLOWEST_KMH = 5.0
 """Where all is slower than forecast, plates differ by less: by this power of the ratio of speeds."""
 
 PROBABILITY_MAX = 0.999
-"""Of news, where a weight is divided by its complement."""
+"""Largest probability of news, where a weight is divided by its complement."""
 
 STEP_KMH = 1.0
-"""Of the grid: means have a standard deviation of at least 1, so sums of normal densities are exact
-to 1e-8."""
+"""Step of the grid of means: they have a standard deviation of at least 1, so sums of normal
+densities are exact to 1e-8."""
 
 QUANTILE_STEPS = 20
 """Halvings of a range of at most 16 deviations and the distance of two means: a quantile is right
@@ -58,7 +58,7 @@ NEGLIGIBLE = 1e-300
 
 
 class Carryover(NamedTuple):
-    """Of a cell's last slot: the probability that its news goes on, and by how much it was off, in
+    """A cell's last slot: the probability that its news goes on, and by how much it was off, in
     km/h.
 
     >>> Carryover(0.5, -10.0).later(hours=1.0)
@@ -99,8 +99,8 @@ class PosteriorMixture:
     """HAT by HAT: the probability of news, and mean and variance of the HAT's mean speed without
     news and with it. Properties are of the mixture.
 
-    >>> one = PosteriorMixture(np.array([0.25]), np.array([20.0]), np.array([4.0]), np.array([8.0]), np.array([9.0]))
-    >>> one.mean.tolist(), one.variance.tolist(), one.median.round(2).tolist()
+    >>> hat = PosteriorMixture(np.array([0.25]), np.array([20.0]), np.array([4.0]), np.array([8.0]), np.array([9.0]))
+    >>> hat.mean.tolist(), hat.variance.tolist(), hat.median.round(2).tolist()
     ([17.0], [32.25], [19.14])
     """
 
@@ -148,7 +148,7 @@ class PosteriorMixture:
 
 
 def happened_variance(kmh: Floats) -> Floats:
-    """What news adds to the variance of HATs of such a forecast, in km2/h2."""
+    """Variance that news adds to HATs of such a forecast, km2/h2, elementwise."""
     return np.asarray((HAPPENED_SD * np.maximum(kmh, SLOWEST_KMH) / AT_KMH) ** 2)
 
 
@@ -163,7 +163,7 @@ def mixed(mean: Floats, variance: Floats, carried: Sequence[Carryover]) -> tuple
 def unmeasured(
     mean: Floats, variance: Floats, carried: Sequence[Carryover], max_kmh: float
 ) -> PosteriorMixture:
-    """Of HATs without a release: their forecasts, rest included."""
+    """Posterior of HATs without a release: their forecasts with the unexplained variance."""
     return _posterior(mean, variance, carried, np.ones((mean.size, 1)), max_kmh)
 
 
@@ -171,7 +171,8 @@ def measured(
     mean: Floats, variance: Floats, carried: Sequence[Carryover], value: Floats, noise: Floats,
     clipped: Sequence[ReleaseClip], max_kmh: float,
 ) -> PosteriorMixture:  # fmt: skip
-    """Of HATs with a release each: its value, the variance of its noise, and how it was clipped."""
+    """Posterior of HATs with a release each: its value, the variance of its noise, and how it was
+    clipped."""
     distance = (value[:, None] - passed(_grid(max_kmh), variance, clipped)) ** 2 / (
         2 * noise[:, None]
     )
@@ -183,8 +184,8 @@ def log_likelihoods(
     factors: Sequence[float], mean: Floats, variance: Floats, value: Floats, noise: Floats,
     clipped: Sequence[ReleaseClip], max_kmh: float,
 ) -> Floats:  # fmt: skip
-    """Of all releases of a slot together, if every HAT's speeds are so many times those that are
-    forecast; with the news that HATs have one by one."""
+    """Log-likelihood of all releases of a slot for each of `factors`, if every HAT's speeds are
+    that many times its forecast, and HATs have news independently."""
     grid = _grid(max_kmh)
     distance = (value[:, None] - passed(grid, variance, clipped)) ** 2 / (2 * noise[:, None])
     seen = np.exp(distance.min(axis=1, keepdims=True) - distance)

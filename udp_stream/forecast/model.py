@@ -1,4 +1,4 @@
-"""What counts tell of speeds: features of a slot, for each plate in a HAT and for each HAT.
+"""Speeds as counts predict them: features of a slot, for each plate in a HAT and for each HAT.
 
 Pings come at regular times, so a plate's pings in a HAT are its time there, and time is way /
 speed. Features of the time are ratios of counts, or their logarithms: feeds of 10 s and of 120 s
@@ -43,7 +43,7 @@ PER_HAT = 6
 
 @dataclass(frozen=True, slots=True)
 class SlotFeatures:
-    """One line for each row of `SlotCounts` (a plate in a HAT), and one for each HAT.
+    """A line for each row of `SlotCounts` (a plate in a HAT), and a line for each HAT.
 
     `by_row`, with m pings of the plate in the HAT, tot in the slot, in K HATs; M pings and n plates
     in the HAT: 0 log(m/R), 1 m/tot, 2 log(K R/tot), 3 how many neighbouring HATs the plate visited,
@@ -137,8 +137,8 @@ def _visited_around(
 
 
 def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
-    """How many pairs of the visited neighbours lie one, two and three places apart around the HAT:
-    (rows, 3).
+    """How many pairs of the visited neighbours lie 1, 2 and 3 places apart around the HAT: (rows,
+    3).
 
     The plate's way through the HAT is longer between neighbours that face each other.
     """
@@ -147,7 +147,8 @@ def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
 
 @cache
 def _pairs_of_all() -> Floats:
-    """Of each of the 64 sets of neighbours, by the number whose bits are the set."""
+    """Pairs in each of the 64 sets of neighbours, by the number whose bits are the set, shape (64,
+    3)."""
     visited = np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1, bitorder="little")[
         :, :6
     ].astype(bool)
@@ -205,8 +206,8 @@ def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) ->
 
 
 class Arrow:
-    """Beliefs about one city: normal globals with this mean and covariance, and cells `cell_sd`
-    apart given them.
+    """Beliefs about a city: normal globals with this mean and covariance, and cells `cell_sd` apart
+    given them.
 
     Cells are numbered by the caller, from 0.
 
@@ -291,8 +292,8 @@ class Arrow:
 
 
 class ArrowFilter(Arrow):
-    """Under one pair of hyperparameters: `cell_sd`, and how far the features' slopes are from 0,
-    `slope_sd`.
+    """An arrow under a pair of hyperparameters: `cell_sd`, and how far the features' slopes are
+    from 0, `slope_sd`.
 
     >>> ArrowFilter(cell_sd=2.0, slope_sd=0.5).mean.size == GLOBALS
     True
@@ -305,8 +306,8 @@ class ArrowFilter(Arrow):
         super().__init__(mean, covariance, cell_sd)
 
 
-# Linear algebra on one thread. The matrices of a slot are long and narrow: more threads hardly make
-# them faster, but spin for a tenth of a second after each product, on cores that the ledger's
+# Linear algebra on a single thread. The matrices of a slot are long and narrow: more threads hardly
+# make them faster, but spin for a tenth of a second after each product, on cores that the ledger's
 # server needs. And the last bit of a long sum would depend on the number of cores: forecasts of two
 # workers would differ by it.
 
@@ -316,7 +317,7 @@ _BLAS = ThreadpoolController()
 
 
 def on_one_thread(work: Work) -> Work:
-    """The same function; BLAS has one thread in the whole process meanwhile."""
+    """Wrap `work`; BLAS has a single thread in the whole process while it runs."""
     limited: Work = _BLAS.wrap(limits=1, user_api="blas")(work)
     return limited
 
@@ -341,8 +342,8 @@ are learnt from few releases."""
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Of the ridge: a centre, a scale and a slope for each column of `expanded`; centre and scale
-    of HATs' features.
+    """Coefficients of the ridge: a centre, a scale and a slope for each column of `expanded`;
+    centre and scale of HATs' features.
 
     >>> SHIPPED[7].slope.shape, SHIPPED[7].hat_scale.shape
     ((16,), (6,))
@@ -452,8 +453,8 @@ SLOPE_SDS = (0.5, 1.5)
 
 @dataclass(frozen=True, slots=True)
 class HatPredictions:
-    """Of HATs, in km/h: mean speeds and their variances, without the HAT's rest, which no forecast
-    can know.
+    """Predictions of HATs, km/h: mean speeds and their variances, without the unexplained variance
+    of a HAT.
 
     `slope` turns relative speeds of the prior into km/h. `skew` is what a narrow clip adds to what
     it observes.
@@ -471,8 +472,8 @@ class HatPredictions:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedHats:
-    """Releases of one slot: distinct cells, noisy values, variances of their noise and of each
-    HAT's rest, and how each was clipped; speeds in km/h. The slot is `hours` long.
+    """Releases of a slot: distinct cells, noisy values, variances of their noise and of each HAT's
+    rest, and how each was clipped; speeds in km/h. The slot is `hours` long.
 
     >>> seen = ReleasedHats.of_one(7, value=22.5, noise=4.0)
     >>> bank = FilterBank()
@@ -503,7 +504,8 @@ class ReleasedHats:
 
 
 class FilterBank:
-    """What has been learnt of a city. Deterministic in what it is shown, and in the order.
+    """A filter for each pair of hyperparameters, weighed by its likelihood. The state follows from
+    releases and their order alone.
 
     >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
     >>> bank, cell = FilterBank(), np.array([7], np.uint64)
@@ -534,7 +536,7 @@ class FilterBank:
         return self._predicted(np.full(prior.by_hat.size, -1), prior)
 
     def carried(self, cells: NDArray[np.uint64]) -> list[Carryover]:
-        """What the last slot hands on of the news in these cells."""
+        """Carry-over of the last slot's news in these cells."""
         return [self._carried.get(cell, NOTHING) for cell in cells.tolist()]
 
     def _predicted(self, at: NDArray[np.int64], prior: SlotPrior) -> HatPredictions:
@@ -611,11 +613,11 @@ class FilterBank:
 
 # A deployment remembers the releases of today and of yesterday, in the order of their slots. So a
 # worker that starts later and reads two days of releases has the same forecasts. The older of two
-# banks has learnt from yesterday and today, the younger one from today; at midnight the younger one
-# becomes the older one.
+# banks has learnt from yesterday and today, the younger one from today; at midnight the younger
+# becomes the older.
 
 DAYS = 2
-"""How many local days are remembered, the one of the slot among them."""
+"""How many local days are remembered, the slot's own day included."""
 
 LIKE_YESTERDAY = 0.5
 """The part of the pace that follows yesterday's traffic. The rest follows the clock, as yesterday
@@ -623,8 +625,8 @@ may be a holiday, or recorded in part."""
 
 LATE_START_H = 3.0
 """Hours (slots, where these are longer) over which a day that begins late lets out what was not
-spent before. Of 2, 3 and 4 the one where the second slot of 16 days from 06:00 has at least 0.6 of
-the first one's releases, at no cost."""
+spent before. At 3, unlike 2 and 4, the second slot of 16 days from 06:00 has at least 0.6 of the
+first slot's releases, at no cost."""
 
 
 class Memory:
@@ -665,7 +667,7 @@ class Memory:
         return self._older.learn(seen, max_kmh)
 
     def carried(self, day: dt.date, cells: NDArray[np.uint64]) -> list[Carryover]:
-        """What the last slot hands on of the news in these cells."""
+        """Carry-over of the last slot's news in these cells."""
         self._turn_to(day)
         return self._older.carried(cells)
 
@@ -722,8 +724,8 @@ class SlotForecast:
     slot's end.
 
     >>> nothing_read, columns = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6))), np.array([[18.0], [25.0], [9.0]])
-    >>> one = SlotForecast(nothing_read, *columns, np.array([17.0, 19.0]), deviation=np.array([7.0]))
-    >>> float(np.sqrt(one.variance + one.unexplained)[0]).__round__(2)  # how far the HAT's mean may be off, as usual
+    >>> slot = SlotForecast(nothing_read, *columns, np.array([17.0, 19.0]), deviation=np.array([7.0]))
+    >>> float(np.sqrt(slot.variance + slot.unexplained)[0]).__round__(2)  # how far the HAT's mean may be off, as usual
     5.83
     """
 

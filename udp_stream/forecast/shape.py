@@ -44,8 +44,8 @@ DRIFT = 0.02
 
 SLOT_PLATES = 7.0
 SLOT_APART = 0.03
-"""Of n plates, a slot's CDF differs from the day's at a half by 3.5 / n and by 0.03, beside the
-scatter of plates."""
+"""Difference of days: for n plates a slot's CDF differs from the day's at a half by 3.5 / n and by
+0.03, beside the scatter of plates."""
 
 SLOTS_APART_DAYS = 6
 """Two slots of a day differ like days so far apart: mornings are not like noon."""
@@ -54,8 +54,8 @@ DEVIATION_MIN = 0.05
 """Nothing more is asked once the city's CDF has this deviation at every edge, or less."""
 
 PLATES_MIN = 75.0
-"""Fewer plates of full weight are not a city: night buses are like no others. Plates in one HAT all
-slot long do not count: they may be parked."""
+"""Fewer plates of full weight are not a city: night buses differ from all others. Plates in a
+single HAT all slot long do not count: they may be parked."""
 
 NOISE_MAX = 2.0
 """The largest error of an answer, over the uncertainty."""
@@ -143,7 +143,7 @@ class CityShape(NamedTuple):
 
 
 def _scatter(shares: Floats) -> Floats:
-    """Covariance of one ping's bin."""
+    """Covariance of the bin of a single ping, shape (bins, bins)."""
     return np.diag(shares) - np.outer(shares, shares)
 
 
@@ -251,7 +251,8 @@ HATS_APART = 0.025
 plates."""
 
 DEVIATIONS = 1.8
-"""Of a band of 95 %, on either side: below a normal variable's, as plates of most HATs differ less."""
+"""Half width of a band of 95 %, in deviations: below a normal variable's, as plates of most HATs
+differ less."""
 
 SUP_PER_DEVIATION = 1.25
 """Expected sup-error over the largest standard deviation at any speed."""
@@ -270,8 +271,8 @@ def tilted_error(plates: int, deviation_kmh: float) -> float:
 
 
 class HatShapes(NamedTuple):
-    """CDFs of HATs, one in each row, at `kmh`, and both ends of their bands; `sup` is each one's
-    expected sup-error.
+    """CDFs of HATs, a row each, at `kmh`, and both ends of their bands; `sup` is the expected
+    sup-error of each CDF.
 
     >>> city = family((0.0, 10.0, 65.0))
     >>> found = hat_shapes(city, mean=np.array([5.0, 20.0]), deviation=np.array([2.0, 2.0]), plates=np.array([9, 40]))
@@ -286,7 +287,8 @@ class HatShapes(NamedTuple):
     sup: Floats
 
     def at(self, edges_kmh: Sequence[float]) -> Floats:
-        """Of each HAT, at each of these speeds: the CDF and both ends of its band."""
+        """CDF of each HAT at each of these speeds, and both ends of its band, each of shape (HATs,
+        edges)."""
         curves = np.stack([self.cdf, self.low, self.high], axis=-1)
         at = np.clip(np.searchsorted(self.kmh, edges_kmh), 1, self.kmh.size - 1)
         part = (np.array(edges_kmh) - self.kmh[at - 1]) / (self.kmh[at] - self.kmh[at - 1])
@@ -303,8 +305,8 @@ class HatShapes(NamedTuple):
 def hat_shapes(
     city: CityShape, mean: Floats, deviation: Floats, plates: NDArray[np.int64]
 ) -> HatShapes:
-    """Of all HATs of a slot, by means and their deviations (km/h) and plates; 0 plates for a cell
-    without pings."""
+    """CDFs of all HATs of a slot, by means and their deviations (km/h) and plates; 0 plates for a
+    cell without pings."""
     high = city.edges_kmh[-1]
     kmh = np.unique(np.append(np.arange(np.floor(high) + 1), high))
     middles = np.append(0.0, (kmh[1:] + kmh[:-1]) / 2)
@@ -328,7 +330,8 @@ def hat_shapes(
         + np.interp(kmh, city.edges_kmh, city.deviations) ** 2
         + cdf * (1 - cdf) * apart[:, None]
     )
-    # A CDF rises: a lower bound holds for all higher speeds too, an upper bound for all lower ones.
+    # A CDF rises: a lower bound holds for all higher speeds too, an upper bound for all lower
+    # speeds.
     low = np.maximum.accumulate(np.maximum(cdf - DEVIATIONS * spread, 0.0), axis=1)
     upper = np.minimum(cdf + DEVIATIONS * spread, 1.0)
     upper = np.minimum.accumulate(upper[:, ::-1], axis=1)[:, ::-1]

@@ -50,7 +50,7 @@ UNLIKE_EARLIER_DAY = 0.03
 this weight not."""
 
 LEAST = 0.02
-"""Of traffic that sums are divided by."""
+"""Least traffic that sums are divided by."""
 
 NORMAL95 = 1.96
 QUANTILE95 = 0.975
@@ -60,8 +60,8 @@ nothing was told."""
 
 
 class TrafficPosterior(NamedTuple):
-    """Of a slot's cells (rows): the probability of each number of the grid, and, if that is the
-    expected traffic, mean and variance of the true one.
+    """Posterior of a slot's cells (rows): the probability of each number of the grid, and, if that
+    is the expected traffic, mean and variance of the true one.
 
     >>> traffic = TrafficFilter(cells=2, variance=1.0).learn(np.array([0.0, 30.0]), hours=0.0)
     >>> low, high = traffic.interval95()
@@ -83,14 +83,14 @@ class TrafficPosterior(NamedTuple):
         mean = self.mean
         square = (self.probability * (self.number**2 + self.variance_of)).sum(axis=1)
         off = NORMAL95 * np.sqrt(np.maximum(square - mean**2, 0.0) + (unit_sd * mean) ** 2)
-        # The posterior is skew: a cell that noise hides may be a busy one.
+        # The posterior is skew: a cell that noise hides may be busy.
         upto = (np.cumsum(self.probability, axis=1) < QUANTILE95).sum(axis=1)
         most = TRAFFIC[np.minimum(upto, TRAFFIC.size - 1)] * (1 + NORMAL95 * unit_sd)
         return np.maximum(mean - off, 0.0), np.maximum(mean + off, most)
 
     def residual(self, total: Floats, noise: float, spread: Floats) -> tuple[Floats, Floats]:
-        """What noised sums of weighed residuals tell of residuals, in km/h: values, and variances
-        of their errors.
+        """Residuals as their noised weighed sums estimate them, km/h: values, and variances of
+        their errors.
 
         A residual is N(0, spread) beforehand, its sum N(traffic * residual, noise). The value
         leaves the first two moments of the mixture over the traffic; its variance is inf where
@@ -134,7 +134,7 @@ class TrafficFilter:
         """The traffic of a slot by its noised sums, so many hours after the slot before; 0 on a
         day's first."""
         prior = self._walked(seen, hours) if hours else self._probability
-        # The true traffic scatters around the expected one, the noised one around the true one.
+        # The true traffic scatters around the expected traffic, the noised traffic around the true.
         scatter = SCATTER * TRAFFIC
         off = seen[:, None] - TRAFFIC
         variance = self._variance + scatter
@@ -149,7 +149,7 @@ class TrafficFilter:
         )
 
     def _walked(self, seen: Floats, hours: float) -> Floats:
-        """What is known before a slot: of the slot before, times the city's factor, after so many
+        """Prior of a slot: the posterior of the slot before, times the city's factor, after so many
         hours."""
         expected = (self._probability * TRAFFIC).sum(axis=1)
         there = expected > FACTOR_FROM * sqrt(self._variance)

@@ -1,19 +1,19 @@
 """The typical week: the usual mean speed of each cell and hour, by class of day, from what was
 released.
 
-The model, in km/h, for a HAT of cell c, hour h and day d of one class:
+The model, in km/h, for a HAT of cell c, hour h and day d of a class:
 
-    T = usual(c, h) + gamma . (counts of the day beside the usual ones) + city(d) + street(c, d) +
-    own + rest usual(c, h) = city(h) + beta . counts(c, h) + cell(c) + course(c, h)
+    T = usual(c, h) + gamma . (counts of the day beside the usual) + city(d) + street(c, d) + own +
+    rest usual(c, h) = city(h) + beta . counts(c, h) + cell(c) + course(c, h)
 
 A release says T with its noise, as its clip lets it through (`anomalies.passed`): independent of
 all others given T, as its forecast is only where it was clipped. Estimates share releases, so they
-are not observations: of them the guess by counts is read. What cells share (city(h), beta, gamma,
-city(d)) and each cell's hours are one normal distribution, an arrow: given what is shared, cells
-are independent. Variances, and how clips let speeds through, are found in turn.
+are not observations: only the guess by counts is read from them. What cells share (city(h), beta,
+gamma, city(d)) and each cell's hours are a joint normal distribution, an arrow: given what is
+shared, cells are independent. Variances, and how clips let speeds through, are found in turn.
 
-A street may change for good. Where the days from one on differ from those before by far more than
-days differ, earlier days tell the course of the cell, and no longer its level.
+A street may change for good. Where the days from some day on differ from those before by far more
+than days differ, earlier days tell the course of the cell, and no longer its level.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ over the day (which has a correlation that falls by e in so many hours), and an 
 neighbours."""
 
 OF_CLIPS: Final = 0.025
-"""What all releases are off by together, as plates' speeds are skewed and clips are narrow:
-recorded days 1 %, made-up cities 2 %."""
+"""Deviation that all releases share, as plates' speeds are skewed and clips are narrow: recorded
+days 1 %, made-up cities 2 %."""
 
 RUSH_SD: Final = 0.5
 """Rush hours are felt in each street more or less, by such a part."""
@@ -59,7 +59,7 @@ HAT_DAY_SD = 1.5
 learnt."""
 
 LEVEL_SD: Final = 6.0
-"""Of what is known of the city before: its mean, and how its hours differ (half of it)."""
+"""Deviation of the prior of the city, km/h: its mean, and how its hours differ (half of it)."""
 
 ROUNDS: Final = 6
 CHANGED: Final = 4.5
@@ -162,9 +162,9 @@ def usual_week(
     max_kmh: float,
     before: TypicalSpeeds | None = None,
 ) -> TypicalSpeeds:
-    """The usual speeds of one class of days, so many. `counts` has what is known of each cell and
-    hour without a release: (cells, hours, features), standardised. `before` is the usual week of
-    another class to begin from."""
+    """The usual speeds of a class of `days` days. `counts` has the features of each cell and hour
+    without a release: (cells, hours, features), standardised. `before` is the usual week of another
+    class to begin from."""
     week = _Week(seen, counts, days, max_kmh, before)
     changed = np.full(counts.shape[0], -1)
     for turn in range(ROUNDS):
@@ -182,12 +182,13 @@ def usual_week(
 
 
 def _speed(kmh: Floats) -> Floats:
-    """What standard deviations are multiplied by at such a speed."""
+    """Factor of standard deviations at such a speed, elementwise."""
     return np.asarray(np.maximum(kmh, SLOWEST_KMH) / AT_KMH)
 
 
 def _beside(seen: ReleaseColumns, changed: Integers) -> Floats:
-    """Counts beside the usual ones; of cells that have changed, beside those before or after it."""
+    """Counts less the usual counts; for cells that have changed, less those before or after the
+    change."""
     counts = seen.counts.copy()
     for cell in np.flatnonzero(changed >= 0).tolist():
         for rows in ((seen.day < changed[cell]), (seen.day >= changed[cell])):
@@ -270,8 +271,8 @@ class _Week:
         return int(self._counts.shape[2] + self._slope.size)
 
     def _observed(self) -> tuple[Floats, Floats]:
-        """What each release says of its HAT, as a normal variable: linear over a range around the
-        likely speed."""
+        """Each release as a normal observation of its HAT: linear over a range around the likely
+        speed."""
         seen = self._seen
         likely = self.mean[seen.cell, seen.hour] + self._moved()
         low, middle, high = (

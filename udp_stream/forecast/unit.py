@@ -18,16 +18,17 @@ from udp_stream.mechanisms.noise import Floats
 from udp_stream.units import KMH_PER_UNIT, factor_in_words
 
 ORDINARY: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)
-"""What a city's speeds may be of their forecasts on any day, storms and empty roads included."""
+"""Ratios of a city's speeds to their forecasts that any day may have, storms and empty roads
+included."""
 
 SLOWER = (0.25, 1 / 3.6, 0.35)
 FASTER = (1.5, 1.7, 2.0, 3.0)
 """Speeds of m/s in place of km/h, and of km/h in place of m/s, as clips show them."""
 
 ENOUGH: Final = 13.1
-"""Of a verdict: the log of how much likelier another unit has made the releases. By chance it is
-reached in n slots with a probability of at most 2 n exp(-13.1), where noise is as recorded (Ville's
-inequality): in a day below 1e-4."""
+"""Evidence that a verdict takes: the log of how much likelier another unit has made the releases.
+By chance it is reached in n slots with a probability of at most 2 n exp(-13.1), where noise is as
+recorded (Ville's inequality): in a day below 1e-4."""
 
 OF_A_SLOT: Final = ENOUGH / 2
 """No slot counts for more: an hour's storm or strike, however strange, is no verdict."""
@@ -38,7 +39,8 @@ nothing is said."""
 
 
 class Evidence(NamedTuple):
-    """For a unit that makes speeds slower, and for one that makes them faster.
+    """Log-likelihood ratios for a unit that makes speeds slower, and for a unit that makes them
+    faster.
 
     >>> Evidence(5.0, 0.0).more((9.0, -1.0)), Evidence(7.0, 0.0).more((9.0, -1.0)).is_enough
     (Evidence(slower=11.55, faster=0.0), True)
@@ -64,7 +66,7 @@ class Evidence(NamedTuple):
 
 class UnitDoubt(NamedTuple):
     """Releases that may be of speeds in another unit, of slots that start from `since` until
-    `until` (ISO 8601). `configured` is the unit that was set, `likely` the other one in words.
+    `until` (ISO 8601). `configured` is the unit that was set, `likely` the other unit in words.
 
     >>> UnitDoubt("2024-01-08T12:00:00+05:30", "2024-01-08T15:00:00+05:30", 40, "kmh", "'mps'").released
     40
@@ -78,7 +80,7 @@ class UnitDoubt(NamedTuple):
 
 
 def likely_unit(evidence: Evidence, configured: str) -> str:
-    """The other unit in words: by name where it is the only one that no ordinary day explains.
+    """The other unit in words: by name where it is the only unit that no ordinary day explains.
 
     >>> likely_unit(Evidence(slower=20.0), "kmh"), likely_unit(Evidence(faster=20.0), "mph")
     ("'mps'", "'kmh'")

@@ -6,13 +6,13 @@ mean speed - the cell's forecast), and a *weight*. Both are sums over plates plu
 noise of one public sigma. A plate pays the squares of its own entries over 2 sigma^2, in nano-rho,
 rounded up.
 
-Privacy unit: license plate. Neighbours: add-remove, of all that one plate sends in a budget period.
+Privacy unit: license plate. Neighbours: add-remove, of all that a plate sends in a budget period.
 Assumed: rows, charges and factors are secret; the query follows from settings and earlier outputs.
 No function here lets the rows or the charge of a plate change the entries, the charge or the factor
-of another one. So the sums of neighbours differ by one plate's vector, and its squares cost at most
-its charge: an individual filter (Feldman and Zrnic, arXiv 2008.11193) over releases that are
-rho-zCDP (arXiv 2004.00010, Theorem 14). Proof: docs/mechanisms/add_remove.md. Not from a paper: the
-vector. All arithmetic is of integers.
+of another plate. So the sums of neighbours differ by the vector of a single plate, and its squares
+cost at most its charge: an individual filter (Feldman and Zrnic, arXiv 2008.11193) over releases
+that are rho-zCDP (arXiv 2004.00010, Theorem 14). Proof: docs/mechanisms/add_remove.md. Not from a
+paper: the vector. All arithmetic is of integers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ CLIP: Final = 60 * QUANTA_PER_KMH
 """A plate's mean speed counts up to this far from the forecast."""
 
 WEIGHT: Final = 5 * QUANTA_PER_KMH
-"""What a weight of 1, or a plate, is in the second vector. Its unit is that of the residuals: both
-get one sigma."""
+"""The entry of a weight of 1, or of a plate, in the second vector. Its unit is that of the
+residuals: both get the same sigma."""
 
 SLOT_WEIGHT: Final = 5
-"""The weight of a whole slot; a plate gets that of half a slot in one cell at most."""
+"""The weight of a whole slot; a plate gets at most half of it in a cell."""
 
 CELLS_MAX: Final = 2**20
-"""Of a domain. An entry is below 2**20, so the squares of a plate are below 2**61."""
+"""Largest number of cells of a domain. An entry is below 2**20, so the squares of a plate are below
+2**61."""
 
 FULL_MAX: Final = 2**32
 """Pings of a whole slot."""
@@ -67,7 +68,8 @@ class PlateRows(NamedTuple):
 
 
 class PlateQuery(NamedTuple):
-    """What is asked of every plate in a slot. Public: settings, and forecasts from earlier outputs.
+    """Query that every plate of a slot answers. Public: settings, and forecasts from earlier
+    outputs.
 
     `forecast` is in quanta, of each cell of the domain; `full` the pings of a whole slot; `sigma`
     in quanta. With `plates` the second vector counts plates, else it sums weights.
@@ -110,7 +112,7 @@ class Entries(NamedTuple):
     weight: Integers
 
     def charges(self, plates: int, query: PlateQuery) -> Integers:
-        """What the whole vector of each of `plates` plates costs: nano-rho, rounded up, at most
+        """Cost of the whole vector of each of `plates` plates: nano-rho, rounded up, at most
         `CHARGE_MAX`.
 
         A plate without an entry, or with zeros alone, costs 0.
@@ -155,7 +157,7 @@ def entries(rows: PlateRows, query: PlateQuery) -> Entries:
 
 
 def allowances(left: Integers, slots_left: int, active: int) -> Integers:
-    """What plates may spend in a slot of what they have `left` in nano-rho, rounded down.
+    """Most that each plate may be charged in a slot, of what it has `left`: nano-rho, rounded down.
 
     A share of 1.5 / min(slots left of the period with this one, active slots of it), at most all.
     """

@@ -15,7 +15,7 @@ nearly all noise; the gain undoes the loss.
 
 Privacy unit: license plate. Neighbours: swap-values. Plate l alone moves the statistic by at most
 v_l times the width of its interval, in integers; the sensitivity is the largest of these; a plate's
-charge is its own share. Whatever the forecast is, also a wrong one, the guarantee is the same.
+charge is its own share. The guarantee holds whatever the forecast is, right or wrong.
 
 What is released is forecast + (statistic + noise) / (gain * sum of v_l m_l).
 """
@@ -130,7 +130,7 @@ class ForecastClipPlan:
 
     @property
     def divisor(self) -> float:
-        """What turns the statistic into km/h-like quanta around the forecast."""
+        """Divisor that turns the statistic into quanta of speed around the forecast."""
         return self.around.width.gain * self.weight
 
     @property
@@ -247,15 +247,16 @@ def clipped_sum(plan: ForecastClipPlan, samples: Integers) -> int:
 
 
 def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
-    """What each plate's samples differ from its forecast by, summed, before any clip. Secret."""
+    """Sum of each plate's differences from its forecast, before any clip, shape (plates,).
+    Secret."""
     starts = np.cumsum(plan.counts.by_plate) - plan.counts.by_plate
     clamped = np.minimum(np.maximum(samples, plan.range.low), plan.range.high)
     off: Integers = np.add.reduceat(clamped, starts) - plan.counts.by_plate * plan.around.plates
     return off
 
 
-# One clip for all HATs of a plate in a slot: its differences from its forecasts, as a vector, are
-# scaled into a ball.
+# A joint clip for all HATs of a plate in a slot: its differences from its forecasts, as a vector,
+# are scaled into a ball.
 #
 # Ours (docs/mechanisms/forecast.md), for Gaussian noise only. In HAT h let plate l's part of the
 # statistic (above) be e_lh = v_l (S_l - m_l f_l), less the middle of its interval; let a step of
@@ -271,16 +272,16 @@ def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
 #
 # **Guarantee.** Privacy unit: license plate. Neighbours: swap-values. Both of a plate's vectors lie
 # in the ball of radius R_l, so they differ by at most 2 R_l. Rounding each HAT's sum to the lattice
-# adds at most one step there, together at most `rounding_l`. So the rounded vector moves by at most
+# adds at most a step there, together at most `rounding_l`. So the rounded vector moves by at most
 # sqrt(room_l) <= sqrt(sum (D_lh / t_h)^2), and the loss in rho, half the square (arXiv 2004.00010,
 # Theorem 14, after scaling each entry by its sigma), is at most the sum of what the plate was
-# charged for these HATs. It holds for the slot: one HAT alone may tell more of a plate than its
+# charged for these HATs. It holds for the slot: a HAT alone may tell more of a plate than its
 # charge there.
 #
 # Everything is in integers, so a factor is the same wherever it is computed. It needs room and norm
-# of all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then
-# moves nothing. HATs of a slot may be drawn at different times, by runs with other settings or
-# speeds; each plate's `checks` tell whether its lengths are those that the ledger remembers
+# of all HATs of the plate in the slot: a plate that lacks a HAT gets the factor 0, and then moves
+# nothing. HATs of a slot may be drawn at different times, by runs with other settings or speeds;
+# each plate's `checks` tell whether its lengths are those that the ledger remembers
 # (`release/pipeline.py`). A plate with others gets the factor 0. No factor depends on another
 # plate's speeds.
 
@@ -291,8 +292,7 @@ WHOLE: Final = 1 << BITS
 """The factor of a plate that is within its ball."""
 
 REACH: Final = 1024
-"""Sigmas of noise that one difference counts as at most: it is cut there, far outside of every
-ball."""
+"""Most sigmas of noise that a difference counts as: it is cut there, far outside of every ball."""
 
 SQUARE_MAX: Final = 2**62
 """A sum of squares counts as at most this; a plate whose differences come to it gets the factor 0."""
@@ -303,7 +303,7 @@ _PRODUCT_MAX = 2**42
 
 @dataclass(frozen=True, slots=True)
 class PlateNorms:
-    """Of each plate: HATs in which it was charged, `room`, `rounding`, `norm`, and `checks`.
+    """Number of HATs that charged each plate, and its `room`, `rounding`, `norm` and `checks`.
 
     Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of
     `check_of` each HAT: other lengths have the same once in 2**64 times.
@@ -328,8 +328,8 @@ class PlateNorms:
         return self.hats, self.room, self.rounding, self.norm, self.checks
 
     def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`,
-        by any one."""
+        """Each plate's factor, of `WHOLE`; 0 where its number of HATs is not that of each of
+        `expected`."""
         found = zip(self.plates, *(column.tolist() for column in self.columns[:-1]), strict=True)
         # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only
         # what is public of it.
@@ -338,7 +338,7 @@ class PlateNorms:
 
 
 def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
-    """Of the HATs of all parts, each of which is in one part only."""
+    """Norms over the HATs of all parts; no HAT is in two of them."""
     if not parts:
         return PlateNorms.nobody()
     plates = tuple(sorted({plate for part in parts for plate in part.plates}))
@@ -350,7 +350,7 @@ def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
 
 
 def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -> PlateNorms:
-    """Of these plates; `columns` are those of `PlateNorms`, with any number of rows for plate
+    """Norms of these plates; `columns` are those of `PlateNorms`, with any number of rows for plate
     `rows[i]`."""
     hats, room, rounding, norm = (sums(rows, column, len(plates)) for column in columns[:-1])
     checks = np.zeros(len(plates), np.uint64)  # which wraps
@@ -359,8 +359,7 @@ def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -
 
 
 def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
-    """What a plate's HAT adds to its checks: a digest of all that its part of the clip follows
-    from."""
+    """Digest of all that the HAT's part of the plate's clip follows from, to add to its checks."""
     packed = b"".join(one.to_bytes(8, "little") for one in (cell, room, rounding, norm))
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
@@ -379,7 +378,7 @@ def factor_of(room: int, rounding: int, norm: int) -> int:
 
 
 def sums(rows: Integers, values: Integers, size: int) -> Integers:
-    """Of the values of each row's number; at most `SQUARE_MAX` each, which is enough to know."""
+    """Sums of the values by their row's number, shape (size,), cut at `SQUARE_MAX`."""
     # Integers of Python: in 64 bits a sum could overflow into a small norm, and that into a large
     # factor.
     totals = np.zeros(size, dtype=object)
@@ -388,8 +387,8 @@ def sums(rows: Integers, values: Integers, size: int) -> Integers:
 
 
 def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
-    """Of each plate of a HAT: the square of how far it may move the release, and what the lattice
-    takes of that."""
+    """Square of how far each plate of a HAT may move the release, and what the lattice takes of
+    it."""
     lattice = _lattice(plan)
     # The room is rounded down, and norms are rounded up (`norms_of`): each on the safe side.
     lengths = np.minimum(
@@ -400,7 +399,7 @@ def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
 
 
 def norms_of(plan: ForecastClipPlan, samples: Integers) -> Integers:
-    """Of each plate of a HAT: the square of its difference in units of noise, rounded up. Secret."""
+    """Squared difference of each plate of a HAT, in units of noise, rounded up. Secret."""
     lattice = _lattice(plan)
     steps = (np.abs(_cut(plan, samples, lattice)) + (1 << lattice.shift) - 1) >> lattice.shift
     lengths = -(-(steps << BITS) // lattice.t)
@@ -419,7 +418,7 @@ def shrunk_sum(plan: ForecastClipPlan, samples: Integers, factors: Integers) -> 
 
 
 def factors_for(factors: Mapping[bytes, int], plates: Sequence[bytes]) -> Integers:
-    """The factors of these plates, in their order; 0 for one that has none."""
+    """The factors of these plates, in their order; 0 for a plate without a factor."""
     return np.array([factors.get(plate, 0) for plate in plates], np.int64)
 
 
@@ -434,7 +433,7 @@ def _cut(plan: ForecastClipPlan, samples: Integers, lattice: Lattice) -> Integer
 
 
 def _middle(plan: ForecastClipPlan) -> Integers:
-    """Of each plate's interval: the centre of the ball. Any public point would do."""
+    """Middle of each plate's interval, the centre of the ball. Any public point would do."""
     middle: Integers = plan.weights * plan.counts.by_plate * ((plan.low + plan.high) // 2)
     return middle
 
@@ -510,7 +509,7 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))
 
     def joint_query(self, plan: ForecastClipPlan, samples: Integers, factors: Integers) -> Query:
-        """The same where each plate's HATs share one clip: with the plates' factors."""
+        """Query of a HAT whose plates each share a clip among HATs: with the plates' factors."""
         return Query.of_one(
             shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost)
         )

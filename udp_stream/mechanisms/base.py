@@ -1,5 +1,4 @@
-"""What all mechanisms share: samples per plate, the range of speeds, what a statistic is asked
-with, protocols."""
+"""Types that all mechanisms share: samples per plate, the range of speeds, terms, protocols."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ from udp_stream.units import QUANTA_PER_KMH
 # Section III-A).
 #
 # The papers' *user* is a plate. With a cap m, plate l gives its first min(m_l, m) samples. BestFit
-# packs whole plates into arrays of length m, so that a plate touches one array; WrapAround pours
-# the plates one after another and keeps the full arrays, so that a plate touches at most two.
-# Plates are taken by non-increasing counts, ties as they came.
+# packs whole plates into arrays of length m, so that a plate touches a single array; WrapAround
+# pours the plates in turn and keeps the full arrays, so that a plate touches at most two. Plates
+# are taken by non-increasing counts, ties as they came.
 
 
 class SamplesPerPlate:
@@ -90,7 +89,7 @@ class SamplesPerPlate:
         """m^(eps): the count of least E(m), the largest of equal ones (slides, equation 1; arXiv
         2401.15906).
 
-        `noise` is the expected size of noise for a sensitivity of one. E is concave between two
+        `noise` is the expected size of noise for a sensitivity of 1. E is concave between two
         counts.
         """
         return int(self.descending[int(self.errors_at_every_count(noise).argmin())])
@@ -180,8 +179,8 @@ def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
 
 
 def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
-    """How many of each plate's samples are among those K * cap: always its first ones, as pouring
-    stops once."""
+    """How many of each plate's samples are among those K * cap: always its first samples, as
+    pouring stops once."""
     sizes = np.minimum(counts.descending, cap)
     poured_before = np.cumsum(sizes) - sizes
     given = np.empty(counts.plates, dtype=np.int64)
@@ -197,7 +196,7 @@ def first_samples(counts: SamplesPerPlate, given: Integers | int) -> NDArray[np.
     return kept
 
 
-# The public range of a value: samples are clipped to it, and its width bounds what one plate can
+# The public range of a value: samples are clipped to it, and its width bounds what a plate can
 # change.
 #
 # A range is fixed before anything is seen that it is to protect: from configuration, or from what
@@ -250,8 +249,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     """The mechanism that was chosen, and the most samples that a plate gives; of a CDF its bins
     too.
 
-    `bins` is a number of equal bins, next to one of exact zeros if `zeros_apart`; 0 where edges are
-    configured.
+    `bins` is a number of equal bins, next to a bin of exact zeros if `zeros_apart`; 0 where edges
+    are configured.
 
     >>> Choice("tree", cap=9, bins=65, zeros_apart=True).bins
     65
@@ -269,8 +268,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in
-    steps of 1/64 km/h.
+    """Forecasts that a mean is clipped around: the forecast of the HAT and of each plate that is
+    offered, in steps of 1/64 km/h.
 
     `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden`, `ball` and
     `hats` are a `ClipWidth`. It is made from public values, and kept with the terms.
@@ -315,7 +314,7 @@ class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a statistic may cost, how it is to be taken, and what was chosen by that.
+    """Cost that a statistic may have, how it is to be taken, and the choice that followed.
 
     `epsilon_nano` are nano-units of `measure`. `mechanism` may be "auto"; `compare_at` is what
     "auto" holds equal between mechanisms. Without a `choice` a plan has to search for it.
@@ -357,23 +356,23 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
 # `tests/privacy/`: brute force of its sensitivity, a distribution test, an audit.
 
 RequestedBins = Literal["auto"] | int | tuple[float, ...]
-"""Of a CDF, as configured: "auto", a number of equal bins, or edges in km/h."""
+"""Bins of a CDF, as configured: "auto", a number of equal bins, or edges in km/h."""
 
 Branching = Literal["auto"] | tuple[int, ...]
-"""Of a CDF's tree, from the root down; "auto" is the one of least error."""
+"""Branching of a CDF's tree, from the root down; "auto" is that of least error."""
 
 Levels = Literal["best", "even"]
-"""Of a tree that is asked for: budgets of least error, or the paper's plain estimate at even
+"""Levels of a configured tree: budgets of least error, or the paper's plain estimate at even
 budgets."""
 
 Cap = Literal["median", "worst-case"]
-"""Of Array-Averaging: the median count, or the cap of least worst-case error."""
+"""Cap of Array-Averaging: the median count, or the cap of least worst-case error."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicSettings:
-    """What is public of the speeds: their range, in quanta, the bins and the tree of CDFs, and
-    Array-Averaging's cap.
+    """Public settings of statistics: the range of speeds, in quanta, the bins and the tree of CDFs,
+    and Array-Averaging's cap.
 
     >>> PublicSettings(Range(0, 65 * 4096)).bins
     'auto'
@@ -387,7 +386,7 @@ class PublicSettings:
 
 
 class StatisticPlan(Protocol):
-    """How a statistic of one HAT will be taken, from counts and settings only.
+    """How a statistic of a HAT will be taken, from counts and settings only.
 
     >>> from udp_stream.mechanisms.variance import plan_variance
     >>> counts = SamplesPerPlate(np.array([2, 1]))
@@ -398,11 +397,11 @@ class StatisticPlan(Protocol):
 
     @property
     def counts(self) -> SamplesPerPlate:
-        """Of the plates that it is for."""
+        """Counts of the plates that it is for."""
 
     @property
     def choice(self) -> Choice:
-        """What was chosen for it: with counts and terms it makes the same plan again."""
+        """The mechanism's choice: with counts and terms it makes the same plan again."""
 
     @property
     def noise(self) -> Noise:
@@ -410,7 +409,8 @@ class StatisticPlan(Protocol):
 
     @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-units rounded up, in the order of the counts."""
+        """Loss of each plate, nano-units rounded up, in the order of the counts, shape
+        (plates,)."""
 
 
 _ONE = np.ones(1, dtype=np.int64)
@@ -420,8 +420,8 @@ _ONE.flags.writeable = False  # all queries of single integers share it
 class Query(msgspec.Struct, frozen=True, eq=False):
     """The exact integers of a statistic, and the scale t/s of the noise that each is to get.
 
-    `lattice` is what a single integer was rounded to; `projected_to` the private interval [a, b] in
-    quanta that was paid for on the way, if one was.
+    `lattice` is that to which a single integer was rounded; `projected_to` the private interval [a,
+    b] in quanta that was paid for on the way, if any.
 
     >>> Query(integers=np.array([13, 4]), t=np.array([8, 8]), s=np.array([1, 1])).projected_to is None
     True
@@ -463,7 +463,7 @@ class Query(msgspec.Struct, frozen=True, eq=False):
 
 
 def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[Integers]:
-    """The integers of every query with their noise, which is drawn in one call."""
+    """The integers of every query with their noise, which a single call draws."""
     t = np.concatenate([query.t for query in queries])
     s = np.concatenate([query.s for query in queries])
     noisy = np.concatenate([query.integers for query in queries]) + family.draw(bits, t, s)
@@ -492,13 +492,13 @@ V = TypeVar("V")
 
 
 class Statistic(ABC, Generic[P, V]):
-    """One statistic that HATs can be asked for, and all that the rest of the software knows of it.
+    """A statistic that HATs can have, and all that the rest of the software knows of it.
 
-    `P` is its plan, `V` what comes of its noisy integers. `of` is its own name, unless it is
-    another way to take a statistic: then it has that one's price, and fills that one's field of a
-    record. `plural` is its name in sentences. `epsilon` is its cost where settings have no key
-    `release.NAME_epsilon`: "auto" is the mean's price. `degree` is the power of speed that it is
-    in; 0 where suppression compares no worst cases of it.
+    `P` is its plan, `V` its value from noisy integers. `of` is its own name, unless it is another
+    way to take a statistic: then it has the price, and fills the field of a record, of the
+    statistic that `of` names. `plural` is its name in sentences. `epsilon` is its cost where
+    settings have no key `release.NAME_epsilon`: "auto" is the mean's price. `degree` is the power
+    of speed that it is in; 0 where suppression compares no worst cases of it.
 
     >>> from udp_stream.mechanisms.statistics import MeanStatistic
     >>> class Named(MeanStatistic):
@@ -516,17 +516,18 @@ class Statistic(ABC, Generic[P, V]):
 
     @abstractmethod
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> P:
-        """By the choice in its terms; without one, whatever is best for these counts."""
+        """Plan by the choice in its terms; without a choice, by whatever is best for these
+        counts."""
 
     def at(self, plan: P, asked: StatisticTerms, public: PublicSettings) -> P:
-        """What `plan` gives for the same plates where only epsilon is another; neither terms have a
+        """The plan that `plan` gives for the same plates at another epsilon; neither terms have a
         choice."""
         return self.plan(plan.counts, asked, public)
 
     @abstractmethod
     def subset(self, plan: P, admitted: NDArray[np.bool_]) -> P:
-        """The plan for those of its plates (at least one) that the ledger admitted, within each
-        one's charge."""
+        """The plan for those of its plates (one or more) that the ledger admitted, each within its
+        charge."""
 
     @abstractmethod
     def query(self, plan: P, samples: Integers, bits: Bits) -> Query:
@@ -536,7 +537,7 @@ class Statistic(ABC, Generic[P, V]):
     def values(
         self, plans: Sequence[P], queries: Sequence[Query], noisy: Sequence[Integers]
     ) -> Sequence[V]:
-        """What is released of many HATs, each from its noisy integers alone: post-processing.
+        """Released values of many HATs, each from its noisy integers alone: post-processing.
 
         As it stands here for statistics of a single integer, whose plans have a `divisor` and make
         a `value` of it.
@@ -550,8 +551,8 @@ class Statistic(ABC, Generic[P, V]):
 
     @abstractmethod
     def record(self, plan: P, value: V, left_out: Integers) -> msgspec.Struct:
-        """What a release record says, rounded after the noise; `left_out`: counts of plates that it
-        is not for."""
+        """Fields of a release record, rounded after the noise; `left_out`: counts of plates outside
+        it."""
 
     def worst_case(self, plan: P, samples: int) -> float:  # noqa: ARG002
         """The most that it can be off, bias and expected noise, of a HAT of so many samples: in
@@ -559,7 +560,7 @@ class Statistic(ABC, Generic[P, V]):
         return 0.0
 
     def columns(self, plan: P, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
-        """What `udp-stream plan` shows of it: headings and cells. `bits` are for errors that take a
+        """Columns of `udp-stream plan`: headings and cells. `bits` are for errors that take a
         simulation."""
         return []
 
@@ -576,6 +577,6 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 def epsilon_stated(cost: Cost) -> float:
-    """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as
+    """The epsilon of a statistic: of a rho, that of pure noise that costs as much, as
     configurations have it."""
     return MEASURES[cost.measure].epsilon_of_price(cost.nano)

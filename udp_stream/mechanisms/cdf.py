@@ -57,7 +57,7 @@ from udp_stream.mechanisms.noise import (
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 BINS_MAX = 65536
-"""Most bins of one CDF: a limit on the search and on the arrays per HAT."""
+"""Most bins of a CDF: a limit on the search and on the arrays per HAT."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ class Bins:
     """The edges of the bins in km/h, non-decreasing; public.
 
     Raises ValueError, with the rule, unless there are 2..65536 bins whose edges are finite, start
-    at 0 (doubled if the exact zeros have a bin of their own) and else lie at least one quantum
-    apart.
+    at 0 (doubled if the exact zeros have a bin of their own) and else lie at least a quantum apart.
 
     >>> Bins((0.0, 0.0, 20.0, 65.0)).count
     3
@@ -106,7 +105,7 @@ class Bins:
         """The bin of every speed 0, 1, ... up to the last edge: half a megabyte at 65 km/h, eight
         times a bisection."""
         quanta = [_floor_quanta(edge) for edge in self.edges_kmh]
-        first = quanta[1] + 1  # a zero bin holds the speed 0, a plain one all up to its right edge
+        first = quanta[1] + 1  # a zero bin holds the speed 0, a plain bin all up to its right edge
         sizes = [first, *(right - left for left, right in pairwise(quanta[1:]))]
         return np.repeat(np.arange(self.count, dtype=np.uint16), sizes)
 
@@ -125,8 +124,8 @@ class Bins:
 
 @lru_cache(maxsize=1024)
 def equal_bins(count: int, max_kmh: float, zeros_apart: bool = False) -> Bins:
-    """`count` bins of equal width on [0, max_kmh], after one of exact zeros if `zeros_apart`; else
-    ValueError."""
+    """`count` bins of equal width on [0, max_kmh], after a bin of exact zeros if `zeros_apart`;
+    else ValueError."""
     if not 1 <= count <= BINS_MAX:
         raise ValueError(f"expected 1..{BINS_MAX} equal bins, got {count}")
     # count * max / count may miss max by an ulp
@@ -152,16 +151,16 @@ def _floor_quanta(edge_kmh: float) -> int:
 # Level-uniform trees of counts: their shape, and the noise of their nodes (arXiv 2409.18573,
 # Section IV).
 #
-# The bins of a CDF are the leaves of a tree, padded at the right with publicly empty ones. Each
+# The bins of a CDF are the leaves of a tree, padded at the right with publicly empty leaves. Each
 # node but the root holds the number of samples below it plus noise; the root's is public. Level i
 # (1..h, from the root down) has branching b_i and a part e_i of the CDF's budget, sum e_i = eps.
 #
-# **Privacy.** Unit: one plate in one HAT, with at most `cap` samples kept. Neighbours: `swap
-# values`, the plate's samples move to any bins, counts stay. Assumed: the plate is in the counts
-# with at most `cap` samples. In one level each sample leaves one node and enters another, so the
-# level changes by at most 2 cap in l1, and discrete Laplace noise of scale 2 cap / e_i makes it
-# e_i-DP; the levels compose to sum e_i = eps (Definition IV.1, and the remark after Theorem IV.1).
-# A plate with n < cap samples loses eps n / cap.
+# **Privacy.** Unit: a plate in a HAT, with at most `cap` samples kept. Neighbours: `swap values`,
+# the plate's samples move to any bins, counts stay. Assumed: the plate is in the counts with at
+# most `cap` samples. In a level each sample leaves a node and enters another, so the level changes
+# by at most 2 cap in l1, and discrete Laplace noise of scale 2 cap / e_i makes it e_i-DP; the
+# levels compose to sum e_i = eps (Definition IV.1, and the remark after Theorem IV.1). A plate with
+# n < cap samples loses eps n / cap.
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ class Tree:
     `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 /
     power). `is_plain`: a prefix is the sum of the fewest nodes that cover it (Definition IV.1), not
     the estimate by least squares. Raises ValueError unless all branchings are at least 2, the
-    shares, one a level, are positive and sum to 1, and 2 <= bins <= leaves.
+    shares, one per level, are positive and sum to 1, and 2 <= bins <= leaves.
 
     >>> tree = Tree(branching=(3, 2), shares=(0.6, 0.4), bins=5)
     >>> tree.leaves, tree.nodes, tree.level_sizes
@@ -204,7 +203,7 @@ class Tree:
 
     @property
     def level_sizes(self) -> tuple[int, ...]:
-        """Nodes in each level, from the one below the root down to the leaves."""
+        """Nodes in each level, from that below the root down to the leaves."""
         return tuple(accumulate(self.branching, mul))
 
     @property
@@ -321,16 +320,16 @@ def integers_of(values: NDArray[Any], what: str) -> Integers:
 # * *Down.* What the children's estimates leave of their parent's final count is spread over them
 #   evenly.
 #
-# **Error.** Let d siblings of level i and a fraction g of the next one be among the first k leaves.
-# The prefix depends on that level's estimates by their *contrast*, the sum of these less (d + g) /
-# b_i of all b_i. A contrast of siblings is uncorrelated with their sum, so with every other
+# **Error.** Let d siblings of level i and a fraction g of the next sibling be among the first k
+# leaves. The prefix depends on that level's estimates by their *contrast*, the sum of these less (d
+# + g) / b_i of all b_i. A contrast of siblings is uncorrelated with their sum, so with every other
 # level's. Its variance is (d + g^2 - (d + g)^2 / b_i) / p_i. Summed over k that is c_i / p_i, with
-# c_i in closed form (`contrasts`). Empty leaves of a padded tree count as any others.
+# c_i in closed form (`contrasts`). Empty leaves of a padded tree count like all others.
 
 
 def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
     """Per level the sum c_i of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the last
-    one is known."""
+    is known."""
     check_branching(branching)
     leaves = math.prod(branching)
     if not 2 <= bins <= leaves:
@@ -357,13 +356,13 @@ def _sums_of_remainders(n: int, m: int) -> tuple[int, int]:
 
 
 def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -> Floats:
-    """The GLS estimate of the cumulative counts, (..., bins), the last one `total`; of a plain
+    """The GLS estimate of the cumulative counts, (..., bins), the last being `total`; of a plain
     tree, sums of nodes.
 
     `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public
-    number of samples, one for all or of shape (...). Unbiased; neither whole nor monotone nor in
-    [0, total] (see `consistent_counts`). Raises ValueError for a wrong shape or for counts that are
-    not integers. Post-processing.
+    number of samples, an integer or of shape (...). Unbiased; neither whole nor monotone nor in [0,
+    total] (see `consistent_counts`). Raises ValueError for a wrong shape or for counts that are not
+    integers. Post-processing.
     """
     nodes = integers_of(noisy_nodes, "noisy counts")
     if nodes.ndim == 0 or nodes.shape[-1] != tree.nodes:
@@ -390,7 +389,7 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
 
 
 def _plain_prefixes(tree: Tree, families: Sequence[Floats], total: int | NDArray[Any]) -> Floats:
-    """What lies before a leaf: on each level, the siblings left of the node that it is in."""
+    """Nodes before a leaf: on each level, the siblings left of the node that it is in."""
     result = np.zeros((*families[0].shape[:-2], tree.bins))
     before = np.arange(1, tree.bins)
     for family, size in zip(families, tree.level_sizes, strict=True):
@@ -531,7 +530,7 @@ def tree_of(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
 
 @cache
 def best_coarsening(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
-    """The tree of least error among this one and those that leave some of its levels out.
+    """The tree of least error among this tree and those that leave some of its levels out.
 
     >>> best_coarsening((4, 4, 4), 64).branching, best_coarsening((4, 4, 4), 64, power=2).branching
     ((4, 16), (4, 4, 4))
@@ -573,7 +572,7 @@ def requested_tree(
     best = best_coarsening(branching, bins, power)
     of_size = dict(zip(best.level_sizes, best.shares, strict=True))
     # Errors have local minima: with the shares of the best coarsening, and with those from even
-    # ones.
+    # shares.
     starts = (
         [of_size.get(size, 0.0) for size in accumulate(branching, mul)],
         optimal_shares(branching, bins, power),
@@ -662,9 +661,9 @@ def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integer
     """The consistent counts nearest to `noisy` in l2: integers, non-decreasing, in [0, total], the
     last equal to total.
 
-    `noisy`: integer cumulative counts, (..., bins); `total`: integers >= 0, one for all or of shape
-    (...). Halves round up. O(bins) per row. Raises ValueError for values that are not integers, for
-    no bins, or for a negative total.
+    `noisy`: integer cumulative counts, (..., bins); `total`: integers >= 0, a single integer or of
+    shape (...). Halves round up. O(bins) per row. Raises ValueError for values that are not
+    integers, for no bins, or for a negative total.
     """
     rows, totals = rows_and_totals(noisy, total)
     result = np.empty(rows.shape, dtype=np.int64)
@@ -679,7 +678,7 @@ def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integer
 
 
 def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Integers, Integers]:
-    """All rows as one (rows, bins) array, and the total of each; ValueError as `consistent_counts`
+    """All rows as a (rows, bins) array, and the total of each; ValueError as `consistent_counts`
     says."""
     array = np.asarray(noisy)
     totals = np.asarray(total)
@@ -748,7 +747,8 @@ def _pooled_means(rows: Integers) -> Integers:
 
 
 def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """The same one by one, from and to blocks in order: rounded mean, sum, size, row."""
+    """As `_pooled`, a block at a time, from and to blocks in order: rounded mean, sum, size,
+    row."""
     stack: list[tuple[int, int, int, int]] = []
     for value, size, row in blocks:
         mean = (2 * value + size) // (2 * size)
@@ -763,14 +763,14 @@ def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, 
 # The automatic choice of bins: as many as the noise in a HAT lets a reader tell apart, from public
 # quantities only.
 #
-# A CDF with few bins is coarse, one with many is noisy. The proxy adds two errors, in shares of the
-# HAT's samples:
+# A CDF with few bins is coarse, one with many bins is noisy. The proxy adds two errors, in shares
+# of the HAT's samples:
 #
 # * *resolution*, 1 / (2 count): a reader who interpolates in a bin with a share p of the samples is
 #   wrong by about p / 2 at worst, and under a uniform public prior each of `count` equal bins has
 #   the share 1 / count;
 # * *noise*, cap b / n times the `count` noisy prefixes of the best tree, root mean square, before
-#   consistency; b is the expected size of noise on counts in which a plate moves one sample: 2 /
+#   consistency; b is the expected size of noise on counts in which a plate moves a sample: 2 /
 #   eps for Laplace noise.
 #
 # In cap b / n every candidate's proxy is a straight line, so the choice is where that number falls
@@ -783,7 +783,7 @@ whole widths."""
 
 
 def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins:
-    """The bins, one of exact zeros and equal ones, that minimise the proxy above for a HAT.
+    """The bins (exact zeros, then equal bins) that minimise the proxy above for a HAT.
 
     `counts_total_n`: samples in the HAT; `cap`: the most that a plate moves. Raises ValueError
     unless all are positive and finite.
@@ -826,7 +826,7 @@ def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return tuple(corners), tuple(counts)
 
 
-# The CDF of one HAT, user-level eps-DP: a plan from counts, noisy tree counts, consistent shares.
+# The CDF of a HAT, user-level eps-DP: a plan from counts, noisy tree counts, consistent shares.
 #
 # Every plate gives its first g = min(m_l, cap) samples, so it moves at most `cap` of the n = sum of
 # those. They move a level by at most 2 g in l1, whose noise is for 2 cap at e_i, so plate l loses
@@ -838,7 +838,7 @@ TREE = "tree"
 
 @dataclass(frozen=True, slots=True)
 class CdfPlan:
-    """How one HAT's CDF will be taken, from counts, cost and settings only.
+    """How a HAT's CDF will be taken, from counts, cost and settings only.
 
     `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise
     scale t/s.
@@ -889,7 +889,7 @@ def plan_cdf(
     branching: Branching = "auto",
     levels: Levels = "best",
 ) -> CdfPlan:
-    """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these
+    """Bins, tree, cap and scales, by a choice that was made before, or else the best for these
     counts.
 
     Raises ValueError for bins that are not valid for `max_kmh`, too few leaves for them, or too
@@ -973,17 +973,18 @@ def _prefix_noise_at(tree: Tree, cost: Cost) -> float:
 
 
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
-    """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1."""
+    """The exact counts of the tree's nodes; a plate moves level i of them by at most 2 cap in
+    l1."""
     kept = samples if plan.kept == samples.size else samples[first_samples(plan.counts, plan.cap)]
     leaves = np.bincount(plan.bins.bin_of(kept), minlength=plan.tree.leaves)
     return level_counts(plan.tree, leaves)
 
 
 def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
-    """Shares at the edges from noisy node counts, row by row, of plans that share bins: one pass
-    over all of them.
+    """Shares at the edges from noisy node counts, row by row, of plans that share bins, in a single
+    pass.
 
-    One per edge, non-decreasing in [0, 1], the last one 1. The value at the first edge is that at
+    A share per edge, non-decreasing in [0, 1], the last 1. The value at the first edge is that at
     exact zero if zeros have a bin of their own, else 0. Post-processing.
     """
     totals = np.array([plan.kept for plan in plans])
@@ -1032,7 +1033,7 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CdfStatistic(Statistic[CdfPlan, list[float]]):
-    """By a tree of counts: the best one, or one of the branching that was asked for.
+    """The CDF by a tree of counts: the best tree, or that of the configured branching.
 
     >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)

@@ -1,7 +1,6 @@
-"""The city's tree: what share of a slot's plates drive at which speed, of one level over unequal
-bins.
+"""The city's tree: the share of a slot's plates in each of some unequal bins of speed, one level.
 
-Not from a paper; the tree of height one of arXiv 2409.18573 (`cdf.py`), which errs least at the 100
+Not from a paper; the tree of height 1 of arXiv 2409.18573 (`cdf.py`), which errs least at the 100
 to 200 plates of a city, with a plate's samples weighed. With m_l samples of plate l in the whole
 slot, and q_l = floor(2^16 min(m_l, 10) / (10 m_l)), the statistic has for each bin
 
@@ -36,7 +35,7 @@ CITY_KMH: Final = (0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 20.0, 27.0, 35.0, 45.0, 60.0)
 """Right edges of the bins below U, the first of which has exact zeros; U is the last."""
 
 WHOLE: Final = 2**16
-"""What a plate of `FULL_PINGS` samples weighs, less what rounding takes."""
+"""Weight of a plate of `FULL_PINGS` samples, before rounding."""
 
 FULL_PINGS: Final = 10
 """Fewer samples of a plate in the slot weigh in proportion."""
@@ -50,7 +49,7 @@ def city_bins(max_speed: int) -> Bins:
 
 
 class CityTree(msgspec.Struct, frozen=True):
-    """What the sums and their noise follow from, beside weights and speeds: public.
+    """Public parameters of the sums and their noise, beside weights and speeds.
 
     `most` is the largest weight of a plate, `max_speed` U in quanta.
 
@@ -81,11 +80,11 @@ class CityTree(msgspec.Struct, frozen=True):
         return noise_of(self.cost).expected_square(t / s)
 
     def charges(self, weights: Integers) -> Integers:
-        """What plates of these weights lose, nano-units rounded up."""
+        """Loss of plates of these weights, nano-units rounded up, shape (plates,)."""
         return noise_of(self.cost).charges(weights, self.most, self.cost)
 
     def query(self, sums: Integers) -> Query:
-        """The sums of the whole slot, with the scale of each one's noise; ValueError for others."""
+        """The sums of the whole slot, with the scale of each sum's noise; ValueError for others."""
         if sums.shape != (self.bins.count,):
             raise ValueError(f"expected {self.bins.count} sums, got {sums.shape}")
         t, s = counts_scale(self.most, self.cost)
@@ -93,7 +92,8 @@ class CityTree(msgspec.Struct, frozen=True):
 
 
 def sample_weights(count: Integers, plate: Integers) -> Integers:
-    """What each sample of a row weighs; a row is a plate with `count` samples in a HAT of the slot."""
+    """Weight of each sample of a row; a row is a plate with `count` samples in a HAT of the
+    slot."""
     of_plate = np.bincount(plate, weights=count, minlength=1).astype(np.int64)[plate]
     weights: Integers = WHOLE * np.minimum(of_plate, FULL_PINGS) // (FULL_PINGS * of_plate)
     return weights

@@ -1,4 +1,4 @@
-"""Means of one HAT, user-level eps-DP: what the mechanisms share, then each with its sensitivity,
+"""Means of a HAT, user-level eps-DP: the shared part, then each mechanism with its sensitivity,
 cost and estimate.
 
 Every mechanism is an integer statistic (in speed quanta), plus noise, divided by a public number.
@@ -6,9 +6,9 @@ Speeds have a public range [low, high]; U = high - low is its width. They are cl
 counted from its low end (`Range.above_low`): everything below is about values in 0..U, and
 `MeanPlan.value` adds the low end again.
 
-Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds
+Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, a plate's speeds
 differ). Assumed of the input: integers, plates and counts as in the plan. Guaranteed: the query's
-statistic changes by at most `sensitivity` when one plate's speeds change, by at most
+statistic changes by at most `sensitivity` when a plate's speeds change, by at most
 `plate_sensitivities[l]` when they are plate l's, and a private interval it may have used costs what
 `noise_cost` leaves of `cost`.
 """
@@ -56,7 +56,7 @@ from udp_stream.units import QUANTA_PER_KMH
 
 
 class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """How one HAT's mean will be taken, from counts, cost and range only; speeds in quanta.
+    """How a HAT's mean will be taken, from counts, cost and range only; speeds in quanta.
 
     The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a
     plate, before any private interval narrows it. `bias_bound` is the worst over all speeds in the
@@ -91,8 +91,8 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def noise_cost(self) -> Cost:
-        """What the final noise may cost: all of `cost`, but where a private interval has half of
-        it."""
+        """Cost of the final noise: all of `cost`, or half of it where a private interval has the
+        rest."""
         if self.plate_sensitivities is not None:
             return self.cost
         return self.cost.with_nano(self.cost.nano - interval_cost(self.cost).nano)
@@ -132,7 +132,7 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The same statistic without the plates that were halted: the others give and move what
         they did.
 
-        Each one's loss stays within its charge; the cost becomes the largest loss left.
+        Each plate's loss stays within its charge; the cost becomes the largest loss left.
         """
         if self.plate_sensitivities is None:
             raise ValueError("expected a plan whose plates are charged by what they move")
@@ -152,8 +152,8 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 class MeanQuery(msgspec.Struct, frozen=True):
-    """The integer to which noise is added, and how far one plate can move it; [a, b] if it was
-    projected to one.
+    """The integer to which noise is added, and how far a plate can move it; [a, b] if it was
+    projected to an interval.
 
     The interval is private by itself, paid for with what `noise_cost` leaves.
 
@@ -167,7 +167,7 @@ class MeanQuery(msgspec.Struct, frozen=True):
 
 
 class MeanMechanism(ABC):
-    """One way of taking a mean.
+    """A way of taking a mean.
 
     >>> mechanism: MeanMechanism = Baseline()
     >>> mechanism.name
@@ -186,18 +186,18 @@ class MeanMechanism(ABC):
         grouping: Grouping,
         cap: int | None = None,
     ) -> MeanPlan:
-        """Fix all that counts can fix, with the mechanism's own cap or a chosen one, 1 <= cap <=
-        the largest count."""
+        """Fix all that counts can fix, with the mechanism's own or a chosen cap, 1 <= cap <= the
+        largest count."""
 
     def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
-        """What `plan` gives for the same plates at another cost; neither cap nor arrays depend on
-        it."""
+        """The plan that `plan` gives for the same plates at another cost; cap and arrays do not
+        depend on it."""
         return replace(plan, cost=cost)
 
     @abstractmethod
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """The plan for those of its plates (at least one) that the ledger admitted, within each
-        one's charge."""
+        """The plan for those of its plates (one or more) that the ledger admitted, each within its
+        charge."""
 
     @abstractmethod
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
@@ -205,12 +205,12 @@ class MeanMechanism(ABC):
         private intervals."""
 
 
-# What Levy and the two quantile mechanisms share: a private interval, then the mean of array means
+# Levy and the two quantile mechanisms share a private interval, then the mean of array means
 # projected to it.
 #
 # Half of the cost buys the interval [a, b]; the array means are projected to it, so that each of
-# the arrays a plate touches (BestFit: one; WrapAround: two) moves the sum by at most b - a; half of
-# it is for that sum's noise. Counts alone can promise nothing about an interval that speeds choose:
+# the arrays a plate touches (BestFit: 1; WrapAround: 2) moves the sum by at most b - a; half of it
+# is for that sum's noise. Counts alone can promise nothing about an interval that speeds choose:
 # the bias bound is U.
 #
 # Every plate is charged in full. The interval's choice goes by ranks, which count arrays: however
@@ -220,8 +220,8 @@ class MeanMechanism(ABC):
 
 
 def interval_cost(cost: Cost) -> Cost:
-    """What of a projected mean's cost its private interval may spend: half, rounded down; the rest
-    is the noise's."""
+    """The part of a projected mean's cost that its private interval may spend: half, rounded down;
+    noise has the rest."""
     return cost.with_nano(cost.nano // 2)
 
 
@@ -311,8 +311,8 @@ def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
 def projected_queries(
     plan: MeanPlan, means: Integers, low: Integers, high: Integers
 ) -> tuple[Integers, Integers]:
-    """The sum of the means projected to each [low, high], and its sensitivity: at least one
-    quantum, to draw noise."""
+    """The sum of the means projected to each [low, high], and its sensitivity: at least a quantum,
+    to draw noise."""
     ascending = np.sort(means)
     upto = np.append(0, np.cumsum(ascending))
     below = np.searchsorted(ascending, low)
@@ -388,12 +388,12 @@ class Baseline(CappedSum):
 
 # Array-Averaging: the mean of the array means (arXiv 2401.15906, Section III-C).
 #
-# BestFit. A plate's samples lie in one array, whose mean, floored to whole quanta, stays in 0..U:
-# the sum of the K-bar array means moves by at most U.
+# BestFit. A plate's samples lie in a single array, whose mean, floored to whole quanta, stays in
+# 0..U: the sum of the K-bar array means moves by at most U.
 #
 # WrapAround. All K arrays are full, so the mean of their means is sum / (K m). A plate has at most
 # m samples there: the sum moves by at most U m, the mean by U / K. The papers charge 2U/K, as they
-# bound the two arrays one by one.
+# bound the two arrays separately.
 #
 # Plate by plate. Under BestFit, n of the w samples of an array move its sum by at most U n, hence
 # the floor of its mean by at most ceil(U n / w); under WrapAround, n samples among those used move
@@ -469,11 +469,11 @@ class ArrayAveraging(MeanMechanism):
     def worst_case_cap(
         self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping
     ) -> int:
-        """The cap of least `error_bound`, the smallest of equal ones; of all, or above `CAPS_MAX`
+        """The cap of least `error_bound`, the smallest of equal caps; of all, or above `CAPS_MAX`
         of as many.
 
-        Exact: caps are tried in order of a bound from below, until the next one is no less than the
-        least found.
+        Exact: caps are tried in order of a bound from below, until the next bound is no less than
+        the least found.
         """
         caps = np.arange(1, counts.largest + 1)
         if counts.largest > CAPS_MAX:
@@ -483,7 +483,7 @@ class ArrayAveraging(MeanMechanism):
         ascending = counts.descending[::-1]
         below = np.searchsorted(
             ascending, caps
-        )  # plates with fewer samples share arrays, others fill one each
+        )  # plates with fewer samples share arrays, others fill an array each
         few = upto[below]
         full = counts.plates - below
         # Any two of the shared arrays hold more than the cap.
@@ -544,7 +544,7 @@ class Levy(ProjectedMean):
     the mean eps/2.
 
     Bins of width tau over [0, U]; penalty of a bin: max(#means in bins to its left, #to its right),
-    which one array moves by at most one; under WrapAround a plate moves two arrays.
+    which an array moves by at most 1; under WrapAround a plate moves two arrays.
 
     >>> import os
     >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**11), Range(0, 1000), "best-fit")
@@ -629,7 +629,7 @@ class FixedQuantile(ProjectedMean):
     def intervals(
         self, plan: MeanPlan, means: Integers, bits: Bits, draws: int
     ) -> tuple[Integers, Integers]:
-        """Ranks q K rounded to whole ones."""
+        """Intervals between the ranks q K, rounded to whole ranks."""
         low = (means.size + 5) // 10
         return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
 
@@ -663,13 +663,13 @@ class EpsQuantile(ProjectedMean):
 # dropped) / M.
 #
 # * Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
-# * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one
-#   end.
+# * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at the
+# low or the high end.
 # * So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c).
 #   Its slope at m is (-w #{l: m_l > m} + U / eps) / M: it falls while more than U / (w eps) plates
 #   exceed m, and rises after. The minimiser is therefore the k-th largest count, k = ceil(U / (w
 #   eps)); for c = U/2 that is the ceil(2/eps)-th largest. Under rho the expected size of noise for
-#   a sensitivity of one, 1 / sqrt(pi rho), stands for 1 / eps.
+#   a sensitivity of 1, 1 / sqrt(pi rho), stands for 1 / eps.
 
 
 class OptimalCappedSum(CappedSum):
@@ -702,8 +702,8 @@ class OptimalCappedSum(CappedSum):
     def plan_with_fill(
         self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int, cap: int | None = None
     ) -> MeanPlan:
-        """Of this fill (in the range, public: a constant or an old release), by its cap of least
-        worst-case error."""
+        """Plan with this fill (in the range, public: a constant or an old release), by default at
+        its cap of least worst-case error."""
         above = fill - range.low
         width = range.width
         if cap is None:

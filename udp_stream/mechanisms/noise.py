@@ -1,12 +1,12 @@
 """Families of noise and the costs of releases (noise is drawn in `samplers.py`).
 
-A mechanism turns samples into integers and states how far one plate can move them. A family says
-how much noise that takes at a cost and what each plate then loses, and draws it. The measure of a
+A mechanism turns samples into integers and states how far a plate can move them. A family says how
+much noise that takes at a cost and each plate's loss at that noise, and draws it. The measure of a
 cost chooses the family.
 
-Noise goes on one integer, a *statistic*, which a plate moves by up to its sensitivity, and which is
-rounded to a lattice; or on *counts*, in which a plate moves up to that many samples from one entry
-to another (a level of a tree).
+Noise goes on a single integer, a *statistic*, which a plate moves by up to its sensitivity, and
+which is rounded to a lattice; or on *counts*, in which a plate moves up to that many samples
+between entries (a level of a tree).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The most that a plate may lose: nano-units of a measure of `MEASURES`. Costs of one measure
-    add up.
+    """The most that a plate may lose: nano-units of a measure of `MEASURES`. Costs of the same
+    measure add up.
 
     >>> pure(500_000_000)
     Cost(measure='pure', nano=500000000)
@@ -63,8 +63,8 @@ def concentrated(rho_nano: int) -> Cost:
 
 
 class Noise(Protocol):
-    """One family of noise: symmetric, on the integers. Its scale is a fraction t/s, in units of
-    what it is added to.
+    """A family of noise: symmetric, on the integers. Its scale is a fraction t/s, in units of what
+    it is added to.
 
     >>> family: Noise = DiscreteLaplace()
     >>> family.charges(np.array([1, 2]), most=2, cost=pure(10**9)).tolist()
@@ -89,17 +89,17 @@ class Noise(Protocol):
         to the cost."""
 
     def unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """The scale for a statistic of sensitivity one, rounded up if at all; ValueError below one
+        """The scale for a statistic of sensitivity 1, rounded up if at all; ValueError below a
         nano-unit."""
 
     def counts_unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """The same for counts in which a plate moves one sample."""
+        """The scale for counts in which a plate moves a single sample."""
 
     def counts_drawable(self, cost: Cost) -> int:
         """How many samples a plate may move in counts so that their noise can be drawn; may be 0."""
 
     def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        """What plates lose that move a statistic, or counts, by `moves`, where noise for `most`
+        """Losses of plates that move a statistic, or counts, by `moves`, where noise for `most`
         costs `cost`.
 
         In nano-units, rounded up; a plate that moves nothing loses nothing. `moves` are 64-bit
@@ -138,7 +138,8 @@ class Noise(Protocol):
         """The same for values put into [0, width], over truths anywhere in it alike."""
 
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
-        """Of noise and spread together being `off`, but for a constant; elementwise."""
+        """Log of the likelihood that noise and spread add up to `off`, but for a constant;
+        elementwise."""
 
     def low_end(
         self, noisy: Floats | float, size: float, spread: Floats | float, width: int
@@ -171,9 +172,9 @@ class Noise(Protocol):
 def interval95(
     family: Noise, noisy: float, size: float, spread: float, width: int
 ) -> tuple[float, float]:
-    """The means in [0, width] that a noisy one does not rule out at 95 %; what is released of it is
+    """The means in [0, width] that a noisy mean does not rule out at 95 %; the released mean is
     among them."""
-    # noise is symmetric, so the upper end is the lower one of the value mirrored
+    # noise is symmetric, so the upper end is the lower end of the value mirrored
     low = family.low_end(noisy, size, spread, width)
     beyond = family.low_end(width - noisy, size, spread, width)
     return float(low), width - float(beyond)
@@ -194,7 +195,7 @@ def _each_end(
 
 def _laplace_end(noisy: float, size: float, spread: float, width: int) -> float:
     """The lower end of `interval95` for Laplace noise: the least truth held in the lower half, or
-    in the upper one."""
+    in the upper half."""
     two_sided = hypot(size * log(20), 1.96 * spread)
     one_sided = hypot(size * log(10), 1.645 * spread)
     below = max(0.0, noisy - two_sided, min(noisy - one_sided, noisy / 2))
@@ -205,7 +206,7 @@ def _laplace_end(noisy: float, size: float, spread: float, width: int) -> float:
 
 
 # The same for normal noise. The ratio of likelihoods of x under a truth t in [0, U] and under the
-# likeliest one, which is x put into [0, U], is exp(-q / 2). With the deviation as unit, d = |x -
+# likeliest truth, which is x put into [0, U], is exp(-q / 2). With the deviation as unit, d = |x -
 # t|, and e = the distance from t to the end on the side of x,
 #
 #     q = d^2  where d <= e,      q = e (2 d - e)  where x lies beyond the end,
@@ -216,7 +217,7 @@ def _laplace_end(noisy: float, size: float, spread: float, width: int) -> float:
 #     d' = sqrt(q)  where q <= e'^2,      d' = (q / e' + e') / 2  else (everything, for e' = 0).
 #
 # A truth is held if that has probability P(Z <= d) - P(Z < -d') <= 0.95. On its way from 0 to the
-# lower of x and U the truth's probability falls, from P(Z <= x) to at most 1/2. So there is one
+# lower of x and U the truth's probability falls, from P(Z <= x) to at most 1/2. So there is a
 # lowest truth that is held, and no interval is empty. *Proof:* d and q fall as t = e' grows, so
 # sqrt(q) does; and where q > t^2, q/t + t has a slope below 1 - q/t^2, which is below 0. At the end
 # q is 0, so d' is too, and P(Z <= d) - 1/2 is at most 1/2.
@@ -275,7 +276,7 @@ def _normal_end(x: float, width: float) -> float:
 
 
 def _probability(x: float, width: float, truth: float) -> float:
-    """Of what is as likely as x or likelier, under a truth in (0, width) below x."""
+    """Probability of what is as likely as x or likelier, under a truth in (0, width) below x."""
     away = x - truth
     end = width - truth
     other = truth
@@ -285,7 +286,7 @@ def _probability(x: float, width: float, truth: float) -> float:
 
 
 # Discrete Laplace noise: the family of pure differential privacy. **Loss.** Its odds change by at
-# most exp(s/t) from one integer to the next. So a plate that moves the statistic by n of the `most`
+# most exp(s/t) from an integer to the next. So a plate that moves the statistic by n of the `most`
 # steps that noise of cost epsilon is for loses epsilon n / most, and is charged just that.
 
 DRAWABLE_NANO_MIN = 32
@@ -318,7 +319,7 @@ class DiscreteLaplace(Noise):
         return NANO, _positive(cost)
 
     def counts_unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """2 / epsilon: a sample that moves leaves one entry and enters another, so it counts twice
+        """2 / epsilon: a sample that moves leaves an entry and enters another, so it counts twice
         in l1."""
         return 2 * NANO, _positive(cost)
 
@@ -328,11 +329,12 @@ class DiscreteLaplace(Noise):
         return cost.nano // DRAWABLE_NANO_MIN
 
     def expected_abs(self, scale: float) -> float:
-        """E|Lap(b)| = b; the discrete one's is less, by one part in 2**25 at the largest scales."""
+        """E|Lap(b)| = b; that of discrete noise is less, by a part in 2**25 at the largest
+        scales."""
         return scale
 
     def expected_square(self, scale: float) -> float:
-        """2 b^2; the discrete one's is less, at a scale of one count or more by under 8 %."""
+        """2 b^2; that of discrete noise is less, at a scale of a count or more by under 8 %."""
         return 2 * scale * scale
 
     def choice_epsilon_nano(self, cost: Cost) -> int:
@@ -368,24 +370,24 @@ class DiscreteLaplace(Noise):
 #
 # **Loss.** Adding discrete Gaussian noise of sigma (`samplers.py`) to integers that a plate moves
 # by at most d in l2 is (d / sigma)^2 / 2 - zCDP for it: Canonne, Kamath and Steinke, arXiv
-# 2004.00010, Theorem 4 for one integer, Theorem 14 for several. So noise of cost rho for moves of
-# up to `most` has sigma = most / sqrt(2 rho), and a plate that moves it by n loses rho (n /
-# most)^2, and is charged just that. What is rounded to a lattice has moves and noise counted in the
+# 2004.00010, Theorem 4 for an integer, Theorem 14 for several. So noise of cost rho for moves of up
+# to `most` has sigma = most / sqrt(2 rho), and a plate that moves it by n loses rho (n / most)^2,
+# and is charged just that. What is rounded to a lattice has moves and noise counted in the
 # lattice's steps, so the squares are those of steps. Losses add up under composition, also where
 # the next query depends on earlier answers (Bun and Steinke, arXiv 1605.02065, Lemma 2.3).
 #
 # **Counts.** A plate that moves G samples changes counts by integers whose positive and negative
 # parts add up to at most G each, so by at most G sqrt(2) in l2.
 #
-# **Size.** sigma sqrt(2/pi) and sigma^2 are those of a normal variable, and the discrete one's are
-# no larger: its variance by the paper's Corollary 9; its mean size by Poisson's formula
+# **Size.** sigma sqrt(2/pi) and sigma^2 are those of a normal variable, and those of discrete noise
+# are no larger: its variance by the paper's Corollary 9; its mean size by Poisson's formula
 # (docs/mechanisms/gaussian.md).
 
 _OVER = 2**64
-"""Numerator of scales: at the least cost they are rounded up by one part in 2**49."""
+"""Numerator of scales: at the least cost they are rounded up by a part in 2**49."""
 
 _LEVEL_NANO_MIN = 4
-"""Nano-rho that one sample's move must be charged in each level of counts: below, rounding would be
+"""Nano-rho that a sample's move must be charged in each level of counts: below, rounding would be
 most of it."""
 
 _MEAN_SIZE = sqrt(2 / pi)
@@ -407,17 +409,17 @@ class DiscreteGaussian(Noise):
     power = 2
 
     def unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """1 / sqrt(2 rho), rounded up: 22,361 at one nano-rho, where two steps of a lattice are
+        """1 / sqrt(2 rho), rounded up: 22,361 at a nano-rho, where two steps of a lattice are
         drawable."""
         return _over_root(2 * _positive(cost))
 
     def counts_unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """1 / sqrt(rho), rounded up: a sample leaves one entry and enters another, which is sqrt(2)
+        """1 / sqrt(rho), rounded up: a sample leaves an entry and enters another, which is sqrt(2)
         in l2."""
         return _over_root(_positive(cost))
 
     def counts_drawable(self, cost: Cost) -> int:
-        """The most samples of a plate at which one sample's move is charged 4 nano-rho: far below
+        """The most samples of a plate at which a sample's move is charged 4 nano-rho: far below
         `SCALE_MAX`."""
         return isqrt(cost.nano // _LEVEL_NANO_MIN)
 
@@ -431,13 +433,13 @@ class DiscreteGaussian(Noise):
         return isqrt(8 * cost.nano * NANO)
 
     def expected_abs(self, scale: float) -> float:
-        """E|N(0, sigma^2)| = sigma sqrt(2/pi); the discrete one's is less, by about one part in 12
-        sigma^2."""
+        """E|N(0, sigma^2)| = sigma sqrt(2/pi); that of discrete noise is less, by about a part in
+        12 sigma^2."""
         return _MEAN_SIZE * scale
 
     def expected_square(self, scale: float) -> float:
-        """sigma^2; the discrete one's is no larger (arXiv 2004.00010, Corollary 9), and hardly less
-        from sigma 1 on."""
+        """sigma^2; that of discrete noise is no larger (arXiv 2004.00010, Corollary 9), and hardly
+        less from sigma 1 on."""
         return scale * scale
 
     def error(self, size: float, spread: float) -> float:
@@ -484,7 +486,7 @@ def _over_root(nano: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Measure:
-    """What a loss is counted in: this one is the epsilon of pure differential privacy. Amounts are
+    """Unit in which a loss is counted: here the epsilon of pure differential privacy. Amounts are
     nano-units.
 
     `unit` is what an amount is called. The names of budget periods whose balances are counted so
@@ -503,15 +505,15 @@ class Measure:
 
     @property
     def distance(self) -> str:
-        """What an amount of positions is for, as losses go by the power of distances that noise
-        goes by."""
+        """Distance that an amount of positions is for, as losses go by the power of distances that
+        noise goes by."""
         return "km" if self.noise.power == 1 else "square km"
 
     def loss(self, nano: int) -> Loss:
         return Loss(nano)
 
     def price_nano(self, epsilon_nano: int) -> int:
-        """What a statistic costs that is configured by this epsilon, rounded up."""
+        """Price of a statistic that is configured by this epsilon, nano-units, rounded up."""
         return epsilon_nano
 
     def epsilon_of_price(self, nano: int) -> float:
@@ -591,7 +593,8 @@ def expected_noise(sensitivity: int, cost: Cost) -> float:
 
 
 def expected_noise_of_counts(cost: Cost) -> float:
-    """The same for counts in which a plate moves one sample; for m samples, m times as much."""
+    """Expected size of noise on counts in which a plate moves a sample; for m samples, m times as
+    much."""
     noise = noise_of(cost)
     over, under = noise.counts_unit_scale(cost)
     return noise.expected_abs(over / under)
@@ -612,7 +615,7 @@ def expected_noise_of_counts(cost: Cost) -> float:
 # they were charged (`cost_within`).
 
 Moves = TypeVar("Moves", int, NDArray[Any])
-"""One move of a statistic, or an array of them: 64-bit integers, or Python's in an array of
+"""A move of a statistic, or an array of them: 64-bit integers, or Python's in an array of
 objects."""
 
 COUNTS_SHIFT_MAX = DIVISOR_MAX.bit_length() - 1
@@ -621,8 +624,7 @@ COUNTS_SHIFT_MAX = DIVISOR_MAX.bit_length() - 1
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """Where the noise of one integer statistic lives: multiples of 2**shift, noise of scale t
-    there.
+    """Where the noise of an integer statistic lives: multiples of 2**shift, noise of scale t there.
 
     >>> Lattice(t=8, shift=2).scale
     32.0
@@ -651,10 +653,9 @@ def lattice_of(sensitivity: int, cost: Cost) -> Lattice:
     """The finest lattice on which noise for this integer sensitivity can be drawn, with its scale,
     rounded up.
 
-    Raises ValueError for a sensitivity below one unit, and for a cost below the family's
-    `least_nano` that is too small for its sensitivity. Two statistics that differ by at most
-    `sensitivity` differ, once rounded to multiples of 2**shift, by at most
-    `Lattice.steps(sensitivity)` of them.
+    Raises ValueError for a sensitivity below a unit, and for a cost below the family's `least_nano`
+    that is too small for its sensitivity. Two statistics that differ by at most `sensitivity`
+    differ, once rounded to multiples of 2**shift, by at most `Lattice.steps(sensitivity)` of them.
     """
     if sensitivity < 1 or cost.nano < 1:
         raise ValueError(
@@ -664,7 +665,7 @@ def lattice_of(sensitivity: int, cost: Cost) -> Lattice:
     t = -(-sensitivity * over // under)
     if t <= SCALE_MAX:  # nearly always: no rounding
         return Lattice(t, 0)
-    # no shift below this one can do, so the search starts here: it ends at once or one later
+    # no lower shift can do, so the search starts here: it ends at once or at the next shift
     shift = max(0, (sensitivity * over // under).bit_length() - SCALE_MAX.bit_length())
     while True:
         steps = Lattice(1, shift).steps(sensitivity)
@@ -712,7 +713,7 @@ def counts_scale(moved: int, cost: Cost) -> tuple[int, int]:
 
 
 def charges_of(moves: NDArray[Any], sensitivity: int, cost: Cost) -> Integers:
-    """What each plate loses to a statistic with noise on `lattice_of(sensitivity, cost)`, rounding
+    """Loss of each plate to a statistic with noise on `lattice_of(sensitivity, cost)`, rounding
     included.
 
     A plate that moves it at all is charged at least what noise can be drawn for: it may be the
@@ -753,14 +754,14 @@ def exponential_weights(epsilon_nano: int, largest: int) -> tuple[int, ...]:
     The weight of a penalty is at most exp(eps/2) times that of the next (exactly: the factor is
     rounded down), never less than it, and constant from the last entry on, where it is about
     exp(-35) of the first or the penalties end. Choosing candidate c with probability proportional
-    to weight[penalty(c) - least] is eps-DP for penalties of sensitivity one (McSherry and Talwar
-    2007), with no rounding left out of the account. *Proof.* If the least one stays, each index
-    moves by at most one either way; if it rises by one, each falls by 0, 1 or 2; if it falls, each
-    rises so. With F <= exp(eps/2) the largest ratio of neighbours, every weight, hence their sum,
-    changes by factors in [1/F, F], or in [1, F^2], or in [1/F^2, 1]: in each case their quotient by
-    at most F^2 <= exp(eps).
+    to weight[penalty(c) - least] is eps-DP for penalties of sensitivity 1 (McSherry and Talwar
+    2007), with no rounding left out of the account. *Proof.* If the least stays, each index moves
+    by at most 1 either way; if it rises by 1, each falls by 0, 1 or 2; if it falls, each rises so.
+    With F <= exp(eps/2) the largest ratio of neighbours, every weight, hence their sum, changes by
+    factors in [1/F, F], or in [1, F^2], or in [1/F^2, 1]: in each case their quotient by at most
+    F^2 <= exp(eps).
 
-    All weights change within one such interval and have their sum in common, so the
+    All weights change within such an interval and have their sum in common, so the
     log-probabilities of all candidates change within an interval of length eps: the choice is also
     eps-*bounded range* (Durfee and Rogers, arXiv 1905.04273), which in rho costs eps^2/8.
     """
@@ -775,7 +776,7 @@ def exponential_weights(epsilon_nano: int, largest: int) -> tuple[int, ...]:
 
 
 def _exp_lower(p: int, q: int) -> int:
-    """An integer at most 2**64 exp(p/q), and within about one part in 2**60 of it."""
+    """An integer at most 2**64 exp(p/q), and within about a part in 2**60 of it."""
     guard = 128 + 2 * (p // q)
     total = term = 1 << guard
     n = 1
@@ -790,7 +791,7 @@ def choice_weights(
     penalties: Sequence[int], sizes: Sequence[int], table: Sequence[int]
 ) -> list[int]:
     """The weight of each group: its size times the table's entry for how far its penalty is above
-    the least one."""
+    the least."""
     pairs = list(zip(penalties, sizes, strict=True))
     last = len(table) - 1
     # Groups without a candidate have no say: their penalty is nobody's.
@@ -811,9 +812,9 @@ def exponential_choices(
     each at `cost`.
 
     Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of penalty
-    `penalties[i] >= 0`. One plate moves each penalty by at most `sensitivity`; none that values
-    could have is above the public `largest`. All groups empty raises ValueError. Experiments make
-    many choices at once; a release makes one.
+    `penalties[i] >= 0`. A plate moves each penalty by at most `sensitivity`; none that values could
+    have is above the public `largest`. All groups empty raises ValueError. Experiments make many
+    choices at once; a release makes a single choice.
     """
     # Rounded down: `sensitivity` steps together cost no more than the whole.
     table = exponential_weights(noise_of(cost).choice_epsilon_nano(cost) // sensitivity, largest)

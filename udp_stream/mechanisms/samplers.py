@@ -19,12 +19,12 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 SCALE_MAX = 2**26
-"""Largest numerator t of a scale: leaves room in 63 bits for 32 random ones and the sampler's
+"""Largest numerator t of a scale: leaves room in 63 bits for 32 random bits and the sampler's
 trials."""
 
 DIVISOR_MAX = 2**16
-"""Largest denominator s of a scale: one of a count or more is then off by less than 2**-16 when t
-is rounded up."""
+"""Largest denominator s of a scale: a scale of a count or more is then off by less than 2**-16 when
+t is rounded up."""
 
 
 def words(bits: Bits, n: int, width: int) -> Integers:
@@ -33,8 +33,8 @@ def words(bits: Bits, n: int, width: int) -> Integers:
 
 
 def uniform_below(bits: Bits, bound: Integers) -> Integers:
-    """One uniform integer in 0..bound-1 each, bound <= 2**31 (Lemire's multiplication, with its
-    exact rejection)."""
+    """A uniform integer in 0..bound-1 each, bound <= 2**31 (Lemire's multiplication, with its exact
+    rejection)."""
     # 32 bits times at most 2**31: no product outgrows 63 bits.
     product = words(bits, bound.size, 32) * bound
     low = product & 0xFFFFFFFF
@@ -100,8 +100,8 @@ def discrete_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> 
     """Independent discrete Laplace integers, the i-th with P(x) proportional to exp(-|x|
     s[i]/t[i]).
 
-    `t` holds integers in 1..2**26, `s` positive integers (one for all, or one each), else
-    ValueError. A mechanism that adds this to an integer statistic that one plate changes by at most
+    `t` holds integers in 1..2**26, `s` positive integers (a single integer, or one each), else
+    ValueError. A mechanism that adds this to an integer statistic that a plate changes by at most
     `d` is eps-DP for that plate if t/s >= d/eps. Source: arXiv 2004.00010, Algorithm 2.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
@@ -133,7 +133,7 @@ _CHUNK = 1 << 17
 
 
 def _geometric(bits: Bits, t: Integers, s: Integers, index: Integers) -> tuple[Integers, Integers]:
-    """For every index one floor((U + t V)/s); the indices come back in another order, with their
+    """For every index a floor((U + t V)/s); the indices come back in another order, with their
     values."""
     indices = []
     values = []
@@ -156,8 +156,8 @@ def _bernoulli_exp_minus(bits: Bits, p: Integers, q: Integers) -> NDArray[np.boo
     """True with probability exp(-p/q) exactly, 0 <= p <= q <= SCALE_MAX (arXiv 2004.00010,
     Algorithm 1).
 
-    Of trials of probability p/(q k) for k = 1, 2, ... until one fails: whether the failing k is
-    odd.
+    Whether the failing k is odd, of trials of probability p/(q k) for k = 1, 2, ... until the first
+    failure.
     """
     result = np.zeros(p.size, dtype=bool)
     alive = np.arange(p.size)
@@ -180,7 +180,7 @@ def _bernoulli_exp_minus(bits: Bits, p: Integers, q: Integers) -> NDArray[np.boo
 
 
 _TRIALS = 16
-"""Trials done on arrays; one draw in 10**13 goes beyond."""
+"""Trials done on arrays; a draw in 10**13 goes beyond."""
 
 
 @cache
@@ -192,7 +192,7 @@ def _exp_thresholds(digits: int) -> tuple[int, ...]:
     term = one
     inverse_e = 0
     n = 0
-    while term:  # exp(-1) = sum (-1)^n / n!; each term is off by less than one unit of 2**-guard
+    while term:  # exp(-1) = sum (-1)^n / n!; each term is off by less than a unit of 2**-guard
         inverse_e += term if n % 2 == 0 else -term
         n += 1
         term //= n
@@ -269,7 +269,7 @@ MARGIN = 2.0**-40
 """By how much the filter may be off; its proof leaves room for sixteen times its error."""
 
 _FIRST = 16
-"""Bits of the uniform number that are drawn at once; these alone decide all but one in 65,536."""
+"""Bits of the uniform number that are drawn at once; these alone decide all but 1 in 65,536."""
 
 _WITHIN = float(2**53)  # doubles hold every integer up to here
 
@@ -284,9 +284,10 @@ def discrete_gaussian(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) ->
     """Independent discrete Gaussian integers, the i-th with P(x) proportional to exp(-x^2 s[i]^2 /
     (2 t[i]^2)).
 
-    `t` holds integers in 1..2**26, `s` in 1..2**16 (one for all, or one each), else ValueError. A
-    mechanism that adds this to integers that one plate changes by at most `d` in l2 is (d s/t)^2 /
-    2 - zCDP for that plate (arXiv 2004.00010, Theorems 4 and 14). Source: Algorithm 3 there.
+    `t` holds integers in 1..2**26, `s` in 1..2**16 (a single integer, or one each), else
+    ValueError. A mechanism that adds this to integers that a plate changes by at most `d` in l2 is
+    (d s/t)^2 / 2 - zCDP for that plate (arXiv 2004.00010, Theorems 4 and 14). Source: Algorithm 3
+    there.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
     s = np.broadcast_to(np.asarray(s, dtype=np.int64), t.shape)
@@ -436,7 +437,7 @@ def _exp_bounds(p: int, q: int, guard: int) -> tuple[int, int]:
 # |z| s/t <= 64; beyond, integers decide. exp(-g) computed of that g adds less than 2^-44.
 
 DIMENSIONS_MAX = 16
-"""From here on less than one proposal in a hundred would be kept."""
+"""Most dimensions: with more, under 1 % of proposals would be kept."""
 
 _RADIAL_CHUNK = 1 << 16
 
@@ -452,11 +453,11 @@ def radial_scale_max(dimensions: int) -> int:
 def discrete_radial_laplace(
     bits: Bits, t: NDArray[Any], s: NDArray[Any] | int, dimensions: int
 ) -> Integers:
-    """Independent lattice vectors, the i-th with P(z) proportional to exp(-|z| s[i]/t[i]): one row
-    each.
+    """Independent lattice vectors, the i-th with P(z) proportional to exp(-|z| s[i]/t[i]): shape
+    (vectors, dimensions).
 
-    `t` holds integers in 1..`radial_scale_max(dimensions)`, `s` in 1..2**16 (one for all, or one
-    each), else ValueError.
+    `t` holds integers in 1..`radial_scale_max(dimensions)`, `s` in 1..2**16 (a single integer, or
+    one each), else ValueError.
     """
     if not 1 <= dimensions <= DIMENSIONS_MAX:
         raise ValueError(

@@ -69,14 +69,14 @@ from udp_stream.units import QUANTA_PER_KMH
 # the truths t for which g(t) lies in the interval of g, [a, b] standing for [0, U].
 
 VARIANCE = 1 / 12
-"""Of the reference speeds, as a share of U^2."""
+"""Variance of the reference speeds, as a share of U^2."""
 
 BETWEEN = 1 / 2
 """The share of it that lies between plates; the rest is within them."""
 
 SCATTER = 1 / 2
-"""Of an array mean's variance at reference speeds, the share that projected array means are taken
-to have."""
+"""Share of an array mean's variance at reference speeds that projected array means are taken to
+have."""
 
 TRUTHS = 256
 """Steps of [0, U] in which the ends of a projected mean's interval are found, rounded outwards."""
@@ -86,8 +86,7 @@ _LEAST_SHAPE = 1e-4
 
 
 class Accuracy(NamedTuple):
-    """What a released mean can be off by, in quanta: expected absolute error, and ends of the 95 %
-    interval.
+    """Error of a released mean, in quanta: expected absolute error, and ends of the 95 % interval.
 
     >>> Accuracy(3.0, low=10.0, high=20.0).high
     20.0
@@ -105,8 +104,8 @@ def accuracy_of(
     left_out: Integers = EMPTY_PLATES,
     projected_to: tuple[int, int] | None = None,
 ) -> Accuracy:
-    """Of a noisy mean in quanta with noise of this expected size (above 0), and the private
-    interval if there was one.
+    """Accuracy of a noisy mean in quanta with noise of this expected size (above 0), and the
+    private interval if any.
 
     The true mean is that of the plan's plates and of those left out, which have these counts.
     """
@@ -236,7 +235,8 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
 
 
 def array_variance(plan: MeanPlan) -> float:
-    """Of an array's mean at the reference speeds, mean over the plan's arrays, in quanta^2.
+    """Variance of an array's mean at the reference speeds, averaged over the plan's arrays, in
+    quanta^2.
 
     Plates with the shares q_l of an array of w samples give it the variance U^2/24 (sum_l q_l^2 +
     1/w).
@@ -250,7 +250,7 @@ def array_variance(plan: MeanPlan) -> float:
     else:
         arrays = int(plan.divisor)
         poured = np.cumsum(plan.given[plan.counts.order])
-        # plates lie end to end and arrays are cut off in turn: every piece between two cuts is one
+        # plates lie end to end and arrays are cut off in turn: every piece between two cuts is a
         # share
         cuts = np.union1d(poured, plan.cap * np.arange(arrays + 1))
         shares = np.diff(cuts) / plan.cap
@@ -266,7 +266,7 @@ def array_variance(plan: MeanPlan) -> float:
 # Array-Averaging with the few caps of least expected error by formulas that need no packing. A
 # guess of U/2 is off by at most U/2, so no plan is taken that promises less (where Optimal promises
 # less, none that promises less than Optimal). Then errors at that epsilon are compared:
-# hypot(noise, spread). Of those up to 3 % above the least the one is taken whose plates pay least:
+# hypot(noise, spread). Of those up to 3 % above the least, that whose plates pay least is taken:
 # what they do not pay here serves other HATs.
 #
 # **At equal charge**, where epsilon is automatic: a plate with a share w_l of the mean's weights
@@ -285,7 +285,7 @@ CAPS_TRIED = 4
 """On the recorded feeds the best of four is within 3 % of the best of all counts in 99 of 100 HATs."""
 
 _ROUGH = 1.03
-"""One of the caps may exceed what is allowed by so much: packing may show that it does not."""
+"""A cap may exceed what is allowed by so much: packing may show that it does not."""
 
 EXACT = 1 + 1e-9
 """Worst cases that are equal but for rounding are equal."""
@@ -335,9 +335,9 @@ def averaging_caps(
 ) -> list[int]:
     """The few counts that are likely the best caps for Array-Averaging, best first; O(L log L).
 
-    All but one have a worst case of at most `allowed`, a share of U. By formulas for arrays that
-    are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and the
-    number of plates too large to share.
+    All but the first have a worst case of at most `allowed`, a share of U. By formulas for arrays
+    that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and
+    the number of plates too large to share.
     """
     caps = counts.descending[::-1]
     total = counts.total
@@ -355,7 +355,7 @@ def averaging_caps(
     once = np.diff(caps, prepend=0) != 0
     worst = 1 - used / total + noise
     candidates = (once & (worst <= _ROUGH * allowed)).nonzero()[0]
-    # Stable: of caps that are equally good the same one comes first on every machine.
+    # Stable: of caps that are equally good the same comes first on every machine.
     best = candidates[(noise**2 + scattered)[candidates].argsort(kind="stable")]
     surely = best[worst[best] <= allowed][: CAPS_TRIED - 1].tolist()
     perhaps = [at for at in best[:CAPS_TRIED].tolist() if at not in surely][:1]
@@ -374,14 +374,14 @@ def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integ
 
 
 TRIALS = 300
-"""Of a projected mean: its expected error is then known to about 7 %."""
+"""Trials for a projected mean: its expected error is then known to about 7 %."""
 
 
 def expected_error(plan: MeanPlan, bits: Bits) -> float:
     """About how far a mean is likely to be off, in quanta: by noise, and by the bias that is
     likely.
 
-    Where a mean is projected, it is the mean error of trials, always the same ones, at speeds that
+    Where a mean is projected, it is the mean error of trials, always the same, at speeds that
     scatter as `_projected` takes it, around means anywhere in [0, U] alike.
     """
     width = plan.range.width
@@ -407,8 +407,8 @@ def expected_error(plan: MeanPlan, bits: Bits) -> float:
 
 
 class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
-    """By the mechanism that was chosen or is configured, or for "auto" the one of least expected
-    error.
+    """The mean by the mechanism that was chosen or is configured, or for "auto" that of least
+    expected error.
 
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = MeanStatistic()
@@ -439,8 +439,8 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
         return MECHANISMS[asked.mechanism].plan(counts, *terms, cap)
 
     def at(self, plan: MeanPlan, asked: StatisticTerms, public: PublicSettings) -> MeanPlan:
-        """Which mechanism is best, and its cap, may depend on epsilon; at equal charge the best one
-        does not."""
+        """Plan at another epsilon. The best mechanism and its cap may depend on it, but not at
+        equal charge."""
         if (asked.mechanism == "auto" and asked.compare_at == "epsilon") or _at_worst_case_cap(
             asked, public
         ):
@@ -511,5 +511,5 @@ made."""
 
 
 def priced() -> list[str]:
-    """The names of those that have a price of their own: not of another way to take one of them."""
+    """The names of statistics that have a price of their own: not those with `of`."""
     return [name for name, statistic in STATISTICS.items() if statistic.of == name]

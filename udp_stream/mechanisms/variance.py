@@ -1,9 +1,9 @@
-"""The variance of one HAT's samples (their squares' mean less their mean's square), user-level
+"""The variance of a HAT's samples (their squares' mean less their mean's square), user-level
 eps-DP.
 
-Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds
+Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, a plate's speeds
 differ). Assumed of the input: integers, plates and counts as in the plan. Guaranteed: the statistic
-below changes by at most `sensitivity` when one plate's speeds change. Speeds are clipped to their
+below changes by at most `sensitivity` when a plate's speeds change. Speeds are clipped to their
 public range, of width U, and counted from its low end. Source: arXiv 2405.06261, the theorems on
 sensitivity and on clipping error of the clipped variance; the proofs here are ours, and cover what
 the text at hand gets wrong.
@@ -14,7 +14,7 @@ integer
     T = G sum x^2 - (sum x)^2 = sum over pairs i < j of (x_i - x_j)^2,      variance of the kept
     samples = T / G^2.
 
-**Sensitivity.** One plate with g of the G samples moves T by at most U^2 k (G - k), k = min(g,
+**Sensitivity.** A plate with g of the G samples moves T by at most U^2 k (G - k), k = min(g,
 floor(G/2)), and some data reach it. Let y be the other G - g samples, yb their mean. What depends
 on the plate's x is A(x) + (G - g) sum (x_i - yb)^2, A its own pairs: at least 0, and convex in
 every x_i, so largest where k' of them are U and g - k' are 0; there it is U^2 k'(g - k') + (G -
@@ -30,9 +30,9 @@ variances of all, kept and dropped samples, d for the difference of the kept and
 = r Vk + (1 - r) Vd + r (1 - r) d^2.
 
 * V - Vk = (1 - r)(Vd - Vk) + r (1 - r) d^2: with the kept mean fixed, largest for Vk = 0; then
-  convex in each dropped sample and in the kept ones' common value, so largest (up to mirroring)
-  with the kept at 0, k' <= D of the dropped at U and the others at 0: U^2 k' (M - k') / M^2, best
-  at k' = k.
+  convex in each dropped sample and in the common value of the kept samples, so largest (up to
+  mirroring) with the kept at 0, k' <= D of the dropped at U and the others at 0: U^2 k' (M - k') /
+  M^2, best at k' = k.
 * Vk - V <= (1 - r) Vk <= (1 - r) U^2/4, never more than the above: for M <= 2G as r >= 1/2 > 1/4,
   for even M as 1 - r <= 1, for odd M as r >= 1/M >= 1/M^2.
 """
@@ -80,7 +80,7 @@ from udp_stream.units import QUANTA_PER_KMH
 
 @dataclass(frozen=True, slots=True)
 class VariancePlan:
-    """How one HAT's variance will be taken, from counts, cost and range only; speeds in quanta,
+    """How a HAT's variance will be taken, from counts, cost and range only; speeds in quanta,
     errors in quanta^2.
 
     The estimate is (statistic + noise) / divisor, divisor = kept^2. `sensitivity` is that of the
@@ -107,7 +107,7 @@ class VariancePlan:
 
     @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-units rounded up, at most `cost`: by its share of the most
+        """Loss of each plate, in nano-units rounded up, at most `cost`: by its share of the most
         steps."""
         return charges_of(plate_sensitivity(self), self.sensitivity, self.cost)
 
@@ -136,7 +136,7 @@ def plan_variance(
     """The plan with this cap, 1 <= cap <= the largest count; else with that of least worst-case
     error among these.
 
-    Raises ValueError for other caps, and for a cost below one nano-unit. Time O(plates + largest
+    Raises ValueError for other caps, and for a cost below a nano-unit. Time O(plates + largest
     count).
     """
     if cap is None:
@@ -198,7 +198,7 @@ _SQUARES = 2**18
 
 
 def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
-    """T of the kept samples, and how far one plate can move it; `samples` plate by plate, in the
+    """T of the kept samples, and how far a plate can move it; `samples` plate by plate, in the
     counts' order."""
     kept = plan.range.above_low(samples[first_samples(plan.counts, plan.cap)]).astype(np.int64)
     # sums are exact in 63 bits, squares 2**18 at a time; what comes of them need not be, so

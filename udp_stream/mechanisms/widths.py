@@ -2,8 +2,8 @@
 errs least.
 
 First the model's public constants of how far speeds scatter around forecasts, in km/h, measured on
-Austin's buses of 2015 to 2017 at H3 7 and one hour. If they are wrong for a city, releases err
-more, and protect as much.
+Austin's buses of 2015 to 2017 at H3 7 and an hour. If they are wrong for a city, releases err more,
+and protect as much.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BETWEEN_PLATES = 4.0
 sends there."""
 
 PER_PING = 18.0
-"""What one ping adds to it, divided by the square root of their number."""
+"""Further deviation of a single ping; the mean of n pings has 1 / sqrt(n) of it."""
 
 HAT_VARIANCE = 1.0
 """Variance of a HAT's mean that neither cell nor counts explain, whatever its size."""
@@ -38,13 +38,14 @@ SLOWEST = 12.0
 
 
 def at_speed(kmh: Floats) -> Floats:
-    """What a deviation of the above is to be multiplied with in HATs of such a speed."""
+    """Factor of the deviations above in HATs of such a speed, elementwise."""
     factor: Floats = np.maximum(kmh, SLOWEST) / MEASURED_AT
     return factor
 
 
 def plate_variance(pings: Integers) -> Floats:
-    """Variance of the mean of that many pings of one plate in a HAT around its forecast, in km2/h2."""
+    """Variance of the mean of that many pings of a plate in a HAT around its forecast, in
+    km2/h2."""
     variance: Floats = BETWEEN_PLATES**2 + PER_PING**2 / pings
     return variance
 
@@ -70,8 +71,8 @@ def mean_variance(pings: Integers, hat: Integers, hats: int) -> Floats:
 # and are recorded before anything is drawn.
 
 HALF_WIDTHS: Final = (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Of a plate's interval, in standard deviations of its mean around the forecast; narrower ones hide
-unusual days."""
+"""Half widths of a plate's interval, in deviations of its mean around the forecast; narrower
+intervals hide unusual days."""
 
 PEAKED: Final = 0.5
 """This share of plates is taken as double exponential around the forecast, the others as normal;
@@ -97,9 +98,9 @@ class ClipWidth(NamedTuple):
     """A plate's half width in standard deviations of its mean, and the share of a HAT's difference
     that passes.
 
-    `hidden` is the standard deviation, in km/h, of what the clip hides of the HAT though its gain
-    is undone. `ball`: the plate's HATs of the slot share one clip (`around.py`), about `hats` of
-    them, and the half width is this HAT's part in it.
+    `hidden` is the standard deviation, in km/h, that the clip hides of the HAT though its gain is
+    undone. `ball`: the plate's HATs of the slot share a clip (`around.py`), about `hats` of them,
+    and the half width is this HAT's part in it.
 
     >>> ClipWidth(half_width=0.5, gain=0.45).gain
     0.45
@@ -129,10 +130,9 @@ def clip_widths(
     costs: Sequence[Cost],
     hats: Floats | None = None,
 ) -> list[ClipWidth]:
-    """The widths of HATs whose plates stand one HAT after the other, one cost each; `first` is each
-    HAT's first, `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip
-    among about so many. A width is the one where noise and what is hidden, squares both, have the
-    least sum.
+    """The widths of HATs whose plates stand HAT by HAT, with a cost each; `first` is each HAT's
+    first, `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip among
+    about so many. A width is where the squares of noise and of what is hidden have the least sum.
     """
     deviation = np.minimum(off_kmh, DEVIATION_MAX)
     steps = _STEPS if hats is None else _STEPS_JOINT
@@ -164,8 +164,8 @@ def clip_widths(
 
 
 def scales_of(pings: Integers, first: Integers, costs: Sequence[Cost]) -> tuple[Floats, Floats]:
-    """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise for one such
-    half width."""
+    """Deviation of plates around each HAT, and that of noise for such a half width, both in km/h,
+    shape (HATs,)."""
     sharp = 1 / np.sqrt(plate_variance(pings))
     weight = np.add.reduceat(
         sharp * sharp, first
@@ -178,7 +178,7 @@ def scales_of(pings: Integers, first: Integers, costs: Sequence[Cost]) -> tuple[
 
 @lru_cache(maxsize=64)
 def _noise_deviation(cost: Cost) -> float:
-    """Of noise for a sensitivity of one."""
+    """Deviation of noise for a sensitivity of 1."""
     noise = noise_of(cost)
     over, under = noise.unit_scale(cost)
     return sqrt(noise.expected_square(_FINE * over / under)) / _FINE
@@ -205,25 +205,25 @@ def passed_at(half_width: float, off: float) -> tuple[float, float]:
 
 
 def _integral(upto: Floats) -> Floats:
-    """Of the normal distribution function: E clip(d + z, -k, k) is that at d + k less that at d -
-    k, less k."""
+    """Integral of the normal distribution function: E clip(d + z, -k, k) is that at d + k less that
+    at d - k, less k."""
     below = np.array([normal_below(one) for one in upto.tolist()])
     density = np.array([exp(-one * one / 2) for one in upto.tolist()])
     integral: Floats = upto * below + density / sqrt(2 * pi)
     return integral
 
 
-# The width where all HATs of a plate share one clip: ours (docs/mechanisms/forecast.md). Of K HATs
+# The width where all HATs of a plate share a clip: ours (docs/mechanisms/forecast.md). Of K HATs
 # that a plate visits, its differences d + z are scaled down together where their length exceeds k
 # sqrt(K) standard deviations (`around.py`). For normal differences of deviation t = sqrt(1 + q^2),
 # with r their length over t and c = k / t,
 #
 #     gain = P(r < c sqrt(K)) + (1 - 1/K) c sqrt(K) E[1 / r; r > c sqrt(K)],
 #
-# in closed form for chi variables (`_normal_gain`). The other K - 1 differences make the clip of
-# one HAT smooth: k can be larger, and the noise smaller over the gain. The misfit is that of normal
-# plates, by quadrature. Of peaked plates as much passes as of normal ones, or as of peaked ones in
-# one HAT, if that is more.
+# in closed form for chi variables (`_normal_gain`). The other K - 1 differences make the clip of a
+# HAT smooth: k can be larger, and the noise smaller over the gain. The misfit is that of normal
+# plates, by quadrature. Of peaked plates as much passes as of normal plates, or as of peaked plates
+# in a single HAT, if that is more.
 
 HATS: Final = (1, 2, 3, 5, 9, 13)
 """Numbers of HATs of a plate for which gains are tabulated: the nearest is taken."""
@@ -247,7 +247,7 @@ def shared_at(half_width: float, off: float, hats: int) -> tuple[float, float]:
 
 
 def _normal_gain(width: float, hats: int) -> float:
-    """Of K normal variables of deviation one, scaled down together to the length c sqrt(K)."""
+    """Gain of K normal variables of deviation 1, scaled down together to the length c sqrt(K)."""
     length = width * sqrt(hats)
     inside = 1 - _beyond(length * length, hats)
     if hats == 1:
@@ -269,8 +269,8 @@ def _beyond(square: float, degrees: int) -> float:
 
 
 def _misfit(half_width: float, off: float, hats: int) -> float:
-    """What of a HAT's clip is not proportional to its difference, as a deviation before the gain is
-    undone."""
+    """The part of a HAT's clip that is not proportional to its difference, as a deviation before
+    the gain is undone."""
     if off == 0:
         return 0.0
     squares, weights = _others(hats)
@@ -302,7 +302,7 @@ _RESPONSE_MAX = 24
 through."""
 
 _SPREADS = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0])
-"""Standard deviations of plates that are tabulated, as multiples of the forecast one."""
+"""Standard deviations of plates that are tabulated, as multiples of the forecast deviation."""
 
 _OTHERS_MAX = 2.0
 
@@ -310,10 +310,11 @@ _OTHERS_MAX = 2.0
 def response(
     half_width: Floats, hats: Integers, off: Floats, spread: Floats, others: Floats
 ) -> Floats:
-    """What a mean over plates moves by, before its gain is undone, where its HAT is off by `off`.
+    """Move of a mean over plates, before its gain is undone, where its HAT is off by `off`, shape
+    (HATs,).
 
-    `off` and `spread` (the deviation of plates there, as a multiple of the forecast one) have a
-    line for each HAT; the others one number. The other HATs that share a HAT's clip are off by a
+    `off` and `spread` (the deviation of plates there, as a multiple of the forecast deviation) have
+    a line for each HAT; the others are numbers. The other HATs that share a HAT's clip are off by a
     standard deviation of `others`.
     """
     rounded = np.rint(np.minimum(others, _OTHERS_MAX) * 2) / 2
@@ -365,6 +366,6 @@ def _response_at(half_width: float, hats: int, others: float, off: Floats, sprea
 
 
 def _peaked_integral(upto: Floats) -> Floats:
-    """As `_integral`, of the double exponential distribution of deviation one."""
+    """As `_integral`, of the double exponential distribution of deviation 1."""
     integral: Floats = np.maximum(upto, 0.0) + np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))
     return integral

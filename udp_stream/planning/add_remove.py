@@ -1,5 +1,5 @@
-"""What "add-remove" fixes in public before any ping: the domain, a whole slot's pings, the scale of
-the noise."""
+"""Public parameters of "add-remove", fixed before any ping: the domain, a whole slot's pings, the
+scale of the noise."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from udp_stream.planning.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SCALE_KMH2 = 2000
-"""What the squares of a plate's day of 24 slots are taken for, in (km/h)^2: then its budget lasts
-for most plates."""
+"""Assumed sum of squares of a plate's day of 24 slots, (km/h)^2: the budget then lasts for most
+plates."""
 
 SCALE_PLATES_KMH2 = 5000
 """The same where numbers of plates are asked."""
@@ -45,8 +45,8 @@ class AddRemoveRules:
 
     @classmethod
     def of(cls, policy: Policy, cells: NDArray[np.uint64]) -> AddRemoveRules:
-        """Of a policy under "add-remove"; slots divide its period, and pings are at most a tenth of
-        a slot apart."""
+        """Rules of a policy under "add-remove"; slots divide its period, and pings are at most a
+        tenth of a slot apart."""
         slots = (policy.period_seconds or policy.slot_seconds) // policy.slot_seconds
         return cls(
             cells=cells,

@@ -98,7 +98,7 @@ class Terms(
 
     @property
     def is_jointly_clipped(self) -> bool:
-        """Whether a plate shares one clip among HATs of the slot."""
+        """Whether a plate shares a clip among HATs of the slot."""
         return any(one.around is not None and one.around.ball for one in self.statistics)
 
     def within(self, policy: Policy) -> Terms:
@@ -189,12 +189,12 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
 # Plans follow from counts, budgets and settings, and never from a speed. Unit: license plate.
 # Neighbours: swap-values.
 #
-# **The guarantee.** For each HAT, a statistic's query changes by at most its sensitivity when one
+# **The guarantee.** For each HAT, a statistic's query changes by at most its sensitivity when a
 # plate's speeds change, and its noise makes that private at the statistic's price (private
 # intervals included; the levels of a CDF compose to it). A plate's loss is its share of that, and
 # the sum of its shares is charged before anything is drawn. So a plate loses at most the sum of its
 # charges (basic composition over HATs, arXiv 2405.06261), which the ledger keeps within its budget.
-# Where plates share one clip among HATs of a slot, that sum holds for these together
+# Where plates share a clip among HATs of a slot, that sum holds for these together
 # (`mechanisms/around.py`).
 #
 # **Charge first, plan last.** `plan_hat` plans for all plates of the HAT and prices each; the
@@ -205,7 +205,7 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
 
 @dataclass(frozen=True, slots=True)
 class HatPlan:
-    """A plan for each statistic of one HAT, for plates with these counts.
+    """A plan for each statistic of a HAT, for plates with these counts.
 
     Each plate pays its `charges`, in nano-epsilon or nano-rho: never less than it loses, and at
     least 1, so that a plate that gives nothing is admitted like others.
@@ -237,7 +237,7 @@ class HatPlan:
         return 0 if self.mean is None else self.mean.used_samples
 
     def subset(self, paid: NDArray[np.bool_]) -> HatPlan:
-        """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would
+        """The plan for those of its plates (one or more) that paid; PrivacyRefused if any would
         lose more."""
         if paid.all():
             return self
@@ -325,7 +325,7 @@ def _terms(shares: Integers, policy: Policy) -> Terms:
 
 
 def plan_hat(by_plate: Integers, terms: Terms, policy: Policy) -> HatPlan:
-    """The plan for plates with these counts (at least one, each with a sample) on these terms, and
+    """The plan for plates with these counts (one or more, each with a sample) on these terms, and
     its price.
 
     The plan's terms name what was chosen: on them, the plan is made again without a search.

@@ -1,5 +1,5 @@
-"""Budgets of a deployment: periods and their names, allowances, one budget of speeds and positions,
-`Policy`, calendars.
+"""Budgets of a deployment: periods and their names, allowances, a joint budget of speeds and
+positions, `Policy`, calendars.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from udp_stream.windows.tables import SlotGrid
 # Other zones, lengths and measures have other names (of rho they end in ` in rho`), hence other
 # balances.
 #
-# Privacy: the unit is one plate with all its pings in a period. By releases charged to the period
-# it loses at most the period's budget; by releases charged to a period that overlaps it, that one's
-# budget too (basic composition).
+# Privacy: the unit is a plate with all its pings in a period. By releases charged to the period it
+# loses at most the period's budget; by releases charged to a period that overlaps it, the
+# overlapping period's budget too (basic composition).
 #
 # 1. A period lasts from its start to the next multiple of its length on the wall clock, at the
 #    offset of its start. `lifetime`, and a name that cannot be read, is all of time.
 # 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next
-#    one. Two periods of one length that follow each other on the wall clock, at offsets that differ
-#    by at most an hour, count as periods of one calendar, which do not overlap. A change to a zone
-#    that is up to an hour further east looks the same. Periods of positions (`positions 1d from
-#    ...`) hold the costs of standing queries, by distance. They never overlap periods of speeds:
-#    the losses are stated side by side, or added by `OneBudget`. Periods of whole plates
-#    ("add-remove") end in ` of whole plates`: they overlap all others, positions among them.
-# 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other
+#    one. Two periods of equal length that follow each other on the wall clock, at offsets that
+# differ by at most an hour, count as periods of the same calendar, which do not overlap. A
+# change to a zone that is up to an hour further east looks the same. Periods of positions
+# (`positions 1d from ...`) hold the costs of standing queries, by distance. They never
+# overlap periods of speeds: the losses are stated side by side, or added by `OneBudget`.
+# Periods of whole plates ("add-remove") end in ` of whole plates`: they overlap all others,
+#    positions among them.
+# 3. Spans of a rolling budget are a balance, window by window: they do not overlap. Any other
 #    period overlaps a span if some window touches both. A stretch of time allows a budget for each
 #    window's length in it.
 
@@ -61,9 +62,9 @@ class Period:
 
     `window` is the length of the windows of a rolling budget, in seconds, 0 in a calendar.
 
-    >>> Period("one", 0.0, 10.0).overlaps(Period("two", 9.0, 20.0)), Period("one", 0.0, 10.0).end
+    >>> Period("a", 0.0, 10.0).overlaps(Period("b", 9.0, 20.0)), Period("a", 0.0, 10.0).end
     (True, 10.0)
-    >>> Period("one", 0.0, 10.0, window=5.0).overlaps(Period("two", 14.0, 20.0))
+    >>> Period("a", 0.0, 10.0, window=5.0).overlaps(Period("b", 14.0, 20.0))
     True
     """
 
@@ -74,7 +75,8 @@ class Period:
     window: float = 0.0
 
     def overlaps(self, other: Period) -> bool:
-        """Whether they share time or a window, and are not of one calendar or rolling budget."""
+        """Whether they share time or a window, and are not of the same calendar or rolling
+        budget."""
         hides_all = ending_of(self.name) or ending_of(other.name)
         if is_of_positions(self.name) != is_of_positions(other.name) and not hides_all:
             return False
@@ -120,13 +122,13 @@ def period_of(name: str) -> Period:
 
 
 def overlapping(period: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The known periods that overlap this one, sorted."""
+    """The known periods that overlap this period, sorted."""
     ours = period_of(period)
     return tuple(sorted(name for name in set(known) if ours.overlaps(period_of(name))))
 
 
 def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
-    """Of each period, those that overlap it."""
+    """The periods that overlap each period, by name."""
     found: dict[str, set[str]] = {name: set() for name in names}
     going: list[Period] = []
     periods = sorted(map(period_of, found), key=lambda one: (one.start, one.name))
@@ -185,7 +187,7 @@ def loss_in(name: str, nano: int) -> Loss:
 
 
 def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> Loss:
-    """The most that a plate can lose by its pings in this period, or one of its windows, with
+    """The most that a plate can lose by its pings in this period, or in any window of it, with
     overlapping periods."""
     # `others` may name the period itself: its budget counts once.
     names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
@@ -212,38 +214,38 @@ def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
     return {name: most_in(budgets, name, others) for name, others in overlaps_of(budgets).items()}
 
 
-# One budget for a plate's speeds and positions (*Adaptive Privacy Budgeting*, Liang and Yi, Section
-# 5).
+# A joint budget for a plate's speeds and positions (*Adaptive Privacy Budgeting*, Liang and Yi,
+# Section 5).
 #
 # A plate is a point of a product of spaces; two points are as far apart as their farthest
-# components. Theorem 5.1 and Corollary 5.1: a mechanism on one component costs the same in the
-# product, by unit of distance (squared for a rho). So charges of components add up in one filter.
-# Remark 4: data that change, as positions do, are new components. A unit of distance is a swapped
-# speed, or positions `unit_m` metres apart. Two inputs are told apart by at most e^(B d), d the
-# largest distance in those units.
+# components. Theorem 5.1 and Corollary 5.1: a mechanism on a component costs the same in the
+# product, by unit of distance (squared for a rho). So charges of components add up in a single
+# filter. Remark 4: data that change, as positions do, are new components. A unit of distance is a
+# swapped speed, or positions `unit_m` metres apart. Two inputs are told apart by at most e^(B d), d
+# the largest distance in those units.
 
 NOTE = "one budget: "
-"""The prefix of a ledger's note that both kinds had one budget in the period."""
+"""The prefix of a ledger's note that both kinds had a joint budget in the period."""
 
 
 def component_charge_nano(cost_nano: int, measure: str, unit: Fraction) -> int:
-    """The cost of a mechanism on one component in a budget over all, rounded up (Theorem 5.1,
+    """The cost of a mechanism on a component in a budget over all, rounded up (Theorem 5.1,
     Corollary 5.1).
 
     `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is the distance
-    of one unit there.
+    of a unit there.
     """
     return ceil(cost_nano * unit ** MEASURES[measure].noise.power)
 
 
 class OneBudget(msgspec.Struct, frozen=True):
-    """The whole of a budget, the part of it that positions have, nano-units of one measure; and its
+    """The whole of a budget, the part of it that positions have, nano-units of a measure; and its
     unit in metres.
 
-    >>> one = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
-    >>> one.nano_of("positions lifetime", 4 * 10**9), one.part_nano("lifetime"), one.by_distance_nano
+    >>> joint = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
+    >>> joint.nano_of("positions lifetime", 4 * 10**9), joint.part_nano("lifetime"), joint.by_distance_nano
     (2000000000, 8000000000, 4000000000)
-    >>> str(one.whole), one.said
+    >>> str(joint.whole), joint.said
     ('epsilon 10', '500 m count as much as a speed does')
     """
 
@@ -275,7 +277,7 @@ class OneBudget(msgspec.Struct, frozen=True):
         )
 
     def nano_of(self, name: str, nano: int) -> int:
-        """An amount of this period's balances in the one budget, rounded up."""
+        """An amount of this period's balances in the joint budget, rounded up."""
         if not is_of_positions(name):
             return nano
         return component_charge_nano(nano, measure_of(name).name, self._unit_km)
@@ -290,7 +292,8 @@ class OneBudget(msgspec.Struct, frozen=True):
 
 
 def of_same_time(period: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The known periods of either kind that share time with this one, itself among them, sorted."""
+    """The known periods of either kind that share time with this period, itself among them,
+    sorted."""
     ours = time_of(period)
     times = {name: time_of(name) for name in known}
     shared = {ours, *overlapping(ours, times.values())}
@@ -303,7 +306,7 @@ def time_of(period: str) -> str:
 
 
 def noted(meta: Mapping[str, str]) -> dict[str, OneBudget]:
-    """The one budgets that a ledger remembers, by the period's time."""
+    """The joint budgets that a ledger remembers, by the period's time."""
     notes = sorted((name, text) for name, text in meta.items() if name.startswith(NOTE))
     return {
         name.removeprefix(NOTE): msgspec.json.decode(text, type=OneBudget) for name, text in notes
@@ -317,8 +320,8 @@ def note_of(one: OneBudget) -> str:
 
 @dataclass(frozen=True)
 class PositionPeriods:
-    """Periods of positions of one length in a zone, or one for a lifetime; and each plate's budget
-    in nano-units.
+    """Periods of positions of equal length in a zone, or a single period for a lifetime; and each
+    plate's budget in nano-units.
 
     A moment belongs to the period of the time before it: midnight's answer is of the day that ends.
 
@@ -367,7 +370,7 @@ class PositionPeriods:
         return 0 if self.grid is None else self.grid.start_of(moment_ms - 1)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
-        # One ms later: the moment at a period's very start belongs to the period before.
+        # A millisecond later: the moment at a period's very start belongs to the period before.
         return _not_ours(overlapping(period, known), lambda start_ms: self.name_at(start_ms + 1))
 
 
@@ -392,18 +395,18 @@ FIXED_NANO_MIN = 1000
 any counts and U."""
 
 EPSILON_NANO_MAX = 1000 * NANO
-"""Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its
-noise's lattice is at most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise
-(`noise.lattice_of`, `variance`)."""
+"""Most epsilon of a statistic of a HAT: with 2**28 samples, the most that a slot may hold, a
+variance on its noise's lattice is at most 2**26 * 2**27 * 1000, which fits in 63 bits with room for
+the noise (`noise.lattice_of`, `variance`)."""
 
 
 def hat_epsilon(shares: Integers) -> int:
-    """One epsilon for all plates of a HAT: the lower quartile of their shares."""
+    """The epsilon for all plates of a HAT: the lower quartile of their shares."""
     return int(np.sort(shares)[shares.size // 4])
 
 
 class PeriodSoFar(NamedTuple):
-    """Of each plate: nano-units and HATs charged so far (where budgets roll, the most in any
+    """Nano-units and HATs that each plate was charged so far (where budgets roll, the most in any
     window), HATs now.
 
     >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
@@ -586,7 +589,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def has_joint_clips(self) -> bool:
-        """Whether a plate's HATs of a slot share one clip."""
+        """Whether a plate's HATs of a slot share a clip."""
         return self.forecasts and self.accounted.measure.noise.power == 2
 
     @cached_property
@@ -706,10 +709,10 @@ SPANS_PER_WINDOW = 24
 
 @dataclass(frozen=True, slots=True)
 class SlotInPeriod:
-    """A slot's budget period: its name, and whole slots before and after this one in it.
+    """A slot's budget period: its name, and whole slots before and after this slot in it.
 
     Where budgets roll, the name is that of the slot's span, and the slots share a window with this
-    one.
+    slot.
 
     >>> SlotInPeriod("1d from 2024-01-08T00:00:00+05:30", slots_gone=6, slots_left=17).slots_left
     17
@@ -748,7 +751,7 @@ class BudgetCalendar:
         periods: SlotGrid | None,
         one_budget: OneBudget | None = None,
     ) -> None:
-        """`periods` is None where one budget is for a lifetime; of a rolling budget they are its
+        """`periods` is None where the budget is for a lifetime; of a rolling budget they are its
         spans."""
         self.slots = slots
         self.one_budget = one_budget

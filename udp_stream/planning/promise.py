@@ -12,7 +12,7 @@ from udp_stream.units import amount_text, nano_allowance
 
 @dataclass(frozen=True)
 class NeighbourRelation:
-    """Which inputs have to look alike: one plate's `differing` data, by `speed.from`, with the rest
+    """Which inputs have to look alike: a plate's `differing` data, by `speed.from`, with the rest
     `alike`.
 
     `public` are the quantities that are not protected, for the statement. Without `public_counts`

@@ -1,6 +1,6 @@
 """The plan of a slot: for each HAT its terms, and the ledger's charge of each of its plates.
 
-One plan serves all shards. It names no plate and holds no speed: rows are in the order of
+A single plan serves all shards. It names no plate and holds no speed: rows are in the order of
 `SlotCounts`. A digest of their plates and samples tells a shard whether its rows are the same; a
 HAT with another digest is not admitted.
 """
@@ -42,8 +42,8 @@ from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts
 
 DIGEST_BYTES = 8
-"""Of the plates in a HAT, and of a plan. Against mistakes, not attackers: who can write plans can
-write charges."""
+"""Bytes of a digest of a HAT's plates, and of a plan. It is against mistakes, not attackers: who
+can write plans can write charges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,8 @@ class SlotPlan:
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:
-        """Of each HAT's rows; made only where a plan leaves the process or meets other rows."""
+        """Digest of each HAT's rows; made only where a plan leaves the process or meets other
+        rows."""
         return tuple(row_digests(self.rows)) if isinstance(self.rows, SlotCounts) else self.rows
 
     @property
@@ -127,7 +128,7 @@ class SlotPlan:
 
     def find_all(self, cells: NDArray[np.uint64], digests: Sequence[bytes]) -> list[int | None]:
         places = np.searchsorted(self.cells, cells)
-        # A cell beyond the last one has a place behind the end, which must not be read.
+        # A cell beyond the last has a place behind the end, which must not be read.
         there = places < self.cells.size
         there[there] = self.cells[places[there]] == cells[there]
         return [
@@ -182,8 +183,8 @@ class SlotPlan:
 
 
 def row_digests(counts: SlotCounts) -> list[bytes]:
-    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of
-    samples."""
+    """For each HAT, a digest of its rows: plates (keyed hashes of equal length) and their numbers
+    of samples."""
     width = len(counts.plates[0]) if counts.plates else 1
     plates = np.frombuffer(b"".join(counts.plates), dtype=f"V{width}")[counts.plate].tobytes()
     samples = counts.count.astype("<i8").tobytes()
@@ -241,9 +242,9 @@ ADMITTED_MIN = 0.5
 it costs."""
 
 TREE_PART = 0.65
-"""A HAT has a CDF of its own where its likely error is at most this part of the tilted one's. The
-largest error of a tree is farther above its typical one, and its cost is lost to the plates' later
-means."""
+"""A HAT has a CDF of its own where its likely error is at most this part of that of the tilted CDF.
+The largest error of a tree is farther above its typical error, and its cost is lost to the plates'
+later means."""
 
 SD_PER_MEAN_ABS = 1.2533
 """The standard deviation of a normal variable over its expected size: sqrt(pi / 2)."""
@@ -294,7 +295,7 @@ def terms_around(
         asked = _asked(mean.asked, others, hat_forecast, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
         terms.append(struct_replace(asked, admitted_min=least, allowance_nano=allowance))
-    # Stable, so that equal ones have the same order everywhere.
+    # Stable, so that ties have the same order everywhere.
     order = np.argsort(-utility, kind="stable")
     _lower_prices(terms, order.tolist(), counts, balance, policy, plans)
     turns = np.argsort(order, kind="stable").tolist()
@@ -371,8 +372,8 @@ def _widths(
 
 
 def _hats_shared(counts: SlotCounts, policy: Policy) -> Floats:
-    """Of each HAT: the likely number of HATs that share its plates' clips, on average by their
-    weights."""
+    """Likely number of HATs that share the clips of each HAT's plates, averaged by weights, shape
+    (HATs,)."""
     sizes = np.diff(counts.hat_rows)
     sharp = 1 / plate_variance(counts.count)
     first = counts.hat_rows[:-1]
@@ -473,7 +474,7 @@ def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
     at_once = _at_once_nano(policy)
     rest = policy.budget_nano - at_once
     days = (policy.period_seconds or 0) // DAY_S
-    # A day's clock counts its part of a longer period; a shorter one has no yesterday.
+    # A day's clock counts its part of a longer period; a shorter period has no yesterday.
     by_traffic = floor(rest * round(ahead, 6) / days) if days else 0
     return at_once + min(max(0, rest * gone // all_slots + by_traffic), rest)
 
@@ -493,8 +494,8 @@ def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
 def _other_nanos(
     mean: _Mean, deviation_kmh: float, by_plate: Integers, policy: Policy, plans: HatPlans
 ) -> dict[str, int]:
-    """Prices of the other statistics, automatic ones at the mean's; 0 for a CDF that errs more than
-    the tilted city."""
+    """Prices of the other statistics, automatic statistics at the mean's; 0 for a CDF that errs
+    more than the tilted city."""
     each = mean.asked.epsilon_nano
     nanos = {
         name: each if nano is None else nano
@@ -518,8 +519,9 @@ def _asked(
 
 # Suppression (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates
 # out of some HATs, and leaves each HAT `min_plates`. It reads counts and the fixed epsilons of mean
-# and variance (the HAT's charge if there is neither), else the median of the automatic ones over
-# the HATs. Then terms are made anew: each plate is in fewer HATs, so "auto" can spend more on each.
+# and variance (the HAT's charge if there is neither), else the median of the automatic epsilons
+# over the HATs. Then terms are made anew: each plate is in fewer HATs, so "auto" can spend more on
+# each.
 #
 # **Promise.** A HAT's worst case is, of each statistic, the sum of bias, noise and the error of
 # leaving plates out, and the sum of these, each in its own unit (`worst_cases`). In no released HAT

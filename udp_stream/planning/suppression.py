@@ -3,7 +3,7 @@ only.
 
 The worst case over all speeds in [0, U] of the bias of the mean of the kept samples, plus the
 expected absolute noise; as shares of U (arXiv 2405.06261 and the slides that go with it): with G of
-M samples kept, at most G* of one plate,
+M samples kept, at most G* of a plate,
 
     E = 1 - G / M + G* / (G eps).
 
@@ -37,7 +37,7 @@ from udp_stream.units import NANO
 
 
 def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
-    """E as a share of U: `kept` of `total` samples, at most `largest` of one plate; infinite if
+    """E as a share of U: `kept` of `total` samples, at most `largest` of a plate; infinite if
     nothing is kept."""
     return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
 
@@ -74,8 +74,8 @@ class Occupancy:
     """The plates and samples of HATs, as in `SlotCounts`: HAT h has rows
     hat_rows[h]..hat_rows[h+1].
 
-    In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one
-    HAT, no HAT without rows; else ValueError. `max_kmh` is U, by which a variance outweighs a mean.
+    In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in a HAT,
+    no HAT without rows; else ValueError. `max_kmh` is U, by which a variance outweighs a mean.
 
     >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
     >>> pairs.hats, pairs.hat_of_row().tolist()
@@ -114,7 +114,7 @@ class Occupancy:
 
 @dataclass(slots=True)
 class _Hats:
-    """One entry per HAT, for Python and numpy alike.
+    """Columns with an entry per HAT, for Python and numpy alike.
 
     `total` samples, of which `kept`; `spare` plates may still leave, negative once the HAT is lost;
     `first` and `second` are its two largest kept counts (0: none), at these places of
@@ -132,8 +132,8 @@ class _Hats:
 
 @dataclass(slots=True)
 class _Rows:
-    """One entry per row: HAT, count (for Python, and for numpy), `kept`. `by_count`: by HAT,
-    largest count first."""
+    """Columns with an entry per row: HAT, count (for Python, and for numpy), `kept`. `by_count`: by
+    HAT, largest count first."""
 
     hat: list[int]
     count: list[int]
@@ -144,9 +144,9 @@ class _Rows:
 
 
 class HatErrors:
-    """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
+    """E of every HAT while rows (a plate's samples in a HAT) are suppressed and restored.
 
-    Suppress only kept rows, restore only suppressed ones. A HAT that keeps fewer than `plates_min`
+    Suppress only kept rows, restore only suppressed rows. A HAT that keeps fewer than `plates_min`
     plates (or all, if fewer) is lost: E is infinite, and suppressing more costs nothing.
 
     >>> city = Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([4, 2, 2]), plates=3)
@@ -280,17 +280,17 @@ class HatErrors:
 # slot is (eps max K_l)-DP: the slides' composition theorem for mechanisms on disjoint HATs.
 #
 # **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n
-# of HATs that any plate is in: every plate that is in n HATs gives up the one in which its
+# of HATs that any plate is in: every plate that is in n HATs gives up the HAT in which its
 # suppression leaves the least E. The first that cannot do so within E_thresh stops everything;
-# otherwise n falls by one. Plates of a level take their turns by the least E that was open to them
+# otherwise n falls by 1. Plates of a level take their turns by the least E that was open to them
 # when the level began, largest first; ties by plate index. On its turn a plate looks again, and
 # ties between its HATs go to the lowest. E is computed in doubles exactly as `hat_error` and
 # `variance_error` write it.
 #
-# **Promises.** (1) No HAT's E exceeds E_thresh afterwards: each step changes the E of one HAT, to a
-# value that was compared. (2) K = max_l K_l never grows. (3) So neither the slot's loss K eps nor
-# the largest E grows, and no HAT is lost. E is the worst case of Baseline, and of the variance of
-# all samples; for other mechanisms `slot.py` checks.
+# **Promises.** (1) No HAT's E exceeds E_thresh afterwards: each step changes the E of a single HAT,
+# to a value that was compared. (2) K = max_l K_l never grows. (3) So neither the slot's loss K eps
+# nor the largest E grows, and no HAT is lost. E is the worst case of Baseline, and of the variance
+# of all samples; for other mechanisms `slot.py` checks.
 
 _BATCH = 256
 """Plates whose HATs are looked at together."""
@@ -299,7 +299,7 @@ _BATCH = 256
 @dataclass(frozen=True, slots=True)
 class Suppression:
     """`keep[r]`: row r still counts. `hats_before`, `hats_after` (the papers' K): the most HATs of
-    one plate.
+    a plate.
 
     `threshold` is E_thresh, the largest error before; `errors[h]` is E of HAT h now; both are in
     units of U.
@@ -338,11 +338,11 @@ def suppress_to(
     """No plate in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold, down to there.
 
     arXiv 2405.06261 names "fixed numbers of users contributing to each subset"; we read HATs per
-    plate, as its loss goes by them. A plate whose leaving loses every HAT leaves the one with the
+    plate, as its loss goes by them. A plate whose leaving loses every HAT leaves the HAT with the
     fewest samples left (the lowest on ties). At last lost HATs give all their places away, and come
-    back one by one if enough plates still have a place. Every HAT keeps `plates_min` plates (all,
-    if it had fewer), or none and has infinite E. If hats_max >= K of `chop_user`, both take the
-    same steps down to there.
+    back in turn if enough plates still have a place. Every HAT keeps `plates_min` plates (all, if
+    it had fewer), or none and has infinite E. If hats_max >= K of `chop_user`, both take the same
+    steps down to there.
 
     Raises ValueError for hats_max < 1, and as `HatErrors` does.
     """

@@ -8,7 +8,7 @@ value, and are charged for that round.
 * `BandRule(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above
   `high`.
 * `NearestRule(k)`, PIE-k: a plate leaves once k others are surely nearer.
-* `EVERYONE`: no plate leaves. With one round, the baselines BM0 and BM1.
+* `EVERYONE`: no plate leaves. With a single round, the baselines BM0 and BM1.
 
 "Surely" means with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3):
 each of the c rounds has beta0 / c, and each plate of a round an even part of that.
@@ -80,7 +80,7 @@ class Split:
 
     @classmethod
     def doubling(cls, rounds: int) -> Split:
-        """Each part twice the one before: the paper's log-c10."""
+        """Each part twice that before: the paper's log-c10."""
         if rounds > _DOUBLINGS_MAX:
             raise ValueError(f"expected at most {_DOUBLINGS_MAX} rounds that double, got {rounds}")
         return cls(tuple(2**j for j in range(rounds)))
@@ -109,7 +109,8 @@ class Split:
 
 
 class RoundParts(NamedTuple):
-    """Of some plates in one round: charges in nano-units, and the noise's scale t/s in steps."""
+    """Parts of some plates in a round: charges in nano-units, and the noise's scale t/s in
+    steps."""
 
     charge: Integers
     t: Integers
@@ -289,7 +290,7 @@ class Elimination:
     >>> state = pie.begin()
     >>> while (due := pie.due(state)) is not None:  # charge, draw, record, go on
     ...     state = pie.advance(state, pie.draw(state, due.plates, where[due.plates], seeded_bits(1)))
-    >>> state.rounds, state.charged.tolist()[2]  # the far one leaves after the first round
+    >>> state.rounds, state.charged.tolist()[2]  # the far plate leaves after the first round
     (2, 200000000000)
 
     Raises ValueError for a beta0 that is no probability, and for a budget whose parts are too
@@ -459,11 +460,12 @@ def undecided(pie: Elimination, state: State, beta1: float) -> UndecidedPlates:
 
 
 How = Literal["point", "distance"]
-"""What gets noise: the position (the paper's methods 0) or its distance (its methods 1)."""
+"""The value that gets noise: the position (the paper's methods 0) or its distance (its methods
+1)."""
 
 _ROUNDS_SHARE = 0.25
-"""Of beta, for all decisions of rounds; the rest is for undecided plates (Remark 6). Bounds are
-then no wider than the baseline's once a quarter of the plates has left."""
+"""Share of beta for all decisions of rounds; the rest is for undecided plates (Remark 6). Bounds
+are then no wider than the baseline's once a quarter of the plates has left."""
 
 BETA = 0.05
 

@@ -250,22 +250,22 @@ class Nearest:
 # Is the share of plates in a region below q? The threshold query of Appendix C on positions.
 #
 # In the central model: the sum over all plates gets noise once, and every plate of the sum is
-# charged for it. The rounds end when the share is surely on one side of q; further rounds are not
+# charged for it. The rounds end when the share is surely above or below q; further rounds are not
 # charged.
 #
-# **The edge.** A plate that crosses a sharp edge would move the count by one however little it
-# moves: by distance that costs without bound. So the edge has a width w. A plate counts as 1 where
-# it is w/2 or more inside of the edge, as 0 where it is w/2 or more outside, and in between by its
-# depth, cut off at w/2 on both sides. A depth is a 1-Lipschitz function of the position (Lemma
-# 6.3), and their sum is w (count - plates/2). So noise on the sum costs as much as noise on one
-# plate's distance, and the count has the deviation of that noise divided by w.
+# **The edge.** A plate that crosses a sharp edge would move the count by 1 however little it moves:
+# by distance that costs without bound. So the edge has a width w. A plate counts as 1 where it is
+# w/2 or more inside of the edge, as 0 where it is w/2 or more outside, and in between by its depth,
+# cut off at w/2 on both sides. A depth is a 1-Lipschitz function of the position (Lemma 6.3), and
+# their sum is w (count - plates/2). So noise on the sum costs as much as noise on a plate's
+# distance, and the count has the deviation of that noise divided by w.
 
 
 @dataclass(frozen=True)
 class RegionShare:
     """Is the share of plates in a region, with an edge of `edge` metres, below `share`?
 
-    Its rounds have one "plate", the holder of all positions, with the budget of one plate.
+    Its rounds have a single "plate", the holder of all positions, with the budget of a plate.
     `unknown` plates of the moment do not take part.
 
     >>> import os
@@ -296,7 +296,7 @@ class RegionShare:
             )
 
     def depth(self, positions: Floats) -> Floats:
-        """Phi of one plate: its distance inside of the edge, in quanta, from -w/2 to w/2."""
+        """Phi of each plate: its distance inside of the edge, in quanta, from -w/2 to w/2."""
         return np.clip(-self.region.signed_distance(positions), -self._width / 2, self._width / 2)
 
     def elimination(self, budgeting: QueryBudget, plates: int, unknown: int = 0) -> Elimination:

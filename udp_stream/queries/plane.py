@@ -2,7 +2,7 @@
 regions of it.
 
 **Projection.** Transverse Mercator around the centre's meridian (Krueger's series to the third
-order, WGS 84). It keeps angles; lengths come out too long by one part in 2 (R/x)^2 at x metres east
+order, WGS 84). It keeps angles; lengths come out too long by a part in 2 (R/x)^2 at x metres east
 or west of the centre, R = 6.37e6, whatever the latitude: 8 parts in a million at 25 km, 3 in
 100,000 at 50 km, 1.2 in 10,000 at 100 km.
 
@@ -47,8 +47,8 @@ EDGE = 2**24
 sums in 64 bits."""
 
 _DEGREES = 8.0
-"""Of arc: positions farther from the centre are moved. Queries' regions and places may not lie
-farther."""
+"""Degrees of arc: positions farther from the centre are moved. Queries' regions and places may not
+lie farther."""
 
 _LATITUDE_MAX = 80.0
 
@@ -84,8 +84,8 @@ class Plane:
             )
 
     def metres(self, latitude: Floats, longitude: Floats) -> Floats:
-        """East and north of the centre, one row each; far positions are moved nearer. ValueError
-        for a NaN."""
+        """Metres east and north of the centre, shape (positions, 2); far positions are moved
+        nearer. ValueError for a NaN."""
         lat = np.asarray(latitude, np.float64)
         lon = np.asarray(longitude, np.float64)
         if not (np.isfinite(lat).all() and np.isfinite(lon).all()):
@@ -185,7 +185,7 @@ def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:
 # are floating point, off by less than 2^-20 quanta.
 
 _AT_ONCE = 1 << 22
-"""Pairs of a position and an edge in one pass: 32 MB a column."""
+"""Pairs of a position and an edge in a pass: 32 MB a column."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class PlanarPolygon:
         # the east.
         places = np.asarray(positions, np.float64)
         rows = max(1, _AT_ONCE // self._start.shape[0])
-        # At least one part, also of no positions: numpy cannot join none.
+        # At least a part, also of no positions: numpy cannot join none.
         parts = [self._of(places[i : i + rows]) for i in range(0, max(1, places.shape[0]), rows)]
         return np.asarray(np.concatenate(parts))
 
@@ -303,7 +303,7 @@ class PlanarPolygon:
         square = (off_x - share * along_x) ** 2 + (off_y - share * along_y) ** 2
         # exact for positions on the lattice: products below 2^50
         left = along_x * off_y - along_y * off_x
-        # Half open in y, so that a crossing at a corner counts for one of its two edges only.
+        # Half open in y, so that a crossing at a corner counts for a single edge of its two.
         crosses = ((y1 <= y) & (y < y2) & (left > 0)) | ((y2 <= y) & (y < y1) & (left < 0))
         inside = crosses.sum(axis=1) % 2 == 1
         distance = np.sqrt(square.min(axis=1))
@@ -314,8 +314,8 @@ Region = Rectangle | PlanarPolygon
 
 
 def cell_set(cells: Sequence[int], plane: Plane) -> PlanarPolygon:
-    """The area of H3 cells of one resolution. Its straight edges are a few centimetres beside H3's
-    great circles.
+    """The area of H3 cells of equal resolution. Its straight edges are a few centimetres beside
+    H3's great circles.
 
     Raises ValueError for no cells, several resolutions, a number that is no cell, and a cell far
     from the centre.

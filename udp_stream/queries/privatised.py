@@ -7,17 +7,17 @@ of distance gets, at a charge of epsilon (rho) per unit (squared), radial Laplac
 Budgeting*, Liang and Yi, Lemma 3.4), with scales rounded up. Both are discrete and exact
 (`mechanisms/noise`).
 
-**Averages.** Noisy values v_j of one plate are averaged with weights 1/b_j^2, or 1/sigma_j^2: W is
+**Averages.** Noisy values v_j of a plate are averaged with weights 1/b_j^2, or 1/sigma_j^2: W is
 their sum, over the rounds that the plate was in. `*_radius` bound the length of the average's
 noise, with probability 1 - beta.
 
 *Gaussian.* Real Gaussian noise averages to deviation 1/sqrt(W), and has length at most lambda(d,
-beta) / sqrt(W) (Lemma 6.1, Fact 6.2). A discrete Gaussian's moment generating function is at most a
-real one's: complete the square, as in docs/mechanisms/gaussian.md. So for d = 1 the bound holds as
-it is, it being Chernoff's. For d > 1: f the joint density of all rounds' noise without its factor,
-C the unit cube around a joint lattice point z. By Jensen's inequality f(z) <= e^(d W / 24) times
-the mean of f over C, and N >= sigma sqrt(2 pi) by Poisson's formula. In C the average differs by at
-most sqrt(d)/2 from that at z. So
+beta) / sqrt(W) (Lemma 6.1, Fact 6.2). A discrete Gaussian's moment generating function is at most
+that of a real Gaussian: complete the square, as in docs/mechanisms/gaussian.md. So for d = 1 the
+bound holds as it is, it being Chernoff's. For d > 1: f the joint density of all rounds' noise
+without its factor, C the unit cube around a joint lattice point z. By Jensen's inequality f(z) <=
+e^(d W / 24) times the mean of f over C, and N >= sigma sqrt(2 pi) by Poisson's formula. In C the
+average differs by at most sqrt(d)/2 from that at z. So
 
     P(length > r) <= e^(d W / 24) P(real noise > r - sqrt(d)/2),
 
@@ -25,13 +25,12 @@ and the radius is sqrt(d)/2 + lambda(d, beta e^(-d W / 24)) / sqrt(W).
 
 *Laplace.* In the same way, by |z + u| <= |z| + sqrt(d)/2 in place of Jensen's inequality, the
 discrete noise is as likely as real noise but for sqrt(d)/2 and a factor e^(sqrt(d) sum_j 1/b_j),
-sum_j 1/b_j <= sqrt(J W). The length of one real vector is b times a Gamma(d) variable. For several,
+sum_j 1/b_j <= sqrt(J W). The length of a real vector is b times a Gamma(d) variable. For several,
 <e, noise> has the moment generating function (1 - l^2 b^2)^(-(d+1)/2) in every direction e;
 averaged over the directions of the sphere the left side is I_d(l length): cosh x, the Bessel
 function I_0(x) >= e^x / sqrt(2 pi x) for x >= 1, sinh x / x for d = 1, 2, 3. With a_j = 1 / (b_j
 W), their largest a, l = k / a for a k < 1 and S = sum (a_j / a)^2 = W min b^2, Markov's inequality
-and convexity of -log(1 - k^2
-y) in y = (a_j/a)^2 <= 1 give
+and convexity of -log(1 - k^2 y) in y = (a_j/a)^2 <= 1 give
 
     P(length > r) <= (1 - k^2)^(-S (d+1) / 2) / I_d(k r / a),
 
@@ -68,8 +67,8 @@ Draw = Callable[[str, Bits, Integers, Integers, int], Integers]
 
 
 class Average(NamedTuple):
-    """Of each plate's average: W, in steps^-2; the largest 1/b_j of its rounds, in steps^-1; J,
-    their number."""
+    """Each plate's average: W, in steps^-2; the largest 1/b_j of its rounds, in steps^-1; J, their
+    number."""
 
     precision: Floats
     sharpest: Floats
@@ -77,7 +76,7 @@ class Average(NamedTuple):
 
 
 class RadialGaussian:
-    """Gaussian noise in every coordinate. `unit_variance` is that of one coordinate at scale 1."""
+    """Gaussian noise in every coordinate. `unit_variance` is that of a coordinate at scale 1."""
 
     unit_variance = 1.0
     dimensions_max = inf
@@ -86,7 +85,7 @@ class RadialGaussian:
         return SCALE_MAX
 
     def draw(self, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
-        """Noise of scales t/s, one row each."""
+        """Noise of scales t/s, shape (rows, dimensions)."""
         return discrete_gaussian(bits, np.repeat(t, dimensions), np.repeat(s, dimensions)).reshape(
             -1, dimensions
         )
@@ -137,7 +136,7 @@ def radial_of(measure: str) -> RadialGaussian:
 
 
 def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
-    """Noise of scales t/s, one row each, as the measure has it."""
+    """Noise of scales t/s of the measure's family, shape (rows, dimensions)."""
     return radial_of(measure).draw(bits, t, s, dimensions)
 
 
@@ -223,7 +222,7 @@ def _root(falling: Callable[[Floats], Floats], away: Floats) -> Floats:
 # and never more than 8 %.
 
 Phi = Callable[[Floats], Floats]
-"""A 1-Lipschitz function of positions, one row each; both in lattice steps."""
+"""A 1-Lipschitz function of positions, shape (positions, dimensions); both in lattice steps."""
 
 FINE_BITS_MAX = 10
 _FINE_BITS_MIN = 4
@@ -321,12 +320,12 @@ class DistanceNoise:
 
 @dataclass(frozen=True)
 class SummedNoise(DistanceNoise):
-    """The sum of phi over all positions gets noise: the central model, with one holder of all
+    """The sum of phi over all positions gets noise: the central model, with a single holder of all
     positions.
 
-    A plate that moves changes one of the sum's `terms`, by as much as it changes its own value
-    under `DistanceNoise`: terms are rounded one by one, and their sum is exact. So noise for the
-    sum is as large as noise for one plate.
+    A plate that moves changes a single term of the sum's `terms`, by as much as it changes its own
+    value under `DistanceNoise`: terms are rounded separately, and their sum is exact. So noise for
+    the sum is as large as noise for a plate.
 
     >>> kind = SummedNoise("zcdp", lambda positions: np.hypot(*positions.T), 16_000, fine_bits=10, terms=2)
     >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.sensitivity

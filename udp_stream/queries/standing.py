@@ -3,8 +3,8 @@ plates.
 
 Rounds and answer depend on a `StandingQuery`, positions and noise alone, so a run can go on from
 the query that a ledger remembers. In the local model each plate gives values of its own, and is
-charged for its rounds. In the central model one value is made of all plates that take part, and
-each is charged for every round.
+charged for its rounds. In the central model a single value is made of all plates that take part,
+and each is charged for every round.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LocalQuery:
 
 @dataclass(frozen=True)
 class CentralQuery:
-    """A query over the plates of a moment, all of them in one noisy value.
+    """A query over the plates of a moment, all of them in a single noisy value.
 
     The first round decides who takes part, as fewer plates later would be another sum. So a plate
     takes part if it has enough left for *all* rounds; it is charged for those that are asked.
@@ -144,7 +144,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A question: places as (longitude, latitude) in degrees, lengths in metres, amounts in
     nano-units.
 
-    `budget_nano` is the most that a plate is charged for one moment, `period_budget_nano` for all
+    `budget_nano` is the most that a plate is charged for a moment, `period_budget_nano` for all
     moments of a period and all queries: nano-rho per square kilometre, or nano-epsilon per
     kilometre. It is asked every `every_s` seconds of positions that are at most `age_s` old. A
     range count and a threshold have a `box`, a `polygon` or `cells`; the other kinds have a
@@ -259,7 +259,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         polygon = PlanarPolygon([loop])
         (x, y) = loop.T
         area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
-        # Corners in one line enclose nothing. Not `area < 1`: a NaN is to be refused, too.
+        # Corners in a line enclose nothing. Not `area < 1`: a NaN is to be refused, too.
         if not area >= 1:
             raise ValueError(
                 f"expected corners that enclose an area of at least 1 square metre, got {area:.3g}"

@@ -109,7 +109,7 @@ class BarrierCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     done_ms: int = NOT_YET
 
     def back_to(self, now_ms: int) -> BarrierCheckpoint:
-        """What was closed ahead of now is open again."""
+        """The checkpoint with all open again that was closed ahead of now."""
         through_ms = tuple(NOT_YET if ms > now_ms else ms for ms in self.through_ms)
         return BarrierCheckpoint(
             self.offset, through_ms, NOT_YET if self.done_ms > now_ms else self.done_ms
@@ -140,7 +140,7 @@ class _HeldSlot:
 
 
 class SlotBarrier(Generic[C]):
-    """The slots of one log that are not done yet. It ignores messages of other types than its chunk
+    """The slots of a log that are not done yet. It ignores messages of other types than its chunk
     and its marker.
 
     >>> from udp_stream.shuffle.wire import cut_pings
@@ -215,8 +215,8 @@ class SlotBarrier(Generic[C]):
 
     def _add_chunk(self, offset: int, chunk: C) -> None:
         self._require_known(chunk.sender)
-        # The first end marker has decided which chunks count: a late one may neither join them nor
-        # open the slot again.
+        # The first end marker has decided which chunks count: a late chunk may neither join them
+        # nor open the slot again.
         if chunk.slot_end <= max(self._done_ms, self._through[chunk.sender]):
             return
         if chunk.slot_start not in self._held:
@@ -325,8 +325,9 @@ class SlotBarrier(Generic[C]):
     def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:
         """Where to resume after a crash; with `done`, once that slot is done, too."""
         here = BarrierCheckpoint(self._next, self._through)
-        # A reader resumes at one offset, so the oldest chunk that is still needed decides. Chunks
-        # of slots that are done may follow it: `done_ms` drops them when they are read again.
+        # A reader resumes at a single offset, so the oldest chunk that is still needed decides.
+        # Chunks of slots that are done may follow it: `done_ms` drops them when they are read
+        # again.
         held = (slot.checkpoint for start, slot in self._held.items() if start != done)
         first = min(held, key=attrgetter("offset"), default=here)
         done_ms = self._done_ms if done is None else max(self._done_ms, self._held[done].end_ms)
@@ -379,7 +380,7 @@ class PlanSlot(NamedTuple):
 class MeasureNorms(NamedTuple):
     """Measure how far the plates of this slot are from their forecasts.
 
-    Its plan lets each share one clip among HATs, or asks something of the whole city.
+    Its plan lets each share a clip among HATs, or asks something of the whole city.
     """
 
     start: int
@@ -440,8 +441,8 @@ Step: TypeAlias = (
 
 
 class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where to resume one partition of the shuffle topic: its shard, on partition 0 the planner,
-    and its queries.
+    """Where to resume a partition of the shuffle topic: its shard, on partition 0 the planner, and
+    its queries.
 
     >>> ShardCheckpoint(BarrierCheckpoint(9), planner=BarrierCheckpoint(4)).offset, ShardCheckpoint.at(7).offset
     (4, 7)
@@ -466,8 +467,8 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def read_to(self) -> int:
-        """What is before this offset was read, as far as the checkpoint tells: what it still needs
-        may lie before."""
+        """Offset up to which the checkpoint tells that all was read; what it still needs may lie
+        before."""
         return max(
             one.offset for one in (self.shard, self.planner, self.moments) if one is not None
         )
@@ -508,8 +509,8 @@ class _PlannedSlot:
 
 
 class PlannerState:
-    """What is to be planned and, where plans follow from releases, learnt. `counts` are those of
-    all shards.
+    """Slots to be planned and, where plans follow from releases, learnt. `counts` are those of all
+    shards.
 
     >>> from udp_stream.testing import SLOT_END, two_hats
     >>> planner = PlannerState(shards=1, start=None, follows=True)
@@ -560,7 +561,7 @@ class PlannerState:
         return of_planned or self.slot_to_plan()
 
     def slot_to_plan(self) -> PlanSlot | None:
-        # One at a time: the next plan is to follow from what this one releases.
+        # A slot at a time: the next plan is to follow from what this one releases.
         for start in [] if self._planned else self.counts.due()[:1]:
             return PlanSlot(start, self.counts.collect(start))
         return None
@@ -598,8 +599,8 @@ class PlannerState:
             return None
         arriving = self._norms.get(slot.start, {})
         chunks = {shard: arriving[shard].whole for shard in slot.shards if shard in arriving}
-        # All or none: without the norms of one shard, every plate that is on others, too, would
-        # have the factor 0.
+        # All or none: without the norms of a shard, every plate that is on others, too, would have
+        # the factor 0.
         if any(
             not chunks.get(shard) and self._released_ms[shard] < slot.end_ms
             for shard in slot.shards
@@ -608,8 +609,8 @@ class PlannerState:
         return [of_shard for of_shard in chunks.values() if of_shard]
 
     def city_to_ask(self) -> QueryCity | None:
-        """What to record of the whole city now, before shards are answered. No sums, if a shard
-        does not ask."""
+        """Query of the whole city to record now, before shards are answered; without sums if a
+        shard sends none. None if none is due."""
         slot = self._planned
         if slot is None or slot.city is None or (chunks := self._all_norms()) is None:
             return None
@@ -649,8 +650,8 @@ class PlannerState:
             yield from wire.cut_factors(factors, wire.merge_norms(of_shard), of_shard[0])
 
     def answers_without_factors(self) -> Iterator[wire.FactorChunk]:
-        """What to answer shards whose plates share no clip by this plan. They have the factor 0
-        where they share one by an older plan, as under other settings."""
+        """Answers to shards whose plates share no clip by this plan. Plates have the factor 0 where
+        they share a clip by an older plan, as under other settings."""
         slot = self._planned
         if slot is None or not slot.is_sent:
             return
@@ -692,7 +693,7 @@ _merged_plan = lru_cache(maxsize=4)(wire.merge_plan)
 
 
 class ShardProtocol:
-    """One partition of the shuffle topic, while it is ours. Do what `next` says until it says
+    """A partition of the shuffle topic, while it is ours. Do what `next` says until it says
     nothing.
 
     >>> from udp_stream.shuffle.wire import cut_pings
@@ -723,7 +724,7 @@ class ShardProtocol:
         asked: str = "",
     ) -> None:
         """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of
-        those there are, and one whose plan will never come has a plan without HATs.
+        those there are, and a slot whose plan will never come has a plan without HATs.
 
         `follows`: plans follow from releases, so a slot is planned once all that was planned before
         is released. `asks`: queries are asked. Where none were when the checkpoint was made, chunks
@@ -790,7 +791,7 @@ class ShardProtocol:
             self._moments.add(offset, message)
 
     def next(self) -> Step | None:
-        """The first step that is due; the same one until the caller says that it was done."""
+        """The first step that is due; the same step until the caller says that it was done."""
         if self._step is None:
             if (planner := self._planner) is not None:
                 # Shards that wait for factors though their plates share no clip by our plan are
@@ -799,8 +800,8 @@ class ShardProtocol:
                     (chunk.shard, chunk) for chunk in planner.answers_without_factors()
                 ]
             # Counts go out first, as other shards wait for the plan that needs them; answers last,
-            # as no release waits for one. The step is kept until it is done, so a call in between
-            # cannot start it twice.
+            # as no release waits for an answer. The step is kept until it is done, so a call in
+            # between cannot start it twice.
             of_shard = self._count() or self._send()
             of_planner = None if of_shard or planner is None else planner.next()
             self._step = (
@@ -870,8 +871,8 @@ class ShardProtocol:
         next, even if that has no HATs."""
         self._step = None
         of_plan = shard_of(plan.cells, self._shards)
-        # Of a slot without pings, which there is under "add-remove", the first shard, which is the
-        # only one there.
+        # Of a slot without pings, which there is under "add-remove", the only shard there is the
+        # first.
         shards = sorted(set(shard_of(counts.cells, self._shards).tolist())) or [PLANNER]
         # Also a share without HATs: the shard holds the slot, and its checkpoint, until a plan says
         # what becomes of it.
@@ -929,8 +930,8 @@ class ShardProtocol:
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._plan_of(start)
             factors = self._factors_of(start)
-            # The planner has lost our counts of this slot, or it had planned it before a later one.
-            # Plans come in the order of slots, so a part of a later one tells.
+            # The planner has lost our counts of this slot, or it had planned it before a later
+            # slot. Plans come in the order of slots, so a part of a later plan tells.
             is_lost = (
                 plan is None and self._accept_loss and any(other > start for other in self._plans)
             )

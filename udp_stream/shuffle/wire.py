@@ -11,10 +11,10 @@
 | `FactorChunk` | planner to shard | the factors of these plates |
 | `ReleaseMarker` | shard to planner | the time through which all is published, where plans follow from releases |
 
-A sender cuts the rows of a slot into chunks: numbered, bounded, and under one digest. The digest
-covers all of them: cutting the same rows again gives the same bytes, cutting them under other
-settings gives another digest. Readers look at slot, sender, digest and number, so chunks may arrive
-twice and in any order.
+A sender cuts the rows of a slot into chunks: numbered, bounded, and under a common digest. The
+digest covers all of them: cutting the same rows again gives the same bytes, cutting them under
+other settings gives another digest. Readers look at slot, sender, digest and number, so chunks may
+arrive twice and in any order.
 
 Where a reader has to hear from all senders, an end marker follows the chunks, and `SlotBarrier`
 waits for it. Where the reader knows who has to answer, the number of chunks in each is enough
@@ -84,9 +84,9 @@ class PlateChunk(Chunk, frozen=True):
     """Rows in columns, little-endian, of the types in `COLUMNS`; `plates` are hashes of
     `hash_bytes` each.
 
-    With a column `plate`, that is each row's number among the hashes; else each plate has one row.
-    `ROWS_MAX` rows with hashes of 16 bytes stay below 900 kB, and so below Kafka's usual limit of 1
-    MiB.
+    With a column `plate`, that is each row's number among the hashes; else each plate has a single
+    row. `ROWS_MAX` rows with hashes of 16 bytes stay below 900 kB, and so below Kafka's usual limit
+    of 1 MiB.
     """
 
     ROWS_MAX: ClassVar[int]
@@ -127,7 +127,8 @@ def _framed(
     shard: int,
     contents: Sequence[Mapping[str, Any]],
 ) -> list[C]:
-    """These contents as chunks, under a digest that also covers where one ends and the next begins."""
+    """These contents as chunks, under a digest that also covers where each ends and the next
+    begins."""
     covers = blake2b(digest_size=DIGEST_BYTES)
     for content in contents:
         covers.update(_encoder.encode(list(content.values())))
@@ -225,9 +226,9 @@ def _slot_of(chunks: Sequence[Chunk]) -> tuple[int, int]:
 
 
 class ChunkAssembly(Generic[C]):
-    """Chunks of one sender and slot, without an end marker, as they come: in any order, repeated.
+    """Chunks of a sender and slot, without an end marker, as they come: in any order, repeated.
 
-    Of sets that differ, the first that is whole counts; with `latest`, the one that began last.
+    Of sets that differ, the first that is whole counts; with `latest`, the last that began.
 
     >>> arriving = ChunkAssembly()
     >>> for chunk in reversed(list(cut_norms(PlateNorms((b"a", b"b"), *np.ones((5, 2), int)), 0, 9, 2, rows_max=1))):
@@ -296,8 +297,8 @@ def cut_pings(
     slot: SlotPings, source: int, shards: int, rows_max: int = PingChunk.ROWS_MAX, least: int = 0
 ) -> Iterator[PingChunk | PingsEnd]:
     """The chunks of a closed slot for every shard, each followed by an end marker; shards without
-    pings get one too. `least`: chunks that are sent also without pings, so that a shard holds the
-    slot.
+    pings get a marker too. `least`: chunks that are sent also without pings, so that a shard holds
+    the slot.
 
     Repeats of (plate, time) are dropped here, since two of them may lie in cells of different
     shards. (Repeats that arrive on different source partitions first meet in a shard.)
@@ -316,7 +317,7 @@ def cut_pings(
 
 
 def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
-    """The pings of distinct chunks of one slot; ValueError for none, or for chunks of different
+    """The pings of distinct chunks of a slot; ValueError for none, or for chunks of different
     slots."""
     slot = _slot_of(chunks)
     (plates, plate) = _joined_plates(chunks)
@@ -361,7 +362,7 @@ class ReleaseMarker(msgspec.Struct, frozen=True, tag="released.1"):
 def cut_counts(
     counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_MAX
 ) -> Iterator[CountChunk | CountsEnd]:
-    """The chunks of a slot of one shard, at least one, and their end marker."""
+    """The chunks of a slot of a shard, one or more, and their end marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
     slot = counts.start_ms, counts.end_ms
@@ -431,7 +432,7 @@ _plan_decoder: msgspec.msgpack.Decoder[_PlanColumns] = msgspec.msgpack.Decoder(_
 def cut_plan(
     plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX
 ) -> Iterator[PlanChunk]:
-    """A shard's plan as messages, at least one; equal plans give equal messages."""
+    """A shard's plan as messages, one or more; equal plans give equal messages."""
     city = plan.city
     content = _encoder.encode(
         _PlanColumns(
@@ -511,7 +512,7 @@ class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
 
 @dataclass(frozen=True, slots=True)
 class ScaleFactors:
-    """What the planner answers a shard: a factor for each plate, and the check of the norms that it
+    """The planner's answer to a shard: a factor for each plate, and the check of the norms that it
     holds for.
 
     >>> ScaleFactors({b"a": 7, b"b": 8}, {b"a": 1, b"b": 1}).of({b"a": 1, b"b": 2, b"c": 1})
@@ -538,7 +539,7 @@ def cut_norms(
     rows_max: int = NormChunk.ROWS_MAX,
     city: tuple[int, ...] = (),
 ) -> Iterator[NormChunk]:
-    """A shard's norms as messages, at least one; equal norms give equal messages."""
+    """A shard's norms as messages, one or more; equal norms give equal messages."""
     columns = dict(zip(NormChunk.COLUMNS, norms.columns, strict=True))
     slot = (slot_start, slot_end)
     yield from _cut(
@@ -558,8 +559,8 @@ def cut_factors(
     answered: NormChunk,
     rows_max: int = NormChunk.ROWS_MAX,
 ) -> Iterator[FactorChunk]:
-    """The factors of a shard's plates as messages, at least one, in answer to these norms; 0 for a
-    plate without one.
+    """The factors of a shard's plates as messages, one or more, in answer to these norms; 0 for a
+    plate without a factor.
 
     `answered` is the first chunk of the norms. Equal factors give equal messages.
     """
@@ -584,13 +585,13 @@ def merge_factors(chunks: Sequence[FactorChunk]) -> ScaleFactors:
 
 # --- positions, from sources to the shard that answers the queries of a budget period ---
 #
-# One shard has all moments of a period, and answers them in order of time: what a plate has left
-# then follows from the log, and never from which worker was faster. A moment is a slot that starts
-# and ends at once.
+# A single shard has all moments of a period, and answers them in order of time: what a plate has
+# left then follows from the log, and never from which worker was faster. A moment is a slot that
+# starts and ends at once.
 
 
 class PositionChunk(PlateChunk, frozen=True, tag="positions.2"):
-    """Some plates of a moment, as one source partition knows them. `seen`: Unix ms; `lat`, `lon`:
+    """Some plates of a moment, as a source partition knows them. `seen`: Unix ms; `lat`, `lon`:
     degrees."""
 
     ROWS_MAX: ClassVar[int] = 20_000
@@ -628,7 +629,7 @@ def cut_moment(
 
 
 def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
-    """The moment of all sources, with each plate's latest position; at one time, that of the lowest
+    """The moment of all sources, with each plate's latest position; on ties, that of the lowest
     source counts.
 
     ValueError for no chunks, or chunks of different moments.
@@ -645,7 +646,7 @@ def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
 
 
 ToShard: TypeAlias = PingChunk | PingsEnd | PositionChunk | PositionsEnd
-"""What a source sends; each names the shard that it is for."""
+"""Messages of a source; each names the shard that it is for."""
 
 Message: TypeAlias = (
     ToShard | CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | ReleaseMarker
@@ -684,7 +685,7 @@ class SendChunks(NamedTuple):
 
 
 class SourceProtocol:
-    """One source partition, while it is ours. Do what `next` says until it says nothing, after each
+    """A source partition, while it is ours. Do what `next` says until it says nothing, after each
     `read`.
 
     >>> from udp_stream.pings.json import JSON
@@ -718,7 +719,8 @@ class SourceProtocol:
         asked: str = "",
         asked_before: str | None = None,
     ) -> None:
-        """A reader of moments needs the `periods` of positions: the moments of one go to one shard.
+        """A reader of moments needs the `periods` of positions: the moments of a period go to a
+        single shard.
 
         `asked` is the digest of the queries that moments are sent for, `asked_before` that of the
         checkpoint's. Where they differ, pings that the new queries need are not read again: shards
@@ -774,8 +776,8 @@ class SourceProtocol:
             return None
         messages: list[ToShard] = []
         if through != self._announced[0]:
-            # Markers behind the chunks, and one for every shard, also without chunks: a shard waits
-            # for all sources.
+            # Markers behind the chunks, and a marker for every shard, also without chunks: a shard
+            # waits for all sources.
             cut = partial(
                 cut_pings,
                 source=self._source,
@@ -823,9 +825,9 @@ class SourceProtocol:
         return self.reader.checkpoint()
 
     def wants_tick(self, wall_ms: int) -> bool:
-        """Whether a tick record appended at this time would close a slot. One is enough until
-        something is read; by the wall, until a tick is, and neither refusals nor chunks that are on
-        their way hold it up."""
+        """Whether a tick record appended at this time would close a slot. A single tick is enough
+        until something is read; by the wall, until a tick is, and neither refusals nor chunks that
+        are on their way hold it up."""
         is_free = self.may_commit or self.reader.is_in_processing_time
         return is_free and not self._has_ticked and self.reader.tick_would_close(wall_ms)
 

@@ -205,7 +205,7 @@ class City:
 
 
 def _corners(rng: Rng, hubs: Floats, terminals: Floats, rank: int) -> Floats:
-    """(corners, 2) of the route of this rank: trunk routes come first, thin suburban ones last;
+    """(corners, 2) of the route of this rank: trunk routes come first, thin suburban routes last;
     with bends between."""
     start, turn = rng.integers(16, size=2).tolist()
     beside = (start + (1 if turn % 2 else 15)) % 16
@@ -229,7 +229,7 @@ def _corners(rng: Rng, hubs: Floats, terminals: Floats, rank: int) -> Floats:
 
 
 def _sampled(corners: Floats) -> Floats:
-    """Points every `STEP_M` metres along a Catmull-Rom curve through the corners, the last one
+    """Points every `STEP_M` metres along a Catmull-Rom curve through the corners, the last
     twice."""
     padded = np.concatenate(
         [2 * corners[:1] - corners[1:2], corners, 2 * corners[-1:] - corners[-2:-1]]
@@ -251,7 +251,7 @@ def _sampled(corners: Floats) -> Floats:
 
 
 class Day:
-    """One day's service: where each bus is between two legs, one entry per bus."""
+    """One day's service: where each bus is between two legs, an entry per bus."""
 
     def __init__(self, rng: Rng, city: City, route: Ints, driver: Floats, trips: int) -> None:
         self.city = city
@@ -289,7 +289,7 @@ class Day:
             yield until, self._look_up(legs, bus, second, begin)
 
     def _leg(self, bus: Ints) -> Records:
-        """One more leg for each of these buses; then they stand at its end, where they may begin
+        """Another leg for each of these buses; then they stand at its end, where they may begin
         another trip."""
         city = self.city
         rng = self.motion
@@ -418,12 +418,12 @@ class Day:
 
 @dataclass(frozen=True)
 class Imperfections:
-    """What goes wrong between the buses and us, each a share of pings, 0 for never; as in real
-    feeds, or nearly so.
+    """Faults between the buses and us, each a share of pings, 0 for never; as in real feeds, or
+    nearly so.
 
     `out_of_order` is of neighbours that step back in time (among some dozens of buses), `late` by 3
-    minutes to 2 hours; `repeated` pings come again under another trip_id. The rest spoil a ping, at
-    most one of them each.
+    minutes to 2 hours; `repeated` pings come again under another trip_id. The rest spoil a ping, a
+    single fault at most each.
     """
 
     out_of_order: float = 0.45
@@ -489,7 +489,7 @@ def encode(pings: Records, plates: Sequence[str]) -> list[bytes]:
 
 
 def _spoiled(message: bytes, flaw: str, missing: str) -> bytes:
-    """One message with one flaw."""
+    """A message with a flaw."""
     if flaw == "not_json":
         return message[: len(message) // 2]
     ping = msgspec.json.decode(message)
@@ -507,7 +507,7 @@ def _spoiled(message: bytes, flaw: str, missing: str) -> bytes:
 
 @dataclass(frozen=True)
 class FleetColumns:
-    """What the buses did, by time; one entry per ping, as written in its message."""
+    """Trips of the buses, by time; an entry per ping, as written in its message."""
 
     plate: Ints  # index into `Fleet.plates`
     time_ms: Ints  # UTC, whole seconds
@@ -581,7 +581,7 @@ class Fleet:
             waiting = waiting[whole:]
 
     def chunks(self) -> Iterator[FleetColumns]:
-        """What the buses did, at most ten minutes at a time, before anything went wrong on the way."""
+        """Trips of the buses, at most ten minutes at a time, before any fault on the way."""
         for _, pings in self._pings():
             lat = pings["lat_e6"] / 1e6
             lon = pings["lon_e6"] / 1e6
@@ -632,8 +632,8 @@ class Fleet:
 
 def live_messages(buses: int, ago_s: float = 0.0) -> Iterator[list[bytes]]:
     """Messages as if a fleet drove now, without end, each list once the last of it has arrived, or
-    an empty one; first those of the last `ago_s`. Busy hours are moved to the present, one made-up
-    day after the other."""
+    an empty list; first those of the last `ago_s`. Busy hours are moved to the present, made-up
+    days in turn."""
     for day, begins in enumerate(count(math.floor(time.time() - ago_s), LIVE_HOURS * 3600)):
         fleet = Fleet(
             1, buses, datetime(2024, 1, 8, 8, tzinfo=IST) + timedelta(days=day), LIVE_HOURS

@@ -1,6 +1,6 @@
 """The clocks of a log: its watermark, whatever the reader's own clock says.
 
-A watermark is a time up to which the log counts as complete. A clock observes one frame (a run of
+A watermark is a time up to which the log counts as complete. A clock observes a frame (a run of
 messages) at a time. For each ping it gives the watermark before the ping (`watermark_before_ms`),
 by which lateness is judged, and whether the ping is from the future. Then it shows the new
 watermark, by which slots close.
@@ -43,10 +43,10 @@ SEEN_MS = 2 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class WindowRules:
-    """What never changes while the windows live. Times in ms.
+    """Rules that never change while the windows live. Times in ms.
 
     `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock:
-    how far a ping may be ahead of the broker, and how long after the newest ping older ones are
+    how far a ping may be ahead of the broker, and how long after the newest ping older pings are
     waited for. `movement`: speeds are derived where a slot closes; None takes those of the pings.
     `archived_ms`: the ledger closed all slots that end by then. `in_processing_time`: whole plates
     are hidden, so slots close by the wall's time, and limits are by plate.
@@ -78,7 +78,7 @@ class WindowRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogPlaces:
-    """The places of a frame's messages in their partition: one value for each message, tick records
+    """The places of a frame's messages in their partition: a value for each message, tick records
     included.
 
     `offset` rises; `append_ms` is the broker's append time; `tick` is True for records that only
@@ -99,8 +99,8 @@ class LogPlaces:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the
-    rows of `pings`.
+    """A run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the rows
+    of `pings`.
 
     `places` is None for a log without offsets and append times.
 
@@ -177,8 +177,8 @@ class AgreementClock:
     """The newest time that several plates have reached: the clock of a log without append times.
 
     Several is `quorum_min` plates or `quorum_share` of those seen in the last two days, whichever
-    is more (all, if there are fewer): neither one plate alone nor a few broken ones of a large
-    fleet can move it. A plate counts with the newest time of the last frame it was in, so one wrong
+    is more (all, if there are fewer): neither a single plate nor a few broken plates of a large
+    fleet can move it. A plate counts with the newest time of the last frame it was in, so a wrong
     time is forgotten with the plate's next frame. And `ping_share` of the frame's pings must agree
     too, so that wrong times strewn over many plates do not add up.
 
@@ -186,7 +186,7 @@ class AgreementClock:
     at most `ahead_ms`: a fleet may shrink to less than a quorum. Clocks that are wrong by more than
     a step never come that far.
 
-    Four plates, one of them far ahead: the third newest time counts.
+    Four plates, of which the last is far ahead: the third newest time counts.
 
     >>> clock, plates, none = AgreementClock(WindowRules()), ("A", "B", "C", "D"), np.zeros(4)
     >>> times = np.array([1_000, 3_000, 2_000, 10**15])
@@ -199,7 +199,7 @@ class AgreementClock:
         self._rules = rules
         self._newest_of: dict[str, int] = {}
         self._crowded = (
-            1024  # plates: below it, looking for old ones to forget costs more than they do
+            1024  # plates: below it, looking for old plates to forget costs more than they do
         )
         self._believed_ms = rules.ahead_ms  # what is later comes from the future
         self.watermark_ms: int | None = None
@@ -257,7 +257,7 @@ class AgreementClock:
 
     def _newest_times(self, pings: Pings, time_ms: Times) -> dict[str, int]:
         """The newest time of every plate, this frame's plates anew; a plate without a usable time
-        keeps its old one."""
+        keeps its old time."""
         newest = np.full(len(pings.plates), NEVER)
         np.maximum.at(newest, pings.plate, time_ms)
         usable = newest != NEVER
@@ -284,7 +284,7 @@ class AgreementClock:
 
 
 def _second_newest(newest_of: dict[str, int]) -> int:
-    """What two plates have come to; for fewer, before any time there is."""
+    """Time that two plates have reached; with fewer plates, before any time there is."""
     # Two days later than NEVER: from the lowest integer nothing can be taken.
     return sorted(newest_of.values())[-2] if len(newest_of) > 1 else NEVER + SEEN_MS
 
@@ -295,16 +295,16 @@ def _kth_newest(times: Times, k: int) -> int:
 
 
 class AppendClock:
-    """The newest accepted event time of one source partition less `disorder_ms`, or its latest
+    """The newest accepted event time of a source partition less `disorder_ms`, or its latest
     tick's, if later.
 
     A ping is accepted if its time is at most `skew_ms` after its message's append time, so no plate
     can move the clock past what the broker has seen. A tick says that until its append time nothing
-    else came: it counts like a ping of that moment. Pings of one message are observed together; a
+    else came: it counts like a ping of that moment. Pings of a message are observed together; a
     message is judged by those before it in the log.
 
-    A ping of 100 s, one from the future, and a tick at 190 s; the disorder that is allowed for is
-    60 s:
+    A ping of 100 s, a ping from the future, and a tick at 190 s; the disorder that is allowed for
+    is 60 s:
 
     >>> clock, none, message = AppendClock(WindowRules()), np.zeros(2), np.array([0, 1], np.int32)
     >>> two = Pings(("A",), none.astype(np.uint32), np.array([100_000, 10**15]), none, none, none, message, none)

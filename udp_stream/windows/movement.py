@@ -9,15 +9,16 @@ pair has no speed: it is left out, and counted.
 **Where.** A source partition derives speeds when it closes a slot, before the slot is cut by cell:
 from the plate's pings of this slot and partition alone, each (plate, time) once. So a restart, a
 replay and another number of workers give the same bytes, as long as all pings of a plate come by
-one partition. The arithmetic is that of IEEE 754 alone (+, *, /, sqrt), which every machine does
-alike; sines of libraries differ in their last bits.
+the same partition. The arithmetic is that of IEEE 754 alone (+, *, /, sqrt), which every machine
+does alike; sines of libraries differ in their last bits.
 
-**Privacy.** Unit: license plate. Neighbours: one plate's positions differ, each within its cell;
+**Privacy.** Unit: license plate. Neighbours: a plate's positions differ, each within its cell;
 times and cells are the same. Which pings have a speed follows from times and cells, so counts are
 the same for neighbours; a plate's speeds follow from its own positions, so all other plates' are
-the same. What is left is `swap-values`: one plate has other speeds in [0, U]. That is why a speed
+the same. What is left is `swap-values`: a plate has other speeds in [0, U]. That is why a speed
 above `reject_above_kmh` is refused only where the two cells already tell it: no two positions in
-them are near enough. Any other one is clamped. If it were refused, counts would tell of positions.
+them are near enough. Any other speed is clamped. If it were refused, counts would tell of
+positions.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _COSINE = (
     1 / 479_001_600,
     -1 / 87_178_291_200,
 )
-"""Of the powers of the square: to 1e-9 between -90 and 90 degrees."""
+"""Coefficients of the powers of the square: exact to 1e-9 between -90 and 90 degrees."""
 
 Places = NDArray[np.int32]
 """Latitudes or longitudes, in units of `DEGREE`."""
@@ -80,10 +81,10 @@ def km_between(
 
 
 def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> SlotPings:
-    """A slot of one source partition with speeds by movement in place of those that it has.
+    """A slot of a source partition with speeds by movement in place of those that it has.
 
-    Rows are of the pings that have one, by plate and time. `repeats` counts pings of a plate and
-    time that are left out, `unpaired` others.
+    Rows are of the pings that have a speed, by plate and time. `repeats` counts pings of a plate
+    and time that are left out, `unpaired` others.
     """
     plate_time = slot.plate.astype(np.uint64) << np.uint64(32) | slot.time
     place = lat.astype(np.int64) << 32 | (
@@ -108,8 +109,8 @@ def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> 
 
 
 def _pairs(plate_time: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Of (plate, ms) in ascending order, each once: the row that each is paired with, -1 for none;
-    seconds between."""
+    """The row that each of (plate, ms), ascending and each once, is paired with (-1 for none), and
+    the seconds between."""
     plate = plate_time >> 32
     last = plate_time.size - 1
     before = np.searchsorted(plate_time, plate_time - NEAREST_MS, side="right") - 1

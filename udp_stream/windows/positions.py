@@ -8,10 +8,10 @@ moment at which no plate has a position is left out.
 A ping that comes later than the grace is not in its moment; it may still be the latest of its plate
 at a later moment. A ping that is late for its slot is refused, and is in no moment.
 
-**Of several pings of one plate and time, the first in the log counts.** Queries protect positions,
-so no position may decide which ping counts: a plate that moved a little could else have jumped to
-its other ping. The latest position follows from plates, times and the log's order alone, so it
-moves no farther than the plate's pings do.
+**The first ping of a plate and time in the log counts.** Queries protect positions, so no position
+may decide which ping counts: a plate that moved a little could else have jumped to its other ping.
+The latest position follows from plates, times and the log's order alone, so it moves no farther
+than the plate's pings do.
 """
 
 from __future__ import annotations
@@ -63,23 +63,24 @@ class Moment:
 
 
 class RowPlaces(NamedTuple):
-    """Of each row that is pushed: the offset of its message, and the watermark before it."""
+    """Places of the rows that are pushed: the offset of its message, and the watermark before
+    it."""
 
     offset: NDArray[np.int64]
     before_ms: NDArray[np.int64]
 
 
 class LatestPositions:
-    """The latest positions of one log, at every boundary of a grid; those up to `closed_ms` have
-    been told already.
+    """The latest positions of a log, at every boundary of a grid; those up to `closed_ms` have been
+    told already.
 
     `hash_plate` turns a plate into its keyed hash; nothing behind this knows plates.
 
     >>> from datetime import UTC
     >>> latest = LatestPositions(SlotGrid(900, UTC), age_ms=600_000, grace_ms=0, hash_plate=str.encode)
     >>> def ping(plate, minute):
-    ...     one, none = np.array([21.0 + minute / 100]), np.zeros(1)
-    ...     return Pings((plate,), np.zeros(1, np.uint32), np.array([minute * 60_000]), one, one, none, none, none)
+    ...     at, none = np.array([21.0 + minute / 100]), np.zeros(1)
+    ...     return Pings((plate,), np.zeros(1, np.uint32), np.array([minute * 60_000]), at, at, none, none, none)
     >>> for plate, minute in (("A", 1), ("A", 12), ("B", 2)):
     ...     assert not latest.push(ping(plate, minute), np.array([0]), watermark_ms=minute * 60_000)
     >>> (moment,) = latest.push(ping("A", 16), np.array([0]), watermark_ms=16 * 60_000)
@@ -138,8 +139,8 @@ class LatestPositions:
         return [int(np.searchsorted(before_ms, at)) for at in crossed]
 
     def first_needed(self) -> tuple[int, int] | None:
-        """Of the first row that a later moment may need: its message's offset, and the watermark
-        before it."""
+        """Offset of the first message that a later moment may need, and the watermark before it;
+        None for none."""
         rows = self._gathered()
         if not rows.size:
             return None
@@ -232,8 +233,9 @@ class LatestPositions:
 
 
 def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) -> NDArray[np.void]:
-    """Each plate's latest row; of each of its stretches, if they are given. Of rows of one plate
-    and time it is the first, which is the first in the log: rows are added in its order."""
+    """Each plate's latest row, or that of each of its stretches, if they are given. Among rows of
+    the same plate and time it is the first, which is the first in the log: rows are added in its
+    order."""
     stretches = np.zeros(rows.size, np.int64) if stretch is None else stretch
     order = np.lexsort((-np.arange(rows.size), rows["time"], stretches, rows["plate"]))
     plate = rows["plate"][order]
@@ -243,8 +245,8 @@ def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) ->
     return rows[order[is_last]]
 
 
-# The moments of one source partition: its plates' latest positions at every boundary that its log
-# has passed.
+# The moments of a source partition: its plates' latest positions at every boundary that its log has
+# passed.
 #
 # It has a clock of its own. A restart reads again from the oldest ping that a later moment may
 # need, which can be before those that open slots need. Whether such a ping was late when it was
@@ -270,7 +272,7 @@ class MomentRules:
 
 
 class SourceMoments:
-    """Pings of one source partition in, moments out, in order of time and each of them once.
+    """Pings of a source partition in, moments out, in order of time and each of them once.
 
     Two pings, and a tick a quarter of an hour later:
 
@@ -341,8 +343,8 @@ class SourceMoments:
         return self._rules.through_at(watermark_ms - self._grace_ms)
 
     def first_needed(self) -> tuple[int, int] | None:
-        """Of the first message that a later moment may need: its offset, and the watermark before
-        it. None for none."""
+        """Offset of the first message that a later moment may need, and the watermark before it;
+        None for none."""
         return min(
             (first for latest in self._latest if (first := latest.first_needed()) is not None),
             default=None,

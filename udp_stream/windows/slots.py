@@ -1,4 +1,4 @@
-"""Open slots, closed once each by the log's own clock, and the reader of one source partition.
+"""Open slots, closed once each by the log's own clock, and the reader of a source partition.
 
 The log is read in frames: runs of messages. A clock turns the frames into watermarks. Whether a
 ping is late and when a slot closes depend on the watermark before and after its frame, so reading a
@@ -15,7 +15,7 @@ The clock of files observes a frame as a whole, so there the frames are part of 
 of topics goes by messages, so there a frame may be any run of them.
 
 Where whole plates are hidden, every slot closes by the wall's time, with or without pings, and a
-slot refuses what is more than a ping a second of one plate: no plate decides over another's pings
+slot refuses what is more than a ping a second of a plate: no plate decides over another's pings
 (`WallClock`).
 """
 
@@ -60,7 +60,7 @@ _MOVING = np.dtype(
 )
 """Where speeds are derived: 24 bytes."""
 
-_CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soon grows by eighths
+_CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large slot soon grows by eighths
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class _OpenSlot:
         first = np.full(len(pings.plates), in_frame.size)
         first[in_frame[::-1]] = np.arange(in_frame.size)[
             ::-1
-        ]  # of several, the last one assigned stays
+        ]  # of several, the last assigned stays
         used = np.argsort(first)[: np.count_nonzero(first < in_frame.size)]
         code: NDArray[np.int64] = np.zeros(first.size, dtype=np.int64)
         plates = map(self.plates.__getitem__, map(pings.plates.__getitem__, used.tolist()))
@@ -174,7 +174,7 @@ Span = tuple[int, int]
 """From, to, Unix ms."""
 
 PARTS = 6
-"""Of a slot. In ten minutes, of an hour, every bus on its way pings."""
+"""Equal parts of a slot: in ten minutes of an hour, every bus on its way pings."""
 
 
 def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, gaps: Iterable[Span]) -> bool:
@@ -201,8 +201,8 @@ def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, gaps: Itera
 
 
 class Windows:
-    """The open slots of one log. `hash_plate` turns a plate into its keyed hash; nothing behind
-    this knows plates.
+    """The open slots of a log. `hash_plate` turns a plate into its keyed hash; nothing behind this
+    knows plates.
 
     Three plates at 1 s in a slot of 10 s, and then at 131 s: with the usual grace of 120 s the
     first slot closes.
@@ -284,7 +284,7 @@ class Windows:
     def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[WindowRefusal]:
         refused: list[WindowRefusal] = []
         starts = frame.slot_start[rows]
-        one = starts.size and starts.min() == starts.max()  # most frames lie in one slot
+        one = starts.size and starts.min() == starts.max()  # most frames lie in a single slot
         for start in starts[:1].tolist() if one else np.unique(starts).tolist():
             here = rows if one else rows[starts == start]
             slot = self._open.get(start)
@@ -362,9 +362,9 @@ def slots_of(
 
 
 # **The checkpoint** is all that a restart needs besides the log: the offset of the oldest ping in
-# an open slot (or of one that a moment may need, `positions.py`), the watermark, and the offset up
-# to which refusals were rejected. Reading again from there gives the same slots: pings of slots
-# that had closed by then are late by the restored watermark.
+# an open slot (or of the oldest that a moment may need, `positions.py`), the watermark, and the
+# offset up to which refusals were rejected. Reading again from there gives the same slots: pings of
+# slots that had closed by then are late by the restored watermark.
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,8 +372,8 @@ class SourceCheckpoint:
     """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected
     already.
 
-    `positions_ms` is the watermark before the first ping that a moment may need, where it is
-    another one. `gaps`: when nothing was read, of slots that are not closed.
+    `positions_ms` is the watermark before the first ping that a moment may need, where it differs.
+    `gaps`: when nothing was read, of slots that are not closed.
 
     >>> SourceCheckpoint(0).watermark_ms is None
     True
@@ -425,8 +425,8 @@ FeedCheck = Callable[[Sequence[bytes], ReadResult], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """What all readers of a deployment share. `hash_plate` gives a plate's keyed hash; without
-    `moments` no position is kept.
+    """Rules that all readers of a deployment share. `hash_plate` gives a plate's keyed hash;
+    without `moments` no position is kept.
 
     >>> from udp_stream.pings.json import JSON
     >>> from datetime import UTC
@@ -487,7 +487,7 @@ as it is."""
 
 
 class SourceReader:
-    """The open slots of one source partition, and the position in its log.
+    """The open slots of a source partition, and the position in its log.
 
     A broken message and a tick: the tick at 8:00 closes what ended an hour ago, and a restart reads
     on behind it.
@@ -574,7 +574,7 @@ class SourceReader:
 
     @property
     def clock_ms(self) -> int | None:
-        """What the log's clock shows, for people."""
+        """Time that the log's clock shows, Unix ms, for people."""
         return (
             self._clock.last_tick_ms
             if isinstance(self._clock, WallClock)
@@ -598,7 +598,7 @@ class SourceReader:
         return self._clock.watermark_ms + self._rules.moments.age_ms
 
     def tick_would_close(self, wall_ms: int) -> bool:
-        """Whether a tick record appended at this time would close any slot or moment, an empty one
+        """Whether a tick record appended at this time would close any slot or moment, empty slots
         included."""
         through = self.through_ms
         watermark_ms = self._clock.after_tick(wall_ms)
@@ -622,7 +622,7 @@ class SourceReader:
     def checkpoint(self) -> SourceCheckpoint:
         """Where to resume after a crash. Commit it only once all that was closed and refused has
         been written."""
-        # The larger one: after a restart the reader is behind what was rejected before it.
+        # The larger: after a restart the reader is behind what was rejected before it.
         watermark_ms = self._clock.watermark_ms
         rejected_through = max(self._rejected_through, self.next_offset)
         through_ms = self.through_ms

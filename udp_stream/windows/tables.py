@@ -2,7 +2,7 @@
 
 Slots follow the wall clock of the configured zone: they begin at local midnight and every `slot` of
 wall time after it. Where daylight saving time repeats an hour, slots that fit into what is repeated
-happen twice, longer ones grow; where it skips one, the slots that would lie in the gap do not
+happen twice, longer slots grow; where it skips an hour, the slots that would lie in the gap do not
 exist. Consecutive slots always share a boundary, so every instant lies in exactly one slot.
 """
 
@@ -76,11 +76,11 @@ def cell_disk(cell: int) -> tuple[float, float, float]:
 
 
 def cell_boundary(cell: int) -> list[list[tuple[float, float]]]:
-    """The corners of a cell as (lon, lat), counter-clockwise, to 6 decimals (0.1 m); the first one
+    """The corners of a cell as (lon, lat), counter-clockwise, to 6 decimals (0.1 m); the first
     again at the end.
 
-    One ring, or two where the cell lies on both sides of the 180th meridian, which no ring may
-    cross (RFC 7946, section 3.1.9). A cell on a pole is not cut.
+    A ring, or two where the cell lies on both sides of the 180th meridian, which no ring may cross
+    (RFC 7946, section 3.1.9). A cell on a pole is not cut.
     """
     parts = _parts([(lon, lat) for lat, lon in h3.cell_to_boundary(cell)])
     rounded = [[(round(lon, 6), round(lat, 6)) for lon, lat in part] for part in parts]
@@ -154,7 +154,7 @@ def cells_touched(
 
 
 def outlines_of(cells: Sequence[int]) -> list[NDArray[np.float64]]:
-    """The closed loops around cells of one resolution, holes among them: rows of (latitude,
+    """The closed loops around cells of equal resolution, holes among them: rows of (latitude,
     longitude) in degrees.
 
     Raises ValueError for no cells, for what is no cell, and for cells of several resolutions.
@@ -194,7 +194,7 @@ class SlotGrid:
         starts = np.empty_like(time_ms)
         ends = np.empty_like(time_ms)
         days = time_ms // DAY_MS
-        one = days.size and days.min() == days.max()  # most frames lie in one day
+        one = days.size and days.min() == days.max()  # most frames lie in a single day
         for day in days[:1].tolist() if one else np.unique(days).tolist():
             here = slice(None) if one else days == day
             boundaries = _boundaries(self.seconds, self.zone, day)
@@ -238,7 +238,7 @@ def _boundaries(seconds: int, zone: dt.tzinfo, day: int) -> NDArray[np.int64]:
         midnight = dt.datetime.combine(dt.date.fromordinal(local_day), dt.time())
         for second in range(0, 86_400, min(seconds, 86_400)):
             wall = midnight + dt.timedelta(seconds=second)
-            # The instants at which the wall clock shows it: one, or two where an hour is repeated.
+            # The instants at which the wall clock shows it: two where an hour is repeated.
             early, late = (wall.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
             found.add(round(early.timestamp() * 1000))
             repeated = early.utcoffset(), late.utcoffset()
@@ -256,18 +256,18 @@ def _boundaries(seconds: int, zone: dt.tzinfo, day: int) -> NDArray[np.int64]:
 #
 # The order of everything here depends only on what was pinged, never on the order of arrival: HATs
 # by cell, plates by their keyed hash, samples by time. Repeats of (plate, time) count once; which
-# of them stays depends on the cell and, between pings of one plate, time and cell, on the smaller
-# speed, so counts never depend on a speed.
+# of them stays depends on the cell and, between pings of the same plate, time and cell, on the
+# smaller speed, so counts never depend on a speed.
 
 PINGS_MAX = 2**28
-"""Most samples of a HAT, and most pings of a slot of one source, 5 GB: squares of their number, and
+"""Most samples of a HAT, and most pings of a slot of a source, 5 GB: squares of their number, and
 sums of their speeds, fit in 63 bits. Sources add up, so it is counted again where their pings have
 been put together."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPings:
-    """All accepted pings of one slot, as columns of equal length.
+    """All accepted pings of a slot, as columns of equal length.
 
     `plates` are keyed hashes; `plate` indexes them; `time` is ms after the slot's start; `speed` is
     in quanta. `repeats` and `unpaired` count pings that were left out where speeds are derived
@@ -427,7 +427,7 @@ def numbered(
     cell: NDArray[np.uint64],
 ) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]:
     """The distinct cells, ascending, and each row's number among them. A plate stays in a cell for
-    many pings, so runs of one cell are sorted, not pings.
+    many pings, so runs of equal cells are sorted, not pings.
     """
     starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1])[: cell.size])
     cells, of_run = np.unique(cell[starts], return_inverse=True)
@@ -438,8 +438,8 @@ def numbered(
 def first_per_plate_time(
     plate_time: NDArray[np.uint64], cell: NDArray[np.uint64], speed: NDArray[np.signedinteger[Any]]
 ) -> NDArray[np.int64]:
-    """Indices in order of (plate, time), one of each: the one of lowest cell, then lowest speed (or
-    what stands for it)."""
+    """Indices in order of (plate, time), each pair once: the row of lowest cell, then of lowest
+    speed (or what stands for it)."""
     # Need not be stable: repeats are put in order below, and nothing else is equal.
     order = np.argsort(plate_time)
     ordered = plate_time[order]
