@@ -97,3 +97,13 @@ def require(holds: bool, key: str, rule: str, value: object) -> None:
     """ConfigError, with the key, the rule and the value, unless it holds."""
     if not holds:
         raise ConfigError(f"{key}: expected {rule}, got {value}")
+
+
+def require_box(name: str, box: tuple[float, float, float, float]) -> None:
+    """ConfigError unless the box is [west, south, east, north] in degrees, on earth."""
+    west, south, east, north = box
+    on_earth = -180 <= west < east <= 180 and -90 <= south < north <= 90
+    rule = (
+        "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
+    )
+    require(on_earth, name, rule, list(box))

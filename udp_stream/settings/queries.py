@@ -20,7 +20,13 @@ from udp_stream.pings.decode import Box
 from udp_stream.planning.policy import OneBudget
 from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position, StandingQuery
-from udp_stream.settings.limits import milliseconds, require, seconds_of, whole_seconds
+from udp_stream.settings.limits import (
+    milliseconds,
+    require,
+    require_box,
+    seconds_of,
+    whole_seconds,
+)
 from udp_stream.units import amount_text, duration_name, nano_allowance, parse_duration
 
 _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}")
@@ -46,7 +52,18 @@ HOW: dict[Kind, How] = {
 }
 """What gets noise, by what errs less: a density from noisy distances is biased upwards."""
 
-_OF_ONE_KIND: dict[str, Kind] = {"k": "nearest", "share": "threshold"}
+KEYS: dict[Kind, tuple[str, ...]] = {
+    "range": _REGIONS,
+    "density": ("place",),
+    "nearest": ("place", "k"),
+    "threshold": (*_REGIONS, "share"),
+}
+"""Keys that a kind of query reads, beside those that all kinds read."""
+
+_NEEDED = {
+    "place": "[longitude, latitude]",
+    "share": "a number above 0 and below 1",
+}
 
 
 class PositionBudget(NamedTuple):
@@ -128,9 +145,6 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def key(self, key: str) -> str:
         return f"query.{key} of {self.name}"
 
-    def require(self, holds: bool, key: str, rule: str, value: object) -> None:
-        require(holds, self.key(key), rule, value)
-
 
 def standing_queries(
     section: QueriesSection, asked: Sequence[QuerySection], box: Box | None, budget: PositionBudget
@@ -143,21 +157,15 @@ def standing_queries(
     center = _center(section, box)
     names = [query.name for query in asked]
     for name in names:
-        require(
-            bool(_NAME.fullmatch(name)),
-            "query.name",
-            "lower-case letters, digits and -",
-            repr(name),
-        )
-        require(
-            names.count(name) == 1, "query.name", "another name for each query", f"{name!r} twice"
-        )
+        is_named = bool(_NAME.fullmatch(name)) and names.count(name) == 1
+        rule = "lower-case letters, digits and -, another name for each query"
+        require(is_named, "query.name", rule, repr(name))
     queries = tuple(_standing(section, query, center, len(asked), budget) for query in asked)
     if section.schedule == "even":
         return queries
     rule = '"auto" where queries.schedule is "ramp": what is handed on are savings of even parts'
     for query in asked:
-        query.require(query.budget == "auto", "budget", rule, "an amount")
+        require(query.budget == "auto", query.key("budget"), rule, "an amount")
     ramp = tuple(sorted((query.every_s, query.budget_nano) for query in queries))
     return tuple(msgspec.structs.replace(query, ramp=ramp) for query in queries)
 
@@ -170,7 +178,6 @@ def _standing(
     budget: PositionBudget,
 ) -> StandingQuery:
     every_s = _every(section, asked)
-    _check_places(asked)
     _check_kind(asked)
     query = StandingQuery(
         name=asked.name,
@@ -244,58 +251,35 @@ def _every(section: QueriesSection, asked: QuerySection) -> int:
     except ValueError as error:
         raise ConfigError(f"{asked.key('every')}: {error}") from error
     whole = int(seconds) if seconds < float("inf") else 0
-    fits = whole >= 1 and whole == seconds and 86_400 % whole == 0
-    asked.require(fits, "every", "a whole number of seconds that divides a day", repr(asked.every))
+    divides = whole >= 1 and whole == seconds and 86_400 % whole == 0
     period = section.period_seconds
-    rule = f"a duration that divides queries.period ({section.period})"
-    asked.require(period is None or period % whole == 0, "every", rule, repr(asked.every))
+    fits = divides and (period is None or period % whole == 0)
+    rule = f"a whole number of seconds that divides a day and queries.period ({section.period})"
+    require(fits, asked.key("every"), rule, repr(asked.every))
     return whole
 
 
-def _check_places(asked: QuerySection) -> None:
-    given = [name for name in _REGIONS if getattr(asked, name) is not None]
-    box = asked.box
-    if asked.kind in ("range", "threshold"):
-        got = ", ".join(given) or "none"
-        asked.require(
-            len(given) == 1, "box", f"one of box, polygon and cells for a {asked.kind}", got
-        )
-        asked.require(
-            asked.place is None, "place", f"none for a {asked.kind}", list(asked.place or ())
-        )
-    else:
-        asked.require(
-            not given, (given or ["box"])[0], f"none where kind is {asked.kind}", ", ".join(given)
-        )
-        asked.require(
-            asked.place is not None, "place", f"[longitude, latitude] for {asked.kind}", "none"
-        )
-    for place in (*([asked.place] if asked.place else ()), *(asked.polygon or ())):
-        fits = abs(place[0]) <= 180 and abs(place[1]) <= 90
-        asked.require(
-            fits,
-            "place" if asked.place else "polygon",
-            "[longitude, latitude] on earth",
-            list(place),
-        )
-    if box is not None:
-        on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
-        asked.require(
-            on_earth,
-            "box",
-            "[west, south, east, north] with west < east and south < north",
-            list(box),
-        )
-
-
 def _check_kind(asked: QuerySection) -> None:
-    has_share = asked.kind != "threshold" or asked.share is not None
-    asked.require(has_share, "share", "a number above 0 and below 1 for a threshold", "none")
-    for key, kind in _OF_ONE_KIND.items():
-        got = getattr(asked, key)
-        asked.require(
-            got is None or asked.kind == kind, key, f"none where kind is {asked.kind}", got
-        )
+    """ConfigError for a key of another kind, for one that is missing, and for a place that is not on
+    earth."""
+    keys = KEYS[asked.kind]
+    given = [key for key in (*_REGIONS, "place", "k", "share") if getattr(asked, key) is not None]
+    for key in given:
+        rule = f"none where kind is {asked.kind}"
+        require(key in keys, asked.key(key), rule, getattr(asked, key))
+    regions = [key for key in given if key in _REGIONS]
+    if "box" in keys:
+        rule = f"one of box, polygon and cells for a {asked.kind}"
+        require(len(regions) == 1, asked.key("box"), rule, ", ".join(regions) or "none")
+    for key, rule in _NEEDED.items():
+        has_key = key not in keys or key in given
+        require(has_key, asked.key(key), f"{rule} for a {asked.kind}", "none")
+    for lon, lat in (*([asked.place] if asked.place else ()), *(asked.polygon or ())):
+        fits = abs(lon) <= 180 and abs(lat) <= 90
+        key = asked.key("place" if asked.place else "polygon")
+        require(fits, key, "[longitude, latitude] on earth", [lon, lat])
+    if asked.box is not None:
+        require_box(asked.key("box"), asked.box)
 
 
 def _budget(
@@ -306,7 +290,7 @@ def _budget(
     if asked.budget != "auto":
         nano = nano_allowance(asked.budget)
         rule = f"at most the budget of a period ({amount_text(budget.nano)})"
-        asked.require(nano <= budget.nano, "budget", rule, asked.budget)
+        require(nano <= budget.nano, asked.key("budget"), rule, asked.budget)
         return nano
     if (period := section.period_seconds) is None:
         raise ConfigError(

@@ -1,13 +1,16 @@
-"""Rules between the keys of a configuration. No file is read but `hat.domain`: a machine that only
-plans has none."""
+"""Rules between the keys of a configuration: a table of what a mode excludes, and a few others. No
+file is read but `hat.domain`: a machine that only plans has none."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from udp_stream.dashboard.branding import host_of
@@ -16,7 +19,6 @@ from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins
 from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.planning.policy import Policy
-from udp_stream.settings.domain import Box
 from udp_stream.settings.limits import (
     CONCENTRATED,
     DURATIONS,
@@ -26,16 +28,15 @@ from udp_stream.settings.limits import (
     RHO_MIN,
     budget_period,
     require,
+    require_box,
     seconds_of,
     whole_seconds,
 )
 from udp_stream.settings.sections import (
     SQLITE,
-    DashboardSection,
     KafkaSection,
     LedgerSection,
     Option,
-    ReleaseSection,
     Settings,
     check_source,
     is_file,
@@ -47,31 +48,196 @@ NO_LEDGERS = ("", "-")
 _HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 
 
+class Exclusion(NamedTuple):
+    """Keys that have one of these values while a mode is on, and why. Without values: their
+    default."""
+
+    mode: str
+    is_on: Callable[[Settings], bool]
+    keys: tuple[str, ...]
+    reason: str
+    values: tuple[object, ...] = ()
+
+
+_ADD_REMOVE = 'privacy.neighbours is "add-remove"'
+
+
+def _is_add_remove(settings: Settings) -> bool:
+    return settings.privacy.is_add_remove
+
+
+EXCLUSIONS: Final = (
+    Exclusion(
+        _ADD_REMOVE,
+        _is_add_remove,
+        (
+            "release.mean",
+            "release.grouping",
+            "release.cap",
+            "release.mean_epsilon",
+            "release.variance_epsilon",
+        ),
+        "one query asks all HATs",
+    ),
+    Exclusion(
+        _ADD_REMOVE,
+        _is_add_remove,
+        (
+            "release.bins",
+            "release.branching",
+            "release.min_plates",
+            "release.suppression",
+            "release.hats_max",
+        ),
+        "counts are secret",
+    ),
+    Exclusion(_ADD_REMOVE, _is_add_remove, ("release.cdf",), "no CDF is made", ("auto", "off")),
+    Exclusion(_ADD_REMOVE, _is_add_remove, ("release.cdf_epsilon",), "no CDF is made", ("auto", 0)),
+    Exclusion(
+        _ADD_REMOVE,
+        _is_add_remove,
+        ("budget.accounting",),
+        "charges go by squares",
+        ("approximate", "zcdp"),
+    ),
+    Exclusion(_ADD_REMOVE, _is_add_remove, ("budget.schedule",), "a plate's HATs are secret"),
+    Exclusion(
+        _ADD_REMOVE, _is_add_remove, ("kafka.shards",), "one worker sums over all cells of a plate"
+    ),
+    Exclusion(
+        _ADD_REMOVE,
+        _is_add_remove,
+        ("queries.share", "query"),
+        "answers about positions tell which plates are there",
+    ),
+    Exclusion(
+        'privacy.neighbours is "swap-values"',
+        lambda settings: not settings.privacy.is_add_remove,
+        ("hat.domain", "pings.interval", "release.plates"),
+        "only add-remove reads it",
+    ),
+    Exclusion(
+        'budget.accounting is "zcdp"',
+        lambda settings: settings.budget.accounting == "zcdp",
+        ("budget.epsilon",),
+        "the budget is budget.rho",
+    ),
+    Exclusion(
+        'budget.accounting is not "zcdp"',
+        lambda settings: settings.budget.accounting != "zcdp",
+        ("budget.rho",),
+        "the budget is budget.epsilon",
+    ),
+    Exclusion(
+        "budget.accounting has a delta",
+        lambda settings: settings.budget.accounted.has_delta,
+        ("release.suppression",),
+        "it compares worst cases of pure noise",
+    ),
+    Exclusion(
+        'release.mean is "forecast-clip"',
+        lambda settings: settings.release.mean == "forecast-clip",
+        ("release.suppression",),
+        "its worst cases are not those of forecasts",
+    ),
+    Exclusion(
+        'release.suppression is "off"',
+        lambda settings: settings.release.suppression == "off",
+        ("release.hats_max",),
+        "only suppression reads it",
+    ),
+    Exclusion(
+        'release.mean is not "array-averaging"',
+        lambda settings: settings.release.mean != "array-averaging",
+        ("release.cap",),
+        "only that mean has a cap",
+    ),
+    Exclusion(
+        'release.branching is "auto"',
+        lambda settings: settings.release.branching == "auto",
+        ("release.levels",),
+        "levels are found with the tree",
+    ),
+    Exclusion(
+        "ledger.url is a file",
+        lambda settings: is_file(settings.ledger.place),
+        ("ledger.replicas",),
+        "only a Redis has it",
+    ),
+    Exclusion(
+        "dashboard.tiles is not set",
+        lambda settings: not settings.dashboard.tiles,
+        ("dashboard.tiles_credit",),
+        "no map is shown",
+    ),
+    Exclusion(
+        'means are taken around forecasts, or no epsilon is "auto"',
+        lambda settings: settings.policy.forecasts or not settings.policy.automatic,
+        ("budget.schedule",),
+        "only automatic epsilons of other means read it",
+    ),
+    Exclusion(
+        "no mean is taken around a forecast",
+        lambda settings: not settings.policy.forecasts,
+        ("release.cdf",),
+        "there is none to tilt the city's CDF to",
+        ("auto", "tree", "off"),
+    ),
+)
+"""The policy's modes come last: it can be made once the other rows hold."""
+
+_DEFAULTS = Settings()
+
+
 def check(settings: Settings) -> None:
-    """What types cannot say. Raises ConfigError: the first fault."""
+    """Raise ConfigError for the first fault that types cannot see."""
     check_source(
         settings.source,
         settings.speed.read_in if settings.speed.from_ == "field" else settings.source.unit,
     )
     for name in DURATIONS:
-        section, _, key = name.partition(".")
-        _read_duration(name, getattr(getattr(settings, section), key))
-    _check_box(settings.pings.box)
+        _read_duration(name, _value(settings, name))
+    if settings.pings.box is not None:
+        require_box("pings.box", settings.pings.box)
+    for name, (holds, rule) in TEXTS.items():
+        text = _value(settings, name)
+        require(holds(text), name, rule, repr(text))
+    _check_ledger(settings.ledger)
     if settings.privacy.is_add_remove:
-        _check_hidden(settings)
-    else:
-        _check_not_hidden(settings)
+        _check_add_remove(settings)
+    _check_exclusions(settings)
     policy = settings.policy
     _check_period(settings, policy)
     _check_epsilon(settings, policy)
     _check_noise(settings)
-    _check_schedule(policy)
     _check_beside(settings)
-    _check_ledger(settings.ledger)
+    _check_bins(settings)
     check_kafka(settings.kafka)
     check_redis(settings.ledger)
-    check_dashboard(settings.dashboard)
     _ = settings.standing_queries, settings.zone
+
+
+def _value(settings: Settings, name: str) -> Any:
+    """The value of `section.key`, or of a section."""
+    return attrgetter(name)(settings)
+
+
+def _check_exclusions(settings: Settings) -> None:
+    for mode, is_on, keys, reason, values in EXCLUSIONS:
+        if not is_on(settings):
+            continue
+        for key in keys:
+            value = _value(settings, key)
+            allowed = values or (_value(_DEFAULTS, key),)
+            rule = f"{' or '.join(map(_written, allowed))} where {mode}, as {reason}"
+            require(value in allowed, key, rule, _written(value))
+
+
+def _written(value: Any) -> str:
+    """A value as TOML has it; no table, which may hold a secret."""
+    if value in (None, "", (), {}):
+        return "none"
+    return json.dumps(value) if isinstance(value, str | int | float) else "some"
 
 
 def _read_duration(name: str, duration: str) -> None:
@@ -83,110 +249,42 @@ def _read_duration(name: str, duration: str) -> None:
         seconds_of(name, duration)
 
 
-_MODE = 'where privacy.neighbours is "add-remove"'
 _SLOT_MAX_S = 6 * 3600
-_OF_ONE_QUERY = "mean", "grouping", "cap", "mean_epsilon", "variance_epsilon"
-_OF_COUNTS = "bins", "branching", "min_plates", "suppression", "hats_max"
-"""Keys of [release] that plans for single HATs read, and plans from public counts."""
 
 
-def _check_not_hidden(settings: Settings) -> None:
-    """What only "add-remove" reads would say nothing under "swap-values"."""
-    given = {"hat.domain": settings.hat.domain, "pings.interval": settings.pings.interval}
-    for name, value in given.items():
-        require(
-            not value,
-            name,
-            'none where privacy.neighbours is "swap-values", which does not read it',
-            repr(value),
-        )
-    rule = 'false where privacy.neighbours is "swap-values", whose records count plates'
-    require(not settings.release.plates, "release.plates", rule, "true")
-
-
-def _check_hidden(settings: Settings) -> None:
-    """What cannot be kept where a whole plate is hidden is refused."""
-    hat = settings.hat
-    budget = settings.budget
-    release = settings.release
-    queries = settings.queries
-    why = "a public list of cells: a file of cells, a GeoJSON or a GTFS feed"
-    require(bool(hat.domain), "hat.domain", f"{why} {_MODE}", "none")
+def _check_add_remove(settings: Settings) -> None:
+    """ConfigError for what is missing, or cannot be kept, where a whole plate is hidden."""
+    where = f"where {_ADD_REMOVE}"
+    slot = settings.hat.slot
+    slot_s = whole_seconds("hat.slot", slot)
+    needed = {
+        "hat.domain": "a public list of cells: a file of cells, a GeoJSON or a GTFS feed",
+        "pings.interval": "how often a bus sends a ping, such as 10s,",
+    }
+    for name, rule in needed.items():
+        require(bool(_value(settings, name)), name, f"{rule} {where}", "none")
+    rule = f"at most 6h {where}, as a forecast is of the slot before"
+    require(slot_s <= _SLOT_MAX_S, "hat.slot", rule, slot)
     interval = settings.pings.interval
-    require(
-        bool(interval),
-        "pings.interval",
-        f"how often a bus sends a ping, such as 10s, {_MODE}",
-        "none",
-    )
-    slot_s = whole_seconds("hat.slot", hat.slot)
-    require(
-        slot_s <= _SLOT_MAX_S,
-        "hat.slot",
-        f"at most 6h {_MODE}, as a forecast is of the slot before",
-        hat.slot,
-    )
-    rule = f"at most a tenth of hat.slot ({hat.slot})"
+    rule = f"at most a tenth of hat.slot ({slot})"
     require(10 * seconds_of("pings.interval", interval) <= slot_s, "pings.interval", rule, interval)
-    rule = f'"approximate" or "zcdp" {_MODE}, as charges go by squares'
-    require(budget.accounting != "pure", "budget.accounting", rule, '"pure"')
     # What a plate has left follows from its secret pings. In a calendar each period begins anew; in
     # windows that overlap, later slots would go by pings of slots before the window, and a plate
     # could lose more than the budget.
-    rule = f"a duration {_MODE}, as what is left to spend is secret and must begin anew"
-    require(budget_period(budget.period)[1] is not None, "budget.period", rule, repr(budget.period))
-    require(not budget.period.startswith(ROLLING), "budget.period", rule, repr(budget.period))
-    require(
-        budget.schedule == "spread", "budget.schedule", f'"spread" {_MODE}', f'"{budget.schedule}"'
-    )
-    default = ReleaseSection()
-    for keys, reason in (
-        (_OF_ONE_QUERY, "as one query asks all HATs"),
-        (_OF_COUNTS, "as counts are secret"),
-    ):
-        for key in keys:
-            rule = f"its default ({getattr(default, key)}) {_MODE}, {reason}"
-            value = getattr(release, key)
-            require(value == getattr(default, key), f"release.{key}", rule, value)
-    require(
-        release.cdf in ("auto", "off"),
-        "release.cdf",
-        f'"auto" or "off" {_MODE}: no CDF is made',
-        release.cdf,
-    )
-    no_trees = release.cdf_epsilon in ("auto", 0)
-    require(
-        no_trees, "release.cdf_epsilon", f'"auto" or 0 {_MODE}: no CDF is made', release.cdf_epsilon
-    )
-    shards = settings.kafka.shards
-    require(
-        shards == 1,
-        "kafka.shards",
-        f"1 {_MODE}, as one worker sums over all cells of a plate",
-        shards,
-    )
-    asked = "queries.share" if queries.share else "query" if settings.query else ""
-    require(
-        not asked,
-        asked,
-        f"none {_MODE}, as answers about positions tell which plates are there",
-        "some",
-    )
+    period = settings.budget.period
+    begins_anew = budget_period(period)[1] is not None and not period.startswith(ROLLING)
+    rule = f"a duration {where}, as what is left to spend is secret and must begin anew"
+    require(begins_anew, "budget.period", rule, repr(period))
 
 
 def _check_noise(settings: Settings) -> None:
     """Noise for a budget that is tiny, or is to last for many slots, cannot be drawn."""
     if (rules := settings.add_remove) is not None:
-        rule = f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h {_MODE}"
+        rule = (
+            f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h"
+        )
         got = f"{rules.sigma / QUANTA_PER_KMH:,.0f} km/h: raise it, or shorten budget.period"
         require(rules.sigma <= SCALE_MAX, settings.policy.accounted.key, rule, got)
-
-
-def _check_box(box: Box | None) -> None:
-    if box is not None:
-        on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
-        rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
-        require(on_earth, "pings.box", rule, list(box))
 
 
 def _check_beside(settings: Settings) -> None:
@@ -195,54 +293,29 @@ def _check_beside(settings: Settings) -> None:
     most = settings.speed.max_kmh
     reject = settings.speed.reject_above_kmh
     require(reject >= most, "speed.reject_above_kmh", f"at least speed.max_kmh ({most})", reject)
-    limited = settings.release.hats_max > 0 and settings.release.suppression == "off"
-    rule = '0 where release.suppression is "off"'
-    require(not limited, "release.hats_max", rule, settings.release.hats_max)
-    around = settings.release.mean == "forecast-clip" and settings.release.suppression != "off"
-    require(
-        not around,
-        "release.suppression",
-        '"off" where release.mean is "forecast-clip"',
-        "chop-user",
-    )
-    cap = settings.release.cap
-    rule = '"median" where release.mean is not "array-averaging"'
-    require(cap == "median" or settings.release.mean == "array-averaging", "release.cap", rule, cap)
-    cdf = settings.release.cdf
-    rule = '"auto", "tree" or "off" where no mean is taken around a forecast'
-    require(cdf != "smoothed" or settings.policy.forecasts, "release.cdf", rule, cdf)
-    _check_bins(settings)
-    if settings.queries.share:
-        rule = f"that of budget.period ({settings.budget.period}), of which queries.share is a part"
-        require(
-            settings.queries.period == settings.budget.period,
-            "queries.period",
-            rule,
-            settings.queries.period,
-        )
+    period = settings.queries.period
+    ours = settings.budget.period
+    rule = f"that of budget.period ({ours}), of which queries.share is a part"
+    require(not settings.queries.share or period == ours, "queries.period", rule, period)
 
 
 def _check_period(settings: Settings, policy: Policy) -> None:
     """Slots lie in periods; a window of a rolling budget may begin anywhere, and holds a slot at
     least."""
     seconds = policy.period_seconds
-    slot = settings.hat.slot
+    slot_s = policy.slot_seconds
     if seconds is None:
         return
-    if policy.rolls:
-        rule = f"windows of at least hat.slot ({slot})"
-        require(seconds >= policy.slot_seconds, "budget.period", rule, settings.budget.period)
-    else:
-        rule = f"a multiple of hat.slot ({slot}), so that every slot lies in one period"
-        require(seconds % policy.slot_seconds == 0, "budget.period", rule, settings.budget.period)
+    fits = seconds >= slot_s if policy.rolls else seconds % slot_s == 0
+    slot = f"hat.slot ({settings.hat.slot})"
+    rule = f"windows of at least {slot}" if policy.rolls else f"a multiple of {slot}"
+    require(fits, "budget.period", rule, settings.budget.period)
 
 
 def _check_ledger(ledger: LedgerSection) -> None:
     """A place that reads as a service, or as another library's URL of a file, is not taken for a
     file's name."""
-    lonely = ledger.replicas == 0 or not is_file(ledger.place)
     url = ledger.url
-    require(lonely, "ledger.replicas", "0 where ledger.url is a file", ledger.replicas)
     if "://" in url or not url:
         if url.startswith(f"{SQLITE}//"):
             file = url.removeprefix(f"{SQLITE}//")
@@ -290,77 +363,41 @@ def _check_epsilon(settings: Settings, policy: Policy) -> None:
 
 
 def _check_budget(settings: Settings, policy: Policy) -> None:
-    """A rho where it is read, and nowhere else; suppression compares worst cases of pure noise
-    only."""
+    """ConfigError for a rho that is too small to be charged."""
     budget = settings.budget
-    suppression = settings.release.suppression
     if policy.accounting == "zcdp":
         rule = f'at least {RHO_MIN:g}, as budget.accounting is "zcdp": epsilon 10 with delta 1e-06 is rho 1.539'
         require(budget.rho >= RHO_MIN, "budget.rho", rule, f"{budget.rho:.15g}")
-        rule = 'none where budget.accounting is "zcdp", whose budget is budget.rho'
-        require(budget.epsilon is None, "budget.epsilon", rule, budget.epsilon)
-    else:
-        rule = f'0 where budget.accounting is "{policy.accounting}"'
-        require(budget.rho == 0, "budget.rho", rule, f"{budget.rho:.15g}")
     if policy.accounting == "approximate":
         rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
         got = f"{budget.promised} (rho {policy.budget_nano / NANO:.15g})"
         require(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, got)
-    known = not policy.accounted.has_delta or suppression == "off"
-    require(
-        known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression
-    )
-
-
-def _check_schedule(policy: Policy) -> None:
-    schedule = policy.schedule
-    if schedule == "spread":
-        return
-    require(
-        not policy.forecasts,
-        "budget.schedule",
-        '"spread" where means are taken around forecasts',
-        schedule,
-    )
-    require(
-        policy.automatic > 0, "budget.schedule", '"spread" where no epsilon is "auto"', schedule
-    )
 
 
 def _check_bins(settings: Settings) -> None:
     bins = settings.release.bins
-    max_kmh = int(settings.speed.max_kmh * QUANTA_PER_KMH) / QUANTA_PER_KMH
-    if isinstance(bins, int) and not 2 <= bins <= BINS_MAX:
-        require(False, "release.bins", f"2 to {BINS_MAX} bins", bins)
-    elif bins != "auto":
-        try:
-            _ = (
-                equal_bins(bins, max_kmh)
-                if isinstance(bins, int)
-                else bins_from_edges(bins, settings.speed.max_kmh)
-            )
-        except ValueError as error:
-            raise ConfigError(f"release.bins: {error}") from error
     branching = settings.release.branching
-    levels = settings.release.levels
-    rule = '"best" where release.branching is "auto"'
-    require(levels == "best" or branching != "auto", "release.levels", rule, levels)
-    if branching == "auto":
-        return
-    name = "release.branching"
-    leaves = math.prod(branching)
-    require(min(branching, default=0) >= 2, name, "numbers of at least 2", list(branching))
-    require(leaves <= 2 * BINS_MAX, name, f"at most {2 * BINS_MAX} leaves", leaves)
-    if bins != "auto":
-        least = bins if isinstance(bins, int) else len(bins) - 1
-        require(leaves >= least, name, f"at least as many leaves as bins ({least})", leaves)
-        return
+    max_kmh = int(settings.speed.max_kmh * QUANTA_PER_KMH) / QUANTA_PER_KMH
+    leaves = 0
+    if isinstance(bins, int):
+        require(2 <= bins <= BINS_MAX, "release.bins", f"2 to {BINS_MAX} bins", bins)
+    if branching != "auto":
+        name = "release.branching"
+        require(min(branching, default=0) >= 2, name, "numbers of at least 2", list(branching))
+        leaves = math.prod(branching)
+        least = 1 if bins == "auto" else bins if isinstance(bins, int) else len(bins) - 1
+        rule = f"at least as many leaves as bins ({least}), and at most {2 * BINS_MAX} leaves"
+        require(least <= leaves <= 2 * BINS_MAX, name, rule, leaves)
     try:
-        _ = equal_bins(leaves - 1, max_kmh, zeros_apart=True)
+        if isinstance(bins, int):
+            equal_bins(bins, max_kmh)
+        elif bins != "auto":
+            bins_from_edges(bins, settings.speed.max_kmh)
+        elif leaves:
+            equal_bins(leaves - 1, max_kmh, zeros_apart=True)
     except ValueError as error:
-        raise ConfigError(
-            f"{name}, whose leaves are the bins as release.bins is auto: {error}"
-        ) from error
+        key = "release.branching, whose leaves are the bins" if bins == "auto" else "release.bins"
+        raise ConfigError(f"{key}: {error}") from error
 
 
 # How services are reached.
@@ -368,8 +405,6 @@ def _check_bins(settings: Settings) -> None:
 _USERNAME = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65_535
-TEXTS_OF_PAGE: Final = {"title": 80, "note": 300, "tiles": 300, "tiles_credit": 120}
-"""Keys of `[dashboard]` that a page shows, and how long they may be."""
 _PREFIX_MAX = 200
 _PREFIX = re.compile(rf"[A-Za-z0-9._-]{{0,{_PREFIX_MAX}}}")
 """A topic's name has at most 249 characters, and ours have less than 49 behind the prefix."""
@@ -399,168 +434,135 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
+def _is_address(text: str, least_port: int = 1) -> bool:
+    found = _ADDRESS.fullmatch(text.strip())
+    return found is not None and least_port <= int(found[1]) <= _PORT_MAX
+
+
+def _is_line(text: str, most: int) -> bool:
+    return len(text) <= most and text.isprintable()
+
+
+TEXTS: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
+    "kafka.bootstrap": (
+        lambda text: all(map(_is_address, text.split(","))),
+        "HOST:PORT, or several of them with commas",
+    ),
+    "kafka.prefix": (
+        lambda text: _PREFIX.fullmatch(text) is not None,
+        f"at most {_PREFIX_MAX} letters, digits, dots, underscores and hyphens, as names of topics have",
+    ),
+    "kafka.group": (lambda text: bool(text.strip()), "a name"),
+    "dashboard.listen": (partial(_is_address, least_port=0), "HOST:PORT, as in 127.0.0.1:8321"),
+    "dashboard.title": (partial(_is_line, most=80), "one line of at most 80 characters"),
+    "dashboard.note": (partial(_is_line, most=300), "one line of at most 300 characters"),
+    "dashboard.tiles": (
+        lambda text: not text or (_is_line(text, 300) and host_of(text) is not None),
+        "an address such as https://tiles.example.org/{z}/{x}/{y}.png",
+    ),
+    "dashboard.tiles_credit": (partial(_is_line, most=120), "one line of at most 120 characters"),
+}
+"""Texts that have a form, by key, and the form in words."""
+
+
 def check_kafka(kafka: KafkaSection) -> None:
     """ConfigError for options that contradict each other: a file of authorities beside "PLAINTEXT"
     asks for TLS."""
-    rule = "HOST:PORT, or several of them with commas"
-    require(
-        all(map(_is_address, kafka.bootstrap.split(","))),
-        "kafka.bootstrap",
-        rule,
-        repr(kafka.bootstrap),
-    )
-    rule = f"at most {_PREFIX_MAX} letters, digits, dots, underscores and hyphens, as names of topics have"
-    require(_PREFIX.fullmatch(kafka.prefix) is not None, "kafka.prefix", rule, repr(kafka.prefix))
-    require(bool(kafka.group.strip()), "kafka.group", "a name", repr(kafka.group))
-    _check_client("kafka", kafka.client, KAFKA_CLIENT)
     client = kafka.client
+    _check_client("kafka", client, KAFKA_CLIENT)
     protocol = kafka.protocol
     name = "kafka.client.security_protocol"
-    if protocol not in PROTOCOLS:
-        require(False, name, f"one of {', '.join(PROTOCOLS)}", repr(protocol))
+    require(protocol in PROTOCOLS, name, f"one of {', '.join(PROTOCOLS)}", repr(protocol))
+    for prefix, layer in (("ssl_", "SSL"), ("sasl_", "SASL")):
+        given = next((key for key in client if key.startswith(prefix)), None)
+        rule = f"one with {layer}, as kafka.client.{given} is set"
+        require(given is None or layer in protocol, name, rule, repr(protocol))
+    if not protocol.startswith("SASL"):
         return
-    for prefix, of_protocol in (("ssl_", "SSL"), ("sasl_", "SASL")):
-        if (
-            given := [key for key in client if key.startswith(prefix)]
-        ) and of_protocol not in protocol:
-            require(
-                False,
-                name,
-                f"one with {of_protocol}, as kafka.client.{given[0]} is set",
-                repr(protocol),
-            )
-    if protocol.startswith("SASL"):
-        for key in ("sasl_plain_username", "sasl_plain_password_file"):
-            require(
-                bool(client.get(key)),
-                f"kafka.client.{key}",
-                f"one, as {name} is {protocol!r}",
-                "none",
-            )
-        mechanism = client.get("sasl_mechanism", MECHANISMS[0])
-        rule = f"one of {', '.join(MECHANISMS)}"
-        require(mechanism in MECHANISMS, "kafka.client.sasl_mechanism", rule, repr(mechanism))
-        # One of the clients sends a comma or an equals sign of a SCRAM user as it is, which means
-        # something else there.
-        user = str(client.get("sasl_plain_username", ""))
-        plain = not user or (_USERNAME.fullmatch(user) and not set(",=") & set(user))
-        rule = "printable ASCII without white space, comma or ="
-        require(bool(plain), "kafka.client.sasl_plain_username", rule, repr(user))
+    for key in ("sasl_plain_username", "sasl_plain_password_file"):
+        rule = f"one, as {name} is {protocol!r}"
+        require(bool(client.get(key)), f"kafka.client.{key}", rule, "none")
+    mechanism = client.get("sasl_mechanism", MECHANISMS[0])
+    rule = f"one of {', '.join(MECHANISMS)}"
+    require(mechanism in MECHANISMS, "kafka.client.sasl_mechanism", rule, repr(mechanism))
+    # A client sends a comma or an equals sign of a SCRAM user as it is, which means something else
+    # there.
+    user = str(client["sasl_plain_username"])
+    is_plain = _USERNAME.fullmatch(user) is not None and not set(",=") & set(user)
+    rule = "printable ASCII without white space, comma or ="
+    require(is_plain, "kafka.client.sasl_plain_username", rule, repr(user))
+
+
+_NEEDS: Final = {
+    "ssl_certfile": "ssl_keyfile",
+    "ssl_keyfile": "ssl_certfile",
+    "username": "password_file",
+}
+"""Options of clients that say nothing without another."""
 
 
 def _check_client(section: str, client: Mapping[str, Option], known: Sequence[str]) -> None:
-    """ConfigError for an unknown option, a path that is none, a certificate without its key. No
-    value is shown."""
+    """ConfigError for an unknown option, a path that is none, an option without the other that it
+    needs. No value is shown."""
     for key, value in client.items():
+        name = f"{section}.client.{key}"
         if key not in known:
             meant = get_close_matches(key, known, n=1, cutoff=0.0)[0]
-            raise ConfigError(
-                f"unknown key {section}.client.{key}; did you mean {section}.client.{meant}?"
-            )
-        if key.endswith("_file") or key.startswith("ssl_"):
-            named = isinstance(value, str) and bool(value)
-            require(named, f"{section}.client.{key}", "the path of a file", NOT_SHOWN)
-    pair = "ssl_certfile", "ssl_keyfile"
-    for key, other in (pair, pair[::-1]):
-        has_both = key in client or other not in client
-        require(
-            has_both, f"{section}.client.{key}", f"one, as {section}.client.{other} is set", "none"
-        )
-
-
-def _is_address(text: str) -> bool:
-    found = _ADDRESS.fullmatch(text.strip())
-    return found is not None and 0 < int(found[1]) <= _PORT_MAX
-
-
-def check_dashboard(dashboard: DashboardSection) -> None:
-    """ConfigError for what is no address, and for a text that is not one line; port 0 is any free
-    one.
-
-    >>> check_dashboard(DashboardSection(listen="[::1]:0"))
-    """
-    address = _ADDRESS.fullmatch(dashboard.listen)
-    rule = "HOST:PORT, as in 127.0.0.1:8321"
-    require(
-        address is not None and int(address[1]) <= _PORT_MAX,
-        "dashboard.listen",
-        rule,
-        repr(dashboard.listen),
-    )
-    for key, most in TEXTS_OF_PAGE.items():
-        text = getattr(dashboard, key)
-        is_line = len(text) <= most and all(sign.isprintable() for sign in text)
-        require(
-            is_line,
-            f"dashboard.{key}",
-            f"one line of at most {most} characters",
-            f"{len(text)} characters",
-        )
-    rule = "an address such as https://tiles.example.org/{z}/{x}/{y}.png"
-    require(
-        not dashboard.tiles or host_of(dashboard.tiles) is not None,
-        "dashboard.tiles",
-        rule,
-        repr(dashboard.tiles),
-    )
-    require(
-        bool(dashboard.tiles) or not dashboard.tiles_credit,
-        "dashboard.tiles_credit",
-        "dashboard.tiles, too",
-        "none",
-    )
+            raise ConfigError(f"unknown key {name}; did you mean {section}.client.{meant}?")
+        is_path = key.endswith("_file") or key.startswith("ssl_")
+        is_named = isinstance(value, str) and bool(value)
+        require(not is_path or is_named, name, "the path of a file", NOT_SHOWN)
+        other = _NEEDS.get(key, key)
+        require(other in client, f"{section}.client.{other}", f"one, as {name} is set", "none")
 
 
 def check_redis(ledger: LedgerSection) -> None:
-    """ConfigError where `[ledger.client]` is set for a file, does not fit to the URL, or says the
-    same."""
+    """ConfigError where `[ledger.client]` does not fit to the URL, or says the same."""
     scheme = ledger.url.partition("://")[0]
     client = ledger.client
     _check_client("ledger", client, REDIS_CLIENT)
-    if tls := [key for key in client if key.startswith("ssl_")]:
-        rule = f"rediss:// or rediss+cluster://, as ledger.client.{tls[0]} is set"
-        require(scheme.startswith("rediss"), "ledger.url", rule, f"{scheme}://...")
-    if client:
-        rule = f"a Redis, as ledger.client.{next(iter(client))} is set"
-        require(not is_file(ledger.place), "ledger.url", rule, "a file")
-    if login := [key for key in client if key in ("username", "password_file")]:
-        rule = f"no user and password, as ledger.client.{login[0]} is set"
-        require(not has_password(ledger.url), "ledger.url", rule, f"{scheme}://...@...")
-    lacks = "username" in client and "password_file" not in client
-    require(not lacks, "ledger.client.password_file", "one for ledger.client.username", "none")
+    is_beside = bool(client) and is_file(ledger.place)
+    require(not is_beside, "ledger.url", "a Redis, as ledger.client is set", "a file")
+    tls = next((key for key in client if key.startswith("ssl_")), None)
+    rule = f"rediss:// or rediss+cluster://, as ledger.client.{tls} is set"
+    require(tls is None or scheme.startswith("rediss"), "ledger.url", rule, f"{scheme}://...")
+    login = next((key for key in client if key in ("username", "password_file")), None)
+    rule = f"no user and password, as ledger.client.{login} is set"
+    is_twice = login is not None and has_password(ledger.url)
+    require(not is_twice, "ledger.url", rule, f"{scheme}://...@...")
 
 
 def check_url(url: str) -> None:
     """ConfigError for the URL of a service that no run would take. It may have a password, so it is
     not repeated."""
-    if is_file(url):
-        return
     scheme, _, rest = url.partition("://")
+    rule, got = ("", "") if is_file(url) else _fault_of_service(scheme, rest)
+    require(not rule, "ledger.url", rule, got)
+
+
+def _fault_of_service(scheme: str, rest: str) -> tuple[str, str]:
+    """The rule that a service's URL breaks, empty if none, and what may be shown of it."""
     if scheme not in SCHEMES:
         rule = "sqlite:FILE or redis://HOST:PORT/DB (or rediss, redis+cluster, rediss+cluster, unix:///SOCKET)"
-        require(False, "ledger.url", rule, f"{scheme}://...")
-        return
+        return rule, f"{scheme}://..."
+    other = "something else"
     try:
         parts = urlsplit(f"redis://{rest}")
-        named = parts.port != 0  # the client would take the usual one for 0
+        has_port = parts.port != 0  # the client would take the usual one for 0
     except ValueError:
-        named = False
-    if not named:
-        rule = "redis://HOST:PORT with a port of 1 to 65535"
-        require(False, "ledger.url", rule, "something else")
-        return
+        has_port = False
+    if not has_port:
+        return "redis://HOST:PORT with a port of 1 to 65535", other
     if scheme == "unix":  # the client would leave out a folder in the place of a host
-        is_path = len(parts.path) > 1 and not parts.netloc.rpartition("@")[2]
-        require(is_path, "ledger.url", "unix:///PATH of a socket, from the root", "something else")
-    else:  # the client would take database 0 for a name
-        is_number = not (path := parts.path.strip("/")) or _DATABASE.fullmatch(path) is not None
-        require(
-            is_number, "ledger.url", "the number of a database behind the host", "something else"
-        )
+        if len(parts.path) <= 1 or parts.netloc.rpartition("@")[2]:
+            return "unix:///PATH of a socket, from the root", other
+    elif re.fullmatch("/*[0-9]*/*", parts.path) is None:  # the client would take 0 for a name
+        return "the number of a database behind the host", other
     options = parse_qs(parts.query, keep_blank_values=True)
-    once = all(name in _OPTIONS and len(values) == 1 for name, values in options.items())
-    number = once and all(map(_DATABASE.fullmatch, options.get("db", ())))
-    require(number, "ledger.url", "?db=NUMBER or no option", ", ".join(options))
+    is_known = all(name in _OPTIONS and len(values) == 1 for name, values in options.items())
+    is_number = all(map(_DATABASE.fullmatch, options.get("db", ())))
+    fits = is_known and is_number
+    return ("", "") if fits else ("?db=NUMBER or no option", ", ".join(options))
 
 
 def has_password(url: str) -> bool:
