@@ -48,7 +48,7 @@ class Trajectories:
         return plates, self.where[latest[first]]
 
     def moments(self, count: int, rng: np.random.Generator) -> list[int]:
-        """`count` moments, drawn by their pings, at which there are plates enough. UsageError if
+        """Draw `count` moments, by their pings, at which there are plates enough. UsageError if
         there are none."""
         drawn = rng.choice(self.time_ms, 20 * count + 100).tolist()
         enough = (moment for moment in drawn if self.at(moment)[0].size >= PLATES_MIN)
@@ -186,7 +186,7 @@ class Setup:
         return (*(data.positions for data in self.data if data.positions is not None), *self.moving)
 
     def rng(self, name: str) -> np.random.Generator:
-        """For drawing data (never noise); follows from the seed and the name."""
+        """Generator for drawing data (never noise); it follows from the seed and the name."""
         return np.random.default_rng([self.seed, *name.encode()])
 
 
@@ -195,8 +195,8 @@ class Setup:
 ITMS_TOTAL = 17_166
 ITMS_LARGEST = 417
 ITMS_MEDIAN = 46
-"""Published of the papers' HAT: samples in all, of the largest user, of the median user; U = 65
-km/h."""
+"""Published figures of the papers' HAT: samples in all, of the largest user, of the median user; U
+= 65 km/h."""
 
 ITMS_MEAN_KMH = 20.66769
 ITMS_SD_KMH = 15.0
@@ -205,8 +205,8 @@ ITMS_SD_KMH = 15.0
 
 ITMS_USERS = 249
 ITMS_SPREAD = 0.92
-"""Not published: fitted. A lognormal about the median with these has the published total and K =
-160 arrays."""
+"""Fitted figures, not published. A lognormal about the median with these has the published total
+and K = 160 arrays."""
 
 ITMS_MAX_KMH = 65
 

@@ -36,7 +36,7 @@ WORKERS = 2
 SERVING = b"worker of group"
 PATIENCE_S = 300.0
 SETTLED_S = 3.0
-"""After the fleet's last slot is out, so long a silence is the end."""
+"""Seconds of silence after the fleet's last slot that count as the end."""
 
 
 def run_on_kafka(

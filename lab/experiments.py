@@ -97,7 +97,7 @@ _ON_POSITIONS = (
     ),
 )
 ON_POSITIONS = {experiment.name: experiment for experiment in _ON_POSITIONS}
-"""They take long, so they run only if they are named."""
+"""Experiments that take long: they run only if they are named."""
 
 NEED_POSITIONS = frozenset({"multi-query"})
-"""They have no drawn data, so they need a feed."""
+"""Experiments without drawn data: they need a feed."""

@@ -62,8 +62,8 @@ EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 def repeated_means_of(
     plans: Sequence[MeanPlan], samples: Sequence[Integers], draws: int, bits: Bits
 ) -> list[Floats]:
-    """That many independent estimates of each HAT's mean, in quanta within the range; samples are
-    in quanta."""
+    """Estimates of each HAT's mean, `draws` and independent, in quanta within the range; samples
+    are in quanta."""
     queries = [
         _on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)
     ]
@@ -82,8 +82,8 @@ def repeated_means_of(
 def _on_lattice(
     plan: MeanPlan, samples: Integers, draws: int, bits: Bits
 ) -> tuple[Integers, Integers, Integers]:
-    """For each draw: its statistic in steps of its lattice, the noise's scale t there, and the
-    steps' shift."""
+    """Columns of the draws: each draw's statistic in steps of its lattice, the noise's scale t
+    there, and the steps' shift."""
     mechanism = MECHANISMS[plan.mechanism]
     if isinstance(mechanism, ProjectedMean):
         means = means_of_arrays(plan, samples)
@@ -104,7 +104,7 @@ def _on_lattice(
 
 
 def repeated_variances(plan: VariancePlan, samples: Integers, draws: int, bits: Bits) -> Floats:
-    """That many independent estimates of the variance, in quanta^2."""
+    """Estimates of the variance, `draws` and independent, in quanta^2."""
     query = variance_query(plan, samples)
     lattice = lattice_of(query.sensitivity, plan.cost)
     base = lattice.project(query.statistic)
@@ -318,12 +318,12 @@ def over_epsilon(title: str, what: str, unit: str, of: Mapping[str, Rows], suffi
 
 
 def share_of(rows: Rows) -> str:
-    """Their HATs, and how much of the pings these have: a panel's title."""
+    """A panel's title: HATs of the rows, and how much of the pings they have."""
     return f"{rows[0].hats} ({rows[0].share_of_pings:.0%} of pings)"
 
 
 def listed(numbers: Iterable[float]) -> str:
-    """'0.5, 1'."""
+    """Numbers as a list in words: '0.5, 1'."""
     return ", ".join(f"{number:g}" for number in numbers)
 
 
@@ -331,8 +331,8 @@ def listed(numbers: Iterable[float]) -> str:
 
 SIMILAR = 1.15
 LITTLE = 1.5
-"""Our reading of the papers' words: "similar" errors differ by 15 %, "very little difference" is a
-factor 1.5."""
+"""Factors by which we read the papers' words: "similar" errors differ by 15 %, "very little
+difference" is a factor 1.5."""
 
 TAILS = (0.5, 0.1, 0.01)
 
@@ -458,8 +458,8 @@ SCALED: dict[str, tuple[Sequence[Series], Callable[[Integers], Integers]]] = {
         lambda counts: np.repeat(counts, LAMBDA),
     ),
 }
-"""Series and counts. Under user scaling the papers give Array-Averaging Levy's cap; its own is
-shown too."""
+"""Series and counts of each scaling. Under user scaling the papers give Array-Averaging Levy's cap;
+its own is shown too."""
 
 FEW_SAMPLES = (1, 2, 3)
 """Caps at which lambda need not be larger than 10: an array's mean of few samples comes near the
@@ -616,7 +616,7 @@ def best_of(
 RULES = (Rule("all samples"), Rule("best cap"))
 
 SAMPLES_TRIED = 24
-"""Brute force goes over all numbers of samples up to this, kept and dropped, at 0 or U each."""
+"""Most samples of brute force, kept and dropped, at 0 or U each."""
 
 
 def variance_points(setup: Setup) -> Points:

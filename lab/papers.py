@@ -30,7 +30,7 @@ REQUESTED_SHARE = 7
 theirs (10,000)."""
 
 COLLISIONS = 200_000
-"""As many of NYMVC's rows as the paper has, drawn."""
+"""Rows of NYMVC that are drawn: as many as the paper has."""
 
 DRIVE_FORM = "taxi,YYYY-MM-DD HH:MM:SS,longitude,latitude"
 

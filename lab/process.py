@@ -90,8 +90,8 @@ class Child:
         return self.process.pid
 
     def stop(self, seconds: float) -> None:
-        """SIGTERM, and SIGKILL after these seconds; returns once the process is gone. Harmless if
-        it is already."""
+        """Send SIGTERM, and SIGKILL after these seconds; returns once the process is gone. Harmless
+        if it is already."""
         if self.process.poll() is None:
             self.process.terminate()
             self.process.send_signal(signal.SIGCONT)  # a paused process must wake up to hear it
@@ -100,7 +100,7 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL; returns once the process is gone. Harmless if it is already."""
+        """Send SIGKILL; returns once the process is gone. Harmless if it is already."""
         self.process.kill()
         self.process.wait(KILL_SECONDS)
         assert self.guard.stdin is not None
@@ -144,7 +144,7 @@ class RunningService:
         self.child.kill()
 
     def pause(self) -> None:
-        """It holds its connections and says nothing."""
+        """Pause it: it holds its connections and says nothing."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:

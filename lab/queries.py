@@ -89,8 +89,8 @@ class PreparedNoise:
 
 RHOS = (1e-5, 1e-4, 1e-3)
 RHO_SMALL = 1e-6
-"""Per square metre; of images, per squared step of a pixel's value. Small: the paper's for range
-counts (707 m)."""
+"""Rho per square metre; of images, per squared step of a pixel's value. Small: the paper's for
+range counts (707 m)."""
 
 SPLITS = {
     "BM": Split.even(1),
@@ -107,7 +107,7 @@ Attempt: TypeAlias = tuple[float, float]
 """The signed error of an answer, and the share of the budget that is left."""
 
 Randomness: TypeAlias = Mapping[tuple[str, str], tuple[Bits, Draw]]
-"""By split and way of asking."""
+"""Sources of randomness by split and way of asking."""
 
 Errors: TypeAlias = Sequence[Callable[[QueryBudget, Elimination, State], float]]
 Ask = Callable[[Integers, Any, float], tuple[Any, Errors]]
@@ -209,12 +209,13 @@ def _try(
 
 
 QUARTER = 0.25
-"""Remark 6: bounds are no wider than the baseline's if this share of the plates leaves. We select
-by the share of the budget that is saved, which is stricter."""
+"""Share of plates of Remark 6: bounds are no wider than the baseline's if this share of the plates
+leaves. We select by the share of the budget that is saved, which is stricter."""
 
 
 def no_worse(pairs: Rows, section: str) -> Finding:
-    """Remark 6: elimination beside its baseline, pair by pair, where it lets go of a quarter."""
+    """Finding on Remark 6: elimination beside its baseline, pair by pair, where it lets go of a
+    quarter."""
     found = [row for row in pairs if row.second.startswith("BM, ")]
     some = [row for row in found if row.first_saved >= QUARTER]
     name = "{0.split} {1} {0.parameter:g} at rho {0.rho:g}"
@@ -234,8 +235,8 @@ def no_worse(pairs: Rows, section: str) -> Finding:
 def error_and_saved(
     rows: Rows, titles: Mapping[float, str], names: str, error: str
 ) -> Iterator[Panel]:
-    """For each parameter a line over rho for each method that has rows: their errors, then what
-    they save (BM saves nothing)."""
+    """Panels with, for each parameter, a line over rho for each method that has rows: their errors,
+    then what they save (BM saves nothing)."""
     for column, label in (("error_mean", error), ("saved_mean", "share of the budget left")):
         for value, title in titles.items():
             curves = list[Curve]()
@@ -328,7 +329,7 @@ def savings_points(trial: Trial, setup: Setup) -> Points:
 def savings_rows(
     trial: Trial, setup: Setup, feed: Trajectories | None, value: float, rho: float
 ) -> Found:
-    """c64 and log-c10 of images with distances only."""
+    """Rows of savings; c64 and log-c10 of images with distances only."""
     ways: Iterable[tuple[str, How]] = product(SPLITS, HOWS)
     if feed is None:
         name, questions = _images(setup, value)
@@ -529,8 +530,8 @@ def multi_points(setup: Setup) -> Points:
 
 
 def multi_rows(setup: Setup, feed: Trajectories, setting: tuple[int, float], how: How) -> Found:
-    """In a row, the parameter is the number of queries, rho the budget of all, split the method; an
-    error is the mean over a repetition's queries."""
+    """Rows of many queries: the parameter is the number of queries, rho the budget of all, split
+    the method; an error is the mean over a repetition's queries."""
     queries, budget = setting
     rng = setup.rng(f"multi/{feed.name}/{queries}")
     runs = {method: list[Attempt]() for method in METHODS}
@@ -660,8 +661,8 @@ COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
 
 @dataclass(frozen=True)
 class Threshold:
-    """Is a count of N people below q N, in the central model (Appendix C, Algorithm 9, which prints
-    *above* for Yes)?
+    """Query whether a count of N people is below q N, in the central model (Appendix C, Algorithm
+    9, which prints *above* for Yes).
 
     The count is phi, and the only "position" of the run (`how` "point"); it moves by at most 1 with
     each person. Its holder is the only "plate". Rounds end when it is surely above or below q N.

@@ -79,8 +79,8 @@ def write_outcome(
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
-    """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a
-    sum."""
+    """Write a CSV with a header; numbers with six digits, so that bytes do not depend on the last
+    bit of a sum."""
     with path.open("wb") as file:
         file.write(csv_line(list(vars(rows[0]))))
         for row in rows:

@@ -143,7 +143,7 @@ class Experiment(NamedTuple):
     conclude: Callable[[Setup, Tables], Results]
 
     def run(self, setup: Setup, each: Callable[[list[Any]], Points] = iter) -> Outcome:
-        """All of its work; `each` may show how far it is."""
+        """Do all of its work; `each` may show how far it is."""
         tables = defaultdict[str, Rows](Rows)
         for point in each(list(self.points(setup))):
             for row in self.measure(setup, *point):

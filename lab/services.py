@@ -70,7 +70,7 @@ class Jar:
 
     @property
     def path(self) -> Path:
-        """Below the root of Maven's cache."""
+        """Path below the root of Maven's cache."""
         return Path(
             *self.group.split("."),
             self.artifact,
@@ -405,7 +405,7 @@ def command(port: int, *words: str, host: str = HOST) -> bytes:
 
 @dataclass(frozen=True)
 class Services:
-    """Both, answering."""
+    """Addresses of both services, which answer."""
 
     kafka: RunningKafka
     redis: RunningRedis
@@ -413,7 +413,7 @@ class Services:
 
 @contextmanager
 def kafka_and_redis() -> Iterator[Services]:
-    """Both while the block runs; raises as `kafka` and `redis`."""
+    """Run both while the block runs; raises as `kafka` and `redis`."""
     with redis() as running_redis, kafka() as running_kafka:
         yield Services(running_kafka, running_redis)
 

@@ -33,37 +33,37 @@ TRIED = 300
 
 
 def plain_error(branching: Sequence[float], shares: Sequence[float]) -> float:
-    """Theorem IV.1: 4 K sum of (b_i - 1) / e_i^2. Branching can be real."""
+    """Error of Theorem IV.1: 4 K sum of (b_i - 1) / e_i^2. Branching can be real."""
     return 4 * prod(branching) * sum((b - 1) / e**2 for b, e in zip(branching, shares, strict=True))
 
 
 def plain_shares(branching: Sequence[int]) -> tuple[float, ...]:
-    """Theorem IV.2: proportional to the cube roots of b_i - 1."""
+    """Shares of Theorem IV.2: proportional to the cube roots of b_i - 1."""
     roots = [cbrt(b - 1) for b in branching]
     return tuple(root / sum(roots) for root in roots)
 
 
 def even(branching: Sequence[float]) -> tuple[float, ...]:
-    """Alike for all levels."""
+    """Equal shares for all levels."""
     return (1 / len(branching),) * len(branching)
 
 
 def real_tree_error(bins: float, b: float) -> float:
-    """Theorem IV.3's, of log K / log b levels: a real number."""
+    """Error of Theorem IV.3, of log K / log b levels: a real number."""
     return 4 * bins * (log(bins) / log(b)) ** 3 * (b - 1)
 
 
 def digits(branching: Sequence[int]) -> Integers:
-    """For k = 0, 1, ..., K - 1, a row for each level: how many nodes of it cover the first k leaves
-    (Lemma IV.1)."""
+    """How many nodes of each level cover the first k leaves (Lemma IV.1), shape (levels, K), k = 0,
+    1, ..., K - 1."""
     below = prod(branching) // np.cumprod(branching)
     found: Integers = np.arange(prod(branching)) // below[:, None] % np.array(branching)[:, None]
     return found
 
 
 def refined_errors(tree: Tree) -> tuple[float, float]:
-    """Appendix B: with children combined into their parents; then with left and right coverings
-    combined, too."""
+    """Errors of Appendix B: with children combined into their parents; then with left and right
+    coverings combined, too."""
     variances = 8 / np.array(tree.precisions)
     nodes = digits(tree.branching)
     left = variances @ nodes[:, 1:]
@@ -86,8 +86,8 @@ def best_even(bins: int) -> tuple[float, int]:
 
 
 def consistent_counts_l1(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integers:
-    """As `cdf.consistent_counts`, nearest in l1: pooled blocks take a median. O(bins log bins) per
-    row, in Python."""
+    """Consistent counts like `cdf.consistent_counts`, nearest in l1: pooled blocks take a median.
+    O(bins log bins) per row, in Python."""
     rows, totals = cdf.rows_and_totals(noisy, total)
     pooled = np.array([_pooled_medians(row) for row in rows[:, :-1].tolist()], dtype=np.int64)
     inner = np.clip(pooled.reshape(len(rows), rows.shape[1] - 1), 0, totals[:, None])
@@ -269,8 +269,8 @@ def _on_branching() -> Iterator[_Case]:
 
 
 def consistency_rows(setup: Setup, samples: int) -> Found:
-    """Section VI: mean errors of a CDF with exact noise, in l1 and in l2 squared, as it is and made
-    consistent. K = 17^2, two levels, epsilon 1, uniform samples."""
+    """Rows of Section VI: mean errors of a CDF with exact noise, in l1 and in l2 squared, as it is
+    and made consistent. K = 17^2, two levels, epsilon 1, uniform samples."""
     tree = Tree((17, 17), (0.5, 0.5), 289)
     runs = min(setup.repetitions, RUNS_MAX)
     leaves = setup.rng(f"cdf-trees/{samples}").multinomial(

@@ -49,7 +49,7 @@ GUESS = {"baseline guess (U/2)": "constant_worst_kmh"}
 
 
 def worst_points(setup: Setup) -> Points:
-    """Each epsilon, for each data set."""
+    """Points: each epsilon, for each data set."""
     return product(data_sets(setup), SWEEP)
 
 
@@ -169,8 +169,8 @@ def _least(label: str, rows: Rows) -> Panel:
 
 
 def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
-    """(eps_min, eps_max): m_min is a best cap exactly for eps <= eps_min, m_max exactly for eps >=
-    eps_max.
+    """Limits (eps_min, eps_max): m_min is a best cap exactly for eps <= eps_min, m_max exactly for
+    eps >= eps_max.
 
     E(m_min) <= E(m) means eps <= M (m/G(m) - 1/L) / (G(m) - L m_min), and E(m_max) <= E(m) means
     eps >= M (m_max/M - m/G(m)) / (M - G(m)); both limits are reached at a count, as E is concave
@@ -234,8 +234,8 @@ CHOP_SWEEP = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)
 
 CHOP = "chop-user"
 CHOP_BOTH = "chop-user, mean and variance"
-"""For a mean at all of a HAT's epsilon; for mean and variance at half of it each, as the slides
-print it."""
+"""Names of the two cases: a mean at all of a HAT's epsilon; mean and variance at half of it each,
+as the slides print it."""
 
 SUPPRESS_TO = "suppress-to"
 LARGEST = "each plate's largest"
@@ -265,8 +265,8 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
 
 
 class Scenario(NamedTuple):
-    """Who is where, U in km/h, and all pings of the slot, also in HATs that are left out. `is_one`:
-    it is a single slot."""
+    """A scenario: which plate is where, U in km/h, and all pings of the slot, also in HATs that are
+    left out. `is_one`: it is a single slot."""
 
     name: str
     occupancy: Occupancy
@@ -300,7 +300,8 @@ def scenarios(setup: Setup) -> Iterator[Scenario]:
 
 
 def chop_points(setup: Setup) -> Points:
-    """CHOP-USER at each epsilon; the least worst-case error for each number of HATs per plate."""
+    """Points: CHOP-USER at each epsilon; the least worst-case error for each number of HATs per
+    plate."""
     for case in scenarios(setup):
         yield from product([case], [CHOP], CHOP_SWEEP)
         if case.is_one:
@@ -345,7 +346,7 @@ def chop_rows(_setup: Setup, case: Scenario, rule: str, number: float) -> Found:
 
 
 def keep_largest(who: Occupancy, nanos: Nanos, hats_max: int) -> Suppression:
-    """Each plate in so many HATs, where it has most samples."""
+    """Keep each plate in `hats_max` HATs, where it has most samples."""
     order = np.lexsort((-who.count, who.plate))
     firsts = np.searchsorted(who.plate[order], who.plate[order])
     keep = np.zeros(who.plate.size, dtype=bool)

@@ -43,10 +43,10 @@ class BatchMessage(ConsumerMessage):
 
 
 class BatchSchema(faust.Schema[Any, Any]):
-    """Gives an agent the records of a batch, untouched."""
+    """Schema that gives an agent the records of a batch, untouched."""
 
     def loads_key(self, app: Any, message: Any, **_options: Any) -> Any:
-        """Nothing: a batch has no key."""
+        """Return nothing: a batch has no key."""
 
     def loads_value(self, app: Any, message: Any, **_options: Any) -> Any:  # noqa: ARG002 (Faust's signature)
         """The consumer's records: `topic`, `partition`, `offset`, `timestamp`, `timestamp_type`,
@@ -71,8 +71,8 @@ class BatchConsumer(driver.Consumer):
     _stops = 0
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Nothing: it tells of slow acks, of which there are none, and fails while a seek is under
-        way."""
+        """Do nothing: Faust's own tells of slow acks, of which there are none, and fails while a
+        seek is under way."""
 
     def stop_flow(self) -> None:
         """A rebalance begins: what was fetched by now is not to be handed over, not even in the
@@ -85,7 +85,7 @@ class BatchConsumer(driver.Consumer):
         self._stops += 1
 
     async def perform_seek(self) -> None:
-        """Back to the commits, and to the beginning where the commit is 0 or there is none.
+        """Seek back to the commits, and to the beginning where the commit is 0 or there is none.
 
         The client's own `seek_to_committed` leaves those partitions where they are, so that records
         fetched and dropped while a rebalance went on would never be read: all of a log whose first
@@ -125,7 +125,7 @@ class BatchConsumer(driver.Consumer):
         return self.app.consumer_generation_id, self._stops
 
     async def _hand_over(self, tp: TP, records: Sequence[Any]) -> bool:
-        """False if a rebalance came first."""
+        """Hand the records over; False if a rebalance came first."""
         read = self._read_offset.get(tp)
         now = self._era()
         new = records if read is None else [record for record in records if record.offset >= read]

@@ -34,7 +34,7 @@ from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import KafkaSection
 
 SPEED_BYTES = 32
-"""Counted for each speed in an array. A double needs at most 24 characters."""
+"""Bytes that are counted for each speed in an array. A double needs at most 24 characters."""
 
 ARRAY_BYTES_MAX = 1_000_000
 """Most bytes of an array's pings, with `SPEED_BYTES` for each speed: below Kafka's usual limit of 1
@@ -131,7 +131,7 @@ class Feed:
         form: FeedForm = PLAIN,
         deals: bool = True,
     ) -> None:
-        """DependencyUnavailable if no broker answers or it has no such topic.
+        """Raise DependencyUnavailable if no broker answers or it has no such topic.
 
         `deals`: whether messages of several pings go to all partitions in turn, or else to the
         first.

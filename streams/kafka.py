@@ -91,7 +91,7 @@ class Producer:
         )
 
     async def __aenter__(self) -> Self:
-        """DependencyUnavailable if no broker answers."""
+        """Raise DependencyUnavailable if no broker answers."""
         try:
             await self._producer.start()
         except KafkaError as error:
@@ -196,7 +196,7 @@ async def _batches(
 
 
 def _fits(batch: _Batch, one: OutgoingRecord) -> bool:
-    """Put it into the batch, unless that is full."""
+    """Put a record into the batch; False if that is full."""
     return (
         batch[2].append(timestamp=None, key=one.key, value=one.value, headers=one.headers)
         is not None
@@ -212,7 +212,7 @@ class CommittedOffset(NamedTuple):
 
 
 BEGIN_S = 60.0
-"""For a new epoch: the broker first ends the former owner's transaction."""
+"""Timeout in seconds of a new epoch: the broker first ends the former owner's transaction."""
 
 CLOSE_S = 5.0
 
@@ -220,7 +220,7 @@ BATCH_BYTES_MAX = 2**19
 """Most bytes of a batch: half of what brokers usually take."""
 
 TRANSACTION_MS = 60_000
-"""After this time the broker aborts a transaction. A slot takes well below a second; until a
+"""Time in ms after which the broker aborts a transaction. A slot takes well below a second; until a
 transaction ends, readers of what is committed wait behind it."""
 
 # The broker sends these errors to a producer that is not the latest of its id, or whose transaction
@@ -635,8 +635,8 @@ async def register(
 
 
 def registered(kafka: KafkaSection, topic: Topic) -> LedgerIdentity | None:
-    """On what the deployment works, None if no worker has claimed anything. Raises as `read_topic`,
-    and PrivacyRefused for a claim that cannot be read."""
+    """The ledger that the deployment works on; None without a registration. Raises as `read_topic`,
+    and PrivacyRefused for a registration that cannot be read."""
     first = _said(read_topic(kafka, topic))
     try:
         return None if first is None else LedgerIdentity.read(first.ledger)

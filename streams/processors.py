@@ -163,8 +163,8 @@ class Partitions(ABC, Generic[A]):
         self._assignments = {}
 
     async def assign(self, tps: set[TP]) -> None:
-        """These partitions are ours, unless they are revoked meanwhile: fence off their former
-        owners, and only then read the checkpoints."""
+        """Take these partitions, unless they are revoked meanwhile: fence off their former owners,
+        and only then read the checkpoints."""
         self.revoke()
         revocations = self._revocations
         self._goes_back = False
@@ -255,7 +255,7 @@ class Partitions(ABC, Generic[A]):
         )
 
     def _require(self, tp: TP, first: int, offset: int) -> None:
-        """Lost if the partition begins, at `first`, behind this offset."""
+        """Raise DataLoss if the partition begins, at `first`, behind this offset."""
         if first > offset and not self._accept_loss:
             raise DataLoss(
                 f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {offset} on: "
@@ -286,7 +286,7 @@ class Partitions(ABC, Generic[A]):
 
     @abstractmethod
     async def _carry_out(self, assigned: A, step: Any) -> bool:
-        """Do what a step of the protocol says, and tell it; whether a commit is due."""
+        """Carry out a step of the protocol, and tell it; gives whether a commit is due."""
 
     @abstractmethod
     def _metadata(self, assigned: A, to: Any) -> str:
@@ -303,7 +303,8 @@ class Partitions(ABC, Generic[A]):
 
 LOG_APPEND_TIME = 1
 REJECTED_BYTES_MAX = 2**20 - 2**14
-"""Kept of a refused message: all of it, unless the message alone nearly fills a record."""
+"""Most bytes kept of a refused message: all of it, unless the message alone nearly fills a
+record."""
 
 
 UNDER_WAY_MAX = 16
@@ -357,7 +358,8 @@ class SourceProcessor(Partitions[_Source]):
     async def _fenced(
         self, _tps: set[TP]
     ) -> AsyncIterator[Callable[[PartitionStart], Awaitable[_Source]]]:
-        """Nothing keeps a former owner from sending: it sends the same chunks, under the same ids."""
+        """No fence: a former owner may go on sending, as it sends the same chunks, under the same
+        ids."""
         yield self._resume
 
     async def _resume(self, place: PartitionStart) -> _Source:
@@ -646,7 +648,7 @@ class Publisher(Protocol):
 
 
 class AtLeastOncePublisher(NamedTuple):
-    """Records first, then the checkpoint."""
+    """Publisher of records first, then the checkpoint."""
 
     producer: Producer
     offsets: Offsets
@@ -660,7 +662,7 @@ class AtLeastOncePublisher(NamedTuple):
         await self.offsets.commit(checkpoint)
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -692,8 +694,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         thread: ThreadPoolExecutor,
         publisher_of: Callable[[TP], Awaitable[Publisher]] | None = None,
     ) -> None:
-        """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases
-        are at least once."""
+        """Begin without shards. The ledger is called in `thread` alone. Without `publisher_of`,
+        releases are at least once."""
         super().__init__(common.topics.parts.name, common)
         self._context = context
         self._ledger = ledger
@@ -978,8 +980,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _compared(self, assigned: ShardAssignment, work: Callable[[], T]) -> T:
-        """Then compare the ledger with its mark: what an older copy allows must not outlive it in
-        the log."""
+        """Do the work, then compare the ledger with its mark: what an older copy allows must not
+        outlive it in the log."""
 
         def work_and_compare() -> T:
             found = work()

@@ -486,7 +486,7 @@ class Rules(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """As `status` shows them.
+        """The rules as `status` shows them.
 
         >>> str(Rules("5eed", "")), str(Rules("5eed", "cafe"))
         ('policy 5eed', 'policy 5eed, queries cafe')
@@ -588,7 +588,7 @@ def group_of(kafka: KafkaSection) -> Group:
 
 
 def require_rights(kafka: KafkaSection) -> None:
-    """DependencyUnavailable if the user has no rights on the group: its workers would wait for ever
+    """Raise DependencyUnavailable if the user has no rights on the group: its workers would wait for ever
     to be taken in.
 
     Other errors of the group may pass: workers wait for that.
@@ -606,7 +606,7 @@ def require_rights(kafka: KafkaSection) -> None:
 
 
 def require_same_queries(settings: Settings, instance: str | None) -> None:
-    """ConfigError if a worker in the group, under another name, asks other standing queries.
+    """Raise ConfigError if a worker in the group, under another name, asks other standing queries.
 
     A source sends the moments of its own queries alone, so its plates would be missing in others'
     answers. Two workers that start at once do not see each other here: messages and commits name
@@ -661,8 +661,8 @@ POLL_MS = 500
 
 
 def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
-    """Every release, in order within a cell; all that are there now, or with `follow` also all that
-    come.
+    """Read every release, in order within a cell; all that are there now, or with `follow` also all
+    that come.
 
     Each record once with `kafka.transactions`. Without, a record that was published twice comes
     twice, with the same bytes and release id. Raises DependencyUnavailable if no broker answers or
@@ -674,13 +674,13 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
 
 
 def read_answers(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
-    """Every result of a standing query, in order within a query and a budget period; otherwise as
-    `read_releases`."""
+    """Read every result of a standing query, in order within a query and a budget period; otherwise
+    as `read_releases`."""
     return _values(kafka, topics_of(kafka).queries.name, follow)
 
 
 def read_estimates(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
-    """Every smoothed estimate, in order within a cell; otherwise as `read_releases`."""
+    """Read every smoothed estimate, in order within a cell; otherwise as `read_releases`."""
     return _values(kafka, topics_of(kafka).smoothed.name, follow)
 
 

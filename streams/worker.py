@@ -99,7 +99,8 @@ class Deployment:
     observers: Sequence[Observer] = ()
     resets_clock: bool = False
     hold: Callable[[UdpStreamError], None] = lambda _error: None
-    """Returns once a worker that has failed may end: for those that do not end in good order."""
+    """Hook that returns once a worker that has failed may end: for those that do not end in good
+    order."""
 
 
 def run_worker(deployment: Deployment, came: list[int] | None = None) -> None:
@@ -138,7 +139,7 @@ def run_worker(deployment: Deployment, came: list[int] | None = None) -> None:
 
 
 def require_records_fit(policy: Policy) -> None:
-    """ConfigError for CDFs whose records a broker would not take, after their plates were charged."""
+    """Raise ConfigError for CDFs whose records a broker would not take, after their plates were charged."""
     bins = policy.bins
     if bins == "auto":
         bins = 0 if policy.branching == "auto" else math.prod(policy.branching)
@@ -435,8 +436,8 @@ async def keep_time(
     heartbeat: Heartbeat,
     clock: SteadyClock,
 ) -> None:
-    """Until we stop: ticks for silent partitions, commits, a look at Faust's failures, and a sign
-    of life."""
+    """Run until we stop: ticks for silent partitions, commits, a look at Faust's failures, and a
+    sign of life."""
     pause_s = min(idle_s / 4, 1.0)
     committed_s = time.monotonic()
     is_said = False
@@ -469,13 +470,13 @@ async def keep_time(
 
 
 DRAIN_S = 10.0
-"""For stopping in good order; after that the process ends as if it were killed, which loses
+"""Seconds for stopping in good order; after that the process ends as if it were killed, which loses
 nothing."""
 
 
 class StopReason:
-    """Why the worker is to stop: the first error, or None for a signal. Its block has all that is
-    to be closed.
+    """Reason why the worker is to stop: the first error, or None for a signal. Its block has all
+    that is to be closed.
 
     An error after a signal is said as a warning: nothing of it is committed, and the next worker
     does it again. A supervisor that sees a status of 1 would take a planned restart for a crash.
@@ -542,13 +543,13 @@ class StopReason:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """All is closed: what follows may take its time."""
+        """Called once all is closed: what follows may take its time."""
         if self._timer is not None:
             self._timer.cancel()
 
 
 def install_signal_handlers(stop: StopReason, came: list[int]) -> None:
-    """SIGTERM and SIGINT are added to the list, and ask us to stop."""
+    """Let SIGTERM and SIGINT ask us to stop, and add them to the list."""
 
     def handle(number: int) -> None:
         came.append(number)
@@ -568,9 +569,9 @@ def as_own_error(error: BaseException) -> UdpStreamError:
 
 
 class Growth:
-    """Says that the topic of pings has more partitions than it may have: at once, and again while
-    it lasts. The worker goes on: no plate moves before its feed starts again, and a worker that
-    starts is refused.
+    """Warning that the topic of pings has more partitions than it may have: at once, and again
+    while it lasts. The worker goes on: no plate moves before its feed starts again, and a worker
+    that starts is refused.
 
     >>> growth = Growth(Topic("bus.pings.v1", 8, {}))
     >>> growth.check(8)
@@ -592,8 +593,8 @@ class Growth:
 
 
 class Watchdog:
-    """Ends a worker that is stuck: `patience_s` without progress while there is work to do, or no
-    answer.
+    """Watchdog that ends a worker that is stuck: `patience_s` without progress while there is work
+    to do, or no answer.
 
     A consumer that no longer fetches, a rebalance that never ends, a call without an answer, a
     broker that is gone: from the outside they look alike. The watchdog looks from a task that waits
@@ -608,7 +609,7 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         done: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Patience begins now. `positions`: the next offset of each of our partitions; `idle`:
+        """Begin the patience now. `positions`: the next offset of each of our partitions; `idle`:
         whether the broker says that all of them are read to their ends; `done`: how many steps were
         done, as a batch may have many."""
         self._positions = positions
@@ -627,7 +628,7 @@ class Watchdog:
 
     @property
     def silent_s(self) -> float:
-        """Since the broker answered last."""
+        """Seconds since the broker answered last."""
         return self._clock() - self._answered_s
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Until when certificates hold: files of the configuration, and what a server shows.
+"""Ends of certificates: files of the configuration, and what a server shows.
 
 The standard library tells the end of a certificate that it has verified, and of an authority's, but
 not of a file that we show ourselves. So the end is read from the certificate itself (RFC 5280,
@@ -33,7 +33,7 @@ def end_of(der: bytes) -> float:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Its kind, and where what it holds begins and ends."""
+    """Kind of the element at `at`, and where its contents begin and end."""
     size = der[at + 1]
     begins = at + 2
     if size & 0x80:
@@ -70,7 +70,8 @@ def _of_files(names: Iterable[object]) -> list[list[float]]:
 
 
 def note_shown(context: ssl.SSLContext, note: Callable[[float], None]) -> None:
-    """Tell the end of each certificate that a server shows in this context, once it is verified."""
+    """Pass on the end of each certificate that a server shows in this context, once it is
+    verified."""
 
     class PeerCertificateObject(ssl.SSLObject):
         def do_handshake(self) -> None:

@@ -88,8 +88,8 @@ TLS_FILES = {
     "ledger": ("client.ssl_ca_certs", "client.ssl_certfile", "client.ssl_keyfile"),
     "live": ("ca_file", "", ""),
 }
-"""By section, the keys of the authorities to trust, of a certificate of ours, and of its key: files
-in PEM form."""
+"""Keys by section of the authorities to trust, of a certificate of ours, and of its key: files in
+PEM form."""
 
 
 def secret_of(key: str, file: str) -> str:
@@ -142,7 +142,7 @@ def may_be_secret(file: str) -> bool:
 
 
 def require_private(key: str, file: str) -> None:
-    """ConfigError if anyone but its owner may read the file. A group may read a file of root's: so
+    """Raise ConfigError if anyone but its owner may read the file. A group may read a file of root's: so
     Kubernetes and systemd hand secrets to a program that is not root."""
     try:
         found = Path(file).stat()
@@ -160,7 +160,8 @@ def require_private(key: str, file: str) -> None:
 def tls_context(
     section: str, ca_file: str = "", certificate_file: str = "", certificate_key_file: str = ""
 ) -> ssl.SSLContext:
-    """Verifies certificates and names: against the system's authorities, or those in `ca_file`.
+    """Context that verifies certificates and names: against the system's authorities, or those in
+    `ca_file`.
 
     With a certificate of our own, servers that ask for a certificate are shown it. Raises
     ConfigError for a file that cannot be used, by its key in this section of the configuration.
@@ -185,7 +186,8 @@ def tls_context(
 
 
 def _why(error: OSError) -> str:
-    """OpenSSL's texts name its source lines; its reasons, and the system's, say what is wrong."""
+    """Reason of an SSL error. OpenSSL's texts name its source lines; its reasons, and the system's,
+    say what is wrong."""
     return getattr(error, "reason", None) or error.strerror or type(error).__name__
 
 
@@ -200,8 +202,8 @@ away."""
 
 
 class Heartbeat:
-    """Touches a file at most every two seconds. A supervisor that finds it old knows that we are
-    stuck or gone.
+    """Heartbeat file, touched at most every two seconds. A supervisor that finds it old knows that
+    we are stuck or gone.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -216,7 +218,7 @@ class Heartbeat:
         self._touched_s: float | None = None
 
     def beat(self) -> None:
-        """OSError if the file cannot be touched."""
+        """Raise OSError if the file cannot be touched."""
         if self._file is None or (
             self._touched_s is not None and self._clock() - self._touched_s < BEAT_S
         ):

@@ -51,7 +51,7 @@ NO_STOP: Final = "expected at least one stop with a stop_lat and stop_lon"
 
 
 class GtfsError(ConfigError):
-    """No timetable that can be read; the message names the file and the rule."""
+    """Raised for a timetable that cannot be read; the message names the file and the rule."""
 
 
 class Stop(NamedTuple):
@@ -312,9 +312,9 @@ def _days(files: _Files) -> Mapping[str, float]:
 def _trips(
     files: _Files, routes: list[str]
 ) -> tuple[dict[str, tuple[int, float]], dict[str, int], dict[str, list[tuple[float, int]]]]:
-    """By trip the number of its route, and how often a day it runs. What is drawn: shapes with
-    their routes, the most travelled of each route and direction first; a trip of each route and
-    direction that has no shape."""
+    """Trips: the number of the route of each, and how often a day it runs. What is drawn: shapes
+    with their routes, the most travelled of each route and direction first; a trip of each route
+    and direction that has no shape."""
     numbers = {route: number for number, route in enumerate(routes)}
     days = _days(files)
     found: dict[str, tuple[int, float]] = {}
@@ -408,7 +408,7 @@ def _simplified(lines: list[Line]) -> list[Line]:
 
 
 def kept(points: Floats, near_m: float) -> NDArray[np.bool_]:
-    """Which points (lon, lat) of a line are enough, so that no other is further from it
+    """Mask of the points (lon, lat) of a line that are enough, so that no other is further from it
     (Ramer-Douglas-Peucker)."""
     flat = points * _METRES
     flat[:, 0] *= np.cos(np.radians(points[:, 1].mean()))

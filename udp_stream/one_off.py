@@ -28,7 +28,8 @@ from udp_stream.settings import EPSILON_MAX, EPSILON_MIN, Settings
 from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
 
 Speeds = Mapping[str, Sequence[float]]
-"""km/h by plate, each plate's in the order of time; one or more plates, each with a speed."""
+"""Speeds in km/h by plate, each plate's in the order of time; one or more plates, each with a
+speed."""
 
 Mechanism = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"

@@ -77,10 +77,10 @@ from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, tabulate
 CHECKPOINT: Final = "checkpoint"
 
 CHECKPOINT_S: Final = 5.0
-"""Between two checkpoints: so much is read again after a crash."""
+"""Seconds between two checkpoints: so much is read again after a crash."""
 
 Write = Callable[[Sequence[bytes]], None]
-"""Has written these lines, in order, when it returns."""
+"""Writer of lines: it has written these, in order, when it returns."""
 
 Reject = Callable[[bytes, Refusal], None]
 Smooth = Callable[[Sequence[Smoothed]], None]
@@ -249,8 +249,8 @@ class EmbeddedRuntime(_Runtime):
         answer: Write | None = None,
         slots: Sequence[Span] = (),
     ) -> None:
-        """Without `answer`, no standing query is asked or charged for. `others`: what
-        `other_policies` tells of the ledger. `trial`: the ledger is of this run only. `slots`:
+        """Build the runtime. Without `answer`, no standing query is asked or charged for. `others`:
+        what `other_policies` tells of the ledger. `trial`: the ledger is of this run only. `slots`:
         where whole plates are hidden, those that close at the end, with or without pings;
         ConfigError if none is given there."""
         self.summary = Summary(
@@ -336,7 +336,7 @@ class LiveRuntime(_Runtime):
         clock: SteadyClock | None = None,
         check: FeedCheck = lambda _messages, _read: None,
     ) -> None:
-        """`clock`: the time of arrival."""
+        """Build the runtime; `clock` gives the time of arrival."""
         smooth = None if outputs.smoothed is None else smoothed_sink(outputs.smoothed)
         to = (release_sink(outputs.release), smooth, outputs.rejected, outputs.queries)
         super().__init__(
@@ -362,8 +362,8 @@ class LiveRuntime(_Runtime):
         self._is_ahead = False
 
     def start(self, resets_clock: bool = False) -> None:
-        """`resets_clock`: if the log's clock is ahead of ours, it goes back. What is recorded and
-        charged stays."""
+        """Read what the journal has. `resets_clock`: if the log's clock is ahead of ours, it goes
+        back. What is recorded and charged stays."""
         for arrived in self._journal.frames(self.reader.next_offset):
             self._read(arrived)
         if (last_ms := self._journal.last_ms) is not None:
@@ -386,8 +386,8 @@ class LiveRuntime(_Runtime):
         self._report_waiting()
 
     def tick(self) -> None:
-        """Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings: slots
-        close at night. Where whole plates are hidden, whatever comes."""
+        """Let time go on without pings once none was accepted for `kafka.idle_timeout`: slots close
+        at night. Where whole plates are hidden, time goes on whatever comes."""
         is_silent = (
             self.reader.is_in_processing_time
             or self._clock.monotonic_s - self._active_s >= self._idle_s
@@ -466,7 +466,7 @@ class LiveRuntime(_Runtime):
             self._look_at_clock()
 
     def _keep(self) -> None:
-        """Say on disk from where on the journal is needed, then drop what is before."""
+        """Record on disk from where on the journal is needed, then drop what is before."""
         self._kept_s = self._clock.monotonic_s
         if (checkpoint := self.reader.checkpoint()) == self._kept:
             return
@@ -498,7 +498,7 @@ def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
 
 
 def disk_of(ledger: LedgerSection, journal: Path | None = None) -> Callable[[], DiskStatus]:
-    """Looks at the ledger's file, with what is not yet in its main part, the journal, and the disks
+    """Probe of the ledger's file, with what is not yet in its main part, the journal, and the disks
     of both. Where the ledger is no file, at the disk of its key."""
     file = Path(ledger_place(ledger.place)) if is_file(ledger.place) else None
     folders = [
@@ -524,13 +524,13 @@ def _bytes_of(files: Iterable[Path]) -> int:
 
 
 def release_sink(write: Write) -> ReleaseSink:
-    """Hands a slot's records on before they count; `write` has written them when it returns
-    (`cli/outputs.py`)."""
+    """Sink that hands a slot's records on before they count; `write` has written them when it
+    returns (`cli/outputs.py`)."""
     return lambda releases: write([release.payload for release in releases])
 
 
 def smoothed_sink(write: Write) -> Smooth:
-    """Hands a slot's estimates on."""
+    """Sink that hands a slot's estimates on."""
     return lambda estimates: write([encode_smoothed(estimate) for estimate in estimates])
 
 

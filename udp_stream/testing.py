@@ -27,7 +27,7 @@ from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValue
 
 SLOT_START = 1_641_009_600_000
 SLOT_END = 1_641_013_200_000
-"""2022-01-01, from 04:00 to 05:00 UTC."""
+"""Start and end of the slot, Unix ms: 2022-01-01, from 04:00 to 05:00 UTC."""
 
 _CELLS = (609161983530369023, 609162003226820607)
 
@@ -39,8 +39,8 @@ def seeded_bits(seed: int | str) -> Bits:
 
 
 class SeededEntropy:
-    """Every release's bits follow from the seed and its id, whatever else is released beside it, in
-    any process."""
+    """Entropy of releases that follows from the seed and a release's id, whatever else is released
+    beside it, in any process."""
 
     def __init__(self, seed: int | str) -> None:
         self._seed = seed
@@ -81,8 +81,8 @@ def a_context() -> ReleaseContext:
 
 
 def some_rules() -> AddRemoveRules:
-    """ "add-remove" over the two cells of `seven_pings`: hours, a ping every ten seconds, rho 1.54
-    a day."""
+    """Rules of "add-remove" over the two cells of `seven_pings`: hours, a ping every ten seconds,
+    rho 1.54 a day."""
     cells = np.array(sorted(_CELLS), np.uint64)
     sigma = sigma_of(1_539_278_763, slots=24, plates=False)
     return AddRemoveRules(
@@ -113,7 +113,7 @@ def a_moment() -> Moment:
 
 
 def a_query_context(seed: int | str = 1) -> QueryContext:
-    """Days of UTC, rho 200 per square km."""
+    """Context of queries: days of UTC, rho 200 per square km."""
     days = SlotGrid(86_400, UTC)
     periods = PositionPeriods("zcdp", 200 * NANO, "1d", days)
     return QueryContext(periods, replace(a_context(), entropy=SeededEntropy(seed)))

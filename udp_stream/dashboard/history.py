@@ -43,8 +43,8 @@ CREATE TABLE cells (cell TEXT PRIMARY KEY) WITHOUT ROWID;
 
 
 class TimeRange(NamedTuple):
-    """From a time or a day on, and before another. Days (ISO, local) are compared as texts, times
-    in Unix ms.
+    """A range from a time or a day on, and before another. Days (ISO, local) are compared as texts,
+    times in Unix ms.
 
     >>> TimeRange("2024-01-08", "2024-01-09").where
     ('day >= ? AND day < ?', ['2024-01-08', '2024-01-09'])
@@ -71,7 +71,7 @@ class TimeRange(NamedTuple):
 
 
 class HistoryError(Exception):
-    """Why there is no history."""
+    """Reason why there is no history."""
 
 
 class DamagedHistory(HistoryError):
@@ -80,7 +80,7 @@ class DamagedHistory(HistoryError):
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Damaged in place of what a damaged file raises."""
+    """Raise DamagedHistory in place of what a damaged file raises."""
     try:
         yield
     except (
@@ -96,7 +96,7 @@ def reading() -> Iterator[None]:
 
 class History:
     """The file of a name; Unusable if it is another's, of a later version, or written by another
-    process. Damaged may leave each method.
+    process. DamagedHistory may leave each method.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -161,7 +161,7 @@ class History:
         self._writing.execute("PRAGMA synchronous = NORMAL")
 
     def write(self, slots: Iterable[Slot], cells: Iterable[str]) -> None:
-        """Write in a single transaction; sqlite3.Error if the disk is full, Damaged if the file
+        """Write in a single transaction; sqlite3.Error if the disk is full, DamagedHistory if the file
         is."""
         self._writing.execute("BEGIN IMMEDIATE")
         try:
@@ -289,7 +289,7 @@ def opened(name: str) -> History | None:
 
 
 def set_aside(name: str, why: str) -> bool:
-    """Rename a damaged file, with what SQLite keeps beside it; whether that can be done."""
+    """Rename a damaged file, with what SQLite keeps beside it; False if that cannot be done."""
     aside = f"{name}.damaged"
     try:
         Path(name).replace(aside)
@@ -305,7 +305,7 @@ def set_aside(name: str, why: str) -> bool:
 
 
 def log_no_history(name: str, why: str) -> None:
-    """There is no history, or none any more."""
+    """Log that there is no history, or none any more."""
     log_message(
         f"dashboard.history: {name}: no history is kept: {why}", "no_history", level=WARNING
     )

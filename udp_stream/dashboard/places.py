@@ -52,7 +52,7 @@ class Places:
         self._served = cache(self._served_at)
 
     def place_of(self, cell: str) -> CellPlace | None:
-        """None where no stop is in the cell or beside it."""
+        """Place of a cell; None where no stop is in the cell or beside it."""
         number = int(cell, 16)
         served = self._served(resolution_of(number))
         if number in served:
@@ -67,13 +67,13 @@ class Places:
         )
 
     def name_of(self, cell: str) -> str:
-        """Empty where there is none."""
+        """Name of a cell; empty where there is none."""
         place = self.place_of(cell)
         return place.name if place else ""
 
     def geojson(self, cells: Iterable[str]) -> tuple[CompressedText, int]:
         """Cells with their names, and the lines, as a FeatureCollection; and how many cells have a
-        name. Where none has, it is empty: the timetable is of another place."""
+        name. Where none has, the collection is empty: the timetable is of another place."""
         features = []
         for cell in sorted(cells):
             if place := self.place_of(cell):

@@ -193,8 +193,8 @@ class Dashboard:
         self._placed = outlines.digest, text
 
     def tell(self) -> None:
-        """Every stream gets notices of what has changed since they were told last, or a line that
-        says nothing."""
+        """Send every stream notices of what has changed since the last, or a line that says
+        nothing."""
         shown = self.slots.shown
         text = b"".join(
             _notice(slot) for slot in shown.slots if slot.change > self._notified_change
@@ -259,7 +259,8 @@ class Dashboard:
             self._made_typical()
 
     def _made_typical(self) -> None:
-        """In a process of its own: it takes minutes and memory that readers need."""
+        """Make the typical week in a process of its own: it takes minutes and memory that readers
+        need."""
         slots = self.slots.shown.slots
         slot_ms = milliseconds_of(slots[-1].end) - slots[-1].start_ms
         given = msgspec.json.encode(self.holidays).decode()
@@ -529,8 +530,8 @@ def _pieces(text: CompressedText, is_packed: bool) -> Iterator[bytes | memoryvie
 
 
 async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> None:
-    """Each piece to the client's socket, behind the head; a client that does not take a piece in
-    time is dropped."""
+    """Send each piece to the client's socket, behind the head; a client that does not take a piece
+    in time is dropped."""
     if (transport := request.transport) is None:
         return
     try:
@@ -548,8 +549,8 @@ async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> N
 
 
 def _forget(connection: socket.socket) -> None:
-    """Once it is closed, the kernel forgets what was to be sent: it would wait for the client for
-    minutes."""
+    """Let the kernel forget, once the connection is closed, what was to be sent: it would wait for
+    the client for minutes."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 

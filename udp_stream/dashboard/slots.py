@@ -210,8 +210,8 @@ class Slots:
             set_aside(history.name, str(error))
 
     def take(self, lines: Iterable[bytes]) -> Counter[Refused]:
-        """Records, each its JSON; why some are refused, and how many. What is taken is shown by
-        `show`."""
+        """Take records, each as its JSON; gives why some are refused, and how many. What is taken
+        is shown by `show`."""
         refused: Counter[Refused] = Counter()
         for line in lines:
             if (why := self._take(line)) is not None:
@@ -311,7 +311,7 @@ class Slots:
         return self._spent[1]
 
     def parts_of(self, kind: Kind, starts: Sequence[int]) -> Iterator[CompressedText]:
-        """The records of a kind of these slots, in the order of their starts. Damaged may leave."""
+        """The records of a kind of these slots, in the order of their starts. DamagedHistory may leave."""
         shown = {slot.start_ms: slot.parts[kind] for slot in self.shown.slots}
         history = self.history
         past = iter(

@@ -41,7 +41,7 @@ beside that."""
 UNEXPLAINED = 2.0
 BETWEEN_PLATES = 16.0
 PER_PING = 324.0
-"""Variances in km2/h2: of a HAT's mean, whatever its traffic; and, over its traffic, between plates
+"""Variances in km2/h2 of a HAT's mean, whatever its traffic; and, over its traffic, between plates
 and of a ping."""
 
 STAY = 0.2
@@ -51,8 +51,8 @@ vector, as a plate."""
 
 PLATES_GAIN = 0.9
 PLATES_APART = 2.0
-"""With numbers of plates: the residuals in a sum over those of its plates, which stay and pay
-unlike; and how much larger that makes the variance between plates."""
+"""Where traffic is counted in plates, which stay and pay unlike: the share of residuals that is in
+a sum, and how much larger the variance between plates is."""
 
 SLACK = 50.0
 """km2/h2 that a residual may be off by beside its forecast's variance: an unusual day is read, too."""
@@ -61,8 +61,8 @@ REMEMBERED = 0.8
 BUSY_SHARE = 0.9
 SHARE_MORE = 0.07
 LOG_SHARE = (-2.7, 1.5)
-"""Traffic of an hour ago counts by the first. Cells are relative to those with nine tenths of it
-all; so little is added before the logarithm, and that is cut: an empty cell's is noise."""
+"""Weight of the traffic of an hour ago. Cells are relative to those with nine tenths of all
+traffic; little is added before the logarithm, which is cut, as that of an empty cell is noise."""
 
 HAPPENS = 0.12
 CARRIED_FROM = 1.5
@@ -196,7 +196,7 @@ class _City:
         return self._estimates(found, unexplained, traffic)
 
     def _follow(self, number: Floats, hours: float) -> None:
-        """Cells by their share of all traffic so far."""
+        """Update each cell's share of all traffic so far."""
         self._sum = self._sum * REMEMBERED**hours + number
         top = np.sort(self._sum)[::-1]
         busy = 1 + int(np.searchsorted(np.cumsum(top), BUSY_SHARE * top.sum()))

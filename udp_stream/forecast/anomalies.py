@@ -54,7 +54,7 @@ NORMAL_STEPS = 100
 """The normal distribution function is tabulated up to 8 deviations, 100 values for each."""
 
 NEGLIGIBLE = 1e-300
-"""Added to densities: a release that neither case explains must not divide by 0."""
+"""Density that is added, so that a release that neither case explains does not divide by 0."""
 
 
 class Carryover(NamedTuple):
@@ -123,11 +123,12 @@ class PosteriorMixture:
 
     @cached_property
     def median(self) -> Floats:
-        """No other value has a smaller expected distance."""
+        """Median of each HAT, km/h: no other value has a smaller expected distance."""
         return self.quantile(0.5, np.sqrt(np.array([self.usual_variance, self.anomaly_variance])))
 
     def quantile(self, share: float, deviations: Floats) -> Floats:
-        """With these standard deviations without news and with it, of shape (2, HATs)."""
+        """Quantile of each HAT, km/h, with these standard deviations without news and with it,
+        shape (2, HATs)."""
         means = np.array([self.usual_mean, self.anomaly_mean])
         weights = np.array([1 - self.anomaly, self.anomaly])
         low = (means - 8 * deviations).min(axis=0)
@@ -205,7 +206,8 @@ def log_likelihoods(
 def _posterior(
     mean: Floats, variance: Floats, carried: Sequence[Carryover], seen: Floats, max_kmh: float
 ) -> PosteriorMixture:
-    """`seen` is the likelihood of each HAT's release at each speed of the grid."""
+    """Posterior of HATs; `seen` is the likelihood of each HAT's release at each speed of the
+    grid."""
     grid = _grid(max_kmh)
     (goes_on, off) = _columns(carried)
     wide = variance + happened_variance(mean)

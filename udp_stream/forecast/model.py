@@ -109,8 +109,8 @@ def _hat_of_row(counts: SlotCounts) -> NDArray[np.int64]:
 def _dwell(
     in_hat: Floats, plates: Floats, neighbours: NDArray[np.int64], usual: float
 ) -> tuple[Floats, Floats]:
-    """Log pings per plate over R, of each HAT and of its neighbours together; its own where it has
-    none."""
+    """Logarithm of pings per plate over R, of each HAT and of its neighbours together; its own
+    where it has none."""
     there = neighbours >= 0
     pings = np.where(there, in_hat[neighbours], 0).sum(axis=1)
     visitors = np.where(there, plates[neighbours], 0).sum(axis=1)
@@ -123,8 +123,8 @@ def _dwell(
 def _visited_around(
     counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Which of the HAT's six neighbours the row's plate is in, in the order around the HAT: (rows,
-    6)."""
+    """Whether the row's plate is in each of the HAT's six neighbours, in the order around the HAT,
+    shape (rows, 6)."""
     many = len(counts.plates)
     known = np.sort(
         hat * many + counts.plate, kind="stable"
@@ -160,8 +160,8 @@ def _pairs_of_all() -> Floats:
 def _largest_other(
     counts: SlotCounts, hat: NDArray[np.int64], pings: Floats, usual: float
 ) -> Floats:
-    """Log of the most pings of any other plate in the HAT, over R; the plate's own where it is
-    alone."""
+    """Logarithm of the most pings of any other plate in the HAT, over R; the plate's own where it
+    is alone."""
     order = np.lexsort((pings, hat))
     last = counts.hat_rows[1:] - 1
     largest = pings[order[last]]
@@ -265,7 +265,7 @@ class Arrow:
         return -0.5 * (misfit + float(determinant))
 
     def pass_hours(self, hours: float) -> None:
-        """Within a day, too, the city and its cells move."""
+        """Let `hours` pass: within a day, too, the city and its cells move."""
         self._covariance[0, 0] += CITY_DRIFT * hours
         self._variance = np.minimum(self._variance + CELL_DRIFT * hours, self._cell_variance)
 
@@ -278,7 +278,7 @@ class Arrow:
         )
 
     def _given_globals(self, at: Integers, design: Floats) -> tuple[Floats, Floats, Floats]:
-        """T given the globals: intercept, slopes on them, variance."""
+        """Distribution of T given the globals: intercept, slopes on them, variance."""
         known = at >= 0
         if not known.any():
             return np.zeros(at.size), design, np.full(at.size, self._cell_variance)
@@ -377,8 +377,8 @@ SHIPPED = {resolution: Coefficients(*map(np.array, columns)) for resolution, col
         (-2.6956, 2.5104, 0.098995, 1.4806, -2.5837, 0.99911), (0.5276, 0.32955, 0.080624, 0.87022, 0.42688, 0.90184)),
 }.items()}
 # fmt: on
-"""By H3 resolution, as `python -m benchmarks.train_prior` prints them. Trained on CapMetrics (MIT
-licence), Austin, 2015-06-07, 2016-03-22, 2016-11-24, 2016-11-25 and 2017-03-21."""
+"""Coefficients by H3 resolution, as `python -m benchmarks.train_prior` prints them. Trained on
+CapMetrics (MIT licence), Austin, 2015-06-07, 2016-03-22, 2016-11-24, 2016-11-25 and 2017-03-21."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,8 +437,8 @@ def expanded(by_row: Floats) -> Floats:
 
 
 def _rounded(values: Floats) -> Floats:
-    """To four decimals: a record carries these, and a forecast that is rebuilt from records must be
-    the same."""
+    """Values to four decimals: a record carries these, and a forecast that is rebuilt from records
+    must be the same."""
     # + 0.0 turns -0.0 into 0.0: they are equal, but a record would write them differently.
     return np.round(values, 4) + 0.0
 
@@ -712,13 +712,14 @@ class Memory:
 
 
 EDGE_KMH = 1.0
-"""No plate is forecast to be nearer than this to 0 or U: a clip needs room on both sides."""
+"""Least distance of a plate's forecast from 0 and U: a clip needs room on both sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotForecast:
-    """In km/h, HAT by HAT: mean speed, variance as usual without the HAT's rest, the rest's
-    variance, and the standard deviation with possible news. It follows from public data alone.
+    """Forecast of a slot's HATs, km/h: mean speed, variance as usual without the HAT's rest, the
+    rest's variance, and the standard deviation with possible news. It follows from public data
+    alone.
 
     `plates` has the mean speed of each row of the slot's counts; `ahead` is `Memory.ahead` at the
     slot's end.

@@ -48,13 +48,13 @@ SLOT_APART = 0.03
 0.03, beside the scatter of plates."""
 
 SLOTS_APART_DAYS = 6
-"""Two slots of a day differ like days so far apart: mornings are not like noon."""
+"""Days apart that differ like two slots of a day: mornings are not like noon."""
 
 DEVIATION_MIN = 0.05
-"""Nothing more is asked once the city's CDF has this deviation at every edge, or less."""
+"""Deviation of the city's CDF at every edge from which on no query is asked."""
 
 PLATES_MIN = 75.0
-"""Fewer plates of full weight are not a city: night buses differ from all others. Plates in a
+"""Least plates of full weight that make a city: night buses differ from all others. Plates in a
 single HAT all slot long do not count: they may be parked."""
 
 NOISE_MAX = 2.0
@@ -107,7 +107,7 @@ class CityShape(NamedTuple):
 
     @on_one_thread
     def after(self, answer: Answer) -> CityShape:
-        """Conditioned on an answer."""
+        """The shape conditioned on an answer."""
         off = answer.shares - self.shapes
         inverse = np.linalg.inv(self.unexplained + self._error_of(answer.variance, answer.plates))
         fits = -0.5 * np.sum(off @ inverse * off, axis=1)
@@ -120,7 +120,7 @@ class CityShape(NamedTuple):
         )
 
     def drifted(self, days: int) -> CityShape:
-        """So many days later."""
+        """The shape after so many days."""
         return self._replace(
             unexplained=self.unexplained + 4 * days * DRIFT**2 * _scatter(self.mean)
         )
@@ -260,7 +260,7 @@ SUP_PER_DEVIATION = 1.25
 
 SCATTERED = 0.19
 SLOPE = 0.015
-"""F (1 - F), and the change of a CDF for a km/h of its mean: typical of a city's edges."""
+"""Typical F (1 - F), and change of a CDF for a km/h of its mean: those of a city's edges."""
 
 
 def tilted_error(plates: int, deviation_kmh: float) -> float:
@@ -295,7 +295,7 @@ class HatShapes(NamedTuple):
         return np.asarray(curves[:, at - 1] + part[:, None] * (curves[:, at] - curves[:, at - 1]))
 
     def quantiles(self, share: float) -> Floats:
-        """In rows: each HAT's quantile, and both ends of its interval."""
+        """Quantile of each HAT, and both ends of its interval, km/h, shape (3, HATs)."""
         return np.column_stack(
             [_crossings(curve, share, self.kmh) for curve in (self.cdf, self.high, self.low)]
         )
@@ -344,7 +344,7 @@ def hat_shapes(
 def _correction(
     log_share: Floats, middles: Floats, mean: Floats, deviation: Floats, plates: NDArray[np.int64]
 ) -> Floats:
-    """log(city / mixture of the slot's tilted HATs, weighed by plates)."""
+    """Logarithm of city / mixture of the slot's tilted HATs, weighed by plates."""
     here = plates > 0
     if not here.any():
         return np.zeros(middles.size)

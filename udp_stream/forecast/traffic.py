@@ -19,7 +19,8 @@ from udp_stream.mechanisms.noise import Floats
 LOG_STEP = 0.2
 GRID = log(0.05) + LOG_STEP * np.arange(47)
 TRAFFIC = np.exp(GRID)
-"""From 0.05, an empty cell, to 500, a city's main square; no noise is finer than a step."""
+"""Grid of traffic from 0.05, an empty cell, to 500, a city's main square; no noise is finer than a
+step."""
 
 EMPTY = 4.0
 EMPTY_BELOW = 0.3
@@ -32,8 +33,8 @@ WALK = 0.3
 JUMPS = 0.2
 JUMP = 1.2
 FORGOTTEN = 0.1
-"""In an hour: deviation of the logarithm's change; the share of cells that change otherwise, and
-their deviation; the part of the prior that comes back, so that no cell stays ruled out."""
+"""Change in an hour: deviation of the logarithm's change; the share of cells that change otherwise,
+and their deviation; the part of the prior that comes back, so that no cell stays ruled out."""
 
 SCATTER = 1.3
 """Variance of a sum of weights for each unit of its expectation: squared weights over weights."""
@@ -46,8 +47,8 @@ deviations of the noise; so many of its variances hold it near 1."""
 
 OF_EARLIER_DAY = 1.2
 UNLIKE_EARLIER_DAY = 0.03
-"""Before a day's first slot: a cell is within this deviation of its mean of the day before, or with
-this weight not."""
+"""Deviation of a cell's mean from that of the day before, before a day's first slot, and the weight
+of cells that are unlike it."""
 
 LEAST = 0.02
 """Least traffic that sums are divided by."""

@@ -47,7 +47,7 @@ OF_CLIPS: Final = 0.025
 days 1 %, made-up cities 2 %."""
 
 RUSH_SD: Final = 0.5
-"""Rush hours are felt in each street more or less, by such a part."""
+"""Deviation of the part by which a street feels rush hours more or less."""
 
 OF_CLASS_SD: Final = 0.6
 """The same of a Saturday's or Sunday's cell from a weekday's, as a part of the above."""
@@ -67,13 +67,13 @@ CHANGED: Final = 4.5
 so by chance."""
 
 CHANGE_DAYS: Final = 3
-"""Days that have to agree: works of a day are no change for good."""
+"""Days that have to agree on a change: works of a day are no change for good."""
 
 TOGETHER: Final = 1e4
 """How surely the effects of days have the sum 0."""
 
 EARLIER_SD: Final = 15.0
-"""By how much earlier days of a cell that has changed may be off, in km/h."""
+"""Deviation of the earlier days of a cell that has changed, km/h."""
 
 LEAST_SLOPE: Final = 0.15
 """A clip lets through at least so much of a small difference, or the release says next to nothing."""
@@ -102,9 +102,9 @@ class ReleaseColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TypicalSpeeds:
-    """By cell and hour: the usual mean speed, its standard deviation, and the days on which it was
-    released. `changed` has the day from which on a cell is another, -1 for none; `before` is by how
-    much it was faster until then.
+    """Typical speeds by cell and hour, km/h: the usual mean speed, its standard deviation, and the
+    days on which it was released. `changed` has the day from which on a cell is another, -1 for
+    none; `before` is by how much it was faster until then.
 
     >>> TypicalSpeeds(*[np.zeros((1, 24))] * 3, changed=np.array([-1]), before=np.zeros(1)).low.shape
     (1, 24)
@@ -288,7 +288,7 @@ class _Week:
         return middle + (seen.value - self._read(middle)) / slope, seen.noise * usual
 
     def _moved(self) -> Floats:
-        """By how much each release's day is off, as far as that is known."""
+        """Known deviation of each release's day, km/h."""
         seen = self._seen
         earlier = np.where(seen.day < self._changed[seen.cell], self.offset[seen.cell], 0.0)
         by_day = (
@@ -424,7 +424,7 @@ class _Week:
         self.spreads.own *= float(np.clip(np.mean(ratio), 0.3, 3.0))
 
     def changes(self) -> Integers:
-        """For each cell the day from which on it is another, -1 for none."""
+        """Day from which on each cell is another, -1 for none, shape (cells,)."""
         days = self._day.size
         known = self._known.reshape(-1, days)
         # A street that changes has other counts, too: they must not explain it.

@@ -31,11 +31,12 @@ By chance it is reached in n slots with a probability of at most 2 n exp(-13.1),
 recorded (Ville's inequality): in a day below 1e-4."""
 
 OF_A_SLOT: Final = ENOUGH / 2
-"""No slot counts for more: an hour's storm or strike, however strange, is no verdict."""
+"""Most evidence that a slot counts for: an hour's storm or strike, however strange, is no
+verdict."""
 
 KNOWN_VARIANCE: Final = 9.0
-"""Km2/h2. Where the best known HAT is less sure than that, the city's usual speed is not known, and
-nothing is said."""
+"""Largest variance of the best known HAT, km2/h2, at which the city's usual speed counts as known;
+else nothing is said."""
 
 
 class Evidence(NamedTuple):
@@ -50,7 +51,8 @@ class Evidence(NamedTuple):
     faster: float = 0.0
 
     def more(self, of_slot: tuple[float, float]) -> Evidence:
-        """With that of the next slot; never below 0, as a unit may change at any time (CUSUM)."""
+        """Evidence with that of the next slot; never below 0, as a unit may change at any time
+        (CUSUM)."""
         return Evidence(
             *(max(0.0, old + min(new, OF_A_SLOT)) for old, new in zip(self, of_slot, strict=True))
         )

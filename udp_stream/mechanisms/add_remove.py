@@ -84,7 +84,7 @@ class PlateQuery(NamedTuple):
     plates: bool = False
 
     def require_valid(self) -> None:
-        """ValueError for a query whose sums could outgrow 64 bits, or whose noise cannot be drawn."""
+        """Raise ValueError for a query whose sums could outgrow 64 bits, or whose noise cannot be drawn."""
         if not (1 <= self.full <= FULL_MAX and 1 <= self.sigma <= SCALE_MAX):
             raise ValueError(
                 f"expected 1 <= full <= {FULL_MAX} pings and 1 <= sigma <= {SCALE_MAX} quanta, "
@@ -239,7 +239,7 @@ def _factors(squares: list[int], room: list[int]) -> Integers:
 
 
 def _scaled(values: Integers, factors: Integers) -> Integers:
-    """Below 2**52 before the shift."""
+    """Values times factors, shifted back; the products are below 2**52."""
     return _towards_zero(values * factors, 1 << _SHIFT)
 
 

@@ -199,8 +199,8 @@ def plans_around(
     costs: Sequence[Cost],
     range: Range,
 ) -> list[ForecastClipPlan]:
-    """As `plan_around`, of many HATs at once. A forecast beyond the range counts as the range's
-    end."""
+    """Plans like `plan_around`, of many HATs at once. A forecast beyond the range counts as the
+    range's end."""
     if not counts:
         return []
     for one, around in zip(counts, arounds, strict=True):
@@ -365,7 +365,7 @@ def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
 
 
 def factor_of(room: int, rounding: int, norm: int) -> int:
-    """By how much of `WHOLE` a plate's differences are scaled."""
+    """Factor by which a plate's differences are scaled, of `WHOLE`."""
     # Half of the room: other speeds of the plate may put it a diameter away. The lattice's rounding
     # comes on top.
     radius = max(0, isqrt(min(room, SQUARE_MAX)) - rounding) // 2
@@ -467,7 +467,7 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
     def plan(
         self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings
     ) -> ForecastClipPlan:
-        """Nothing is searched; ValueError where the terms have no forecast for each plate."""
+        """Plan without a search; ValueError where the terms lack a forecast of a plate."""
         return self.plan_each([counts], [asked], public)[0]
 
     def plan_each(
@@ -491,8 +491,8 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         return replace(plan, cost=asked.cost)
 
     def subset(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
-        """Around the same forecast: the others move what they moved, and lose at most their
-        charges."""
+        """The plan for the admitted plates, around the same forecast: they move what they moved,
+        and lose at most their charges."""
         plate_sensitivities = plan.plate_sensitivities[admitted]
         sensitivity = max(1, int(plate_sensitivities.max()))
         cost = cost_within(plate_sensitivities, sensitivity, plan.charges[admitted], plan.cost)

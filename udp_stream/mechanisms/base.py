@@ -40,7 +40,7 @@ class SamplesPerPlate:
     """
 
     def __init__(self, by_plate: Integers) -> None:
-        """ValueError unless there is at least one plate and each has a sample."""
+        """Raise ValueError unless there is at least one plate and each has a sample."""
         if by_plate.size == 0 or by_plate.min() < 1:
             raise ValueError("expected at least one plate, each with at least one sample")
         self.by_plate = by_plate
@@ -75,8 +75,8 @@ class SamplesPerPlate:
         return kept
 
     def errors_at_every_count(self, noise: float) -> NDArray[np.float64]:
-        """E(m) = 1 - G/M + m noise / G for m each entry of `descending`, where caps leave G of the
-        M samples.
+        """Worst-case errors E(m) = 1 - G/M + m noise / G, m each entry of `descending`, where caps
+        leave G of the M samples.
 
         The worst case of what is dropped, plus noise whose expected size is m `noise` (arXiv
         2405.06261).
@@ -96,8 +96,8 @@ class SamplesPerPlate:
 
     @cached_property
     def place_of_sample(self) -> NDArray[np.int32]:
-        """For each sample of the HAT (plate by plate), how many of its plate's samples come before
-        it."""
+        """How many of its plate's samples come before each sample of the HAT, plate by plate, shape
+        (samples,)."""
         # 32 bits hold it: a HAT has at most 2**28 samples (`slot_tables.PINGS_MAX`).
         starts = (np.cumsum(self.by_plate) - self.by_plate).astype(np.int32)
         return np.arange(self.total, dtype=np.int32) - np.repeat(starts, self.by_plate)
@@ -122,7 +122,8 @@ class Arrays:
 
 
 def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
-    """Every plate whole into the fullest array with room for it, lowest index on ties; O(L log L).
+    """Put every plate whole into the fullest array with room for it, lowest index on ties; O(L log
+    L).
 
     Source: arXiv 2401.15906, Section III-A 2. Arrays wait in heaps by their free room.
     """
@@ -160,12 +161,12 @@ def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
 
 
 def wrap_around_count(counts: SamplesPerPlate, cap: int) -> int:
-    """K, the number of full arrays under WrapAround: floor(sum min(m_l, cap) / cap)."""
+    """Number K of full arrays under WrapAround: floor(sum min(m_l, cap) / cap)."""
     return counts.kept(cap) // cap
 
 
 def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
-    """Which samples fill the K arrays, in order: indices into the HAT's samples (plate by plate), K
+    """Samples that fill the K arrays, in order: indices into the HAT's samples (plate by plate), K
     * cap of them.
 
     Array i holds the positions i * cap to (i + 1) * cap of the result. Source: arXiv 2401.15906,
@@ -189,8 +190,8 @@ def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
 
 
 def first_samples(counts: SamplesPerPlate, given: Integers | int) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`, or
-    first `given`."""
+    """Mask of the HAT's samples (plate by plate) that are among their plate's first `given[plate]`,
+    or first `given`."""
     most = given if isinstance(given, int) else np.repeat(given, counts.by_plate)
     kept: NDArray[np.bool_] = counts.place_of_sample < most
     return kept
@@ -290,7 +291,7 @@ class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(
         hat_kmh: float, plates_kmh: NDArray[np.float64], width: ClipWidth = USUAL
     ) -> ForecastClipTerms:
-        """Rounded to steps; speeds are in [0, 1023] km/h."""
+        """Terms of these speeds, rounded to steps; speeds are in [0, 1023] km/h."""
         steps = np.rint(plates_kmh * STEPS_PER_KMH).astype("<u2")
         return ForecastClipTerms(round(hat_kmh * STEPS_PER_KMH), steps.tobytes(), *width)
 

@@ -213,8 +213,8 @@ class Tree:
 
     @cached_property
     def precisions(self) -> list[float]:
-        """Per level what a subtree says of its own count: 1 / variance, where the whole budget on a
-        node buys 1."""
+        """Precision of a subtree's own count, level by level: 1 / variance, where the whole budget
+        on a node buys 1."""
         own = [share ** (2 / self.power) for share in self.shares]
         found = [0.0]
         for one, b in zip(reversed(own), (1, *reversed(self.branching[1:])), strict=True):
@@ -233,8 +233,8 @@ class Tree:
 
     @property
     def _left_of_prefixes(self) -> list[int]:
-        """Per level, over the first `bins` - 1 prefixes, how many of its nodes cover them (Lemma
-        IV.1)."""
+        """How many nodes of each level cover the first `bins` - 1 prefixes (Lemma IV.1), summed
+        over them."""
         below = [self.leaves // size for size in self.level_sizes]
         sums = [
             [_sums_of_remainders(self.bins, n)[0] for n in (b * leaves, leaves)]
@@ -285,7 +285,7 @@ def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
 
 
 def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
-    """Per level the scale t/s of the noise by which the tree costs every plate at most `cost`.
+    """Scale t/s of each level's noise, by which the tree costs every plate at most `cost`.
 
     Raises ValueError if cap < 1, a level has no budget, or a scale exceeds 2**26.
     """
@@ -295,13 +295,13 @@ def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
 
 
 def check_branching(branching: tuple[int, ...]) -> None:
-    """ValueError unless there is a level, and each has two children or more a node."""
+    """Raise ValueError unless there is a level, and each has two children or more a node."""
     if not branching or min(branching) < 2:
         raise ValueError(f"expected at least one level, each with branching >= 2, got {branching}")
 
 
 def integers_of(values: NDArray[Any], what: str) -> Integers:
-    """As 64-bit integers; ValueError for anything else."""
+    """Values as 64-bit integers; ValueError for anything else."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise ValueError(f"expected integer {what}, got dtype {array.dtype}")
@@ -328,8 +328,8 @@ def integers_of(values: NDArray[Any], what: str) -> Integers:
 
 
 def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
-    """Per level the sum c_i of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the last
-    is known."""
+    """Sum c_i for each level of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the
+    last is known."""
     check_branching(branching)
     leaves = math.prod(branching)
     if not 2 <= bins <= leaves:
@@ -339,8 +339,8 @@ def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
 
 
 def _contrast(bins: int, leaves: int, b: int) -> float:
-    """With q = k mod L and r = k mod b L, d is (r - q) / L and g is q / L: sums of remainders and
-    of their squares."""
+    """Contrast of a level, where with q = k mod L and r = k mod b L, d is (r - q) / L and g is q /
+    L: sums of remainders and of their squares."""
     (q, q2) = _sums_of_remainders(bins, leaves)
     (r, r2) = _sums_of_remainders(bins, leaves * b)
     return (leaves * b * (r - q) + b * q2 - r2) / (leaves * leaves * b)
@@ -430,11 +430,11 @@ def prefix_noise(tree: Tree, measure: str) -> float:
 # than K + L < 2 K.
 
 SHARE_MIN = {1: 0.04, 2: 0.002}
-"""By the noise's power: at the least epsilon the noise of a level that gets less could not be
+"""Least share of a level, by the noise's power: at the least epsilon, noise for less could not be
 drawn."""
 
 _BELOW_TOP_MAX = 64
-"""Wider levels lose to two that make up the same."""
+"""Most children below the top: wider levels lose to two that make up the same."""
 
 _SHORTLIST = {1: 8, 2: 2}
 _COARSENINGS = 32
@@ -615,7 +615,7 @@ def best_tree(bins: int, power: int = 1) -> Tree:
 
 
 def _cheapest_paths(bins: int, power: int) -> dict[int, _Path]:
-    """For every number of leaves below `bins`, the cheapest levels that make up a subtree of these."""
+    """The cheapest levels that make up a subtree of each number of leaves below `bins`."""
     paths: dict[int, _Path] = {1: (0, 0, ())}
     for leaves in range(1, bins):  # every entry is final when its turn comes: steps go up
         for b in range(2, min(_BELOW_TOP_MAX, (bins - 1) // leaves) + 1) if leaves in paths else ():
@@ -651,8 +651,8 @@ def _step(path: _Path, bins: int, leaves: int, b: int, power: int, factor: float
 #   many pairs at a time, all in integers.
 
 NOISY_MAX = 2**45
-"""Noisy counts are clamped here: sums over 65536 bins, doubled, fit 63 bits. Noise of scale 2**26
-never gets there."""
+"""Largest noisy count, as all are clamped here: sums over 65536 bins, doubled, fit 63 bits. Noise
+of scale 2**26 never gets there."""
 
 _POOLING_ROUNDS = 64
 
@@ -747,7 +747,7 @@ def _pooled_means(rows: Integers) -> Integers:
 
 
 def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """As `_pooled`, a block at a time, from and to blocks in order: rounded mean, sum, size,
+    """Pooled blocks, a block at a time, from and to blocks in order: rounded mean, sum, size,
     row."""
     stack: list[tuple[int, int, int, int]] = []
     for value, size, row in blocks:
@@ -1033,7 +1033,7 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CdfStatistic(Statistic[CdfPlan, list[float]]):
-    """The CDF by a tree of counts: the best tree, or that of the configured branching.
+    """A CDF by a tree of counts: the best tree, or that of the configured branching.
 
     >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
@@ -1088,7 +1088,7 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         return values
 
     def record(self, plan: CdfPlan, value: list[float], left_out: Integers = EMPTY_PLATES) -> Cdf:  # noqa: ARG002
-        """Its values at its edges; of the admitted plates, whatever the others are."""
+        """Record of its values at its edges, for the admitted plates, whatever the others are."""
         return Cdf(
             edges_kmh=plan.bins.edges_kmh,
             values=tuple(round(one, 6) for one in value),

@@ -38,7 +38,7 @@ WHOLE: Final = 2**16
 """Weight of a plate of `FULL_PINGS` samples, before rounding."""
 
 FULL_PINGS: Final = 10
-"""Fewer samples of a plate in the slot weigh in proportion."""
+"""Samples of a plate from which it has full weight; fewer weigh in proportion."""
 
 
 @lru_cache(maxsize=16)
@@ -100,7 +100,8 @@ def sample_weights(count: Integers, plate: Integers) -> Integers:
 
 
 def city_sums(tree: CityTree, speed: Integers, starts: Integers, weights: Integers) -> Integers:
-    """Over rows, of which the r-th has the speeds `starts[r]` to `starts[r + 1]` in quanta. Secret."""
+    """Sums over rows, of which the r-th has the speeds `starts[r]` to `starts[r + 1]` in quanta,
+    shape (bins,). Secret."""
     of_sample = np.repeat(weights, np.diff(starts))
     sums = np.zeros(tree.bins.count, np.int64)
     np.add.at(sums, tree.bins.bin_of(speed[starts[0] : starts[-1]]), of_sample)

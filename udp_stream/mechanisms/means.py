@@ -175,7 +175,7 @@ class MeanMechanism(ABC):
     """
 
     name: str
-    """As in the configuration and in release records."""
+    """The name in the configuration and in release records."""
 
     @abstractmethod
     def plan(
@@ -249,7 +249,7 @@ class ProjectedMean(MeanMechanism):
         grouping: Grouping,
         cap: int | None = None,
     ) -> MeanPlan:
-        """Its own cap maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
+        """Plan whose own cap maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
         cap = levy_cap(counts) if cap is None else cap
         arrays = best_fit(counts, cap) if grouping == "best-fit" else None
         given = (
@@ -275,7 +275,7 @@ class ProjectedMean(MeanMechanism):
 
 
 def levy_cap(counts: SamplesPerPlate) -> int:
-    """argmax over the counts of sum_l min(m_l, m) / sqrt(m).
+    """The count m that maximises sum_l min(m_l, m) / sqrt(m).
 
     Between two counts that is (A + B m) / sqrt(m), whose only stationary point is a minimum: no
     other m is better.
@@ -381,7 +381,7 @@ class Baseline(CappedSum):
         grouping: Grouping,
         cap: int | None = None,
     ) -> MeanPlan:
-        """It neither groups nor caps: every plate gives all of its samples."""
+        """Plan without groups or caps: every plate gives all of its samples."""
         del grouping, cap
         return self._capped(counts, cost, range, counts.largest, fill=0)
 
@@ -438,8 +438,8 @@ class ArrayAveraging(MeanMechanism):
         grouping: Grouping,
         cap: int | None = None,
     ) -> MeanPlan:
-        """Its own cap is the median: at most a factor two from the least noise (arXiv 2401.15906,
-        Lemma III.2)."""
+        """Plan whose own cap is the median: at most a factor two from the least noise (arXiv
+        2401.15906, Lemma III.2)."""
         cap = counts.median if cap is None else cap
         if not 1 <= cap <= counts.largest:
             raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
@@ -534,7 +534,8 @@ GAMMA = 0.2
 
 
 def concentration_radius(plan: MeanPlan) -> int:
-    """tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround; public."""
+    """Radius tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround;
+    public."""
     count = wrap_around_count(plan.counts, plan.cap)
     return math.ceil(plan.range.width * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
 
@@ -603,7 +604,8 @@ def private_quantiles(
 def quantile_intervals(
     plan: MeanPlan, means: Integers, bits: Bits, draws: int, ranks: tuple[int, int]
 ) -> tuple[Integers, Integers]:
-    """Half of the interval's cost for each end; crossed ends are ordered."""
+    """Ends of the intervals at these ranks, each at half of the interval's cost; crossed ends are
+    ordered."""
     moved = touched(plan.grouping)
     whole = interval_cost(plan.cost)
     # Rounded down: both ends together cost no more than the interval may.
@@ -615,7 +617,7 @@ def quantile_intervals(
 
 
 class FixedQuantile(ProjectedMean):
-    """Between the 0.1 and 0.9 quantiles of the array means.
+    """Projection between the 0.1 and 0.9 quantiles of the array means.
 
     >>> import os
     >>> plan = FixedQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
@@ -635,8 +637,8 @@ class FixedQuantile(ProjectedMean):
 
 
 class EpsQuantile(ProjectedMean):
-    """Between the ceil(2/eps)-th smallest and largest array mean (after Amin et al., ICML 2019,
-    Section 3).
+    """Projection between the ceil(2/eps)-th smallest and largest array mean (after Amin et al.,
+    ICML 2019, Section 3).
 
     >>> import os
     >>> plan = EpsQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
@@ -650,7 +652,8 @@ class EpsQuantile(ProjectedMean):
     def intervals(
         self, plan: MeanPlan, means: Integers, bits: Bits, draws: int
     ) -> tuple[Integers, Integers]:
-        """With fewer than 2 ceil(2/eps) arrays both ends aim at the median."""
+        """Intervals between these ranks; with fewer than 2 ceil(2/eps) arrays both ends aim at the
+        median."""
         over, under = noise_of(plan.cost).unit_scale(plan.cost)
         low = min(-(-2 * over // under), means.size // 2)
         return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
@@ -664,7 +667,7 @@ class EpsQuantile(ProjectedMean):
 #
 # * Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
 # * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at the
-# low or the high end.
+#   low or the high end.
 # * So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c).
 #   Its slope at m is (-w #{l: m_l > m} + U / eps) / M: it falls while more than U / (w eps) plates
 #   exceed m, and rises after. The minimiser is therefore the k-th largest count, k = ceil(U / (w
@@ -694,8 +697,8 @@ class OptimalCappedSum(CappedSum):
         grouping: Grouping,
         cap: int | None = None,
     ) -> MeanPlan:
-        """Fill with the middle of the range, the constant whose worst error is least when nothing
-        is known."""
+        """Plan that fills with the middle of the range, the constant whose worst error is least
+        when nothing is known."""
         del grouping
         return self.plan_with_fill(counts, cost, range, range.low + range.width // 2, cap)
 
@@ -731,7 +734,7 @@ MECHANISMS: dict[str, MeanMechanism] = {
         OptimalCappedSum(),
     )
 }
-"""By the names of the configuration."""
+"""Mechanisms of means by their names in the configuration."""
 
 
 class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

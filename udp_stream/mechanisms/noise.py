@@ -73,7 +73,7 @@ class Noise(Protocol):
 
     @property
     def name(self) -> str:
-        """As in the privacy statement."""
+        """The name in the privacy statement."""
 
     @property
     def least_nano(self) -> int:
@@ -81,8 +81,8 @@ class Noise(Protocol):
 
     @property
     def power(self) -> int:
-        """1 or 2: a plate that moves a share of what noise is for loses its power. Scales go by
-        cost^(-1/power)."""
+        """The power, 1 or 2: a plate that moves a share of what noise is for loses the share to
+        this power. Scales go by cost^(-1/power)."""
 
     def choice_epsilon_nano(self, cost: Cost) -> int:
         """The largest epsilon, in nano-units, at which a choice by the exponential mechanism keeps
@@ -225,16 +225,16 @@ def _laplace_end(noisy: float, size: float, spread: float, width: int) -> float:
 LEVEL = 0.95
 
 _TWO_SIDED = 1.9599639845400545
-"""P(|Z| <= this) = 0.95, rounded up."""
+"""Deviations z with P(|Z| <= z) = 0.95, rounded up."""
 
 _ONE_SIDED = 1.6448536269514715
-"""P(Z <= this) = 0.95, rounded down."""
+"""Deviations z with P(Z <= z) = 0.95, rounded down."""
 
 _STEPS_MAX = 60
 """Halvings after which a double has no digit left to gain; some ten steps do."""
 
 _NEAR = 1e-7
-"""Deviations: how narrowly an end is found. It is rounded outwards."""
+"""Deviations within which an end is found. It is rounded outwards."""
 
 
 def normal_below(z: float) -> float:
@@ -290,7 +290,8 @@ def _probability(x: float, width: float, truth: float) -> float:
 # steps that noise of cost epsilon is for loses epsilon n / most, and is charged just that.
 
 DRAWABLE_NANO_MIN = 32
-"""From this epsilon on every sensitivity has a lattice: two steps on it are t = 2e9 / 32 < 2**26."""
+"""Least nano-epsilon at which every sensitivity has a lattice: two steps on it are t = 2e9 / 32 <
+2**26."""
 
 
 def _positive(cost: Cost) -> int:
@@ -324,8 +325,8 @@ class DiscreteLaplace(Noise):
         return 2 * NANO, _positive(cost)
 
     def counts_drawable(self, cost: Cost) -> int:
-        """With epsilon >= 32 nano per sample moved, 2 / epsilon is below `SCALE_MAX`, also a nano
-        or two lower."""
+        """The most samples of a plate at this cost: at 32 nano-epsilon per sample moved, 2 /
+        epsilon is below `SCALE_MAX`."""
         return cost.nano // DRAWABLE_NANO_MIN
 
     def expected_abs(self, scale: float) -> float:
@@ -338,7 +339,7 @@ class DiscreteLaplace(Noise):
         return 2 * scale * scale
 
     def choice_epsilon_nano(self, cost: Cost) -> int:
-        """All of it: the exponential mechanism is epsilon-DP."""
+        """All of the cost: the exponential mechanism is epsilon-DP."""
         return cost.nano
 
     def error(self, size: float, spread: float) -> float:
@@ -351,7 +352,7 @@ class DiscreteLaplace(Noise):
         return both * (1 + both / width * expm1(-width / both))
 
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
-        """Both together are taken for Laplace noise of their size."""
+        """Log-likelihood, where both together are taken for Laplace noise of their size."""
         both = np.hypot(size, spread)
         likelihood: Floats = -np.abs(off) / both - np.log(both)
         return likelihood
@@ -521,7 +522,7 @@ class Measure:
         return nano / NANO
 
     def price_text(self, nano: int) -> str:
-        """That epsilon as a user writes it."""
+        """The epsilon of a price, as a user writes it."""
         return amount_text(nano)
 
     def implied_epsilon(self, nano: int, delta: float) -> float:  # noqa: ARG002
@@ -553,7 +554,8 @@ class ConcentratedMeasure(Measure):
         return f"{sqrt(2 * nano / NANO):.9g}"
 
     def implied_epsilon(self, nano: int, delta: float) -> float:
-        """By arXiv 2004.00010, Corollary 13, rounded up to six decimals."""
+        """The epsilon that this rho implies with a delta, by arXiv 2004.00010, Corollary 13,
+        rounded up to six decimals."""
         return epsilon_of(nano, delta)
 
     def privacy(self, nano: int, budget_nano: int, delta: float) -> dict[str, float]:
@@ -563,17 +565,18 @@ class ConcentratedMeasure(Measure):
 
 
 RHO_NANO_MIN = 500
-"""Half of the square of an epsilon of 0.001. Parts of it still have noise at any counts and U."""
+"""Least rho of a HAT: half of the square of an epsilon of 0.001. Parts of it still have noise at
+any counts and U."""
 
 MEASURES: dict[str, Measure] = {
     "pure": Measure(),
     "zcdp": ConcentratedMeasure("zcdp", "rho", " in rho", DiscreteGaussian(), RHO_NANO_MIN),
 }
-"""By name."""
+"""Measures of loss by name."""
 
 
 def require_measure(name: str) -> None:
-    """ValueError for a name that is not in `MEASURES`: what was charged under it allows nothing
+    """Raise ValueError for a name that is not in `MEASURES`: what was charged under it allows nothing
     that is known here."""
     if name not in MEASURES:
         raise ValueError(f"expected a measure of {', '.join(MEASURES)}, got {name!r}")
@@ -619,7 +622,7 @@ Moves = TypeVar("Moves", int, NDArray[Any])
 objects."""
 
 COUNTS_SHIFT_MAX = DIVISOR_MAX.bit_length() - 1
-"""Denominators s of counts' scales are 1, 2, 4, ... `DIVISOR_MAX`."""
+"""Largest shift of counts' scales: denominators s are 1, 2, 4, ... `DIVISOR_MAX`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,8 +646,8 @@ class Lattice:
         return statistic if self.shift == 0 else (statistic + (1 << self.shift - 1)) >> self.shift
 
     def steps(self, move: Moves) -> Moves:
-        """By how many lattice steps a statistic that moves by at most `move` moves once rounded:
-        what cost goes by."""
+        """Lattice steps by which a statistic that moves by at most `move` moves once rounded; its
+        cost follows from them."""
         # Even a small move can carry a statistic over the middle between two lattice points.
         return (move >> self.shift) + (move > 0) if self.shift else move
 

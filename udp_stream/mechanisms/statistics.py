@@ -82,7 +82,8 @@ TRUTHS = 256
 """Steps of [0, U] in which the ends of a projected mean's interval are found, rounded outwards."""
 
 _LEAST_SHAPE = 1e-4
-"""At the ends of [0, U] nothing scatters: there the standard deviation counts as a hundredth."""
+"""Least shape: at the ends of [0, U] nothing scatters, and the standard deviation counts as a
+hundredth."""
 
 
 class Accuracy(NamedTuple):
@@ -129,7 +130,8 @@ def accuracy_of(
 def _projected(
     plan: MeanPlan, noisy: float, noise: float, off: float, interval: tuple[int, int]
 ) -> Accuracy:
-    """By what each truth would have given; `off` is the spread before projection."""
+    """Accuracy of a projected mean, from what each truth would have given; `off` is the spread
+    before projection."""
     at = plan.range.low
     width = plan.range.width
     a = interval[0] - at
@@ -279,16 +281,17 @@ def array_variance(plan: MeanPlan) -> float:
 # epsilon on an interval, and err more than Array-Averaging on each recorded feed.
 
 AS_GOOD = 1.03
-"""Errors within this factor are as good."""
+"""Factor within which errors count as equally good."""
 
 CAPS_TRIED = 4
-"""On the recorded feeds the best of four is within 3 % of the best of all counts in 99 of 100 HATs."""
+"""Caps that are tried: on the recorded feeds the best of four is within 3 % of the best of all
+counts in 99 of 100 HATs."""
 
 _ROUGH = 1.03
 """A cap may exceed what is allowed by so much: packing may show that it does not."""
 
 EXACT = 1 + 1e-9
-"""Worst cases that are equal but for rounding are equal."""
+"""Factor within which worst cases count as equal: rounding."""
 
 
 def plan_automatic(
@@ -317,8 +320,8 @@ def plan_automatic(
 
 
 def _mean_share(plan: MeanPlan) -> float:
-    """Which part of the cost a plate is charged, on average over the HAT's plates; 1 where each
-    pays all."""
+    """Part of the cost that a plate is charged, on average over the HAT's plates; 1 where each pays
+    all."""
     if plan.plate_sensitivities is None:
         return 1.0
     if plan.noise.power == 1:
@@ -363,8 +366,8 @@ def averaging_caps(
 
 
 def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integers]:
-    """For the cap m at each of the counts, the sums over all plates of G_l, G_l^2 and G_l m_l, G_l
-    = min(m_l, m)."""
+    """Sums for the cap m at each of the counts, over all plates, of G_l, G_l^2 and G_l m_l, G_l =
+    min(m_l, m)."""
     plates = ascending.size
     sums = ascending.cumsum()
     squares = ascending * ascending
@@ -378,8 +381,7 @@ TRIALS = 300
 
 
 def expected_error(plan: MeanPlan, bits: Bits) -> float:
-    """About how far a mean is likely to be off, in quanta: by noise, and by the bias that is
-    likely.
+    """Likely error of a mean, in quanta: noise, and the bias that is likely.
 
     Where a mean is projected, it is the mean error of trials, always the same, at speeds that
     scatter as `_projected` takes it, around means anywhere in [0, U] alike.
@@ -474,7 +476,8 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
         )
 
     def worst_case(self, plan: MeanPlan, samples: int) -> float:
-        """`error_bound`, plus U (1 - G / M) for what plates that are left out have."""
+        """Worst-case error: `error_bound`, plus U (1 - G / M) for the samples of plates that are
+        left out."""
         return plan.error_bound + plan.range.width * (1 - plan.counts.total / samples)
 
     def columns(self, plan: MeanPlan, bits: Bits) -> list[tuple[str, str]]:
@@ -506,8 +509,8 @@ STATISTICS: dict[str, Statistic[Any, Any]] = {
     statistic.name: statistic
     for statistic in (MeanStatistic(), AROUND, VarianceStatistic(), CdfStatistic())
 }
-"""By their names, in the order of their noise. `Any`: a statistic is handed back the plans that it
-made."""
+"""Statistics by their names, in the order of their noise. `Any`: a statistic is handed back the
+plans that it made."""
 
 
 def priced() -> list[str]:

@@ -194,7 +194,8 @@ def share_of_pairs(movable: Integers, total: Integers) -> Floats:
 
 
 _SQUARES = 2**18
-"""This number of squares of speeds up to 1400 km/h adds up to less than 2**63."""
+"""Number of squares per sum: so many squares of speeds up to 1400 km/h adds up to less than
+2**63."""
 
 
 def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
@@ -254,7 +255,7 @@ class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VarianceStatistic(Statistic[VariancePlan, NoisyValue]):
-    """By the clipped variance.
+    """The variance by the clipped variance of arXiv 2405.06261.
 
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = VarianceStatistic()

@@ -75,11 +75,11 @@ HALF_WIDTHS: Final = (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 intervals hide unusual days."""
 
 PEAKED: Final = 0.5
-"""This share of plates is taken as double exponential around the forecast, the others as normal;
+"""Share of plates that is taken as double exponential around the forecast, the others as normal;
 for the gain only."""
 
 UNEVEN: Final = 0.5
-"""HATs differ in their gain. This share of what a clip holds back on average counts as error."""
+"""Share of what a clip holds back on average that counts as error, as HATs differ in their gain."""
 
 DEVIATION_MAX: Final = 6.0
 """Km/h that a forecast's deviation counts as at most: a wider clip costs more noise than it saves."""
@@ -186,7 +186,7 @@ def _noise_deviation(cost: Cost) -> float:
 
 @cache
 def _passed(hats: int, steps: int) -> Floats:
-    """Gains and misfits, by q in this many steps a standard deviation, then by half width."""
+    """Gains and misfits, shape (q in `steps` per standard deviation, half widths)."""
     offs = np.arange(_OFF_MAX * steps + 1) / steps
     return np.moveaxis(
         np.array([[shared_at(width, off, hats) for width in HALF_WIDTHS] for off in offs]), 2, 0
@@ -298,8 +298,8 @@ def _others(hats: int) -> tuple[Floats, Floats]:
 
 _RESPONSE_STEPS = 8
 _RESPONSE_MAX = 24
-"""Tabulated from 0 to 24 standard deviations, in eighths; beyond them a clip lets nothing more
-through."""
+"""Largest tabulated difference: from 0 to 24 standard deviations, in eighths; beyond them a clip
+lets nothing more through."""
 
 _SPREADS = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0])
 """Standard deviations of plates that are tabulated, as multiples of the forecast deviation."""
@@ -341,7 +341,7 @@ def response(
 
 @cache
 def _response(half_width: float, hats: int, others: float) -> Floats:
-    """By spread (lines) and `off` (columns)."""
+    """Table of responses by spread (lines) and `off` (columns)."""
     off = np.arange(_RESPONSE_MAX * _RESPONSE_STEPS + 1) / _RESPONSE_STEPS
     return np.array(
         [_response_at(half_width, hats, others, off, spread) for spread in _SPREADS.tolist()]
@@ -366,6 +366,6 @@ def _response_at(half_width: float, hats: int, others: float, off: Floats, sprea
 
 
 def _peaked_integral(upto: Floats) -> Floats:
-    """As `_integral`, of the double exponential distribution of deviation 1."""
+    """Integral like `_integral`, of the double exponential distribution of deviation 1."""
     integral: Floats = np.maximum(upto, 0.0) + np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))
     return integral

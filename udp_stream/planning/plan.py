@@ -143,7 +143,7 @@ class Terms(
         return values
 
     def contributing_rows(self, rows: int) -> NDArray[np.bool_]:
-        """Which of that many rows contribute; none if the terms are of another number of rows."""
+        """Mask of `rows` rows that contribute; none if the terms are of another number of rows."""
         kept = np.full(rows, not self.kept)
         if self.kept and len(self.kept) == -(-rows // 8):
             kept = np.unpackbits(np.frombuffer(self.kept, dtype=np.uint8), count=rows).astype(bool)

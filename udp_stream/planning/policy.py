@@ -38,12 +38,12 @@ from udp_stream.windows.tables import SlotGrid
 #    offset of its start. `lifetime`, and a name that cannot be read, is all of time.
 # 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next
 #    one. Two periods of equal length that follow each other on the wall clock, at offsets that
-# differ by at most an hour, count as periods of the same calendar, which do not overlap. A
-# change to a zone that is up to an hour further east looks the same. Periods of positions
-# (`positions 1d from ...`) hold the costs of standing queries, by distance. They never
-# overlap periods of speeds: the losses are stated side by side, or added by `OneBudget`.
-# Periods of whole plates ("add-remove") end in ` of whole plates`: they overlap all others,
-#    positions among them.
+#    differ by at most an hour, count as periods of the same calendar, which do not overlap. A
+#    change to a zone that is up to an hour further east looks the same. Periods of positions
+#    (`positions 1d from ...`) hold the costs of standing queries, by distance. They never overlap
+#    periods of speeds: the losses are stated side by side, or added by `OneBudget`. Periods of
+#    whole plates ("add-remove") end in ` of whole plates`: they overlap all others, positions among
+#    them.
 # 3. Spans of a rolling budget are a balance, window by window: they do not overlap. Any other
 #    period overlaps a span if some window touches both. A stretch of time allows a budget for each
 #    window's length in it.
@@ -57,8 +57,8 @@ POSITIONS = "positions "
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Unix seconds from `start` to before `end`, both infinite where the name tells no time;
-    `offset` from UTC.
+    """A budget period: Unix seconds from `start` to before `end`, both infinite where the name
+    tells no time; `offset` from UTC.
 
     `window` is the length of the windows of a rolling budget, in seconds, 0 in a calendar.
 
@@ -375,7 +375,7 @@ class PositionPeriods:
 
 
 def _not_ours(names: Iterable[str], named: Callable[[int], str]) -> tuple[str, ...]:
-    """Those that have not the name which a calendar gives at their start."""
+    """Periods without the name that a calendar gives at their start."""
     starts = ((name, period_of(name).start) for name in names)
     return tuple(
         name for name, start in starts if not isfinite(start) or named(round(start * 1000)) != name
@@ -629,7 +629,8 @@ have none."""
 
 
 def written(policy: Policy) -> dict[str, str]:
-    """Every configuration key of the policy with its value as a user writes it, and `neighbours`."""
+    """Configuration keys of the policy with their values as a user writes them, and
+    `neighbours`."""
     price_text = policy.accounted.measure.price_text
     prices = {
         name: "auto" if nano is None else price_text(nano)

@@ -37,8 +37,8 @@ anywhere"
 
 
 OF_A_SWAP = 4
-"""Under "add-remove" a change of speeds is a removal and an addition: it costs up to four times the
-rho of either."""
+"""Factor on rho of a change of speeds under "add-remove": it is a removal and an addition, so it
+costs up to four times either."""
 
 NEIGHBOURS: dict[str, NeighbourRelation] = {
     "swap-values": NeighbourRelation(
@@ -63,7 +63,7 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
         ending=" of whole plates",
     ),
 }
-"""By the value of a policy's `neighbours`."""
+"""Neighbour relations by the value of a policy's `neighbours`."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ ACCOUNTINGS: dict[str, Accounting] = {
     "zcdp": Accounting(MEASURES["zcdp"], "budget.rho", "zCDP"),
     "approximate": ApproximateAccounting(MEASURES["zcdp"], "budget.epsilon", "Approximate DP"),
 }
-"""By the value of `budget.accounting`; the last of a measure stands for it where settings say
-another measure."""
+"""Accountings by the value of `budget.accounting`; the last of a measure stands for it where
+settings say another measure."""
 
 
 def accounting_of(measure: str, configured: str) -> str:

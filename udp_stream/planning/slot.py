@@ -68,8 +68,8 @@ class CityPlan:
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h +
-    1]`, in nano-epsilon.
+    """The plan of a slot: HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]`
+    to `hat_rows[h + 1]`, in nano-epsilon.
 
     Rows that were suppressed or could not pay were charged 0. `rows` are the counts; on a shard, a
     digest for each HAT. `priced`, where at hand, are the plans behind the charges; they do not
@@ -137,7 +137,7 @@ class SlotPlan:
         ]
 
     def find_hats(self, counts: SlotCounts) -> list[int | None]:
-        """For each HAT of these counts its number in the plan; None if unknown, or known with other
+        """Number in the plan of each HAT of these counts; None if unknown, or known with other
         rows."""
         if counts is self.rows:
             return list(range(self.cells.size))
@@ -147,8 +147,8 @@ class SlotPlan:
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
     def jointly_clipped_hats(self, counts: SlotCounts) -> dict[bytes, int]:
-        """In how many HATs that share its clip each plate was charged; HATs unknown to the plan do
-        not count."""
+        """Number of HATs that share its clip in which each plate was charged; HATs unknown to the
+        plan do not count."""
         hats: dict[bytes, int] = {}
         for hat, at in enumerate(self.find_hats(counts)):
             if at is not None and self.terms[at].is_jointly_clipped:
@@ -183,8 +183,8 @@ class SlotPlan:
 
 
 def row_digests(counts: SlotCounts) -> list[bytes]:
-    """For each HAT, a digest of its rows: plates (keyed hashes of equal length) and their numbers
-    of samples."""
+    """Digest of each HAT's rows: plates (keyed hashes of equal length) and their numbers of
+    samples."""
     width = len(counts.plates[0]) if counts.plates else 1
     plates = np.frombuffer(b"".join(counts.plates), dtype=f"V{width}")[counts.plate].tobytes()
     samples = counts.count.astype("<i8").tobytes()
@@ -218,11 +218,10 @@ PRICES_PER_BUDGET = 36
 
 KNOWN_VARIANCE = 2.0
 PRICE_OF_UNKNOWN = 3.0
-"""km2/h2. Where the variance of the forecast as usual is larger, so is the price, up to three
-times."""
+"""Variance of the forecast as usual, km2/h2, above which the price is higher, up to three times."""
 
 PRICE_STEPS = 4
-"""Prices in steps of a quarter: few prices have few scales of noise to compute."""
+"""Steps of a price: quarters, as few prices have few scales of noise to compute."""
 
 PART_OF_PRICE = 4
 """Where too few plates can pay, the price is divided by it: noise is twice as large in rho, four
@@ -539,8 +538,8 @@ def _asked(
 # cannot suppress anew.
 
 _ROUNDS_MAX = 10
-"""At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were
-seen."""
+"""Most rounds of suppression: at a fixed epsilon two are enough, as HATs do not depend on each
+other; under "auto" up to 5 were seen."""
 
 
 def terms_from_counts(
@@ -610,8 +609,8 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], plans: HatPlans) -> 
 def contribution_mask(
     counts: SlotCounts, terms: Sequence[Terms], policy: Policy
 ) -> NDArray[np.bool_]:
-    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are
-    left alone."""
+    """Mask of the rows that CHOP-USER leaves; all where nothing is to be released. HATs below
+    `min_plates` are left alone."""
     kept = np.ones(counts.plate.size, dtype=bool)
     # Without mean and variance, E is that of a mean for all of the HAT's charge.
     asked = (

@@ -37,13 +37,13 @@ from udp_stream.units import NANO
 
 
 def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
-    """E as a share of U: `kept` of `total` samples, at most `largest` of a plate; infinite if
-    nothing is kept."""
+    """Worst-case error E as a share of U: `kept` of `total` samples, at most `largest` of a plate;
+    infinite if nothing is kept."""
     return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
 
 
 def variance_error(total: int, kept: int, largest: int, epsilon: float) -> float:
-    """E_var as a share of U^2; infinite if nothing is kept."""
+    """Worst-case error E_var of a variance as a share of U^2; infinite if nothing is kept."""
     return (
         _share_of_pairs(total - kept, total) + _share_of_pairs(largest, kept) / epsilon
         if kept
@@ -52,8 +52,8 @@ def variance_error(total: int, kept: int, largest: int, epsilon: float) -> float
 
 
 def _share_of_pairs(movable: int, total: int) -> float:
-    """k (total - k) / total^2 for k = min(movable, floor(total / 2)), as `mechanisms/variance.py`
-    has it for arrays."""
+    """Share k (total - k) / total^2 for k = min(movable, floor(total / 2)), as
+    `mechanisms/variance.py` has it for arrays."""
     share = min(movable, total // 2) / total
     return share * (1 - share)
 
@@ -144,7 +144,8 @@ class _Rows:
 
 
 class HatErrors:
-    """E of every HAT while rows (a plate's samples in a HAT) are suppressed and restored.
+    """Worst-case error E of every HAT while rows (a plate's samples in a HAT) are suppressed and
+    restored.
 
     Suppress only kept rows, restore only suppressed rows. A HAT that keeps fewer than `plates_min`
     plates (or all, if fewer) is lost: E is infinite, and suppressing more costs nothing.
@@ -209,7 +210,8 @@ class HatErrors:
         return error + self._unit * variance_error(total, kept, largest, self.variance_epsilon)
 
     def errors_without(self, rows: Integers) -> Floats:
-        """`error_without` of many rows, in an array of any shape: the very same doubles."""
+        """Values of `error_without` for many rows, in an array of any shape: the very same
+        doubles."""
         hat = self.rows.hats[rows]
         count = self.rows.counts[rows]
         total, kept, first, second, spare = (
@@ -298,8 +300,8 @@ _BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """`keep[r]`: row r still counts. `hats_before`, `hats_after` (the papers' K): the most HATs of
-    a plate.
+    """Outcome of suppression. `keep[r]`: row r still counts. `hats_before`, `hats_after` (the
+    papers' K): the most HATs of a plate.
 
     `threshold` is E_thresh, the largest error before; `errors[h]` is E of HAT h now; both are in
     units of U.
@@ -321,8 +323,8 @@ class Suppression:
 
 
 def chop_user(occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> Suppression:
-    """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds
-    E_thresh.
+    """Run CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E
+    exceeds E_thresh.
 
     No HAT is left with fewer than `plates_min` plates, if it had them. Raises ValueError as
     `HatErrors` does.
@@ -335,7 +337,8 @@ def chop_user(occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> Suppre
 def suppress_to(
     occupancy: Occupancy, nanos: Nanos, hats_max: int, plates_min: int = 1
 ) -> Suppression:
-    """No plate in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold, down to there.
+    """Suppress until no plate is in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold,
+    down to there.
 
     arXiv 2405.06261 names "fixed numbers of users contributing to each subset"; we read HATs per
     plate, as its loss goes by them. A plate whose leaving loses every HAT leaves the HAT with the
@@ -371,8 +374,8 @@ class _Plates:
         self._changed: set[int] = set()
 
     def descend(self, floor: int, limit: float) -> None:
-        """Level by level to `floor` HATs per plate; stops before a suppression that would leave an
-        E above `limit`."""
+        """Suppress level by level to `floor` HATs per plate; stops before a suppression that would
+        leave an E above `limit`."""
         initially = np.array(self.in_hats)
         kept = self.errors.hats.kept
         in_hat = self.errors.rows.hat
@@ -393,8 +396,8 @@ class _Plates:
                     )
 
     def _turns(self, rows: Integers) -> Iterator[tuple[float, int, list[int]]]:
-        """Plate by plate (a line of `rows` each): its least E by now, the row (lowest on ties), and
-        all of its rows."""
+        """Turns of the plates (a line of `rows` each): the least E by now, the row (lowest on
+        ties), and all of its rows."""
         table = self.errors.errors_without(rows)
         hats = self.errors.rows.hats[rows]
         self._changed.clear()  # only changes of this batch are missing in the table
@@ -407,8 +410,8 @@ class _Plates:
             yield least, own[errors.index(least)], own
 
     def share_out(self, hats_max: int) -> None:
-        """Lost HATs give their places away; each comes back if enough of its plates still have a
-        place."""
+        """Let lost HATs give their places away; each comes back if enough of its plates still have
+        a place."""
         errors = self.errors
         lost = [
             range(errors.rows_from[hat], errors.rows_from[hat + 1])

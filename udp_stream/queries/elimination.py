@@ -52,7 +52,7 @@ from udp_stream.queries.privatised import (
 ROUNDS_MAX = 1000
 _DOUBLINGS_MAX = 40
 _PRODUCTS_FIT = 2**31
-"""Products of two smaller numbers fit in 64 bits."""
+"""Bound of numbers whose products of two fit in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,10 @@ class BandRule:
             raise ValueError(f"expected low <= high, got {self.low} and {self.high}")
 
     enough: ClassVar = 0
-    """With so few plates left nothing more is asked."""
+    """Number of plates left at which the rounds end."""
 
     def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:
-        """IN, BELOW or ABOVE for each plate whose phi is surely from `low` to `high`."""
+        """Decision IN, BELOW or ABOVE for each plate whose phi is surely from `low` to `high`."""
         return np.select([high < self.low, low > self.high], [BELOW, ABOVE], IN).astype(np.int8)
 
 
@@ -206,7 +206,7 @@ class NearestRule:
         return self.k
 
     def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:
-        """ABOVE for plates whose interval lies beyond the k-th smallest upper end."""
+        """Decision ABOVE for plates whose interval lies beyond the k-th smallest upper end."""
         if low.size <= self.k:
             return np.full(low.size, IN, np.int8)
         kth = np.partition(high, self.k - 1)[self.k - 1]
@@ -265,7 +265,7 @@ class State:
 
     @property
     def undecided(self) -> Integers:
-        """These, and the plates that were refused after their first round."""
+        """The remaining plates, and those that were refused after their first round."""
         return np.flatnonzero((self.status == IN) | (self.status == REFUSED) & (self.precision > 0))
 
     @property
@@ -303,7 +303,8 @@ class Elimination:
     rule: Rule
     beta0: float
     shared: Literal["survivors", "all"] = "survivors"
-    """Who shares a round's part of beta0: its plates, as in the paper, or all of the query."""
+    """The plates that share a round's part of beta0: its plates, as in the paper, or all of the
+    query."""
 
     def __post_init__(self) -> None:
         if not 0 < self.beta0 < 1:
@@ -503,7 +504,7 @@ class QueryBudget:
         return cls(cost.measure, np.full(plates, cost.nano, np.int64), how, split)
 
     def baseline(self) -> QueryBudget:
-        """BM0 and BM1: every plate is asked once, for all of its budget."""
+        """The baselines BM0 and BM1: every plate is asked once, for all of its budget."""
         return replace(self, split=Split.even(1), eliminates=False)
 
     @property

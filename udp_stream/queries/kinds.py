@@ -263,7 +263,8 @@ class Nearest:
 
 @dataclass(frozen=True)
 class RegionShare:
-    """Is the share of plates in a region, with an edge of `edge` metres, below `share`?
+    """Query whether the share of plates in a region, with an edge of `edge` metres, is below
+    `share`.
 
     Its rounds have a single "plate", the holder of all positions, with the budget of a plate.
     `unknown` plates of the moment do not take part.
@@ -316,9 +317,9 @@ class RegionShare:
     def answer(
         self, budgeting: QueryBudget, pie: Elimination, state: State, plates: int, unknown: int = 0
     ) -> BoundedAnswer:
-        """By the side that a round found, or else by the average of all. `value` is the share of
-        the plates that took part; `low` and `high` bound that of all, and before the last round are
-        those that rounds decide by."""
+        """Answer by the side that a round found, or else by the average of all. `value` is the
+        share of the plates that took part; `low` and `high` bound that of all, and before the last
+        round are those that rounds decide by."""
         if not state.precision[0]:
             return BoundedAnswer(low=0.0, high=1.0, sure=False, unknown=unknown)
         taking = plates - unknown

@@ -38,13 +38,13 @@ from udp_stream.units import nano_allowance
 from udp_stream.windows.tables import outlines_of
 
 QUANTA_PER_METRE = 16
-"""Finer than any receiver, and far below any noise."""
+"""Quanta in a metre: finer than any receiver, and far below any noise."""
 
 QUANTA_PER_KM = 1000 * QUANTA_PER_METRE
 
 EDGE = 2**24
-"""Positions lie within +- this, 1049 km: products of two are exact in floating point, and their
-sums in 64 bits."""
+"""Largest coordinate, quanta (1049 km): products of two are exact in floating point, and their sums
+in 64 bits."""
 
 _DEGREES = 8.0
 """Degrees of arc: positions farther from the centre are moved. Queries' regions and places may not
@@ -236,7 +236,7 @@ class Rectangle:
 
     @cached_property
     def _middle_and_half(self) -> tuple[Floats, Floats]:
-        """In whole quanta for the corners."""
+        """Middle and half width of the corners, whole quanta."""
         middle = np.array([self.east, self.north])
         half = np.array([self.width, self.height]) / 2
         low = np.rint((middle - half) * QUANTA_PER_METRE)

@@ -58,7 +58,7 @@ from udp_stream.mechanisms.samplers import (
 )
 
 _SLOPES = 1 - 2.0 ** np.arange(-1, -9, -0.5)
-"""k: from 0.5, for the average of many rounds, up to 0.996, for few."""
+"""Values of k that are tried: from 0.5, for the average of many rounds, up to 0.996, for few."""
 
 _ROOTS = 12
 """Steps of a fixed point that falls towards its root: each of them bounds it."""
@@ -127,7 +127,7 @@ class RadialLaplace(RadialGaussian):
 
 
 _RADIAL: dict[int, RadialGaussian] = {1: RadialLaplace(), 2: RadialGaussian()}
-"""By the power of a family of noise."""
+"""Radial noises by the power of a family of noise."""
 
 
 def radial_of(measure: str) -> RadialGaussian:
@@ -174,8 +174,8 @@ def least_nano(sensitivity: int, measure: str, dimensions: int) -> int:
 
 
 def gaussian_length(dimensions: int, log_beta: Floats) -> Floats:
-    """lambda(d, beta) of Lemma 6.1: how long a standard normal vector is at most, with probability
-    1 - beta."""
+    """Bound lambda(d, beta) of Lemma 6.1 on the length of a standard normal vector, with
+    probability 1 - beta."""
     away = -log_beta
     if dimensions <= 2:
         return np.asarray(np.sqrt(2 * (away + (log(2) if dimensions == 1 else 0.0))))
@@ -281,7 +281,8 @@ class DistanceNoise:
 
     @classmethod
     def finest(cls, phi: Phi, steps_per_unit: int, least: Cost) -> Self:
-        """On the finest lattice that the noise of a round with the least charge can be drawn on.
+        """Noise on the finest lattice that the noise of a round with the least charge can be drawn
+        on.
 
         Raises ValueError if there is none.
         """
@@ -344,6 +345,6 @@ class SummedNoise(DistanceNoise):
 
 
 Privatised = PointNoise | DistanceNoise
-"""`values` (in steps) get noise; their average gives an `estimate` of phi, in lattice steps of
-positions, and its `radius`. A value moves by at most `sensitivity` steps for each unit of
+"""A way to ask. `values` (in steps) get noise; their average gives an `estimate` of phi, in lattice
+steps of positions, and its `radius`. A value moves by at most `sensitivity` steps for each unit of
 distance."""

@@ -134,7 +134,8 @@ class CentralQuery:
 Kind = Literal["range", "density", "nearest", "threshold"]
 
 QUARTERS = 4
-"""Savings are handed on in quarters of a moment's even part: few scales of noise are computed."""
+"""Parts of a moment's even share in which savings are handed on, so that few scales of noise are
+computed."""
 
 Position = tuple[float, float]
 """Longitude and latitude, degrees: the order of GeoJSON, and of `pings.box`."""

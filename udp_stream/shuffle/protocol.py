@@ -165,8 +165,8 @@ class SlotBarrier(Generic[C]):
         accept_loss: bool = False,
         skips: Callable[[EndMarker], bool] | None = None,
     ) -> None:
-        """From the beginning, or from a checkpoint. Senders that the checkpoint does not know have
-        closed nothing.
+        """Begin at the beginning, or at a checkpoint. Senders that the checkpoint does not know
+        have closed nothing.
 
         With `accept_loss`, a slot whose chunks are missing consists of those that are there.
         `skips` says of a marker whether it is of another kind.
@@ -182,7 +182,7 @@ class SlotBarrier(Generic[C]):
         self._accept_loss = accept_loss
         self._through = (*known, *[NOT_YET] * (senders - len(known)))
         self.through_ms = min(self._through)
-        """Every sender has closed all slots that end by this time."""
+        """Time, Unix ms, up to which every sender has closed all slots that end."""
         self._skips = skips
         self._next = start.offset
         self._done_ms = start.done_ms
@@ -194,7 +194,8 @@ class SlotBarrier(Generic[C]):
 
     @property
     def clear_ms(self) -> int:
-        """Every slot that ends by this time is done, or no sender had anything of it."""
+        """Time, Unix ms, up to which every slot that ends is done, or no sender had anything of
+        it."""
         # Up to the start of the oldest slot held: what ends by then came before it.
         return max(self._done_ms, min([self.through_ms, *self._held]))
 
@@ -252,7 +253,7 @@ class SlotBarrier(Generic[C]):
             self._held[start] = _HeldSlot(end_ms, BarrierCheckpoint(self._next, self._through))
 
     def _skip(self, through_ms: int) -> None:
-        """Every slot up to then is done without an outcome, except those whose outcome is under
+        """Make every slot up to then done without an outcome, except those whose outcome is under
         way."""
         self._done_ms = max(self._done_ms, through_ms)
         self._held = {
@@ -283,7 +284,7 @@ class SlotBarrier(Generic[C]):
             held.missing[marker.sender] = marker.chunks
 
     def _forget_if_empty(self, start: int) -> None:
-        """Every sender has closed it without chunks: nothing waits for it."""
+        """Forget a slot that every sender has closed without chunks: nothing waits for it."""
         held = self._held[start]
         if held.end_ms <= self.through_ms and not held.chunks and not held.missing:
             del self._held[start]
@@ -390,7 +391,7 @@ class MeasureNorms(NamedTuple):
 
 
 class QueryCity(NamedTuple):
-    """Draw and record what this plan asks of the whole city, from the sums over all shards."""
+    """Draw and record this plan's query of the whole city, from the sums over all shards."""
 
     plan: SlotPlan
     sums: tuple[int, ...]
@@ -454,7 +455,7 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def at(cls, offset: int) -> ShardCheckpoint:
-        """From this offset on, with no knowledge of what is before it."""
+        """A checkpoint from this offset on, with no knowledge of what is before it."""
         return cls(BarrierCheckpoint(offset), BarrierCheckpoint(offset), BarrierCheckpoint(offset))
 
     @property
@@ -533,7 +534,7 @@ class PlannerState:
         accept_loss: bool = False,
         follows: bool = False,
     ) -> None:
-        """From the beginning, or from a checkpoint. `follows`: plans follow from releases."""
+        """Begin at the beginning, or at a checkpoint. `follows`: plans follow from releases."""
         self.counts = SlotBarrier(wire.CountChunk, wire.CountsEnd, shards, start, accept_loss)
         self._follows = follows
         self._released_ms = [NOT_YET] * shards
@@ -774,7 +775,7 @@ class ShardProtocol:
 
     @property
     def done_ms(self) -> int:
-        """Every slot that ends by this time is published."""
+        """Time, Unix ms, up to which every slot that ends is published."""
         return self._pings.checkpoint().done_ms
 
     def add(self, offset: int, message: object) -> None:
@@ -857,8 +858,8 @@ class ShardProtocol:
             self._planner.sent()
 
     def publishing(self, step: LearnSlot) -> ShardCheckpoint:
-        """Its estimates are about to be published: with this checkpoint, which is behind the slot's
-        counts."""
+        """Checkpoint with which the slot's estimates are about to be published; it is behind the
+        slot's counts."""
         return self._checkpoint(learnt=step.start)
 
     def learnt(self, step: LearnSlot) -> None:
@@ -953,7 +954,7 @@ class ShardProtocol:
         return self._checkpoint(released=start)
 
     def published(self, start: int) -> None:
-        """Readers have the slot, and its checkpoint is committed."""
+        """Called once readers have the slot and its checkpoint is committed."""
         self._step = None
         del self._slots[start]
         self._pings.done(start)
@@ -967,8 +968,8 @@ class ShardProtocol:
         return None
 
     def answering(self, step: AnswerShard) -> ShardCheckpoint:
-        """Its answers are about to be published: with this checkpoint, which is behind the moment's
-        positions."""
+        """Checkpoint with which the moment's answers are about to be published; it is behind the
+        moment's positions."""
         return self._checkpoint(answered=step.time_ms)
 
     def answered(self, step: AnswerShard) -> None:
@@ -978,7 +979,8 @@ class ShardProtocol:
 
     @property
     def answered_ms(self) -> int:
-        """Every moment up to this time that this shard has had is answered and published."""
+        """Time, Unix ms, up to which every moment that this shard has had is answered and
+        published."""
         return NOT_YET if self._moments is None else self._moments.checkpoint().done_ms
 
     @property

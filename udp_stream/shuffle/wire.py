@@ -127,7 +127,7 @@ def _framed(
     shard: int,
     contents: Sequence[Mapping[str, Any]],
 ) -> list[C]:
-    """These contents as chunks, under a digest that also covers where each ends and the next
+    """Chunks of these contents, under a digest that also covers where each ends and the next
     begins."""
     covers = blake2b(digest_size=DIGEST_BYTES)
     for content in contents:
@@ -149,7 +149,7 @@ def _cut(
     least: int = 0,
     **others: object,
 ) -> list[P]:
-    """Rows as chunks, `least` of them at least. Each has the hashes of its own plates alone, and
+    """Chunks of rows, `least` of them at least. Each has the hashes of its own plates alone, and
     all `others`."""
     contents = []
     size = len(plates) if "plate" not in kind.COLUMNS else columns["plate"].size
@@ -328,7 +328,7 @@ def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
 
 
 def _marks(slot: SlotPings | SlotCounts) -> dict[str, bool]:
-    """Only where it is true: digests of other slots stay as they were."""
+    """Marks of a slot, only where they are true: digests of other slots stay as they were."""
     return {"partial": True} if slot.partial else {}
 
 
@@ -501,8 +501,8 @@ class NormChunk(PlateChunk, frozen=True, tag="norms.4"):
 
 
 class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
-    """Some plates' factors, of `mechanisms.ball.WHOLE`, and the checks of the norms that they hold
-    for."""
+    """Some plates' factors, of `mechanisms.around.WHOLE`, and the checks of the norms that they
+    hold for."""
 
     COLUMNS: ClassVar[Mapping[str, str]] = {"factors": "<u4", "checks": "<i8"}
 
@@ -653,7 +653,7 @@ Message: TypeAlias = (
 )
 
 encode_message: Callable[[Message], bytes] = _encoder.encode
-"""Equal messages give equal bytes."""
+"""Encode a message; equal messages give equal bytes."""
 
 decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
 

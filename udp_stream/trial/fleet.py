@@ -125,13 +125,13 @@ REQUIRED = "license_plate", "observationDateTime", "location", "speed"
 
 
 def between(a: Floats | float, b: Floats | float, share: Floats) -> Floats:
-    """At this share of the way from a to b."""
+    """Point at this share of the way from a to b."""
     return a + share * (b - a)
 
 
 def piecewise(x: Floats, knots: Sequence[tuple[float, float]]) -> Floats:
-    """Linear between knots, flat beyond; `np.interp` may fuse its multiply-add on some platforms,
-    this may not."""
+    """Interpolation of x, linear between knots, flat beyond; `np.interp` may fuse its multiply-add
+    on some platforms, this may not."""
     at, value = np.array(knots).T.copy()
     x = np.clip(x, at[0], at[-1])
     left = np.clip(np.searchsorted(at, x, side="right") - 1, 0, len(at) - 2)
@@ -205,8 +205,8 @@ class City:
 
 
 def _corners(rng: Rng, hubs: Floats, terminals: Floats, rank: int) -> Floats:
-    """(corners, 2) of the route of this rank: trunk routes come first, thin suburban routes last;
-    with bends between."""
+    """Corners of the route of this rank, shape (corners, 2): trunk routes come first, thin suburban
+    routes last; with bends between."""
     start, turn = rng.integers(16, size=2).tolist()
     beside = (start + (1 if turn % 2 else 15)) % 16
     outside = terminals[start] + 0.4 * bell(rng, 2)
@@ -271,8 +271,8 @@ class Day:
         self.motion.random(buses)  # unused
 
     def pings(self, start: int, end: int, ping_s: float) -> Iterator[tuple[int, Records]]:
-        """(end of chunk, its pings by time) from second `start` to `end`; buses drive from the
-        day's first minute."""
+        """Pairs of (end of chunk, its pings by time) from second `start` to `end`; buses drive from
+        the day's first minute."""
         buses = len(self.route)
         legs = np.empty(0, LEG)
         due = np.maximum(self.clock, float(start)) + np.floor(ping_s * self.radio.random(buses))
@@ -352,8 +352,8 @@ class Day:
     def _ping_times(
         self, due: Floats, until: Floats, ping_s: float, width: int
     ) -> tuple[Ints, Ints]:
-        """(bus, whole second) of every ping from `due` to before `until`; draws `width` at a time,
-        moves `due` on."""
+        """Pair of (bus, whole second) of every ping from `due` to before `until`; draws `width` at
+        a time, moves `due` on."""
         seconds, weights = np.array(INTERVALS).T.copy()
         steps = np.maximum(1.0, np.floor(seconds * (ping_s / 10.0) + 0.5))
         bounds = np.cumsum(weights) / weights.sum()
@@ -609,7 +609,8 @@ class Fleet:
         )
 
     def _pings(self) -> Iterator[tuple[float, Records]]:
-        """(end of chunk, its pings by time), with `second` counted from the epoch in local time."""
+        """Pairs of (end of chunk, its pings by time), with `second` counted from the epoch in local
+        time."""
         city = self.city()
         rng = self._rng(_FLEET)
         trips = FIRST_TRIP

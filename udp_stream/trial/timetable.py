@@ -13,14 +13,14 @@ STREETS = (
     "Mango", "Neem", "Orchid", "Peepal", "Quince", "Rosewood", "Saffron", "Teak", "Umbrella", "Vetiver", "Walnut",
     "Yarrow", "Zinnia", "Almond", "Bamboo", "Clove",
 )  # fmt: skip
-"""From west to east, a kilometre each."""
+"""Streets from west to east, a kilometre apart."""
 
 ROADS = (
     "Avocet", "Bulbul", "Crane", "Dove", "Egret", "Falcon", "Goose", "Heron", "Ibis", "Jay", "Kite", "Lark", "Mynah",
     "Nightjar", "Oriole", "Parrot", "Quail", "Robin", "Stork", "Tern", "Umbrellabird", "Vulture", "Wagtail", "Drongo",
     "Osprey", "Plover",
 )  # fmt: skip
-"""From south to north."""
+"""Roads from south to north."""
 
 SHAPE_STEPS = 8
 TRIPS_A_DAY = (

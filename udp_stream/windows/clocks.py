@@ -35,10 +35,10 @@ from udp_stream.windows.tables import SlotGrid
 Times = NDArray[np.int64]
 
 NEVER = -(2**63)
-"""Before any time there is."""
+"""A time before all others."""
 
 SEEN_MS = 2 * 86_400_000
-"""Plates that were not seen for longer have left, for the agreement clock."""
+"""Time without a ping, in ms, after which a plate has left, for the agreement clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameObservation:
-    """For each row of a frame: the watermark before it, whether it comes from the future, and
-    whether its clock has rolled over (`are_rolled_over`). `outside`: whether its slot is none of
-    those that are asked for; None if all are.
+    """Observation of each row of a frame: the watermark before it, whether it comes from the
+    future, and whether its clock has rolled over (`are_rolled_over`). `outside`: whether its slot
+    is none of those that are asked for; None if all are.
 
     >>> none = np.zeros(2, bool)
     >>> FrameObservation(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
@@ -135,13 +135,13 @@ class FrameObservation:
 
 
 ROLLOVER_MS = 1024 * 7 * 86_400_000
-"""GPS counts 1,024 weeks and begins again: a receiver that does not know of it is 7,168 days
-behind."""
+"""Rollover of GPS, in ms: it counts 1,024 weeks and begins again, so a receiver that does not know
+of it is 7,168 days behind."""
 
 
 def are_rolled_over(time_ms: Times, now_ms: Times | int) -> NDArray[np.bool_]:
-    """Which times are 1,024 weeks before now, give or take a day: of a recording made then, none is
-    refused, as its own clock says that it is then."""
+    """Mask of times that are 1,024 weeks before now, give or take a day: of a recording made then,
+    none is refused, as its own clock says that it is then."""
     found: NDArray[np.bool_] = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
     return found
 
@@ -233,9 +233,9 @@ class AgreementClock:
                 self._forget(self.watermark_ms - SEEN_MS)
 
     def _step_by_step(self, pings: Pings, watermark_ms: int, share: int) -> None:
-        """Some pings are further ahead than is believed. Believe what is within a step of what two
-        plates have come to, until nothing more is; plates that are left behind by then are not
-        waited for."""
+        """Advance where some pings are further ahead than is believed. Believe what is within a
+        step of what two plates have come to, until nothing more is; plates that are left behind by
+        then are not waited for."""
         come_to_ms = _second_newest(self._newest_of)
         before_ms = NEVER
         self._believed_ms = max(self._believed_ms, come_to_ms + self._rules.ahead_ms)
@@ -427,8 +427,8 @@ class WallClock:
 
 
 class SpanClock:
-    """For files: no ping of these slots is late, and none of another slot counts. They close at the
-    end."""
+    """The clock of files: no ping of these slots is late, and none of another slot counts. They
+    close at the end."""
 
     watermark_ms: int | None = None
 
@@ -449,12 +449,12 @@ STEP_S = 2.0
 """A clock that is corrected moves less between two looks; more is a jump."""
 
 SETTLED_S = 600.0
-"""So long a jump has lasted before it is believed, where the source says nothing."""
+"""Seconds that a jump has lasted before it is believed, where the source says nothing."""
 
 SKEW_S = 30.0
 LAG_S = 600.0
-"""So far a source may be ahead, or behind: else it speaks against a jump, however long that has
-lasted."""
+"""Seconds that a source may be ahead or behind: else it speaks against a jump, however long that
+has lasted."""
 
 
 class SteadyClock:

@@ -32,7 +32,8 @@ from udp_stream.windows.tables import SlotPings, cell_disk, first_per_plate_time
 
 NEAREST_MS = 5_000
 FARTHEST_MS = 300_000
-"""Apart: below, the error of a position is most of a distance; above, a bus has gone round corners."""
+"""Limits, in ms, of the time between paired pings: below, the error of a position is most of a
+distance; above, a bus has gone round corners."""
 
 DEGREE = 1e-7
 """The unit of positions in columns: a centimetre. 180 degrees fit in 32 bits."""
@@ -56,15 +57,15 @@ Places = NDArray[np.int32]
 
 
 def places_of(degrees: NDArray[np.float64]) -> Places:
-    """Degrees in columns' units, to the nearest."""
+    """Places of degrees, to the nearest unit."""
     return np.rint(degrees / DEGREE).astype(np.int32)
 
 
 def km_between(
     lat: Places, lon: Places, other_lat: Places, other_lon: Places
 ) -> NDArray[np.float64]:
-    """Along the great circle, to 1e-5 of it up to 25 km, where buses go: on the plane at the middle
-    latitude."""
+    """Distance in km along the great circle, to 1e-5 of it up to 25 km, where buses go: on the
+    plane at the middle latitude."""
     north = other_lat.astype(np.int64) - lat
     middle = (other_lat.astype(np.int64) + lat) / 2
     east = (other_lon.astype(np.int64) - lon + _HALF_TURN) % (

@@ -48,8 +48,8 @@ _NAMES_SPARE = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moment:
-    """Plates as keyed hashes, ascending, with a position each in degrees; `time_ms` is the
-    boundary, Unix ms.
+    """The plates of a moment as keyed hashes, ascending, with a position each in degrees; `time_ms`
+    is the boundary, Unix ms.
 
     `seen_ms` is when each was there, Unix ms. It is needed to join the moments of several logs, and
     for nothing else.
@@ -352,5 +352,6 @@ class SourceMoments:
 
     @property
     def watermark_ms(self) -> int:
-        """NEVER at first. While a restart reads again, it is behind the checkpoint's."""
+        """The watermark, Unix ms; NEVER at first. While a restart reads again, it is behind the
+        checkpoint's."""
         return NEVER if self._clock.watermark_ms is None else self._clock.watermark_ms

@@ -53,7 +53,7 @@ from udp_stream.windows.tables import (
 )
 
 _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "<i4")])
-"""20 bytes per open ping."""
+"""A row of an open ping: 20 bytes."""
 
 _MOVING = np.dtype(
     [("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("lat", "<i4"), ("lon", "<i4")]
@@ -78,8 +78,8 @@ class WindowRefusal:
 
 @dataclass(slots=True)
 class _OpenSlot:
-    """Chunks of rows; each new chunk is an eighth of what is there, so that little memory waits
-    unused."""
+    """An open slot: chunks of rows; each new chunk is an eighth of what is there, so that little
+    memory waits unused."""
 
     start_ms: int
     end_ms: int
@@ -92,8 +92,8 @@ class _OpenSlot:
     of_plate: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def within(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these rows are at most a ping a second of their plate, in order; they are to be
-        added."""
+        """Mask of the rows that are at most a ping a second of their plate, in order; they are to
+        be added."""
         most = (self.end_ms - self.start_ms) // 1000
         codes = self._codes(pings, index)
         before = np.append(self.of_plate, np.zeros(len(self.plates) - self.of_plate.size, np.int64))
@@ -121,8 +121,8 @@ class _OpenSlot:
                 taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
 
     def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """New plates get the next codes in order of their rows here: how a frame was cut changes
-        nothing."""
+        """Codes of the rows' plates. New plates get the next codes in order of their rows: how a
+        frame was cut changes nothing."""
         in_frame = pings.plate[index]
         first = np.full(len(pings.plates), in_frame.size)
         first[in_frame[::-1]] = np.arange(in_frame.size)[
@@ -171,7 +171,7 @@ class _OpenSlot:
 
 
 Span = tuple[int, int]
-"""From, to, Unix ms."""
+"""Start and end of a stretch of time, Unix ms."""
 
 PARTS = 6
 """Equal parts of a slot: in ten minutes of an hour, every bus on its way pings."""
@@ -419,7 +419,7 @@ class ReadResult:
 
 
 FeedCheck = Callable[[Sequence[bytes], ReadResult], None]
-"""Is given messages and what became of them, before a slot that they close is released:
+"""Check that is given messages and their outcome, before a slot that they close is released:
 `cli/preflight.py`."""
 
 
@@ -444,7 +444,7 @@ class ReadingRules:
     moments: MomentRules | None = None
 
     def through_at(self, watermark_ms: int) -> int:
-        """Every slot that ends by then is closed at this watermark."""
+        """Time, Unix ms, up to which slots that end are closed at this watermark."""
         return self.grid.start_of(watermark_ms - self.windows.grace_ms)
 
     def read(
@@ -482,8 +482,8 @@ class ReadingRules:
 
 
 LIVE_MS = 86_400_000
-"""Before a log begins nobody reads it. Slots that ended longer before are of a recording, which is
-as it is."""
+"""Time in ms before a log begins, when nobody reads it. Slots that ended longer before are of a
+recording, which is as it is."""
 
 
 class SourceReader:
@@ -540,14 +540,15 @@ class SourceReader:
         )
 
     def not_read(self, span: Span) -> None:
-        """Nobody read meanwhile. The log has it: a slot that is read again is partial again. By the
-        wall none is."""
+        """Note a stretch that nobody read. The log has it: a slot that is read again is partial
+        again. By the wall none is."""
         if not self._rules.windows.in_processing_time:
             self._windows.gaps |= {span}
 
     @property
     def through_ms(self) -> int | None:
-        """Every slot that ends by then is closed for good; None before the first ping or tick."""
+        """Time, Unix ms, up to which slots that end are closed for good; None before the first ping
+        or tick."""
         return (
             None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
         )
@@ -583,16 +584,16 @@ class SourceReader:
 
     @property
     def moments_ms(self) -> int | None:
-        """Every moment up to then is complete; None before the first ping or tick, or if none is
-        asked for."""
+        """Time, Unix ms, up to which moments are complete; None before the first ping or tick, or
+        if none is asked for."""
         if self._moments is None or self._clock.watermark_ms is None:
             return None
         return self._moments.through_at(self._clock.watermark_ms)
 
     @property
     def moments_lost_ms(self) -> int | None:
-        """From a checkpoint that no positions were read for: up to then moments may lack some. None
-        if none does."""
+        """Time, Unix ms, up to which moments may lack positions, after a checkpoint without them;
+        None if none does."""
         if self._rules.moments is None or self._clock.watermark_ms is None:
             return None
         return self._clock.watermark_ms + self._rules.moments.age_ms

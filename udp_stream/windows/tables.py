@@ -54,20 +54,21 @@ def is_cell(cell: int) -> bool:
 
 @lru_cache(maxsize=2**16)
 def cell_name(cell: int) -> str:
-    """H3's usual text form of a cell, 15 hexadecimal digits."""
+    """Name of a cell: H3's usual text form, 15 hexadecimal digits."""
     return str(h3.int_to_str(cell))
 
 
 @lru_cache(maxsize=2**16)
 def cell_center(cell: int) -> tuple[float, float]:
-    """(lon, lat) of a cell's centre, in GeoJSON's order, to 6 decimals (0.1 m)."""
+    """Centre of a cell as (lon, lat), GeoJSON's order, to 6 decimals (0.1 m)."""
     lat, lon = h3.cell_to_latlng(cell)
     return round(lon, 6), round(lat, 6)
 
 
 @lru_cache(maxsize=2**16)
 def cell_disk(cell: int) -> tuple[float, float, float]:
-    """(lat, lon) of a cell's centre, and the radius in km of a disk around it that holds the cell."""
+    """Centre of a cell as (lat, lon), and the radius in km of a disk around it that holds the
+    cell."""
     centre = h3.cell_to_latlng(cell)
     # A hundredth more: the edges between the corners are drawn on another plane.
     return *centre, 1.01 * max(
@@ -117,7 +118,7 @@ def cells_beside(cell: int) -> tuple[int, ...]:
 
 
 def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Which of these cells (ascending) lie next to each of them: positions in six columns, in the
+    """Neighbours of each of these cells (ascending) among them: positions in six columns, in the
     order around the cell but near H3's pentagons; -1 where there is none.
     """
     # A pentagon has five: the cell itself fills up, and is left out below.
@@ -317,7 +318,7 @@ class SlotCounts:
         return slice(int(self.hat_rows[hat]), int(self.hat_rows[hat + 1]))
 
     def each_rows(self) -> list[slice]:
-        """Quicker than to ask for each HAT."""
+        """Rows of each HAT, as slices: quicker than to ask for each HAT."""
         return [slice(start, end) for start, end in pairwise(self.hat_rows.tolist())]
 
     def subset(self, rows: NDArray[np.bool_]) -> SlotCounts:
@@ -407,7 +408,7 @@ def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
 
 
 def require_countable(counts: SlotCounts) -> None:
-    """PrivacyRefused if a HAT has more samples than sensitivities and noise are computed for
+    """Raise PrivacyRefused if a HAT has more samples than sensitivities and noise are computed for
     without overflow.
 
     No HAT may be without rows.
