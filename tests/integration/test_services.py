@@ -30,7 +30,7 @@ from lab.services import services
 signal.signal(signal.SIGTERM, cli._drain)
 try:
     services(argparse.Namespace(), None)
-except cli.Drained:
+except cli.Termination:
     pass
 """
 

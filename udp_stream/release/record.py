@@ -226,10 +226,10 @@ def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
     """
     schema = msgspec.json.schema(kind)
     for title, definition in schema["$defs"].items():
-        if "description" in definition:  # docstrings keep their indentation before Python 3.13
-            definition["description"] = inspect.cleandoc(definition["description"]).partition(
-                "\n\n>>> "
-            )[0]
+        if "description" in definition:
+            text = inspect.cleandoc(definition["description"]).partition("\n\n>>> ")[0]
+            paragraphs = [" ".join(lines.split()) for lines in text.split("\n\n")]
+            definition["description"] = "\n\n".join(paragraphs)
         for field, property_ in definition["properties"].items():
             property_["description"] = property_.pop("description", None) or WORDS[title][field]
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": name, **schema}
