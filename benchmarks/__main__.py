@@ -30,7 +30,8 @@ from udp_stream.pings.json import JSON, mapped_form
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.planning.plan import plan_hat, terms_at
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.pipeline import estimate_hats, release_slot
+from udp_stream.release.pipeline import estimate_hats
+from udp_stream.release.promise import release_slot
 from udp_stream.runtime import EmbeddedRuntime, release_sink
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.files import read_messages

@@ -15,7 +15,8 @@ from udp_stream.forecast.model import Coefficients, prior_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Smoothed
-from udp_stream.release.pipeline import RecordedSlot, release_slot
+from udp_stream.release.pipeline import RecordedSlot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy

@@ -21,7 +21,7 @@ from udp_stream.forecast.typical import HOURS
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Smoothed
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release, decode
 from udp_stream.release.week import Week
 from udp_stream.settings import load

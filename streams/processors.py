@@ -37,8 +37,7 @@ from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.pings.times import parse_timestamps
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release.add_remove import record_add_remove_slot
-from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import (
     Observer,
     PublishedRelease,
@@ -54,10 +53,10 @@ from udp_stream.release.pipeline import (
     RecordedSlot,
     factors_once,
     record_city,
-    record_slot,
     slot_norms,
     slot_sums,
 )
+from udp_stream.release.promise import promise_of
 from udp_stream.release.query_pipeline import QuerySet, report_answers
 from udp_stream.release.record import decode, kind_of, moment_of
 from udp_stream.release.withdrawal import unpublished_withdrawals
@@ -698,6 +697,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         releases are at least once."""
         super().__init__(common.topics.parts.name, common)
         self._context = context
+        self._promise = promise_of(context.policy)
         self._ledger = ledger
         self._thread = thread
         self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
@@ -759,7 +759,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         known = len(start.shard.through_ms)
         sources = await self._offsets.partitions(self._topics.pings.name, known)
         context = self._context
-        follows = context.policy.forecasts or context.add_remove is not None
+        follows = self._promise.learns(context.policy)
         given = self._accept_loss, follows, self._periods is not None, self._asked
         protocol = ShardProtocol(tp.partition, shards, sources, start, *given)
         ledger = await self._in_thread(
@@ -774,7 +774,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         ):  # of the former owner, who may have died on it
             await self._send(step.messages)
             protocol.sent(step)
-        context = with_forecaster(context) if follows and tp.partition == PLANNER else context
+        if follows and tp.partition == PLANNER:
+            context = self._promise.with_forecaster(context)
         return ShardAssignment(tp.partition, protocol, ledger, publisher, context, place.end)
 
     async def _start(self, place: PartitionStart) -> ShardCheckpoint:
@@ -844,7 +845,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
     async def _plan(self, assigned: ShardAssignment, step: steps.PlanSlot) -> None:
         def plan_it() -> tuple[SlotCounts, SlotPlan]:
             counts = wire.merge_counts(step.chunks)
-            return counts, plan_slot(counts, assigned.context, assigned.ledger)
+            return counts, self._promise.plan(counts, assigned.context, assigned.ledger)
 
         counts, plan = await self._compared(assigned, plan_it)
         assigned.protocol.planned(step.start, counts, plan)
@@ -914,12 +915,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         self._report(slot_published(step.start, releases))
 
     def _record(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> RecordedSlot:
-        if assigned.context.add_remove is not None:
-            return record_add_remove_slot(
-                step.counts, step.values, assigned.context, assigned.ledger
-            )
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
-        return record_slot(
+        return self._promise.record(
             step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
         )
 

@@ -196,7 +196,7 @@ async def _work(
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
     context = ReleaseContext(
         *given, caveats=caveats(meta), derive_key=keys.hash_plate, judges_unit=settings.judges_unit,
-        add_remove=settings.add_remove,
+        domain=settings.domain,
     )  # fmt: skip
     asked = settings.standing_queries
     of_queries = QueryContext(settings.position_periods, context)

@@ -35,8 +35,7 @@ from udp_stream.logs import INFO, WARNING, log_message
 from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import note_policy
-from udp_stream.release.add_remove import release_add_remove_slot
-from udp_stream.release.charge import ReleaseContext, budget_left, with_forecaster
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import (
     Backlog,
     DiskStatus,
@@ -56,7 +55,8 @@ from udp_stream.release.events import (
     slot_smoothed,
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
-from udp_stream.release.pipeline import RecordedSlot, release_slot
+from udp_stream.release.pipeline import RecordedSlot
+from udp_stream.release.promise import promise_of, release_slot
 from udp_stream.release.query_pipeline import QueryContext, QuerySet, report_answers
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import LedgerSection, Settings, is_file
@@ -126,12 +126,11 @@ class _Runtime:
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial,
             before_charge=self._note_policy, derive_key=hash_plate, judges_unit=settings.judges_unit,
-            add_remove=settings.add_remove,
+            domain=settings.domain,
         )  # fmt: skip
-        is_forecasting = (
-            settings.policy.forecasts or smooth is not None or settings.add_remove is not None
-        )
-        self._context = with_forecaster(context) if is_forecasting else context
+        self._promise = promise_of(settings.policy)
+        is_forecasting = self._promise.learns(settings.policy) or smooth is not None
+        self._context = self._promise.with_forecaster(context) if is_forecasting else context
         self._queries: QuerySet | None = None
         if answer is not None and (asked := settings.standing_queries):
             self._queries = QuerySet(
@@ -191,14 +190,8 @@ class _Runtime:
                 self._smooth(lacking if is_due else [])
                 self._report(slot_smoothed(counts, estimates))
 
-        release_closed = (
-            release_slot if self._context.add_remove is None else release_add_remove_slot
-        )
-        release_closed(counts, values, self._context, self._ledger, publish)
-        if (
-            self._context.add_remove is None
-        ):  # else how many plates there are, and what they have left, is theirs alone
-            self._released(counts)
+        release_slot(counts, values, self._context, self._ledger, publish)
+        self._released(counts)
         if withdrawn:
             self._ledger.published(list(withdrawn))
 
@@ -303,7 +296,9 @@ class EmbeddedRuntime(_Runtime):
 
     def _released(self, counts: SlotCounts) -> None:
         self.summary.doubt = self.doubt()
-        left = budget_left(counts, self._context, self._ledger)
+        left = self._promise.budget_left(counts, self._context, self._ledger)
+        if left is None:  # how many plates there are is secret, too
+            return
         self.summary.spent(counts.start_ms, int(np.unique(counts.plate).size), left)
 
     def finish(self) -> None:

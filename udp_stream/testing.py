@@ -18,7 +18,8 @@ from udp_stream.planning.add_remove import AddRemoveRules, sigma_of
 from udp_stream.planning.policy import BudgetCalendar, Policy, PositionPeriods
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.pipeline import RecordedSlot, release_slot
+from udp_stream.release.pipeline import RecordedSlot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.query_pipeline import QueryContext, RecordedAnswer, record_moment
 from udp_stream.release.record import QueryResult, decode_result
 from udp_stream.units import NANO, QUANTA_PER_KMH

@@ -21,8 +21,8 @@ from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.release import add_remove
-from udp_stream.release.charge import ReleaseContext, with_forecaster
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.charge import ReleaseContext
+from udp_stream.release.promise import PROMISES, release_slot
 from udp_stream.release.record import NOISED_SUMS, kind_of
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_moment
@@ -43,7 +43,7 @@ Given = Callable[[], dict[bytes, list[int]]]
 def context_of(*flags: str, seed: int = 1) -> ReleaseContext:
     settings = load(None, (*FLAGS, *flags), {})
     given = settings.policy, settings.calendar, SeededEntropy(seed), "udp-stream test"
-    return with_forecaster(ReleaseContext(*given, add_remove=settings.add_remove))
+    return PROMISES["add-remove"].with_forecaster(ReleaseContext(*given, domain=settings.domain))
 
 
 def empty(start: int = START) -> Tables:
@@ -80,7 +80,7 @@ def run(
             raise Died("after publishing")
 
     try:
-        add_remove.release_add_remove_slot(*contents, context, dying, publish)
+        release_slot(*contents, context, dying, publish)
     except Died:
         raise Died(published) from None
     return published

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.deployment import worker
 from tests.unit.test_flow import a_context, slot
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import NOISED_SUMS, decode, kind_of
 
 HEAD = """\

@@ -25,8 +25,8 @@ from udp_stream.ledgers.statement import statement
 from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.planning import policy
 from udp_stream.release import add_remove
-from udp_stream.release.charge import with_forecaster
 from udp_stream.release.forecaster import encode_smoothed
+from udp_stream.release.promise import PROMISES, release_slot
 from udp_stream.release.record import sums_id
 from udp_stream.settings import load
 from udp_stream.units import NANO
@@ -145,11 +145,11 @@ def outputs(tape, pings, dice=None):
                 else DyingLedger(ledger, dice.randrange(40), answered=dice.random() < 0.5)
             )
             try:
-                add_remove.release_add_remove_slot(
+                release_slot(
                     *contents, context, dying, lambda recorded: told.update(recorded.payloads)
                 )
             except Died:
-                context = with_forecaster(context)
+                context = PROMISES["add-remove"].with_forecaster(context)
             else:
                 break
         estimates += [encode_smoothed(one) for one in context.smoothed(slot, ledger)]
@@ -223,7 +223,7 @@ def test_charges_are_spent_in_these_mornings():
     thousands, away, once = (charged[key_of(name)] for name in ("thousands", "away", "once"))
     assert thousands > 0.9 * context_of().policy.budget_nano and away == 0 < once
     calls = DyingLedger(MemoryLedger())
-    add_remove.release_add_remove_slot(*slot_of(20, []), context_of(), calls, lambda _: None)
+    release_slot(*slot_of(20, []), context_of(), calls, lambda _: None)
     assert 10 < len(calls.calls) < 40
 
 

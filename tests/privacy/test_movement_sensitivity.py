@@ -19,7 +19,7 @@ from tests.privacy.test_mean_distributions import (
 )
 from tests.unit.test_movement import HOUR, RULES, values_of
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import decode
 from udp_stream.shuffle.wire import PingChunk, cut_pings, merge_pings
 from udp_stream.testing import a_context

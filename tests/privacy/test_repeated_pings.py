@@ -20,7 +20,7 @@ from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_KM
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import decode, kind_of
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load

@@ -25,7 +25,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import pipeline as balls
 from udp_stream.release import pipeline as estimate
 from udp_stream.release.charge import ReleaseContext, with_forecaster
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import kind_of
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load

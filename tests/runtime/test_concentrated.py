@@ -18,7 +18,7 @@ from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import decode
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load

@@ -27,7 +27,7 @@ from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import decode, kind_of, slot_of
 from udp_stream.release.withdrawal import (
     SCHEMA,

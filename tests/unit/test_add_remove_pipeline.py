@@ -25,10 +25,11 @@ from udp_stream.mechanisms.add_remove import entries
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release import charge
 from udp_stream.release.add_remove import record_add_remove_slot, rows_in
-from udp_stream.release.charge import plan_slot, require_one_promise, with_forecaster
+from udp_stream.release.charge import plan_slot, require_one_promise
 from udp_stream.release.events import Summary
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory, encode_smoothed
-from udp_stream.release.pipeline import record_slot, release_slot
+from udp_stream.release.pipeline import record_slot
+from udp_stream.release.promise import PROMISES, release_slot
 from udp_stream.release.record import NOISED_SUMS, decode, encode, kind_of, slot_of, sums_id
 from udp_stream.release.sums import decode_sums
 from udp_stream.release.withdrawal import withdraw
@@ -98,7 +99,7 @@ def test_a_record_follows_from_the_sums(plates):
         assert amount == pytest.approx(sums.weight[at] / 4096 / 5, abs=1e-3)
         assert (noised.weight is None, noised.plates is None) == (plates, not plates)
         assert noised.forecast_kmh == 18.0 and noised.sd == pytest.approx(
-            context.add_remove.sigma / 4096, abs=1e-3
+            context.forecaster.rules.sigma / 4096, abs=1e-3
         )
         assert (privacy.neighbours, privacy.holds_for, privacy.period) == (
             "add-remove",
@@ -182,9 +183,13 @@ def test_a_worker_that_takes_over_comes_to_the_same_forecasts_and_estimates():
     assert all(len(of) == CELLS for of in found.values())
     for hour in (1, 23, 24, 25, 40, 47, 48, 60, 71):
         start = MIDNIGHT + hour * HOUR
-        again = with_forecaster(context)
+        again = PROMISES["add-remove"].with_forecaster(context)
         asked = history.sums(start, start + HOUR).asked
-        other = with_forecaster(context).forecaster.forecast((start, start + HOUR), history)
+        other = (
+            PROMISES["add-remove"]
+            .with_forecaster(context)
+            .forecaster.forecast((start, start + HOUR), history)
+        )
         assert np.array_equal(np.rint(other * 4096).astype(np.int64), asked.query.forecast)
         assert [
             encode_smoothed(one) for one in again.smoothed((start, start + HOUR), ledger)
@@ -229,7 +234,11 @@ def test_nothing_is_learnt_of_a_slot_of_which_a_hat_is_withdrawn():
     ]
     withdraw(ledger, [wrong[0], wrong[-1]], "unit was mph", "2022-01-02T09:00:00+00:00", "test")
     after = context.forecaster.forecast(other, LedgerHistory(ledger))
-    never = with_forecaster(context).forecaster.forecast(other, LedgerHistory(expected))
+    never = (
+        PROMISES["add-remove"]
+        .with_forecaster(context)
+        .forecaster.forecast(other, LedgerHistory(expected))
+    )
     assert np.array_equal(after, never) and not np.array_equal(after, before)
 
 
@@ -239,12 +248,12 @@ def test_a_slot_is_finished_in_the_domain_and_with_the_noise_that_it_was_charged
 
     def smaller():
         settings = load(None, (*FLAGS, f"hat.domain={tmp_path / 'cells'}", "budget.epsilon=8"), {})
-        return with_forecaster(
+        return PROMISES["add-remove"].with_forecaster(
             dataclasses.replace(
                 context_of(),
                 policy=settings.policy,
                 calendar=settings.calendar,
-                add_remove=settings.add_remove,
+                domain=settings.domain,
             )
         )
 
@@ -268,7 +277,11 @@ def test_a_slot_is_finished_in_the_domain_and_with_the_noise_that_it_was_charged
 
 def test_a_plan_charges_nothing():
     ledger, counts = MemoryLedger(), slot()[0]
-    assert plan_slot(counts, context_of(), ledger).cells.size == 0 and not list(ledger.entries())
+    plan = PROMISES["add-remove"].plan(counts, context_of(), ledger)
+    assert plan.cells.size == 0 and not list(ledger.entries())
+    with pytest.raises(PrivacyRefused, match="swap-values"):
+        plan_slot(counts, context_of(), ledger)
+    assert not list(ledger.entries())
 
 
 def test_charges_of_the_other_promise_at_the_same_time_are_refused():
@@ -352,11 +365,7 @@ def test_sums_and_terms_of_another_version_are_refused_in_words():
 
 
 def test_the_road_of_swap_values_refuses_plates_that_are_hidden():
-    context, ledger, (counts, values) = (
-        dataclasses.replace(context_of(), add_remove=None),
-        MemoryLedger(),
-        slot(),
-    )
+    context, ledger, (counts, values) = context_of(), MemoryLedger(), slot()
     with pytest.raises(PrivacyRefused, match="swap-values"):
         record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
     assert not list(ledger.entries())

@@ -18,7 +18,7 @@ from udp_stream.ledgers.opening import other_budgets, other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.mechanisms.samplers import SCALE_MAX
-from udp_stream.planning.add_remove import SCALE_KMH2, SCALE_PLATES_KMH2, sigma_of
+from udp_stream.planning.add_remove import SCALE_KMH2, SCALE_PLATES_KMH2, AddRemoveRules, sigma_of
 from udp_stream.planning.policy import note_policy, period_of, written
 from udp_stream.release.charge import require_one_promise
 from udp_stream.settings import load
@@ -47,8 +47,12 @@ def hidden(domain, *flags):
     return load(None, (*mode, f"hat.domain={domain}", *flags), {})
 
 
+def rules_of(settings):
+    return AddRemoveRules.of(settings.policy, settings.domain)
+
+
 def domain_of(path, *flags):
-    return [f"{cell:x}" for cell in hidden(path, *flags).add_remove.cells.tolist()]
+    return [f"{cell:x}" for cell in hidden(path, *flags).domain.tolist()]
 
 
 def refused(path, *flags):
@@ -62,7 +66,7 @@ def refused(path, *flags):
 
 
 def test_rules_follow_from_settings(cells):
-    rules = hidden(cells).add_remove
+    rules = rules_of(hidden(cells))
     assert domain_of(cells) == CELLS and rules.cells.dtype == np.uint64
     assert (rules.full, rules.active, rules.plates, rules.slot_hours, rules.max_kmh) == (
         360,
@@ -73,21 +77,20 @@ def test_rules_follow_from_settings(cells):
     )
     assert rules.digest == hidden(cells).policy.domain and len(rules.digest) == 16
     assert rules.sigma / QUANTA_PER_KMH == pytest.approx(25.49, abs=0.01)
-    other = hidden(
-        cells, "hat.slot=30m", "budget.period=2d", "pings.interval=20s", "release.plates=true"
-    ).add_remove
+    flags = "hat.slot=30m", "budget.period=2d", "pings.interval=20s", "release.plates=true"
+    other = rules_of(hidden(cells, *flags))
     assert (other.full, other.active, other.plates, other.slot_hours) == (90, 48, True, 0.5)
 
 
 def test_the_digest_is_of_all_cells_and_of_no_order(cells, tmp_path):
     backwards = written_to(tmp_path / "backwards.txt", "\n".join([*CELLS[::-1], CELLS[0]]))
     fewer = written_to(tmp_path / "fewer.txt", "\n".join(CELLS[:-1]))
-    digests = [hidden(path).add_remove.digest for path in (cells, backwards, fewer)]
+    digests = [rules_of(hidden(path)).digest for path in (cells, backwards, fewer)]
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_swap_values_has_no_rules_and_is_the_default():
-    assert load(None, (), {}).add_remove is None
+    assert load(None, (), {}).domain.size == 0
     assert load(None, ("privacy.neighbours=swap-values",), {}).policy == load(None, (), {}).policy
 
 
@@ -105,7 +108,7 @@ def test_sigma_is_rounded_up_to_the_quantum(rho_nano, slots, plates):
 
 def test_zcdp_is_a_rho_of_its_own(cells):
     settings = hidden(cells, "budget.accounting=zcdp", "budget.rho=0.5")
-    assert settings.add_remove.sigma == math.ceil(math.sqrt(2000 / (2 * 0.5)) * QUANTA_PER_KMH)
+    assert rules_of(settings).sigma == math.ceil(math.sqrt(2000 / (2 * 0.5)) * QUANTA_PER_KMH)
     assert settings.policy.neighbours == "add-remove"
 
 
@@ -170,7 +173,7 @@ def test_noise_that_cannot_be_drawn_is_refused_and_the_rest_is_drawable(cells):
     said = refused(cells, zcdp, "budget.rho=1e-6")
     assert said.startswith("budget.rho: ") and "16,384 km/h" in said
     assert "16,384 km/h" in refused(cells, zcdp, "budget.rho=1e-4", "budget.period=100d")
-    assert 0.9 * SCALE_MAX < hidden(cells, zcdp, "budget.rho=4e-6").add_remove.sigma <= SCALE_MAX
+    assert 0.9 * SCALE_MAX < rules_of(hidden(cells, zcdp, "budget.rho=4e-6")).sigma <= SCALE_MAX
 
 
 def test_standing_queries_are_refused(cells, tmp_path):
@@ -182,8 +185,8 @@ def test_standing_queries_are_refused(cells, tmp_path):
     path = written_to(tmp_path / "city.toml", head + queries + table)
     with pytest.raises(ConfigError, match=r"^query: expected none"):
         load(path, (), {})
-    assert load(written_to(path, head), (), {}).add_remove is not None
-    assert load(written_to(path, queries + table), (), {}).add_remove is None
+    assert load(written_to(path, head), (), {}).domain.size
+    assert load(written_to(path, queries + table), (), {}).domain.size == 0
 
 
 @pytest.mark.parametrize(
@@ -290,10 +293,10 @@ def test_the_form_of_a_file_does_not_matter(tmp_path):
         {"type": "FeatureCollection", "name": "cities", "features": [feature, feature]},
     ]
     rules = [
-        hidden(geojson(tmp_path / f"{i}.geojson", form)).add_remove for i, form in enumerate(forms)
+        rules_of(hidden(geojson(tmp_path / f"{i}.geojson", form))) for i, form in enumerate(forms)
     ]
     names = [f"{cell:x}" for cell in rules[0].cells.tolist()]
-    rules.append(hidden(written_to(tmp_path / "cells.txt", "\n".join(names[::-1]))).add_remove)
+    rules.append(rules_of(hidden(written_to(tmp_path / "cells.txt", "\n".join(names[::-1])))))
     assert len({one.digest for one in rules}) == 1
 
 

@@ -31,6 +31,7 @@ from udp_stream.release.charge import (
     SlotToPlan,
     plan_slot,
 )
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -84,7 +85,7 @@ def run(ledger, context, contents, dies_at=None, log=None, answered=False):
             raise Died("after publishing")
 
     try:
-        pipeline.release_slot(*contents, context, dying, publish)
+        release_slot(*contents, context, dying, publish)
     except Died:
         raise Died(published) from None
     return published
@@ -138,7 +139,7 @@ def test_every_hat_gets_one_record_with_its_public_counts():
 def test_the_mark_names_a_record_with_noise_in_it_wherever_that_is_in_the_slot():
     """What is withheld is drawn alike by every ledger: it would not show one that went back and
     came as far again."""
-    recorded = pipeline.release_slot(*slot(), a_context(), MemoryLedger(), publish=lambda _: None)
+    recorded = release_slot(*slot(), a_context(), MemoryLedger(), publish=lambda _: None)
     statuses = {hat.release_id: hat.status for hat in recorded.hats}
     assert set(statuses.values()) == {"released", "withheld_few_plates"}
     orders = itertools.permutations(recorded.payloads.items())

@@ -34,7 +34,7 @@ from udp_stream.planning.slot import (
 )
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import LedgerHistory
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy

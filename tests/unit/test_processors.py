@@ -155,7 +155,7 @@ class Worker:
         back_to_ms=None,
     ):
         given = settings.policy, settings.calendar, SeededEntropy(1), "test"
-        of_mode = {"judges_unit": settings.judges_unit, "add_remove": settings.add_remove}
+        of_mode = {"judges_unit": settings.judges_unit, "domain": settings.domain}
         context = ReleaseContext(*given, city=city, **of_mode)
         self.broker = broker
         self.time_s = 0.0

@@ -16,15 +16,16 @@ from tests.forms import long_but
 from tests.unit.test_processors import START, TOPICS, Broker, Worker, lives, outcome, ping
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.add_remove import record_add_remove_slot
-from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import encode_smoothed
+from udp_stream.release.promise import PROMISES
 from udp_stream.release.record import NOISED_SUMS, decode, kind_of
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, cell_center, cells_of, tabulate
 
 SETTINGS = load(None, (*FLAGS, "hat.timezone=UTC", "kafka.partitions=2", "kafka.shards=1"), {})
-DOMAIN = SETTINGS.add_remove.cells
+DOMAIN = SETTINGS.domain
 MINUTE, HOUR = 60_000, 3_600_000
 EMPTY = 2
 HOURS = 5
@@ -77,7 +78,7 @@ def by_hand(plates="abcdef"):
     """The same by the road alone, slot by slot: releases, estimates, ledger."""
     ledger = MemoryLedger()
     given = SETTINGS.policy, SETTINGS.calendar, SeededEntropy(1), "test"
-    context = with_forecaster(ReleaseContext(*given, add_remove=SETTINGS.add_remove))
+    context = PROMISES["add-remove"].with_forecaster(ReleaseContext(*given, domain=SETTINGS.domain))
     releases, estimates = {}, []
     for hour in range(HOURS):
         rows = [one for one in sent(plates) if one[1] // 60 == hour]

@@ -32,7 +32,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import encode_smoothed
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import CITY as OF_CITY
 from udp_stream.release.record import decode, kind_of
 from udp_stream.settings import load

@@ -18,7 +18,7 @@ from udp_stream.mechanisms.city_tree import CityTree, city_bins
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.city import ASKS_PER_DAY, CityKnowledge, ShapeQuestion, ask_nano, hat_cdfs
 from udp_stream.release.forecaster import MEAN_ABS_PER_SD, Forecaster, LedgerHistory, with_cdfs
-from udp_stream.release.pipeline import release_slot
+from udp_stream.release.promise import release_slot
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats

@@ -168,7 +168,7 @@ def row_of(
     order = np.argsort(-plates, kind="stable")
     half = order[int(np.searchsorted(np.cumsum(samples[order]), samples.sum() / 2))]
     context = ReleaseContext(
-        settings.policy, settings.calendar, entropy, SOFTWARE, add_remove=settings.add_remove
+        settings.policy, settings.calendar, entropy, SOFTWARE, domain=settings.domain
     )
     expected = rehearse(slots, context, MemoryLedger, chosen)
     first, last = np.quantile(

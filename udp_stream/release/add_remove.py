@@ -18,7 +18,8 @@ and without pings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -43,6 +44,7 @@ from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.plan import Terms
 from udp_stream.planning.policy import SlotInPeriod
 from udp_stream.planning.promise import OF_A_SWAP, accounting_of
+from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import (
     EMPTY_ROWS,
     HatInFlight,
@@ -74,18 +76,19 @@ MEASURE = "zcdp"
 """Noise is Gaussian; other accountings are refused with the setting."""
 
 
-def release_add_remove_slot(
-    counts: SlotCounts,
-    values: SlotValues,
-    context: ReleaseContext,
-    ledger: Ledger,
-    publish: Callable[[RecordedSlot], None],
-) -> RecordedSlot:
-    """Release every cell of the domain: `publish` has handed the records to their readers when it
-    returns."""
-    recorded = record_add_remove_slot(counts, values, context, ledger)
-    publish(recorded)
-    return recorded.published(ledger)
+def with_sums_forecaster(context: ReleaseContext) -> ReleaseContext:
+    """The same with a new forecaster of the domain's cells."""
+    rules = AddRemoveRules.of(context.policy, context.domain)
+    slots = context.calendar.slots
+    forecaster = AddRemoveForecaster(slots, rules, context.software, context.trial)
+    return replace(context, forecaster=forecaster)
+
+
+def plan_sums(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:  # noqa: ARG001
+    """An empty plan: charges are secret. The forecaster sees the slot."""
+    if context.forecaster is not None:
+        context.forecaster.saw(counts)
+    return SlotPlan.empty(counts)
 
 
 def record_add_remove_slot(
@@ -134,11 +137,10 @@ def _hats_of(domain: NDArray[np.uint64], counts: SlotCounts) -> list[HatInFlight
 
 
 def _of_mode(context: ReleaseContext) -> tuple[AddRemoveRules, AddRemoveForecaster]:
-    rules = context.add_remove
     forecaster = context.forecaster
-    if rules is None or not isinstance(forecaster, AddRemoveForecaster):
+    if not isinstance(forecaster, AddRemoveForecaster):
         raise UdpStreamError("expected a context of add-remove, with its forecaster")
-    return rules, forecaster
+    return forecaster.rules, forecaster
 
 
 def _sums_once(

@@ -4,7 +4,7 @@ promise a ledger."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
@@ -25,7 +25,6 @@ from udp_stream.ledger.rules import (
     largest_budgets,
     periods_to_compare,
 )
-from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms
 from udp_stream.planning.policy import (
     NOTE,
@@ -48,7 +47,6 @@ from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
 from udp_stream.release.forecaster import (
-    AddRemoveForecaster,
     Forecaster,
     LedgerHistory,
     Slot,
@@ -343,8 +341,8 @@ class ReleaseContext:
     then. `caveats` and `trial` go into every record. `before_charge` is called each time before
     plates are charged. `derive_key` turns an id into a key of its own, by the plates' key: with it
     a ledger's hashes cannot be guessed by readers. `forecaster` sees every slot. `city` replaces
-    the policy's question to the city. `add_remove` has the rules of "add-remove": slots take
-    another road then (`add_remove.py`).
+    the policy's question to the city. `domain` is the public list of cells, ascending, of a promise
+    that hides where plates were.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -365,7 +363,7 @@ class ReleaseContext:
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
     judges_unit: bool = False
-    add_remove: AddRemoveRules | None = None
+    domain: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
     @property
     def question(self) -> CityQuestion | None:
@@ -387,10 +385,6 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     for them. A forecaster must see every slot in its order: a worker that takes over needs a new
     one."""
     policy = context.policy
-    rules = context.add_remove
-    if rules is not None:
-        sums = AddRemoveForecaster(context.calendar.slots, rules, context.software, context.trial)
-        return replace(context, forecaster=sums)
     judges = context.judges_unit and policy.forecasts
     forecaster = Forecaster(
         context.calendar.slots,
@@ -405,18 +399,16 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot; nothing if all of it is recorded, and nothing under
-    "add-remove".
+    """Plan and charge the whole slot; nothing if all of it is recorded.
 
-    PrivacyRefused, before a charge and again before a draw, if its period overlaps others, or could
-    exceed one budget with positions.
+    PrivacyRefused where counts are secret; and, before a charge and again before a draw, if its
+    period overlaps others, or could exceed one budget with positions.
     """
+    require_public_counts(context.policy)
     hats = hats_of(counts)
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
         context.forecaster.saw(counts)
-    if context.add_remove is not None:
-        return SlotPlan.empty(counts)
     policy = context.policy
     recorded = ledger.recorded(ids_of(hats))
     require_relation(policy.neighbours, ids_of(hats), recorded)
@@ -638,6 +630,14 @@ def require_relation(
     for id_, payload in zip(release_ids, payloads, strict=True):
         if payload is not None and any(other in payload for other in others):
             raise another_relation(id_)
+
+
+def require_public_counts(policy: Policy) -> None:
+    """PrivacyRefused where counts are secret: terms and records of HATs tell them."""
+    if not policy.relation.public_counts:
+        raise PrivacyRefused(
+            f'this road tells counts: expected "swap-values", got "{policy.neighbours}"'
+        )
 
 
 def another_relation(release_id: str) -> PrivacyRefused:

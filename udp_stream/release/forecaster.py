@@ -767,7 +767,7 @@ class AddRemoveForecaster(SlotForecaster):
         self, slots: SlotGrid, rules: AddRemoveRules, software: str, trial: bool = False
     ) -> None:
         super().__init__(slots, software)
-        self._rules = rules
+        self.rules = rules
         self._trial = trial
         self._forget()
 
@@ -777,8 +777,8 @@ class AddRemoveForecaster(SlotForecaster):
         return self._memory.forecast(*self._when(slot))
 
     def _forget(self) -> None:
-        of = self._rules
-        sigma = self._rules.sigma / QUANTA_PER_KMH
+        of = self.rules
+        sigma = self.rules.sigma / QUANTA_PER_KMH
         self._memory = AddRemoveMemory(
             of.cells, sigma, of.full, of.slot_hours, of.max_kmh, of.plates
         )
@@ -793,7 +793,7 @@ class AddRemoveForecaster(SlotForecaster):
         history: LedgerHistory,
     ) -> list[Smoothed]:
         sums = history.sums(*slot)
-        of = self._rules
+        of = self.rules
         if sums is None or not self._is_ours(sums.asked):
             return []
         if self._withdrawals and history.withdrawn(*slot, of.cells.tolist()):
@@ -818,7 +818,7 @@ class AddRemoveForecaster(SlotForecaster):
         ]  # fmt: skip
 
     def _is_ours(self, asked: SumsQuery) -> bool:
-        ours = self._rules
+        ours = self.rules
         same = asked.full, asked.sigma, asked.plates
         return same == (ours.full, ours.sigma, ours.plates) and np.array_equal(
             asked.domain, ours.cells
@@ -828,7 +828,7 @@ class AddRemoveForecaster(SlotForecaster):
         columns = zip(
             *map(_rounded, (found.traffic, found.traffic_low, found.traffic_high)), strict=True
         )
-        if self._rules.plates:
+        if self.rules.plates:
             return [{"plates": Plates(value, (low, high))} for value, low, high in columns]
         return [{"traffic": Traffic(value, (low, high))} for value, low, high in columns]
 

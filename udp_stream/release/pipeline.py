@@ -1,11 +1,7 @@
-"""The road from a closed slot to published releases: charge, draw, record, mark, publish, inform.
+"""The steps of a slot from its plan to its records under "swap-values": measure, draw, record, mark.
 
-Its order is the guarantee. A crash between any two steps loses nothing and repeats nothing: the
-ledger keeps the first terms, the first verdict and the first record of an id, so the next run comes
-to the same bytes.
-
-The embedded runtime takes the whole road at once (`release_slot`). On Kafka one planner charges for
-many shards (`charge.plan_slot`), and each shard draws and publishes its own cells (`record_slot`).
+A crash between any two steps loses nothing and repeats nothing: the ledger keeps the first terms,
+the first verdict and the first record of an id, so the next run comes to the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, Mark
 from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.around import (
@@ -44,7 +39,7 @@ from udp_stream.release.charge import (
     ReleaseContext,
     hats_of,
     ids_of,
-    plan_slot,
+    require_public_counts,
     require_relation,
 )
 from udp_stream.release.city import CityQuestion, require_paid
@@ -131,34 +126,6 @@ def _family(plans: Sequence[HatPlan]) -> Noise:
     return families.pop()
 
 
-def release_slot(
-    counts: SlotCounts,
-    values: SlotValues,
-    context: ReleaseContext,
-    ledger: Ledger,
-    publish: Callable[[RecordedSlot], None],
-) -> RecordedSlot:
-    """Release every HAT of a closed slot: `publish` has handed them to their readers when it
-    returns."""
-    # counts: plates, cells, samples per plate and cell; public. values: their speeds; secret.
-    #
-    # CHARGE. Terms of each HAT, and what the ledger charged each of its rows. No speed was looked
-    # at.
-    plan = plan_slot(counts, context, ledger)
-    # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer
-    # for the city, which is recorded; and how far each plate's speeds are scaled into the clip that
-    # its HATs share.
-    asked = context.question
-    record_city(asked, slot_sums(asked, counts, values, plan), plan, context.entropy, ledger)
-    factors = slot_factors(counts, values, plan, context, ledger)
-    # DRAW, RECORD, MARK. The bytes of each HAT's only release, as the ledger holds them.
-    recorded = record_slot(counts, values, plan, context, ledger, factors)
-    # PUBLISH. Readers have these bytes.
-    publish(recorded)
-    # INFORM. The ledger knows that they have them: no restart publishes them again.
-    return recorded.published(ledger)
-
-
 def record_slot(
     counts: SlotCounts,
     values: SlotValues,
@@ -174,10 +141,7 @@ def record_slot(
     ValueError if the plan has such HATs and there are none. PrivacyRefused under "add-remove",
     which this road does not keep.
     """
-    if not context.policy.relation.public_counts:
-        raise PrivacyRefused(
-            f'this road tells counts: expected "swap-values", got "{context.policy.neighbours}"'
-        )
+    require_public_counts(context.policy)
     hats = hats_of(counts)
 
     def draw(todo: Sequence[int]) -> list[bytes]:

@@ -19,13 +19,12 @@ from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.noise import Floats
 from udp_stream.mechanisms.widths import at_speed
-from udp_stream.release.add_remove import release_add_remove_slot
-from udp_stream.release.charge import ReleaseContext, budget_left, with_forecaster
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import SlotRow
-from udp_stream.release.pipeline import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.promise import promise_of, release_slot
+from udp_stream.release.record import decode, release_id
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.tables import SlotCounts, SlotValues, resolution_of
+from udp_stream.windows.tables import SlotCounts, SlotValues, cell_name, resolution_of
 
 CITY_MEAN = 19.0
 CITY_SLOPE = 20.0
@@ -71,9 +70,9 @@ class RehearsalResult:
     """Likely errors of a feed's HATs, in km/h, weighed by pings over all HATs, withheld ones too.
 
     `constant` is the error of the best single number for all HATs, and `counts` that of the best
-    line in log(samples / plates). `served` is the share of pings in HATs with a mean (under
-    "add-remove", in the domain). `by_slot`, by start, is how slots went in one of the cities; empty
-    under "add-remove", where counts are secret.
+    line in log(samples / plates). `served` is the share of pings in HATs with a mean, or
+    with noised sums. `by_slot`, by start, is how slots went in one of the cities; empty where
+    charges are secret.
 
     >>> RehearsalResult(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
     0.67
@@ -234,19 +233,21 @@ def _of_city(
 ) -> tuple[tuple[float, float, float, float], dict[int, SlotRow]]:
     """Error, the constant's, that of a line on counts, and the share served; how each slot went."""
     # New for each city: cities tell nothing of each other.
-    context = with_forecaster(context)
+    promise = promise_of(context.policy)
+    context = promise.with_forecaster(context)
     hats = []
     by_slot = dict[int, SlotRow]()
     for counts in slots:
         hats.append(
             _released(counts, city.speeds(counts, context.policy.max_speed), context, ledger)
         )
-        if context.add_remove is not None:
+        left = promise.budget_left(counts, context, ledger)
+        if left is None:
             continue
         truth, pings, _, value, measured = hats[-1]
         off = float(np.nansum(np.abs(value - truth) * pings))
         by_slot[counts.start_ms] = SlotRow(
-            int(np.unique(counts.plate).size), truth.size, int(measured.sum()), budget_left(counts, context, ledger),
+            int(np.unique(counts.plate).size), truth.size, int(measured.sum()), left,
             int(pings[~np.isnan(value)].sum()), off,
         )  # fmt: skip
     truth, pings, plates, value, measured = np.concatenate(hats, axis=1)
@@ -263,19 +264,19 @@ def _released(
 ) -> Floats:
     """Rows: true means, pings, plates, estimates (NaN: none), whether a mean (or the noised sums)
     was released."""
-    if (rules := context.add_remove) is not None:
-        release_add_remove_slot(counts, values, context, ledger, lambda _: None)
-        estimates = context.smoothed((counts.start_ms, counts.end_ms), ledger)
-        found = dict(zip(rules.cells.tolist(), (one.value_kmh for one in estimates), strict=True))
-        value = np.array([found.get(cell, np.nan) for cell in counts.cells.tolist()])
-        return np.vstack([_truth(counts, values), value, ~np.isnan(value)])
-    out = release_slot(counts, values, context, ledger, lambda _: None)
-    means = [decode(payload).mean for payload in out.payloads.values()]
-    value = np.array([np.nan if mean is None else mean.value_kmh for mean in means])
-    if context.policy.forecasts:
-        smoothed = context.smoothed((counts.start_ms, counts.end_ms), ledger)
-        value = np.array([one.value_kmh for one in smoothed[: counts.cells.size]])
-    return np.vstack([_truth(counts, values), value, [mean is not None for mean in means]])
+    slot = counts.start_ms, counts.end_ms
+    payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
+    cells = [cell_name(cell) for cell in counts.cells.tolist()]
+    ids = [release_id(cell, *slot) for cell in cells]
+    records = {
+        cell: decode(payloads[id_]) for cell, id_ in zip(cells, ids, strict=True) if id_ in payloads
+    }
+    kmh = {cell: one.mean.value_kmh for cell, one in records.items() if one.mean is not None}
+    measured = kmh.keys() | {cell for cell, one in records.items() if one.noised is not None}
+    if promise_of(context.policy).learns(context.policy):
+        kmh = {one.hat.cell: one.value_kmh for one in context.smoothed(slot, ledger)}
+    value = np.array([kmh.get(cell, np.nan) for cell in cells])
+    return np.vstack([_truth(counts, values), value, [cell in measured for cell in cells]])
 
 
 def line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:

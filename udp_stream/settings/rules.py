@@ -18,6 +18,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins
 from udp_stream.mechanisms.samplers import SCALE_MAX
+from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.policy import Policy
 from udp_stream.settings.limits import (
     CONCENTRATED,
@@ -279,7 +280,8 @@ def _check_add_remove(settings: Settings) -> None:
 
 def _check_noise(settings: Settings) -> None:
     """Noise for a budget that is tiny, or is to last for many slots, cannot be drawn."""
-    if (rules := settings.add_remove) is not None:
+    if settings.privacy.is_add_remove:
+        rules = AddRemoveRules.of(settings.policy, settings.domain)
         rule = (
             f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h"
         )

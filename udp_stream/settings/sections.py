@@ -29,7 +29,6 @@ from udp_stream.pings.mapping import (
     Preset,
 )
 from udp_stream.pings.times import EPOCHS
-from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.policy import (
     BudgetCalendar,
     CountsReleased,
@@ -513,7 +512,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             source=self.source.written,
             speed_from=self.speed.from_,
         )
-        if self.domain is not None:
+        if self.privacy.is_add_remove:
             hides: dict[str, Any] = {
                 "domain": digest_of(self.domain),
                 "interval_ms": milliseconds(self.pings.interval),
@@ -538,15 +537,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         )
 
     @cached_property
-    def domain(self) -> NDArray[np.uint64] | None:
-        """The cells of "add-remove", ascending, from the file."""
-        if not self.privacy.is_add_remove:
-            return None
+    def domain(self) -> NDArray[np.uint64]:
+        """The public list of cells, ascending, from the file; empty where there is none."""
+        if not self.hat.domain:
+            return np.empty(0, np.uint64)
         return read_domain(self.hat.domain, self.hat.resolution, self.pings.box)
-
-    @cached_property
-    def add_remove(self) -> AddRemoveRules | None:
-        return None if self.domain is None else AddRemoveRules.of(self.policy, self.domain)
 
     @property
     def judges_unit(self) -> bool:

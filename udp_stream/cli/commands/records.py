@@ -24,22 +24,21 @@ from udp_stream.ledgers.archive import (
     require_all,
     whole_periods,
 )
+from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
 from udp_stream.logs import WARNING, counted, log_message
+from udp_stream.planning.policy import BudgetCalendar
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import (
-    AddRemoveForecaster,
-    Forecaster,
-    LedgerHistory,
     Slot,
-    SlotForecaster,
     encode_smoothed,
 )
 from udp_stream.release.pipeline import witness
+from udp_stream.release.promise import promise_of
 from udp_stream.release.record import UNPUBLISHED_KINDS, WITHDRAWN, kind_of, moment_of, slot_of
 from udp_stream.release.withdrawal import recorded_in
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import Settings, is_file
-from udp_stream.windows.tables import SlotGrid
 
 CHUNK = 1000
 """Records that are looked up at a time."""
@@ -175,20 +174,14 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
             f"estimates follow the configuration, and the ledger holds other settings ({different})"
         )
         log_message(text, "ledger", level=WARNING)
-    history = LedgerHistory(ledger)
-    forecaster = forecaster_of(settings, slots_of(ledger, settings))
+    calendar = BudgetCalendar(settings.policy, slots_of(ledger, settings), None)
+    asked = ReleaseContext(settings.policy, calendar, OsEntropy(), SOFTWARE, domain=settings.domain)
+    context = promise_of(settings.policy).with_forecaster(asked)
     slots: dict[Slot, None] = {
         (1000 * start, 1000 * end): None for start, end in map(slot_of, ids_in(ledger, span))
     }
     for slot in slots:
-        yield from map(encode_smoothed, forecaster.smoothed(slot, history))
-
-
-def forecaster_of(settings: Settings, slots: SlotGrid) -> SlotForecaster:
-    """One that has seen nothing yet."""
-    if (rules := settings.add_remove) is not None:
-        return AddRemoveForecaster(slots, rules, SOFTWARE)
-    return Forecaster(slots, settings.policy.max_speed, SOFTWARE, settings.policy.shapes)
+        yield from map(encode_smoothed, context.smoothed(slot, ledger))
 
 
 def _print(lines: Iterable[bytes]) -> None:

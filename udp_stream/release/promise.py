@@ -1,0 +1,120 @@
+"""The pipeline of a closed slot, and the promises that fill in its steps: a `Promise` for each
+neighbour relation.
+
+`release_slot` is the page to read first: the order of its steps is the guarantee. The embedded
+runtime takes them all at once. On Kafka one planner charges for many shards (`Promise.plan`), and
+each shard draws and publishes its own cells (`Promise.record`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from udp_stream.ledger.port import Ledger
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.slot import SlotPlan
+from udp_stream.release.add_remove import (
+    plan_sums,
+    record_add_remove_slot,
+    with_sums_forecaster,
+)
+from udp_stream.release.charge import ReleaseContext, budget_left, plan_slot, with_forecaster
+from udp_stream.release.pipeline import (
+    RecordedSlot,
+    record_city,
+    record_slot,
+    slot_factors,
+    slot_sums,
+)
+from udp_stream.windows.tables import SlotCounts, SlotValues
+
+Factors = Mapping[bytes, int] | None
+"""Those of plates' clips, where plates share any."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The steps of a slot under a neighbour relation. Its words, and whether counts are public, are
+    in the `NeighbourRelation` of the same name.
+
+    `learns`: whether a slot follows from records of earlier slots, which are then released in
+    order. `with_forecaster` gives a context a new forecaster, and plans around its forecasts where
+    the policy asks for them. A forecaster must see every slot in its order: a worker that takes
+    over needs a new one. `plan` charges the whole slot before any speed is looked at, as far as
+    charges follow from public counts. `record` draws and records a slot, or a shard's part of it,
+    as far as that is not done yet; charges that the plan has not made come before the draw.
+
+    >>> from udp_stream.testing import a_context
+    >>> policy = a_context().policy
+    >>> promise_of(policy) is PROMISES["swap-values"], PROMISES["add-remove"].learns(policy)
+    (True, True)
+    """
+
+    learns: Callable[[Policy], bool]
+    with_forecaster: Callable[[ReleaseContext], ReleaseContext]
+    plan: Callable[[SlotCounts, ReleaseContext, Ledger], SlotPlan]
+    record: Callable[
+        [SlotCounts, SlotValues, SlotPlan, ReleaseContext, Ledger, Factors], RecordedSlot
+    ]
+
+    def budget_left(
+        self, counts: SlotCounts, context: ReleaseContext, ledger: Ledger
+    ) -> float | None:
+        """The share of the period's budget that is left of the slot's plates, on average; None
+        where charges are secret."""
+        is_public = context.policy.relation.public_counts
+        return budget_left(counts, context, ledger) if is_public else None
+
+
+PROMISES: dict[str, Promise] = {
+    "swap-values": Promise(
+        learns=lambda policy: policy.forecasts,
+        with_forecaster=with_forecaster,
+        plan=plan_slot,
+        record=record_slot,
+    ),
+    "add-remove": Promise(
+        learns=lambda _: True,
+        with_forecaster=with_sums_forecaster,
+        plan=plan_sums,
+        record=lambda counts, values, _plan, context, ledger, _factors: record_add_remove_slot(
+            counts, values, context, ledger
+        ),
+    ),
+}
+"""By the value of a policy's `neighbours`."""
+
+
+def promise_of(policy: Policy) -> Promise:
+    """The promise that a policy makes."""
+    return PROMISES[policy.neighbours]
+
+
+def release_slot(
+    counts: SlotCounts,
+    values: SlotValues,
+    context: ReleaseContext,
+    ledger: Ledger,
+    publish: Callable[[RecordedSlot], None],
+) -> RecordedSlot:
+    """Release every HAT of a closed slot: `publish` has handed them to their readers when it
+    returns."""
+    # counts: plates, cells, samples per plate and cell; public. values: their speeds; secret.
+    #
+    # CHARGE. Terms of each HAT, and what the ledger charged each of its rows. No speed was looked
+    # at. A promise whose charges follow from secret counts charges as it records.
+    promise = promise_of(context.policy)
+    plan = promise.plan(counts, context, ledger)
+    # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer
+    # for the city, which is recorded; and how far each plate's speeds are scaled into the clip that
+    # its HATs share.
+    asked = context.question
+    record_city(asked, slot_sums(asked, counts, values, plan), plan, context.entropy, ledger)
+    factors = slot_factors(counts, values, plan, context, ledger)
+    # DRAW, RECORD, MARK. The bytes of each HAT's only release, as the ledger holds them.
+    recorded = promise.record(counts, values, plan, context, ledger, factors)
+    # PUBLISH. Readers have these bytes.
+    publish(recorded)
+    # INFORM. The ledger knows that they have them: no restart publishes them again.
+    return recorded.published(ledger)
