@@ -152,15 +152,15 @@ class Series(NamedTuple):
         return self.mechanism + wrapped + (f", {self.cap} cap" if self.cap != "own" else "")
 
     def plan(self, counts: SamplesPerPlate, epsilon: float, range: Range) -> MeanPlan:
-        arguments = counts, pure(round(epsilon * NANO)), range, self.grouping
-        averaging = ArrayAveraging()
+        cost = pure(round(epsilon * NANO))
+        cap = None
         if self.cap == "Levy's":
-            return averaging.plan(*arguments, levy_cap(counts))
-        if self.cap == "m^(eps)":
-            return averaging.plan(*arguments, counts.worst_case_cap(1 / epsilon))
-        if self.cap == "worst-case":
-            return averaging.plan(*arguments, averaging.worst_case_cap(*arguments))
-        return MECHANISMS[self.mechanism].plan(*arguments)
+            cap = levy_cap(counts)
+        elif self.cap == "m^(eps)":
+            cap = counts.worst_case_cap(1 / epsilon)
+        elif self.cap == "worst-case":
+            cap = ArrayAveraging().worst_case_cap(counts, cost, range, self.grouping)
+        return MECHANISMS[self.mechanism].plan(counts, cost, range, self.grouping, cap)
 
 
 PUBLISHED = tuple(
@@ -496,17 +496,15 @@ def _pairs(setup: Setup, what: str) -> Iterator[list[DataSet]]:
     """Each data set as it is drawn, and scaled."""
     for data in data_sets(setup):
         counts = data.busiest.counts.by_plate
-        shape = (
-            data.busiest.mean / QUANTA_PER_KMH,
-            data.busiest.samples.std() / QUANTA_PER_KMH,
-            data.range,
-        )
+        mean_kmh = data.busiest.mean / QUANTA_PER_KMH
+        sd_kmh = data.busiest.samples.std() / QUANTA_PER_KMH
         name, city_mean = (
             (f"{data.name}, drawn", data.constant) if data.recorded else (data.name, None)
         )
         pair = []
         for label, some in (("", counts), (f", {what} x{LAMBDA}", SCALED[what][1](counts))):
-            hat = gaussian_hat(some, *shape, setup.rng(f"{what}/{data.name}/{label}"))
+            rng = setup.rng(f"{what}/{data.name}/{label}")
+            hat = gaussian_hat(some, mean_kmh, sd_kmh, data.range, rng)
             pair.append(DataSet(f"{name}{label}", False, data.range, (hat,), city_mean=city_mean))
         yield pair
 
@@ -605,9 +603,14 @@ def best_of(
 ) -> Finding:
     """Whether a series errs less than all others at every epsilon."""
     errors = after.errors.said((best, *others))
-    words = "{1} at epsilon {2}", "; no worse than it: "
     return after.errors.below(
-        claim, product([best], others), *words, after=after, errors=errors, **values
+        claim,
+        product([best], others),
+        "{1} at epsilon {2}",
+        "; no worse than it: ",
+        after=after,
+        errors=errors,
+        **values,
     )
 
 
@@ -694,11 +697,14 @@ def printed_bias(total: int, kept: int, exchanged: bool = False) -> Fraction:
 def theorem_findings() -> Findings:
     """The printed theorems beside brute force."""
     cases = [(total, part) for total in range(1, SAMPLES_TRIED + 1) for part in range(1, total + 1)]
-    moves = sum(printed_move(*case) == largest_move(*case) for case in cases)
+    moves = sum(printed_move(kept, given) == largest_move(kept, given) for kept, given in cases)
     yield Finding("variance-sensitivity", moves == len(cases), equal=moves, cases=len(cases))
-    biases = {case: largest_bias(*case) for case in cases}
+    biases = {(total, kept): largest_bias(total, kept) for total, kept in cases}
     printed, swapped = (
-        sum(printed_bias(*case, exchanged=which) == bias for case, bias in biases.items())
+        sum(
+            printed_bias(total, kept, exchanged=which) == bias
+            for (total, kept), bias in biases.items()
+        )
         for which in (False, True)
     )
     yield Finding(

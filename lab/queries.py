@@ -640,8 +640,9 @@ def _on_gains(pairs: Rows, base: str) -> Findings:
     reason = "; ".join(f"at m = {some} {why}" for why, some in found.items() if some)
     yield Finding("handed-on", (less > margin).all(), gains=gains, reason=reason)
     yield Finding("gap-over-queries", _grow(less, margin), gains=gains)
-    (_, _, *shares), gains = _gains(pairs, base, {f"{B:g}": (QUERIES_THEIRS, B) for B in BUDGETS})
-    yield Finding("gain-over-budgets", _grow(*shares), gains=gains)
+    of_budgets = {f"{B:g}": (QUERIES_THEIRS, B) for B in BUDGETS}
+    (_, _, shares, margins), gains = _gains(pairs, base, of_budgets)
+    yield Finding("gain-over-budgets", _grow(shares, margins), gains=gains)
 
 
 def _grow(gains: Floats, margins: Floats) -> bool:

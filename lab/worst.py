@@ -99,7 +99,7 @@ def worst_conclude(setup: Setup, tables: Tables) -> Results:
             [
                 _e_of_m(of_m),
                 _best_m(counts, of_hats[BUSIEST]),
-                *(_least(*some) for some in of_hats.items()),
+                *(_least(hats, rows) for hats, rows in of_hats.items()),
             ],
         )
         yield from about(_on_properties(data), data=data)
@@ -287,16 +287,17 @@ def scenarios(setup: Setup) -> Iterator[Scenario]:
         ):
             if who is None:
                 continue
-            size = data.max_kmh, int(who.count.sum()), is_one
+            pings = int(who.count.sum())
             if is_one:
-                yield Scenario(f"{data.name}, all HATs", who, *size)
+                yield Scenario(f"{data.name}, all HATs", who, data.max_kmh, pings, is_one)
             sizes = np.diff(who.hat_rows)
             enough = sizes >= setup.min_plates
             if enough.any():
                 rows = np.repeat(enough, sizes)
                 starts = np.append(0, np.cumsum(sizes[enough]))
                 some = Occupancy(starts, who.plate[rows], who.count[rows], who.plates)
-                yield Scenario(f"{data.name}, {slots}{all_hats(setup)}", some, *size)
+                name = f"{data.name}, {slots}{all_hats(setup)}"
+                yield Scenario(name, some, data.max_kmh, pings, is_one)
 
 
 def chop_points(setup: Setup) -> Points:

@@ -117,8 +117,10 @@ class Producer:
             for one in records:
                 if one.partition is not None:
                     await self._know(one.topic, one.partition)
-                given = one.topic, one.value, one.key, one.partition
-                under_way.append(await self._producer.send(*given, headers=one.headers))
+                sent = await self._producer.send(
+                    one.topic, one.value, one.key, one.partition, headers=one.headers
+                )
+                under_way.append(sent)
         except KafkaError as error:
             raise _refused(error) from error
         return asyncio.ensure_future(_arrival(under_way))

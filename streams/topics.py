@@ -63,9 +63,11 @@ def client_options(kafka: KafkaSection) -> dict[str, Any]:
         "security_protocol": kafka.protocol,
     }
     options |= with_secrets("kafka", kafka.client)
-    files = [options.pop(name, "") for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")]
+    ca_file = options.pop("ssl_cafile", "")
+    certificate_file = options.pop("ssl_certfile", "")
+    key_file = options.pop("ssl_keyfile", "")
     if kafka.protocol.endswith("SSL"):
-        options["ssl_context"] = tls_context("kafka", *files)
+        options["ssl_context"] = tls_context("kafka", ca_file, certificate_file, key_file)
     if kafka.protocol.startswith("SASL"):
         options.setdefault("sasl_mechanism", MECHANISMS[0])
     return options
@@ -554,7 +556,8 @@ def member_of(client: str, partitions: Iterable[tuple[str, int]] = ()) -> Member
     Member(name='another client', rules=None, partitions=())
     """
     name, *rules = client.rsplit("/", 2)
-    return Member(name, Rules(*rules) if len(rules) == 2 else None, tuple(partitions))
+    known = Rules(rules[0], rules[1]) if len(rules) == 2 else None
+    return Member(name, known, tuple(partitions))
 
 
 def group_of(kafka: KafkaSection) -> Group:
@@ -582,8 +585,15 @@ def group_of(kafka: KafkaSection) -> Group:
     for tp in sorted(asked, key=lambda tp: (names.index(tp.topic), tp.partition)):
         topic = tp.topic.removeprefix(kafka.prefix)
         committed = commits[tp].offset
-        offsets = firsts[tp].offset, ends[tp].offset, None if committed < 0 else committed
-        found.append(GroupPartition(topic, tp.partition, *offsets))
+        found.append(
+            GroupPartition(
+                topic,
+                tp.partition,
+                firsts[tp].offset,
+                ends[tp].offset,
+                None if committed < 0 else committed,
+            )
+        )
     return Group(tuple(found), members)
 
 

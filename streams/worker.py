@@ -193,11 +193,16 @@ async def _work(
     offsets = Offsets(app)
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = LedgerIdentity.of(meta)
-    given = settings.policy, settings.calendar, deployment.entropy, deployment.software
     context = ReleaseContext(
-        *given, caveats=caveats(meta), derive_key=keys.hash_plate, judges_unit=settings.judges_unit,
+        settings.policy,
+        settings.calendar,
+        deployment.entropy,
+        deployment.software,
+        caveats=caveats(meta),
+        derive_key=keys.hash_plate,
+        judges_unit=settings.judges_unit,
         domain=settings.domain,
-    )  # fmt: skip
+    )
     asked = settings.standing_queries
     of_queries = QueryContext(settings.position_periods, context)
     queries = QuerySet(asked, settings.zone, of_queries) if asked else None
@@ -298,12 +303,18 @@ class _Signs:
         reads = self._reads()
         topics = (self._topics.pings, self._topics.parts)
         of = sum(self._offsets.known_partitions(topic.name) for topic in topics)
-        counts = *self._pings.open_slots(), self._offsets.unread(reads), len(reads)
-        away_s = self._patience.lasted_s
-        all_s = max(of, len(reads))
-        still_s = self.watchdog.still_s
-        raised = self._growth.raised
-        return Backlog(*counts, still_s, raised, away_s, self._pings.clock_ms(), all_s)
+        slots, pings = self._pings.open_slots()
+        return Backlog(
+            slots,
+            pings,
+            self._offsets.unread(reads),
+            len(reads),
+            self.watchdog.still_s,
+            self._growth.raised,
+            self._patience.lasted_s,
+            self._pings.clock_ms(),
+            max(of, len(reads)),
+        )
 
     def _broker(self) -> SourceStatus:
         is_ours = self._app.consumer_generation_id and not self._app.rebalancing

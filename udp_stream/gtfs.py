@@ -82,8 +82,11 @@ def positions(path: str | Path) -> tuple[Floats, Floats]:
     lon = array("d")
     with _opened(Path(path)) as files:
         for file, columns in (("stops.txt", _OF_STOPS), ("shapes.txt", _OF_SHAPES)):
-            for row in files.rows(file, columns) if file == "stops.txt" or files.has(file) else ():
-                if (place := _place(*row)) is not None:
+            if file != "stops.txt" and not files.has(file):
+                continue
+            for row_lat, row_lon in files.rows(file, columns):
+                place = _place(row_lat, row_lon)
+                if place is not None:
                     lat.append(place[0])
                     lon.append(place[1])
             if not lat:
@@ -321,8 +324,9 @@ def _trips(
     travelled: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     first: dict[tuple[int, str], str] = {}
     has_shapes = files.has("shapes.txt")
-    columns = ("route_id", "service_id", "trip_id"), ("direction_id", "shape_id")
-    for route, service, trip, direction, shape in files.rows("trips.txt", *columns):
+    columns = ("route_id", "service_id", "trip_id")
+    more = ("direction_id", "shape_id")
+    for route, service, trip, direction, shape in files.rows("trips.txt", columns, more):
         if (number := numbers.get(route)) is None:
             continue
         found[trip] = number, days.get(service, 1.0)
@@ -348,8 +352,9 @@ class _Stops:
         self.numbers = dict[str, int]()
         self._found = list[tuple[str, float, float]]()
         parents: dict[str, str] = {}
-        columns = ("stop_id", *_OF_STOPS), ("stop_name", "parent_station", "location_type")
-        for stop, lat, lon, name, parent, kind in files.rows("stops.txt", *columns):
+        columns = ("stop_id", *_OF_STOPS)
+        more = ("stop_name", "parent_station", "location_type")
+        for stop, lat, lon, name, parent, kind in files.rows("stops.txt", columns, more):
             if kind.strip() in ("2", "3", "4") or (place := _place(lat, lon)) is None:
                 continue  # an entrance, or a node within a station
             if parent.strip():

@@ -136,8 +136,9 @@ class _City:
     def __init__(self, rules: _Rules) -> None:
         self._rules = rules
         self._at = np.arange(rules.cells)
-        prior = np.array([CITY_MEAN, TRAFFIC_SLOPE]), np.diag([CITY_SD**2, TRAFFIC_SLOPE_SD**2])
-        self._speeds = Arrow(*prior, CELL_SD)
+        mean = np.array([CITY_MEAN, TRAFFIC_SLOPE])
+        covariance = np.diag([CITY_SD**2, TRAFFIC_SLOPE_SD**2])
+        self._speeds = Arrow(mean, covariance, CELL_SD)
         self._speeds.grow(rules.cells)
         self._traffic = TrafficFilter(rules.cells, rules.noise / WEIGHT_KMH**2)
         self._sum = self._log_share = np.zeros(rules.cells)
@@ -279,12 +280,14 @@ class AddRemoveMemory:
     ) -> None:  # fmt: skip
         apart = BETWEEN_PLATES + PER_PING / (STAY * full)
         given = min(1.0, sqrt(GIVEN_VARIANCE / (WEIGHT_KMH**2 + apart + FORECAST_VARIANCE)))
-        of_sums = (
-            (PLATES_GAIN, PLATES_APART * apart, 1.0)
-            if plates
-            else (1.0, apart, STAY * slot_hours / given)
+        self._rules = _Rules(
+            cells.size,
+            sigma_kmh**2,
+            gain=PLATES_GAIN if plates else 1.0,
+            apart=PLATES_APART * apart if plates else apart,
+            unit=1.0 if plates else STAY * slot_hours / given,
+            max_kmh=max_kmh,
         )
-        self._rules = _Rules(cells.size, sigma_kmh**2, *of_sums, max_kmh)
         self._slot_hours = slot_hours
         self._older = _City(self._rules)
         self._younger = _City(self._rules)

@@ -499,8 +499,14 @@ class ReleasedHats:
     def of_one(cell: int, value: float, noise: float) -> ReleasedHats:
         """A single HAT of unknown counts, without a clip."""
         no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, PER_HAT)))
-        columns = np.array([value]), np.array([noise]), np.ones(1)
-        return ReleasedHats(np.array([cell], np.uint64), no_counts, *columns, [NOT_CLIPPED])
+        return ReleasedHats(
+            np.array([cell], np.uint64),
+            no_counts,
+            value=np.array([value]),
+            noise=np.array([noise]),
+            unexplained=np.ones(1),
+            clipped=[NOT_CLIPPED],
+        )
 
 
 class FilterBank:
@@ -582,13 +588,16 @@ class FilterBank:
         mean = np.where(is_known, without, before.mean)
         variance = np.where(is_known, 1 / precision, before.variance)
         found = posterior(mean, variance, after.skew)
-        each = zip(
+        anomalies = zip(
             seen.cells.tolist(),
             found.anomaly.tolist(),
             (found.anomaly_mean - mean).tolist(),
             strict=True,
         )
-        self._carried = {cell: Carryover(*of_cell).later(seen.hours) for cell, *of_cell in each}
+        self._carried = {
+            cell: Carryover(probability, off).later(seen.hours)
+            for cell, probability, off in anomalies
+        }
         return found
 
     def _update(self, seen: ReleasedHats, variance: Floats) -> None:
@@ -758,11 +767,12 @@ def forecast_slot(
     plates = mean[hat] + predicted.slope * (prior.by_row - prior.by_hat[hat])
     # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
-    columns = (
+    return SlotForecast(
+        prior,
         mean,
         predicted.variance,
         unexplained,
         np.clip(plates, edge, max_kmh - edge),
         np.sqrt(variance),
+        memory.ahead(day, part_of_day, part_of_slot),
     )
-    return SlotForecast(prior, *columns, memory.ahead(day, part_of_day, part_of_slot))

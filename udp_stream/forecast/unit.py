@@ -105,8 +105,8 @@ def evidence_of(usual: HatPredictions, seen: ReleasedHats, max_kmh: float) -> tu
     factors = (*ORDINARY, *SLOWER, *FASTER)
     mean = np.clip(usual.mean, 1.0, max_kmh)
     value = seen.value - usual.skew * seen.is_clipped
-    given = mean, usual.variance + seen.unexplained, value, seen.noise, seen.clipped
-    logs = log_likelihoods(factors, *given, max_kmh)
+    variance = usual.variance + seen.unexplained
+    logs = log_likelihoods(factors, mean, variance, value, seen.noise, seen.clipped, max_kmh)
     ends = np.cumsum([len(ORDINARY), len(SLOWER)])
     ordinary, slower, faster = np.split(logs, ends)
     return _mean_likelihood(slower) - float(ordinary.max()), _mean_likelihood(faster) - float(

@@ -230,8 +230,19 @@ def plans_around(
         counts, arounds, costs, sensitivities, slices, strict=True
     ):
         where = ForecastClip(int(range.clip(around.hat)), centres[rows], around.width)
-        columns = weights[rows], low[rows], high[rows], plate_sensitivities[rows]
-        plans.append(ForecastClipPlan(one, where, range, cost, *columns, sensitivity))
+        plans.append(
+            ForecastClipPlan(
+                counts=one,
+                around=where,
+                range=range,
+                cost=cost,
+                weights=weights[rows],
+                low=low[rows],
+                high=high[rows],
+                plate_sensitivities=plate_sensitivities[rows],
+                sensitivity=sensitivity,
+            )
+        )
     return plans
 
 
@@ -330,10 +341,14 @@ class PlateNorms:
     def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
         """Each plate's factor, of `WHOLE`; 0 where its number of HATs is not that of each of
         `expected`."""
-        found = zip(self.plates, *(column.tolist() for column in self.columns[:-1]), strict=True)
+        rows = zip(self.plates, *(column.tolist() for column in self.columns[:-1]), strict=True)
         # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only
         # what is public of it.
-        known = {plate: factor_of(*of) for plate, hats, *of in found if expected.get(plate) == hats}
+        known = {
+            plate: factor_of(room, rounding, norm)
+            for plate, hats, room, rounding, norm in rows
+            if expected.get(plate) == hats
+        }
         return {plate: known.get(plate, 0) for plate in expected}
 
 

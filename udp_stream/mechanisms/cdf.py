@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
@@ -1063,9 +1063,16 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         given = plan.given[admitted]
         cap = int(given.max())
         cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)
-        noise = _noise_of_nodes(plan.tree, cap, cost)
-        return CdfPlan(
-            plan.bins, plan.tree, counts, cap, int(given.sum()), cost, *noise, plan.choice
+        budgets_nano, t, s = _noise_of_nodes(plan.tree, cap, cost)
+        return replace(
+            plan,
+            counts=counts,
+            cap=cap,
+            kept=int(given.sum()),
+            cost=cost,
+            budgets_nano=budgets_nano,
+            t=t,
+            s=s,
         )
 
     def query(self, plan: CdfPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002

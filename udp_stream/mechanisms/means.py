@@ -256,10 +256,20 @@ class ProjectedMean(MeanMechanism):
             wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap)
         )
         divisor = wrap_around_count(counts, cap) if arrays is None else arrays.count
-        sensitivity = range.width * touched(grouping)
-        bias = float(range.width)
-        public = self.name, grouping, counts, range, cost, cap, given
-        return MeanPlan(*public, None, divisor, sensitivity, bias, arrays=arrays)
+        return MeanPlan(
+            mechanism=self.name,
+            grouping=grouping,
+            counts=counts,
+            range=range,
+            cost=cost,
+            cap=cap,
+            given=given,
+            plate_sensitivities=None,
+            divisor=divisor,
+            sensitivity=range.width * touched(grouping),
+            bias_bound=float(range.width),
+            arrays=arrays,
+        )
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
@@ -335,9 +345,20 @@ class CappedSum(MeanMechanism):
     ) -> MeanPlan:
         """`fill` is counted from the range's low end, like the samples."""
         given = np.minimum(counts.by_plate, cap)
-        bias = _bias_of_fill(fill, range, int(given.sum()), counts.total)
-        public = self.name, None, counts, range, cost, cap, given
-        return MeanPlan(*public, range.width * given, counts.total, range.width * cap, bias, fill)
+        return MeanPlan(
+            mechanism=self.name,
+            grouping=None,
+            counts=counts,
+            range=range,
+            cost=cost,
+            cap=cap,
+            given=given,
+            plate_sensitivities=range.width * given,
+            divisor=counts.total,
+            sensitivity=range.width * cap,
+            bias_bound=_bias_of_fill(fill, range, int(given.sum()), counts.total),
+            fill=fill,
+        )
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The same cap and fill: a smaller cap would drop samples for which the noise has been
@@ -461,9 +482,19 @@ class ArrayAveraging(MeanMechanism):
             divisor = int(given.sum())
             sensitivity = width * cap
             excess = 1 - divisor / counts.total
-        public = self.name, grouping, counts, range, cost, cap, given
         return MeanPlan(
-            *public, plate_sensitivities, divisor, sensitivity, width * excess, arrays=arrays
+            mechanism=self.name,
+            grouping=grouping,
+            counts=counts,
+            range=range,
+            cost=cost,
+            cap=cap,
+            given=given,
+            plate_sensitivities=plate_sensitivities,
+            divisor=divisor,
+            sensitivity=sensitivity,
+            bias_bound=width * excess,
+            arrays=arrays,
         )
 
     def worst_case_cap(

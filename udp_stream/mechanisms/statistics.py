@@ -299,15 +299,14 @@ def plan_automatic(
 ) -> MeanPlan:
     """The candidate of least charge among those of least expected error whose worst case is
     allowed; deterministic."""
-    asked = cost, range, grouping
-    baseline = Baseline().plan(counts, *asked)
+    baseline = Baseline().plan(counts, cost, range, grouping)
     if compare_at == "charge":
         return baseline
-    optimal = OptimalCappedSum().plan(counts, *asked)
+    optimal = OptimalCappedSum().plan(counts, cost, range, grouping)
     allowed = EXACT * max(range.width / 2, optimal.error_bound)
     plans = [baseline, optimal]
     for cap in averaging_caps(counts, cost, grouping, allowed / range.width):
-        plans.append(ArrayAveraging().plan(counts, *asked, cap))
+        plans.append(ArrayAveraging().plan(counts, cost, range, grouping, cap))
     noise = noise_of(cost)
     sizes = [plan.noise_bound for plan in plans]
     errors = [
@@ -427,18 +426,19 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
     def plan(
         self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings
     ) -> MeanPlan:
-        terms = (asked.cost, public.range, asked.grouping)
+        cost = asked.cost
+        grouping = asked.grouping
         choice = asked.choice
+        if choice is None and asked.mechanism == "auto":
+            return plan_automatic(counts, cost, public.range, grouping, asked.compare_at)
+        mechanism = asked.mechanism
+        cap = None
         if choice is not None:
-            return MECHANISMS[choice.mechanism].plan(counts, *terms, choice.cap_among(counts))
-        if asked.mechanism == "auto":
-            return plan_automatic(counts, *terms, asked.compare_at)
-        cap = (
-            ArrayAveraging().worst_case_cap(counts, *terms)
-            if _at_worst_case_cap(asked, public)
-            else None
-        )
-        return MECHANISMS[asked.mechanism].plan(counts, *terms, cap)
+            mechanism = choice.mechanism
+            cap = choice.cap_among(counts)
+        elif _at_worst_case_cap(asked, public):
+            cap = ArrayAveraging().worst_case_cap(counts, cost, public.range, grouping)
+        return MECHANISMS[mechanism].plan(counts, cost, public.range, grouping, cap)
 
     def at(self, plan: MeanPlan, asked: StatisticTerms, public: PublicSettings) -> MeanPlan:
         """Plan at another epsilon. The best mechanism and its cap may depend on it, but not at

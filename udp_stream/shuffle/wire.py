@@ -132,9 +132,10 @@ def _framed(
     covers = blake2b(digest_size=DIGEST_BYTES)
     for content in contents:
         covers.update(_encoder.encode(list(content.values())))
-    frame = *slot, sender, shard, covers.digest()
+    digest = covers.digest()
     return [
-        kind(*frame, number, len(contents), **content) for number, content in enumerate(contents)
+        kind(*slot, sender, shard, digest, number, len(contents), **content)
+        for number, content in enumerate(contents)
     ]
 
 
@@ -319,11 +320,17 @@ def cut_pings(
 def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
     """The pings of distinct chunks of a slot; ValueError for none, or for chunks of different
     slots."""
-    slot = _slot_of(chunks)
-    (plates, plate) = _joined_plates(chunks)
-    time, cell, speed = (_column(chunks, name) for name in ("time", "cell", "speed"))
+    start_ms, end_ms = _slot_of(chunks)
+    plates, plate = _joined_plates(chunks)
     return SlotPings(
-        *slot, plates, plate, time, cell, speed, partial=any(chunk.partial for chunk in chunks)
+        start_ms,
+        end_ms,
+        plates,
+        plate,
+        time=_column(chunks, "time"),
+        cell=_column(chunks, "cell"),
+        speed=_column(chunks, "speed"),
+        partial=any(chunk.partial for chunk in chunks),
     )
 
 

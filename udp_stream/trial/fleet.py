@@ -624,8 +624,9 @@ class Fleet:
         for day in range(start // DAY_S, -(-end // DAY_S)):
             midnight = day * DAY_S
             service = Day(self._rng(_DAYS, day), city, route, driver, trips)
-            ends = max(start - midnight, 0), min(end - midnight, DAY_S)
-            for chunk_end, pings in service.pings(*ends, self.ping_seconds):
+            first = max(start - midnight, 0)
+            last = min(end - midnight, DAY_S)
+            for chunk_end, pings in service.pings(first, last, self.ping_seconds):
                 pings["second"] += midnight
                 yield midnight + chunk_end, pings
             trips += TRIPS_A_DAY_MAX * self.buses

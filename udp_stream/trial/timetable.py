@@ -41,7 +41,8 @@ def write_timetable(fleet: Fleet, folder: Path) -> None:
         last = int(city.length_m[route] / STEP_M)
         places = city.place_km[first : first + last + 1]
         shapes += [
-            (name, at, *_degrees(*place)) for at, place in enumerate(places[::SHAPE_STEPS].tolist())
+            (name, at, *_degrees(east, north))
+            for at, (east, north) in enumerate(places[::SHAPE_STEPS].tolist())
         ]
         metres = city.node_m[route, : city.nodes[route]][
             city.node_is_stop[route, : city.nodes[route]]
