@@ -1,18 +1,23 @@
 """What a stranger adds without a change of the package: each goes through `replay` to a record, and
 is charged."""
 
+import asyncio
 import json
 import re
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import msgspec
 import numpy as np
 import pytest
 
 from tests.runtime.harness import fleet_log, ledger_at
+from tests.unit.test_processors import filled, lives, outcome
 from udp_stream.cli import main as cli
+from udp_stream.ledger.port import Admission
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.base import (
     Choice,
     PublicSettings,
@@ -26,9 +31,23 @@ from udp_stream.mechanisms.base import (
 )
 from udp_stream.mechanisms.noise import MEASURES, Cost, counts_scale, noise_of
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.promise import ACCOUNTINGS
-from udp_stream.release.record import decode
-from udp_stream.settings import known_keys
+from udp_stream.planning.plan import Terms
+from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS
+from udp_stream.planning.slot import SlotPlan
+from udp_stream.release.charge import HatInFlight
+from udp_stream.release.pipeline import RecordedSlot, draw_once
+from udp_stream.release.promise import PROMISES, Promise
+from udp_stream.release.record import (
+    SCHEMA,
+    Hat,
+    Noised,
+    Privacy,
+    Release,
+    decode,
+    encode,
+    release_id,
+)
+from udp_stream.settings import known_keys, load
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 
@@ -216,6 +235,107 @@ def test_the_median_keeps_to_its_price():
                 other[start:end] = speeds[1]
                 one, two = (Median(1.0).query(final, each, None) for each in (samples, other))
                 assert (np.abs(one.integers - two.integers) * one.s / one.t).sum() <= charge / NANO
+
+
+TOWN = "85608c4ffffffff"
+"""A public cell, under which the number of cells is released."""
+
+
+def record_cells(counts, values, plan, context, ledger, factors):
+    """How many cells the plates are in, each plate in the first of its own: who swaps it moves the
+    number by at most 1, and pays epsilon 1."""
+    slot = counts.start_ms, counts.end_ms
+    id_, everyone = release_id(TOWN, *slot), np.arange(len(counts.plates))
+    policy, iso = context.policy, context.calendar.slots.iso
+    period = context.calendar.slot_in_period(counts.start_ms).period
+    context.before_charge()
+    asked = Admission(id_, everyone, np.full(everyone.size, NANO), 1, b"cells")
+    (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [asked])
+
+    def draw(_):
+        _, first = np.unique(counts.plate, return_index=True)
+        cell = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
+        number = np.unique(cell[first][verdict.admitted]).size
+        ((_, bits),) = context.entropy.streams([id_])
+        noise = MEASURES["pure"].noise.draw(bits, np.ones(1, np.int64))
+        told = Noised(residual=0.0, sd=2**0.5, forecast_kmh=0.0, weight=float(number + noise[0]))
+        losses = MEASURES["pure"].privacy(NANO, policy.budget_nano, policy.delta)
+        promise = {"unit": "license_plate", "neighbours": "swap-places", "accounting": "pure"}
+        return [
+            encode(
+                Release(
+                    schema=SCHEMA, release_id=id_, status="released", mean=None, variance=None, cdf=None, noised=told,
+                    hat=Hat(TOWN, 5, (72.8, 21.2), *map(iso, slot)), privacy=Privacy(period=period, **promise, **losses),
+                    policy=policy.fingerprint(), software=context.software, trial=context.trial,
+                )
+            )
+        ]  # fmt: skip
+
+    drawn = draw_once(ledger, [id_], draw)
+    hat = HatInFlight(0, id_, TOWN, slice(0, counts.count.size), Terms(), verdict.charged)
+    return RecordedSlot((hat.recorded(drawn.payloads[0]),), drawn.made, ledger.mark(id_))
+
+
+@pytest.fixture
+def toy_promise(monkeypatch):
+    """Who was there is public, where and how fast is not; nothing is told but a number of cells."""
+    relation = replace(
+        NEIGHBOURS["swap-values"],
+        name="swap-places",
+        alike="the same plates with as many pings in every slot",
+        differing=dict.fromkeys(("field", "movement"), "cells and speeds differing anywhere"),
+        public=("that a plate was there in a slot, and how many pings it sent",),
+        public_counts=False,
+        protected="where each plate was, and how fast",
+        kinds="noised numbers of cells",
+        ending=" of places",
+    )
+    promise = Promise(
+        learns=lambda _: False,
+        with_forecaster=lambda context: context,
+        plan=lambda counts, *_: SlotPlan.empty(counts),
+        record=record_cells,
+    )
+    monkeypatch.setitem(NEIGHBOURS, "swap-places", relation)
+    monkeypatch.setitem(PROMISES, "swap-places", promise)
+
+
+PLACES = ("privacy.neighbours=swap-places", "budget.accounting=pure", "budget.epsilon=8")
+
+
+def test_a_promise_in_one_process(tmp_path, toy_promise, capsys):
+    records, given = replayed(tmp_path, *PLACES)
+    told = capsys.readouterr().err
+    assert "Protected: where each plate was, and how fast, at epsilon 8" in told
+    assert len(records) == len({one.release_id for one in records}) > 4
+    assert {(one.hat.cell, one.privacy.neighbours, one.counts) for one in records} == {
+        (TOWN, "swap-places", None)
+    }
+    assert all(-20 < one.noised.weight < 40 for one in records)
+    with ledger_at(tmp_path / "city.ledger") as (ledger, _):
+        entries = list(ledger.entries())
+        assert {entry.period.rpartition(" of ")[2] for entry in entries} == {"places"}
+        assert {nano for entry in entries for nano in entry.charged.tolist()} == {NANO}
+        assert {entry.release_id for entry in entries} == {one.release_id for one in records}
+        assert ledger.verify() == [] and not list(ledger.unpublished())
+    assert cli.main(["ledger", "export", *given]) == 0
+    exported = json.loads(capsys.readouterr().out)
+    assert "Noised numbers of cells" in exported["basic"]["description"]
+    assert "swap-places" in json.dumps(exported)
+
+
+def test_a_promise_on_kafka(toy_promise):
+    flags = "hat.slot=1h", "hat.timezone=UTC", "kafka.partitions=2", "kafka.shards=1"
+    settings = load(None, (*flags, *PLACES), {})
+    whole = filled()
+    assert asyncio.run(lives(whole, Random(0), settings=settings)) == 0
+    releases, _ = outcome(whole)
+    records = [decode(one) for one in releases.values()]
+    assert len(records) == 4 and {one.hat.cell for one in records} == {TOWN}
+    dying, ledger = filled(Random("die")), MemoryLedger()
+    assert asyncio.run(lives(dying, Random(1), ledger, settings)) > 3
+    assert outcome(dying)[0] == releases
+    assert {nano for entry in ledger.entries() for nano in entry.charged.tolist()} == {NANO}
 
 
 def test_where_to_add_names_the_files():

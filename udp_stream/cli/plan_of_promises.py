@@ -91,7 +91,7 @@ def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Pr
     at a small one."""
     positions = plan.positions
     plain = _swap_values(settings)
-    hides = settings.privacy.is_add_remove
+    hides = settings.privacy.neighbours == "add-remove"
     here = settings.hat.resolution, settings.hat.slot
     known = next((row for row in plan.rows if (row.resolution, row.slot) == here), None)
     policy = plain.policy
@@ -130,7 +130,7 @@ def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Pr
 
 def _swap_values(settings: Settings) -> Settings:
     """The same settings, as far as "swap-values" reads them."""
-    if not settings.privacy.is_add_remove:
+    if settings.privacy.neighbours == "swap-values":
         return settings
     release = replace(settings.release, plates=False)
     hat = replace(settings.hat, domain="")
@@ -142,7 +142,7 @@ def _swap_values(settings: Settings) -> Settings:
 def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Settings, int, str]]:
     """Settings of "add-remove", how many cells were taken from the file (0: none), and the interval
     that was."""
-    if settings.privacy.is_add_remove:
+    if settings.privacy.neighbours == "add-remove":
         yield settings, 0, ""
         return
     here = settings.hat

@@ -216,17 +216,13 @@ def utility_sentences(summary: Summary, settings: Settings) -> Iterator[str]:
         errors.append(
             f"{summary.estimate_error / summary.estimated:.1f} km/h of the smoothed estimates"
         )
-        told = "counts" if settings.policy.relation.public_counts else "traffic"
+        told = settings.policy.relation.guessed_from
         guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by {told}"
     if errors:
         under = " under these settings" if is_from_before else ""
         said = f"expected error{under}, weighed by pings: {', '.join(errors)}; {guess}"
         yield f"{said} (docs/measurements.md)"
-    if settings.policy.relation.public_counts:
-        rest = "Not protected: the presence of a plate in a HAT, and its number of pings."
-    else:
-        rest = "Not for readers: the ledger, and all that counts pings, as this summary, logs and metrics."
-    yield f"{protected(summary, settings)} {rest}"
+    yield f"{protected(summary, settings)} {settings.policy.relation.beyond}"
     if summary.answers:
         periods = settings.position_periods
         yield f"Answers of queries protect where each plate is, at {periods.promise}: {periods.kind}."
@@ -253,12 +249,7 @@ def _from_before(summary: Summary, policy: Policy) -> Iterator[str]:
 
 def protected(summary: Summary, settings: Settings) -> str:
     """At which epsilon; earlier records under other settings keep their own."""
-    what = (
-        "each plate's speeds"
-        if settings.policy.relation.public_counts
-        else "all pings of each plate"
-    )
-    promise = f"Protected: {what}, at {settings.policy.promise}"
+    promise = f"Protected: {settings.policy.relation.protected}, at {settings.policy.promise}"
     ours = 0
     standing = Counter[str]()
     for (policy, period, epsilon, delta), records in summary.promises.items():

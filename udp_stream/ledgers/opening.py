@@ -465,7 +465,7 @@ def log_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None
     slots = slots_of(ledger, settings)
     meta = ledger.meta()
     sentence = ledger_sentence(place, meta, progress_of(ledger), slots)
-    if settings.privacy.is_add_remove or has_secret_charges(meta):
+    if not settings.privacy.relation.public_counts or has_secret_charges(meta):
         sentence += f". {SECRET}, as all that logs, summaries and metrics count"
     log_message(sentence)
 

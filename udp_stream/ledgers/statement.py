@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -53,21 +53,6 @@ from udp_stream.version import __version__
 _UNITS = "epsilon", "rho"
 _MADE = "policy", "epsilon", "period", "software"
 _Made = tuple[str, float, str, str]
-
-_OF_SPEEDS = {
-    "charges": "each plate its own share of the noise's sensitivity, which its number of pings tells",
-    "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv 2405.06261, "
-    "the largest charge of a release times the most releases that one plate is in",
-}
-_SUMS = (
-    "Noised sums of bus speeds around forecasts, and of traffic, of every cell of a public domain"
-)
-_OF_PLATES = {
-    "charges": "each plate the squares of its own vector of a slot, which is shortened to a share of what it has left; "
-    "secret, as are balances and which plates are admitted",
-    "composition": "an individual filter of concentrated differential privacy (arXiv 2008.11193): the sum of what a "
-    "plate is charged is at most its budget, on every path",
-}
 
 
 @dataclass(slots=True)
@@ -145,11 +130,10 @@ class _Account:
             self.positions.setdefault(entry.period, _PeriodSpending()).take(entry)
             return
         self.speeds.setdefault(_account_of(entry.period), _PeriodSpending()).take(entry)
-        is_add_remove = bool(names.ending_of(entry.period))
         if (kind := kind_of(entry.release_id)) in ("hat", CITY):
             # A question to the city adds 0: the budget it was charged under is listed, and it is no
             # HAT.
-            is_charged = is_add_remove or bool(entry.charged.any())
+            is_charged = bool(names.ending_of(entry.period)) or bool(entry.charged.any())
             self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and is_charged
         if kind == CITY:
             self.city.update(charged=bool(entry.charged.any()), recorded=entry.payload is not None)
@@ -204,7 +188,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             },
             "unprotected_quantities": [quantity for one in relations for quantity in one.public],
             "accounting": {
-                key: _of_each(relations, partial(_accounting, key)) for key in _OF_SPEEDS
+                key: _of_each(relations, attrgetter(key)) for key in ("charges", "composition")
             },
             "implementation": {
                 "mechanisms": f"{_joined(_noise_of(one) for one in measures)} and exponential mechanism, exact "
@@ -419,15 +403,9 @@ def _of_each(
     return "; ".join(f"{one.name}: {text(one)}" for one in relations)
 
 
-def _accounting(key: str, relation: NeighbourRelation) -> str:
-    return (_OF_SPEEDS if relation.public_counts else _OF_PLATES)[key]
-
-
 def _kinds(relation: NeighbourRelation) -> str:
-    if not relation.public_counts:
-        return _SUMS
     *others, last = (STATISTICS[name].plural for name in priced())
-    return f"{', '.join(others)} and {last} of bus speeds, each where it was asked for".capitalize()
+    return relation.kinds.format(f"{', '.join(others)} and {last}").capitalize()
 
 
 def _account_of(period: str) -> str:

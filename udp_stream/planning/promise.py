@@ -16,9 +16,13 @@ class NeighbourRelation:
     `alike`.
 
     `public` are the quantities that are not protected, for the statement. Without `public_counts`
-    no record shows counts. Plans and sensitivities are those of "swap-values": a relation that
-    hides more brings its own. The names of budget periods under it have the `ending`, so that no
-    ledger adds up charges of two promises.
+    no record shows counts, and charges are secret. `in_processing_time`: slots close by the wall's
+    time, so that no plate decides over another's pings. The names of budget periods under it have
+    the `ending`, so that no ledger adds up charges of two promises.
+
+    The rest are words. For summaries: what is `protected`, and what is not for whom (`beyond`);
+    estimates are beside a guess by `guessed_from`. For the statement: `kinds` of releases, {} for
+    the statistics that were asked for, how plates are charged, and how charges add up.
 
     >>> NEIGHBOURS["swap-values"].adjacency("field")
     "swap-values: the same plates with the same number of pings in every cell and slot, one plate's speeds differing \
@@ -30,6 +34,14 @@ anywhere"
     differing: Mapping[str, str]
     public: tuple[str, ...]
     public_counts: bool
+    protected: str
+    beyond: str
+    guessed_from: str
+    kinds: str
+    charges: str
+    composition: str
+    in_processing_time: bool = False
+    has_cdfs: bool = True
     ending: str = ""
 
     def adjacency(self, speed_from: str) -> str:
@@ -53,6 +65,13 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
             "numbers of plates and samples, refusals by reason, which cells exist",
         ),
         public_counts=True,
+        protected="each plate's speeds",
+        beyond="Not protected: the presence of a plate in a HAT, and its number of pings.",
+        guessed_from="counts",
+        kinds="{} of bus speeds, each where it was asked for",
+        charges="each plate its own share of the noise's sensitivity, which its number of pings tells",
+        composition="basic, per plate: the sum of what it was charged; never more than the bound of arXiv "
+        "2405.06261, the largest charge of a release times the most releases that one plate is in",
     ),
     "add-remove": NeighbourRelation(
         name="add-remove",
@@ -60,6 +79,16 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
         differing=dict.fromkeys(("field", "movement"), "pings all added or removed"),
         public=(),
         public_counts=False,
+        protected="all pings of each plate",
+        beyond="Not for readers: the ledger, and all that counts pings, as this summary, logs and metrics.",
+        guessed_from="traffic",
+        kinds="noised sums of bus speeds around forecasts, and of traffic, of every cell of a public domain",
+        charges="each plate the squares of its own vector of a slot, which is shortened to a share of what it has "
+        "left; secret, as are balances and which plates are admitted",
+        composition="an individual filter of concentrated differential privacy (arXiv 2008.11193): the sum of what a "
+        "plate is charged is at most its budget, on every path",
+        in_processing_time=True,
+        has_cdfs=False,
         ending=" of whole plates",
     ),
 }

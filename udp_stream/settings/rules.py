@@ -64,7 +64,7 @@ _ADD_REMOVE = 'privacy.neighbours is "add-remove"'
 
 
 def _is_add_remove(settings: Settings) -> bool:
-    return settings.privacy.is_add_remove
+    return settings.privacy.neighbours == "add-remove"
 
 
 EXCLUSIONS: Final = (
@@ -113,7 +113,7 @@ EXCLUSIONS: Final = (
     ),
     Exclusion(
         'privacy.neighbours is "swap-values"',
-        lambda settings: not settings.privacy.is_add_remove,
+        lambda settings: settings.privacy.neighbours == "swap-values",
         ("hat.domain", "pings.interval", "release.plates"),
         "only add-remove reads it",
     ),
@@ -204,7 +204,7 @@ def check(settings: Settings) -> None:
         text = _value(settings, name)
         require(holds(text), name, rule, repr(text))
     _check_ledger(settings.ledger)
-    if settings.privacy.is_add_remove:
+    if _is_add_remove(settings):
         _check_add_remove(settings)
     _check_exclusions(settings)
     policy = settings.policy
@@ -280,7 +280,7 @@ def _check_add_remove(settings: Settings) -> None:
 
 def _check_noise(settings: Settings) -> None:
     """Noise for a budget that is tiny, or is to last for many slots, cannot be drawn."""
-    if settings.privacy.is_add_remove:
+    if _is_add_remove(settings):
         rules = AddRemoveRules.of(settings.policy, settings.domain)
         rule = (
             f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h"

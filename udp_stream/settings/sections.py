@@ -8,7 +8,7 @@ import difflib
 import json
 from collections.abc import Callable
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -43,7 +43,7 @@ from udp_stream.planning.policy import (
     Suppression,
     span_seconds,
 )
-from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting
+from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.domain import digest_of, read_domain
 from udp_stream.settings.limits import (
@@ -370,11 +370,17 @@ class PrivacySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Which inputs have to look alike: "swap-values" hides speeds, as the papers do; "add-remove"
     the whole plate."""
 
-    neighbours: Literal["swap-values", "add-remove"] = "swap-values"
+    neighbours: str = "swap-values"
 
     @property
-    def is_add_remove(self) -> bool:
-        return not NEIGHBOURS[self.neighbours].public_counts
+    def relation(self) -> NeighbourRelation:
+        require(
+            self.neighbours in NEIGHBOURS,
+            "privacy.neighbours",
+            f"one of {', '.join(NEIGHBOURS)}",
+            f'"{self.neighbours}"',
+        )
+        return NEIGHBOURS[self.neighbours]
 
 
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -508,28 +514,21 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             hats_max=self.release.hats_max,
             counts_released=self.release.counts,
             schedule=self.budget.schedule,
-            cdf=self.release.cdf,
+            cdf=self.release.cdf if self.privacy.relation.has_cdfs else "off",
             source=self.source.written,
             speed_from=self.speed.from_,
+            neighbours=self.privacy.neighbours,
+            domain=digest_of(self.domain) if self.domain.size else "",
+            interval_ms=milliseconds(self.pings.interval) if self.pings.interval else 0,
+            plates=self.release.plates,
         )
-        if self.privacy.is_add_remove:
-            hides: dict[str, Any] = {
-                "domain": digest_of(self.domain),
-                "interval_ms": milliseconds(self.pings.interval),
-            }
-            hides |= {
-                "neighbours": self.privacy.neighbours,
-                "plates": self.release.plates,
-                "cdf": "off",
-            }
-            return msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0}, **hides)
         # Trees are automatic beside automatic means around forecasts; elsewhere somebody has to ask
         # for them.
         asked = (
             policy.has_automatic_trees and policy.mean_nano is None and period_seconds is not None
         )
-        is_by_default = self.release.cdf == "auto" and policy.cdf_nano is None
-        has_no_tree = self.release.cdf not in ("auto", "tree") or (is_by_default and not asked)
+        is_by_default = policy.cdf == "auto" and policy.cdf_nano is None
+        has_no_tree = policy.cdf not in ("auto", "tree") or (is_by_default and not asked)
         return (
             msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0})
             if has_no_tree
@@ -570,11 +569,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def window_rules(self) -> WindowRules:
-        in_processing_time = self.policy.neighbours == "add-remove"
         return WindowRules(
             grace_ms=milliseconds(self.hat.grace),
             movement=self.movement_rules,
-            in_processing_time=in_processing_time,
+            in_processing_time=self.privacy.relation.in_processing_time,
         )
 
     def reading_rules(

@@ -60,9 +60,9 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         promises = plan_of_promises(found, settings, SeededEntropy("plan"))
         print_promises(promises, settings, print_feed(found, settings))
         return
-    if settings.privacy.is_add_remove:
+    if not settings.privacy.relation.public_counts:
         raise UsageError(
-            'plan: expected a FILE where privacy.neighbours is "add-remove": its sums are of whole cities'
+            f'plan: expected a FILE where privacy.neighbours is "{settings.privacy.neighbours}", whose counts are secret'
         )
     pings_per_plate = pings_per_plate or 40
     if (plates or max(TYPICAL_PLATES)) * pings_per_plate > PINGS_MAX:
