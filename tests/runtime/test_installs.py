@@ -122,7 +122,7 @@ OF_VERBS = {
 }  # fmt: skip
 OF_WORDS = {
     r"(https?|mqtts?|amqps?)://|\S*\.pb$": "sources", r"rediss?://": "redis", r"--metrics": "metrics",
-    r"\S*\.parquet": "parquet", r"--kafka": "services",
+    r"\S*\.parquet": "parquet", r"--kafka|--services": "services", r"topics$": "kafka",
     r"kafka\.bootstrap=|--bootstrap": "kafka",
 }  # fmt: skip
 

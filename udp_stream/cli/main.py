@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from udp_stream.cli.parsers import program
+from udp_stream.cli.parsers import program, with_newer_names
 from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.logs import (
@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     use_standard_streams()
     arguments = argparse.Namespace(is_text=False, hold=False, came=[])
     try:
-        program().parse_args(argv, arguments)
+        words = sys.argv[1:] if argv is None else argv
+        program().parse_args(with_newer_names(words), arguments)
         log_errors_only(arguments.quiet)
         begin_log(as_json=False)  # of libraries no message is written, in any verb
         signal.signal(signal.SIGTERM, _drain)

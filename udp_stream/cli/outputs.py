@@ -178,7 +178,7 @@ class Appender:
             if os.path.samestat(ours, Path(self._name).stat()):
                 return
         if not ours.st_nlink:
-            text = "was removed, and is made anew: `udp-stream ledger releases` prints what it held"
+            text = "was removed, and is made anew: `udp-stream records` prints what it held"
             log_message(f"{self._name}: {text}", "output_removed", level=WARNING)
         self._out.close()
         self._out = self._opened()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,7 @@ examples:
   udp-stream run https://example.org/vehicles.json --ledger city.ledger --out releases.ndjson
   udp-stream topics create && udp-stream worker    the deployment on Kafka
   udp-stream ledger show --help                    the options and examples of a verb
+  python -m lab --help                             the papers' figures and tables
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
 5 refused to protect privacy; 130 interrupted; 141 the reader of the output has closed it before the end
@@ -56,21 +57,52 @@ Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 Verb: TypeAlias = "Parser | argparse._ActionsContainer"
 
 
+OLDER = {
+    ("config",): ("init",),
+    ("releases",): ("records", "topics"),
+    ("typical",): ("records", "--typical"),
+    ("services",): ("demo", "--services"),
+    ("ledger", "releases"): ("records",),
+    ("ledger", "export"): ("ledger", "show"),
+    ("ledger", "accept-older"): ("ledger", "verify", "--accept-older"),
+}
+"""Verbs under their older names, which stay."""
+
+
+def with_newer_names(words: Sequence[str]) -> list[str]:
+    """A command line with the newer name of its verb.
+
+    >>> with_newer_names(["--quiet", "ledger", "releases", "--queries"])
+    ['--quiet', 'records', '--queries']
+    """
+    at = next((at for at, word in enumerate(words) if not word.startswith("-")), 0)
+    for older, newer in OLDER.items():
+        if tuple(words[at : at + len(older)]) == older:
+            return [*words[:at], *newer, *words[at + len(older) :]]
+    return list(words)
+
+
 def add_verb(
-    verbs: Verbs, name: str, summary: str, module: str, package: str = "udp_stream.cli.commands"
+    verbs: Verbs,
+    name: str,
+    summary: str,
+    module: str,
+    package: str = "udp_stream.cli.commands",
+    *,
+    is_listed: bool = True,
 ) -> Parser:
     """A verb with the options of every verb; the function of its name in this module of the package
     runs it."""
-    parser = verbs.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + "."
-    )
+    listed: dict[str, Any] = {"help": summary} if is_listed else {}
+    description = summary[0].upper() + summary[1:] + "."
+    parser = verbs.add_parser(name, description=description, **listed)
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
     )
 
     def run(*given: object) -> None:
-        getattr(import_module(f"{package}.{module}"), name.replace("-", "_"))(*given)
+        getattr(import_module(f"{package}.{module}"), name)(*given)
 
     parser.set_defaults(command=run, is_text=False)
     return parser
@@ -181,18 +213,27 @@ def past(text: str) -> float:
 
 
 def _init(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "init", "write a configuration for the feed of a recording", "init")
-    about = "JSON or CSV of any form, GTFS-realtime (.pb); .gz; an hour is enough; several files of one form"
-    _files(parser, about, "+")
+    about = "write a configuration: for the feed of a recording, or the one in force"
+    parser = add_verb(verbs, "init", about, "init")
+    about = (
+        "JSON or CSV of any form, GTFS-realtime (.pb); .gz; an hour is enough; several files of one form. "
+        "Without: every key, its value and where it came from"
+    )
+    _only_prints(parser)
+    _files(parser, about)
     _option(parser, "--out", "TOML", "a new file (default: stdout)", default="-")
     parser.epilog = """\
 examples:
   udp-stream init monday.csv --out city.toml
   udp-stream init 1.pb 2.pb --out city.toml        polls that curl saved, a minute apart
+  udp-stream init --config city.toml --set hat.resolution=8 > other.toml
 
 Then: udp-stream replay monday.csv --config city.toml --trial --out first-try.ndjson
 It finds the form of the messages, the zone, the unit of speed and a box around the city, and leaves U and epsilon at
 public choices: they are yours to make. Nothing is charged or released.
+Without a FILE, keys that are not set are comments, and a password in ledger.url is left out. Values come from the file
+of --config, from variables UDP_STREAM_SECTION__KEY over it, and from --set over both. Status 3 if a key is unknown or
+breaks a rule. `udp-stream doctor` checks whether the ledger and Kafka are there.
 """
 
 
@@ -281,6 +322,8 @@ def _demo(verbs: Verbs) -> None:
     _switch(
         parser, "--kafka", "use a real Kafka, a real Redis and two workers, started for this run"
     )
+    about = "only start a real Kafka and Redis, for other verbs and tests, until stopped"
+    _switch(parser, "--services", about)
     _option(parser, "--slots", "N", "how many slots (default: 3)", type=whole(1, 10_000), default=3)
     _option(
         parser,
@@ -300,6 +343,10 @@ examples:
   udp-stream demo --headless
   udp-stream demo --headless --slots 2 --set hat.slot=1h --set hat.resolution=7 --out releases.ndjson
   udp-stream demo --kafka --slots 1                needs the extra [services]
+  udp-stream demo --services                       the same extra
+
+--services prints KAFKA_BOOTSTRAP=HOST:PORT, for kafka.bootstrap, and REDIS_URL=redis://HOST:PORT/0, for ledger.url.
+The tests read variables of these names. The data of both is deleted when they end.
 """
 
 
@@ -327,7 +374,7 @@ within 30 %. At the end it compares what may be hidden: speeds (swap-values) or 
 
 def _reproduce(verbs: Verbs) -> None:
     about = "compute the papers' figures and tables, and say what agrees"
-    parser = add_verb(verbs, "reproduce", about, "reproduce", package="lab")
+    parser = add_verb(verbs, "reproduce", about, "reproduce", "lab", is_listed=False)
     about = (
         "mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case, cdf-trees (default: all of these); "
         "savings-range, savings-kde, savings-knn, multi-query, threshold, which take long"
@@ -354,15 +401,11 @@ Results for recorded feeds are not private: they contain true means, and errors 
 """
 
 
-_LEDGER_EXAMPLES = (
-    "udp-stream ledger show GJ05ZZ0001 --ledger city.ledger",
-    "udp-stream ledger verify --ledger redis://ledger:6379/0",
-    "udp-stream ledger export --ledger city.ledger > statement.json",
-    "udp-stream ledger accept-older --ledger city.ledger        prints what is forgotten; changes nothing yet",
-    "udp-stream ledger releases --ledger city.ledger --from 2026-10-01 --to 2026-10-02T06:00 > releases.ndjson",
-    "udp-stream ledger archive --ledger city.ledger --before 2026-10-01",
-    "udp-stream ledger withdraw --ledger city.ledger --from 2026-10-01 --to 2026-10-08 --reason 'speeds were in mph'",
-)
+def _ledger_verb(inner: Verbs, name: str, about: str, example: str, module: str) -> Parser:
+    parser = add_verb(inner, name, about, module)
+    _ledger_option(parser)
+    parser.epilog = f"examples:\n  udp-stream ledger {name} {example}\n"
+    return parser
 
 
 def _ledger(verbs: Verbs) -> None:
@@ -370,64 +413,76 @@ def _ledger(verbs: Verbs) -> None:
         "ledger", help="inspect what plates were charged", description="Inspect a ledger."
     )
     inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
-    show = add_verb(inner, "show", "what a plate was charged and has left, by period", "ledger")
-    show.add_argument("plate", metavar="PLATE")
-    verify = add_verb(inner, "verify", "recompute every balance from the entries", "ledger")
-    export = add_verb(inner, "export", "a privacy statement of the deployment, as JSON", "ledger")
-    _only_prints(show)
-    _only_prints(export)
-    older = add_verb(
-        inner,
-        "accept-older",
-        "continue with a ledger that was restored from an older copy",
-        "ledger",
-    )
-    _option(
-        older, "--saying", "WORDS", "the words about what is forgotten, as this verb prints them"
-    )
-    records = add_verb(
-        inner, "releases", "print the records that it holds, as they were published", "records"
-    )
-    _span(records)
-    others = records.add_mutually_exclusive_group()
-    _switch(others, "--smoothed", "the smoothed estimates instead, made anew from the records")
-    _switch(others, "--queries", "the answers of queries instead")
-    _only_prints(records)
-    archive = add_verb(
-        inner, "archive", "move budget periods that are over into a file of their own", "records"
-    )
-    _option(
-        archive, "--before", "DATE", "nothing before is charged or drawn any more", required=True
-    )
-    _option(
-        archive,
-        "--out",
-        "FILE",
-        "a new file (default: the ledger's name and the date, here for a Redis)",
-    )
-    withdraw = add_verb(
-        inner, "withdraw", "mark records as withdrawn, in public and for ever", "records"
-    )
+    about = "what a plate was charged and has left, by period; or the statement of the deployment"
+    show = _ledger_verb(inner, "show", about, "GJ05ZZ0001 --ledger city.ledger", "ledger")
+    about = "without: a privacy statement of the deployment, as JSON"
+    show.add_argument("plate", metavar="PLATE", nargs="?", help=about)
+    about = "recompute every balance from the entries"
+    verify = _ledger_verb(inner, "verify", about, "--ledger redis://ledger:6379/0", "ledger")
+    about = "continue with a ledger that was restored from an older copy; without --saying it prints what is forgotten"
+    _switch(verify, "--accept-older", about)
+    about = "the words about what is forgotten, as --accept-older prints them"
+    _option(verify, "--saying", "WORDS", about)
+    about = "move budget periods that are over into a file of their own"
+    example = "--ledger city.ledger --before 2026-10-01"
+    archive = _ledger_verb(inner, "archive", about, example, "records")
+    about = "nothing before is charged or drawn any more"
+    _option(archive, "--before", "DATE", about, required=True)
+    about = "a new file (default: the ledger's name and the date, here for a Redis)"
+    _option(archive, "--out", "FILE", about)
+    about = "mark records as withdrawn, in public and for ever"
+    example = "--ledger city.ledger --from 2026-10-01 --to 2026-10-08 --reason 'speeds were in mph'"
+    withdraw = _ledger_verb(inner, "withdraw", about, example, "records")
     withdraw.add_argument("ids", nargs="*", metavar="ID", help="release_id of a record")
     _span(withdraw)
-    _option(
-        withdraw, "--cell", "CELL", "only of this cell; repeatable", action="append", default=[]
-    )
-    _option(
-        withdraw,
-        "--archive",
-        "FILE",
-        "an archive that was moved; repeatable",
-        action="append",
-        default=[],
-    )
+    about = "only of this cell; repeatable"
+    _option(withdraw, "--cell", "CELL", about, action="append", default=[])
+    about = "an archive that was moved; repeatable"
+    _option(withdraw, "--archive", "FILE", about, action="append", default=[])
     _option(withdraw, "--reason", "TEXT", "why; readers see it", required=True)
     _switch(withdraw, "--dry-run", "print what would be withdrawn; change nothing")
-    parsers = show, verify, export, older, records, archive, withdraw
-    for parsed, example in zip(parsers, _LEDGER_EXAMPLES, strict=True):
-        _ledger_option(parsed)
-        parsed.epilog = f"examples:\n  {example}\n"
-    parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _LEDGER_EXAMPLES[:3])
+    _only_prints(show)
+    statement = "  udp-stream ledger show --ledger city.ledger > statement.json\n"
+    parser.epilog = f"{show.epilog}{statement}"
+
+
+def _records(verbs: Verbs) -> None:
+    about = "print records of files, of a ledger or of Kafka; or the typical week"
+    parser = add_verb(verbs, "records", about, "records")
+    about = (
+        "lines of JSON that `run` or `replay` wrote, - for stdin; a ledger, as a file or URL; or topics, for those "
+        "on Kafka (default: ledger.url)"
+    )
+    _files(parser, about, metavar="SOURCE")
+    _ledger_option(parser)
+    _bootstrap(parser)
+    _span(parser)
+    kinds = parser.add_mutually_exclusive_group()
+    about = "the smoothed estimates of every HAT instead; of a ledger, made anew"
+    _switch(kinds, "--smoothed", about)
+    _switch(kinds, "--queries", "the answers of standing queries instead")
+    about = "instead, from files: usual speeds by cell, class of day and hour"
+    _switch(kinds, "--typical", about)
+    _switch(parser, "--follow", "of topics: wait for further records, until stopped")
+    about = "a file, .csv, .geojson or .parquet by suffix (default: lines of JSON on stdout)"
+    _option(parser, "--out", "FILE", about, default="-")
+    _gtfs_option(
+        parser, "of --typical: the city's timetable, for the names of places (dashboard.gtfs)"
+    )
+    _only_prints(parser)
+    parser.epilog = """\
+examples:
+  udp-stream records city.ledger --from 2026-10-01 --to 2026-10-02T06:00 > releases.ndjson
+  udp-stream records releases.ndjson --out releases.csv
+  udp-stream records topics --bootstrap kafka:9092 --follow
+  udp-stream records topics --smoothed > estimates.ndjson
+  udp-stream records releases.ndjson estimates.ndjson --typical --gtfs gtfs.zip --out week.csv
+  udp-stream records releases.ndjson --typical --out week.geojson --set 'dashboard.holidays=["2024-01-26"]'
+
+Records of a ledger and of Kafka are byte for byte as published. A typical week costs no budget: low_kmh to high_kmh is
+a 95 % interval; on so many days the cell was released in that hour; changed is the day from which on a street is
+another, if there is one.
+"""
 
 
 def _topics(verbs: Verbs) -> None:
@@ -514,22 +569,6 @@ examples:
 """
 
 
-def _releases(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "kafka")
-    _switch(parser, "--follow", "wait for further records, until stopped")
-    other = parser.add_mutually_exclusive_group()
-    _switch(other, "--smoothed", "the smoothed estimates of every HAT instead")
-    _switch(other, "--queries", "the results of standing queries instead")
-    _only_prints(parser)
-    parser.epilog = """\
-examples:
-  udp-stream releases > releases.ndjson
-  udp-stream releases --smoothed > estimates.ndjson
-  udp-stream releases --set kafka.bootstrap=kafka:9092 --follow
-  udp-stream releases --queries > answers.ndjson
-"""
-
-
 def _dashboard(verbs: Verbs) -> None:
     parser = add_verb(
         verbs, "dashboard", "show released records in a browser, until stopped", "dashboard"
@@ -548,36 +587,6 @@ examples:
   udp-stream dashboard releases.ndjson --set dashboard.listen=0.0.0.0:8321
 
 It reads released records and nothing else: no ledger, no key, no ping. Needs the extra [dashboard].
-"""
-
-
-def _typical(verbs: Verbs) -> None:
-    parser = add_verb(
-        verbs, "typical", "the typical week: usual speeds by cell, class of day and hour", "typical"
-    )
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="lines of JSON: releases, and estimates for a guess",
-    )
-    _option(
-        parser,
-        "--out",
-        "FILE",
-        ".ndjson, .csv, .geojson or .parquet (default: lines of JSON)",
-        default="-",
-    )
-    _gtfs_option(
-        parser, "the city's timetable, a zip or a folder, for the names of places (dashboard.gtfs)"
-    )
-    parser.epilog = """\
-examples:
-  udp-stream typical releases.ndjson estimates.ndjson --gtfs gtfs.zip --out week.csv
-  udp-stream typical releases.ndjson --out week.geojson --set 'dashboard.holidays=["2024-01-26"]'
-
-It reads what was released, so it costs no budget. low_kmh to high_kmh is a 95 % interval. On so many days the cell was
-released in that hour. changed is the day from which on a street is another, if there is one.
 """
 
 
@@ -633,36 +642,23 @@ it is no release.
 """
 
 
-def _config(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "config", "every key, its value and where it came from", "config")
-    _only_prints(parser)
-    parser.epilog = """\
-examples:
-  udp-stream config --config city.toml
-  udp-stream config --set hat.resolution=8 > city.toml
-
-The output is a configuration file: keys that are not set are comments. A password in ledger.url is left out. Values
-come from the file, from variables UDP_STREAM_SECTION__KEY over it, and from --set over both. Status 3 if a key is
-unknown or breaks a rule. `udp-stream doctor` checks whether the ledger and Kafka are there.
-"""
-
-
-def _services(verbs: Verbs) -> None:
-    about = "start a real Kafka and Redis on this machine, for trials and tests"
-    parser = add_verb(verbs, "services", about, "services", package="lab")
-    parser.epilog = """\
-examples:
-  udp-stream services
-
-It prints KAFKA_BOOTSTRAP=HOST:PORT, for kafka.bootstrap, and REDIS_URL=redis://HOST:PORT/0, for ledger.url. The tests
-read variables of these names. Both services are for this run only: their data is deleted when it ends.
-"""
-
-
 VERBS = (
-    *(_init, _replay, _run, _demo, _plan, _reproduce, _ledger, _topics),
-    *(_worker, _feed, _releases, _dashboard, _typical, _status, _doctor, _config, _services),
+    _init,
+    _replay,
+    _run,
+    _demo,
+    _plan,
+    _records,
+    _dashboard,
+    _ledger,
+    _topics,
+    _worker,
+    _feed,
+    _status,
+    _doctor,
+    _reproduce,
 )
+"""The last is the lab's: `python -m lab`."""
 
 
 def program() -> Parser:

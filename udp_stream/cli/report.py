@@ -263,7 +263,7 @@ def protected(summary: Summary, settings: Settings) -> str:
     before = ", ".join(f"{records:,} {at}" for at, records in standing.most_common())
     return (
         f"{promise} in {ours:,} of {ours + standing.total():,} records. The others are older, under other "
-        f"settings: {before}. `udp-stream ledger export` states what a plate can lose in all of them together."
+        f"settings: {before}. `udp-stream ledger show` states what a plate can lose in all of them together."
     )
 
 

@@ -96,7 +96,7 @@ class Statement:
         self._name = name
         self._text = b""
         if name and self.read() is None:
-            rule = "a file that `udp-stream ledger export` has written"
+            rule = "a file that `udp-stream ledger show` has written"
             raise ConfigError(
                 f"dashboard.statement: expected {rule}, got {name}, which is none or cannot be read"
             )

@@ -231,6 +231,11 @@ DemoRun = tuple[list[PublishedRelease], list[Smoothed], Summary]
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
     """Run the fleet's day, here or through Kafka, and show its busiest cells; on a terminal, in a
     browser."""
+    if arguments.services:
+        from lab.services import services
+
+        services(arguments, settings)
+        return
     if arguments.kafka and arguments.ledger:
         raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
     if settings.source.is_mapped:

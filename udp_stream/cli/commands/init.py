@@ -30,6 +30,7 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
+from udp_stream.cli.commands.config import config
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.preflight import (
     is_sea,
@@ -766,10 +767,16 @@ def _toml(value: str | bool | tuple[str, ...]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001 (every verb has settings)
-    """Find the feed, check that what is written can be read, write it; UsageError if the file is
-    there already."""
-    if (out := arguments.out) != "-":
+def init(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Find the feed, check that what is written can be read, write it; without a recording, print
+    the configuration in force. UsageError if the file is there already."""
+    out = arguments.out
+    if not arguments.files:
+        if out != "-":
+            raise UsageError(f"--out {out}: expected the FILE of a recording")
+        config(arguments, settings)
+        return
+    if out != "-":
         if os.path.lexists(out):
             raise UsageError(f"{out} is there already: expected a new file for --out")
         require_place(pathlib.Path(out))

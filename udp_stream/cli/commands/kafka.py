@@ -1,17 +1,16 @@
-"""`topics create`, `worker`, `feed` and `releases`: the deployment on Kafka."""
+"""`topics create`, `worker` and `feed`: the deployment on Kafka."""
 
 from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 
 from streams.feed import Feed, Pace
-from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
+from streams.topics import create_topics, topics_of
 from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, max_age_s, require_readable_pings
 from udp_stream.cli.process import log_source_message, noted, observed
 from udp_stream.cli.report import SOFTWARE
@@ -33,21 +32,6 @@ def create(_arguments: argparse.Namespace, settings: Settings) -> None:
     """Make what is missing; say what exists, and what of it differs."""
     for sentence in create_topics(settings.kafka):
         print(sentence)
-
-
-def releases(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
-    where = settings.kafka
-    follow = arguments.follow
-    if arguments.queries or arguments.smoothed:
-        records = (read_answers if arguments.queries else read_estimates)(where, follow=follow)
-    else:
-        records = (release.payload for release in read_releases(where, follow=follow))
-    for record in records:
-        sys.stdout.buffer.write(record + b"\n")
-        if follow:
-            sys.stdout.buffer.flush()
-    sys.stdout.buffer.flush()
 
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:

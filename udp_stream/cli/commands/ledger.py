@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from udp_stream.errors import PrivacyRefused
+from udp_stream.errors import PrivacyRefused, UsageError
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.ledger.rules import (
@@ -147,7 +147,11 @@ def _left(period: str, nano: int, policy: Policy) -> str:
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
-    """What a plate was charged and has left, a line for each period."""
+    """Print a plate's charges and what it has left, a line for each period; without a plate, the
+    deployment's statement."""
+    if arguments.plate is None:
+        export(arguments, settings)
+        return
     with open_existing(settings) as (ledger, keys):
         lines = lines_of_plate(ledger, keys.hash_plate(plate_name(arguments.plate)), settings)
         others = other_budgets(ledger.meta(), settings.policy)
@@ -161,8 +165,13 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
         print(line)
 
 
-def verify(_arguments: argparse.Namespace, settings: Settings) -> None:
+def verify(arguments: argparse.Namespace, settings: Settings) -> None:
     """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
+    if arguments.accept_older:
+        accept_older(arguments, settings)
+        return
+    if arguments.saying is not None:
+        raise UsageError("--saying: expected --accept-older beside it")
     with open_to_read(settings) as ledger:
         found = ledger.verify()
         entries = sum(1 for _ in ledger.entries())

@@ -1,19 +1,25 @@
-"""`ledger releases`, `archive`, `withdraw`: records out of a ledger, periods out of it, marks on
-it."""
+"""`records`, `ledger archive`, `ledger withdraw`: records of files, ledgers and topics, periods out
+of a ledger, marks on its records."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, tzinfo
+from itertools import islice
 from math import inf
 from pathlib import Path
 
+import msgspec
+from msgspec.structs import replace
+
 from udp_stream.cli.commands.ledger import open_existing, open_to_read
+from udp_stream.cli.commands.typical import lines_of, typical
+from udp_stream.cli.outputs import records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import UsageError
+from udp_stream.errors import UsageError, needs
+from udp_stream.export_formats import require_format
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import archived_s, end_of
 from udp_stream.ledgers.archive import archive as run_archive
@@ -26,38 +32,158 @@ from udp_stream.ledgers.archive import (
 )
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
+from udp_stream.ledgers.sqlite import MAGIC
 from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import BudgetCalendar
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import (
     Slot,
+    Smoothed,
     encode_smoothed,
 )
 from udp_stream.release.pipeline import witness
 from udp_stream.release.promise import promise_of
-from udp_stream.release.record import UNPUBLISHED_KINDS, WITHDRAWN, kind_of, moment_of, slot_of
+from udp_stream.release.record import (
+    QUERY_SCHEMA,
+    SCHEMA,
+    UNPUBLISHED_KINDS,
+    WITHDRAWN,
+    Release,
+    kind_of,
+    moment_of,
+    slot_of,
+)
+from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 from udp_stream.release.withdrawal import recorded_in
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
-from udp_stream.settings import Settings, is_file
+from udp_stream.settings import SQLITE, Settings, is_file
 
 CHUNK = 1000
 """Records that are looked up at a time."""
 
+SMOOTHED = "udp-stream/smoothed/1"
 
-def releases(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print records slot by slot and by cell, as they were published. The ledger's mark knows them
-    from then on."""
+
+def records(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Write records of files, of a ledger or of the topics, as they were published; or the typical
+    week of files."""
+    files = arguments.files
+    batches = _of_files
+    if files == ["topics"]:
+        batches = _of_topics
+    elif not files:
+        batches = _of_ledger
+    elif len(files) == 1 and _is_ledger(files[0]):
+        batches = _of_ledger
+        settings = replace(settings, ledger=replace(settings.ledger, url=files[0]))
+    if arguments.follow and batches != _of_topics:
+        raise UsageError("--follow: expected topics")
+    if arguments.typical and batches != _of_files:
+        raise UsageError("--typical: expected files of releases")
+    if arguments.typical:
+        typical(arguments, settings)
+        return
+    name = arguments.out
+    if require_format(name)[0] and arguments.queries:
+        raise UsageError(f"--out {name}: expected lines of JSON for --queries")
+    require_distinct([("--out", name)], used_files(arguments, settings, files))
+    found = batches(arguments, settings)
+    first = next(found, ())  # before the output is emptied: there may be nothing to read from
+    with records_out(name, Smoothed if arguments.smoothed else Release) as write:
+        write(first)
+        for batch in found:
+            write(batch)
+
+
+Batches = Iterator[Sequence[bytes]]
+
+
+def _is_ledger(name: str) -> bool:
+    if "://" in name or name.startswith(SQLITE):
+        return True
+    path = Path(name)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _of_ledger(arguments: argparse.Namespace, settings: Settings) -> Batches:
+    """Records slot by slot and by cell. The ledger's mark knows them from then on."""
     with open_to_read(settings) as ledger:
         zone = slots_of(ledger, settings).zone
-        span = read_time(arguments.since, zone, -inf), read_time(arguments.until, zone, inf)
+        span = _span(arguments, zone)
         if arguments.smoothed:
-            _print(_estimates(ledger, settings, span))
+            yield from _estimates(ledger, settings, span)
             return
-        for payloads in _records(
-            ledger, (answers_in if arguments.queries else ids_in)(ledger, span)
-        ):
+        ids = (answers_in if arguments.queries else ids_in)(ledger, span)
+        for payloads in _records(ledger, ids):
             ledger.mark(witness(payloads))
-            _print(payloads.values())
+            yield list(payloads.values())
+
+
+def _of_topics(arguments: argparse.Namespace, settings: Settings) -> Batches:
+    """Records as they are in the topic: in order within a cell or a query."""
+    with needs("Kafka client", "kafka"):
+        from streams.topics import read_answers, read_estimates, read_releases
+    kafka = settings.kafka
+    follow = arguments.follow
+    if arguments.queries or arguments.smoothed:
+        lines = (read_answers if arguments.queries else read_estimates)(kafka, follow=follow)
+    else:
+        lines = (release.payload for release in read_releases(kafka, follow=follow))
+    return _batches(_within(lines, arguments, settings), 1 if follow else CHUNK)
+
+
+def _of_files(arguments: argparse.Namespace, settings: Settings) -> Batches:
+    """The lines of files that are records of the kind."""
+    kinds = (
+        (QUERY_SCHEMA,)
+        if arguments.queries
+        else (SMOOTHED,)
+        if arguments.smoothed
+        else (SCHEMA, WITHDRAWAL)
+    )
+    lines = (line for line in lines_of(arguments.files) if _head(line).schema in kinds)
+    return _batches(_within(lines, arguments, settings), CHUNK)
+
+
+def _batches(lines: Iterator[bytes], size: int) -> Batches:
+    while batch := list(islice(lines, size)):
+        yield batch
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""
+    hat: dict[str, msgspec.Raw] = {}
+    query: dict[str, msgspec.Raw] = {}
+
+
+def _head(line: bytes) -> _Head:
+    try:
+        return msgspec.json.decode(line, type=_Head)
+    except (msgspec.DecodeError, RecursionError):
+        return _Head()
+
+
+def _within(
+    lines: Iterator[bytes], arguments: argparse.Namespace, settings: Settings
+) -> Iterator[bytes]:
+    """Lines whose slot starts, or whose moment lies, in the span that is asked for."""
+    if arguments.since is None and arguments.until is None:
+        yield from lines
+        return
+    since, until = _span(arguments, settings.zone)
+    for line in lines:
+        head = _head(line)
+        text = head.hat.get("slot_start") or head.query["moment"]
+        at = datetime.fromisoformat(msgspec.json.decode(text, type=str)).timestamp()
+        if since <= at < until:
+            yield line
+
+
+def _span(arguments: argparse.Namespace, zone: tzinfo) -> tuple[float, float]:
+    return read_time(arguments.since, zone, -inf), read_time(arguments.until, zone, inf)
 
 
 def _records(ledger: Ledger, ids: list[str]) -> Iterator[dict[str, bytes]]:
@@ -92,7 +218,7 @@ def archive(arguments: argparse.Namespace, settings: Settings) -> None:
         ]
         if waiting:
             text = f"{counted(len(waiting), 'record')} of that time never reached a reader. The archive has them"
-            log_message(f"{text}: `ledger releases` prints them", "ledger", level=WARNING)
+            log_message(f"{text}: `records` prints them", "ledger", level=WARNING)
         path = Path(arguments.out or _beside(settings, datetime.fromtimestamp(before_s, zone)))
         done = run_archive(ledger, before_s, path)
     held = f"{counted(done.entries, 'entry', 'entries')} of {counted(done.periods, 'period')}"
@@ -122,7 +248,7 @@ def withdraw(arguments: argparse.Namespace, settings: Settings) -> None:
     with open_existing(settings) as (ledger, _), open_archives(ledger, named) as archives:
         zone = slots_of(ledger, settings).zone
         cells = set(arguments.cell)
-        span = read_time(arguments.since, zone, -inf), read_time(arguments.until, zone, inf)
+        span = _span(arguments, zone)
         places = [*archives, ledger]
         found = arguments.ids or [
             id_ for place in places for id_ in ids_in(place, span) if kind_of(id_) == "hat"
@@ -146,7 +272,7 @@ def withdraw(arguments: argparse.Namespace, settings: Settings) -> None:
     print(
         f"{counted(new, 'HAT')} withdrawn, {len(ids) - new:,} before. Their budget stays spent, their records stay."
     )
-    print("A run or worker publishes the marks with its next slot; `ledger releases` prints them.")
+    print("A run or worker publishes the marks with its next slot; `records` prints them.")
 
 
 def ids_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
@@ -167,7 +293,7 @@ def answers_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
     return sorted(found, key=lambda id_: (moments[id_], id_))
 
 
-def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) -> Iterator[bytes]:
+def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) -> Batches:
     if others := other_policies(ledger, settings.policy):  # as where --config was forgotten
         different = named(list(others.values()))
         text = (
@@ -181,11 +307,7 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
         (1000 * start, 1000 * end): None for start, end in map(slot_of, ids_in(ledger, span))
     }
     for slot in slots:
-        yield from map(encode_smoothed, context.smoothed(slot, ledger))
-
-
-def _print(lines: Iterable[bytes]) -> None:
-    sys.stdout.buffer.writelines(line + b"\n" for line in lines)
+        yield [encode_smoothed(estimate) for estimate in context.smoothed(slot, ledger)]
 
 
 def read_time(text: str | None, zone: tzinfo, otherwise: float = inf) -> float:

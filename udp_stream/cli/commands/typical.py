@@ -1,4 +1,4 @@
-"""`typical`: the typical week of a city, from files of releases and estimates."""
+"""`records --typical`: the typical week of a city, from files of releases and estimates."""
 
 from __future__ import annotations
 
@@ -67,10 +67,16 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _records(files: Iterable[str]) -> Iterator[Record | None]:
+    return map(read_record, lines_of(files))
+
+
+def lines_of(files: Iterable[str]) -> Iterator[bytes]:
+    """The lines of files, `-` for standard input, without their ends; a longer line than any record
+    in pieces. UsageError for a file that cannot be read."""
     for name in files:
         try:
             with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as lines:
                 while line := lines.readline(LINE_BYTES_MAX + 1):
-                    yield read_record(line.rstrip(b"\n"))
+                    yield line.rstrip(b"\n")
         except OSError as error:
             raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
