@@ -1,5 +1,5 @@
 """Metrics for Prometheus: an observer that turns facts into series, and the port where they are
-read.
+read. A field of a fact names its series (`Metric`, `release/events.py`); ages are made here.
 
 Beside `/metrics` it says how the process is: `/healthz` is 503 if the runtime hangs, `/readyz` also
 while the source of a run or the broker of a worker is away.
@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
-from math import nan
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 
 from prometheus_client import (
     CollectorRegistry,
@@ -30,18 +29,16 @@ from prometheus_client import (
 )
 
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.pings.decode import Reason
 from udp_stream.release.events import (
     Backlog,
     BatchRead,
-    DiskStatus,
+    Metric,
     RunEvent,
     SlotCounted,
     SlotPublished,
     SlotsDropped,
     SourceStatus,
 )
-from udp_stream.release.record import Status
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -62,6 +59,7 @@ class Metrics:
     """The series of a process, in a registry of their own.
 
     >>> metrics = Metrics("udp-stream 0.1.0", policy="5eed")
+    >>> from udp_stream.pings.decode import Reason
     >>> metrics.observe(BatchRead(messages=3, pings=2, refused={Reason.LATE: 1}, newest_ms=1_704_700_800_000))
     >>> metrics.registry.get_sample_value("udp_stream_pings_refused_total", {"reason": "late"})
     1.0
@@ -82,6 +80,7 @@ class Metrics:
         self._reported_s = clock()
         self._newest_ms = 0
         self._is_begun = False
+        self._totals: dict[str, int] = {}
         self._source = SourceStatus(0.0, 0, is_away=True)
         self._seen_s = clock()
         self._zone = zone
@@ -94,24 +93,12 @@ class Metrics:
         text = "The program, and the settings that change privacy. Counts are exact: for operators."
         about = Info("udp_stream", text, registry=registry)
         about.info({"software": software, "policy": policy})
-        self._pings = Counter("udp_stream_pings", "Pings accepted.", registry=registry)
-        refused = Counter(
-            "udp_stream_pings_refused", "Pings refused.", ["reason"], registry=registry
-        )
-        self._refused = {reason: refused.labels(str(reason)) for reason in Reason}
-        hats = Counter("udp_stream_hats", "HATs published.", ["status"], registry=registry)
-        self._hats = {status: hats.labels(status) for status in get_args(Status)}
+        self._metrics = {event: list(self._series(event)) for event in get_args(RunEvent)}
         self._seconds = Histogram(
             "udp_stream_release_seconds",
             "From a slot's count to its publication.",
             buckets=SECONDS,
             registry=registry,
-        )
-        self._failures = Counter(
-            "udp_stream_source_failures", "Failed polls and connections.", registry=registry
-        )
-        self._stale = Counter(
-            "udp_stream_pings_stale", "Pings of a source that stands still.", registry=registry
         )
         self._gauge(
             "source_silent_seconds",
@@ -123,12 +110,6 @@ class Metrics:
             "When the first certificate ends; 0: none.",
             self._ends_s,
         )
-        self._ledger_bytes = self._gauge("ledger_bytes", "The ledger's file; 0: it is no file.")
-        self._journal_bytes = self._gauge("journal_bytes", "The journal of a run.")
-        self._free_bytes = self._gauge(
-            "disk_free_bytes", "Free beside ledger, key and journal; NaN: not known yet."
-        )
-        self._free_bytes.set(nan)
         self._gauge(
             "clock_ahead_seconds", "The log's clock less the wall's; 0: none yet.", self._ahead_s
         )
@@ -145,31 +126,26 @@ class Metrics:
             "The latest time of a ping; 0: none yet.",
             lambda: self._newest_ms / 1000,
         )
-        self._gauge("unread_messages", "Messages not read yet.", lambda: self._waiting.unread)
-        self._gauge("partitions", "Partitions read.", lambda: self._waiting.partitions)
-        self._gauge(
-            "deployment_partitions",
-            "Partitions that workers share.",
-            lambda: self._waiting.of_partitions,
-        )
-        self._gauge("open_slots", "Slots that are open.", lambda: self._waiting.slots)
-        self._gauge("open_pings", "Pings in open slots.", lambda: self._waiting.pings)
         self._gauge(
             "closing_seconds",
             "Since the oldest slot that is not published was counted.",
             self._closing_s,
         )
         self._gauge("stuck_seconds", "Without progress, though there is work.", self._stuck_s)
-        self._gauge(
-            "raised_partitions",
-            "Partitions of pings beyond the wanted number.",
-            lambda: self._waiting.raised,
-        )
-        self._gauge(
-            "ledger_away_seconds",
-            "Since the ledger answered last.",
-            lambda: self._waiting.ledger_away_s,
-        )
+
+    def _series(self, event: type[RunEvent]) -> Iterator[tuple[str, Metric, Any]]:
+        """The fields of a fact that are metrics, each with its series."""
+        for name, hint in get_type_hints(event, include_extras=True).items():
+            for metric in getattr(hint, "__metadata__", ()):
+                of: Any = Gauge if metric.kind == "latest" else Counter
+                labels = [metric.label] if metric.label else []
+                full = f"udp_stream_{metric.name}"
+                series = of(full, metric.text, labels, registry=self.registry)
+                if metric.initially:
+                    series.set(metric.initially)
+                for value in metric.values:
+                    series.labels(value)  # from the start, at 0
+                yield name, metric, series
 
     def _gauge(self, name: str, text: str, value: Callable[[], float] | None = None) -> Gauge:
         gauge = Gauge(f"udp_stream_{name}", text, registry=self.registry)
@@ -178,9 +154,21 @@ class Metrics:
         return gauge
 
     def observe(self, event: RunEvent) -> None:
+        for name, metric, series in self._metrics[type(event)]:
+            value = getattr(event, name)
+            if metric.label:
+                for key, count in value.items():
+                    series.labels(str(key)).inc(count)
+            elif metric.kind == "latest":
+                series.set(value)
+            elif metric.kind == "sum":
+                series.inc(value)
+            else:
+                series.inc(max(0, value - self._totals.get(metric.name, 0)))
+                self._totals[metric.name] = value
         match event:
             case BatchRead():
-                self._read(event)
+                self._newest_ms = max(self._newest_ms, event.newest_ms or 0)
             case SlotCounted():
                 since_s, parts = self._closing.get(event.start_ms, (self._clock(), 0))
                 self._closing[event.start_ms] = since_s, parts + 1
@@ -191,28 +179,12 @@ class Metrics:
             case Backlog():
                 self._waiting, self._reported_s, self._is_begun = event, self._clock(), True
             case SourceStatus():
-                self._failures.inc(max(0, event.failed - self._source.failed))
-                self._stale.inc(max(0, event.stale - self._source.stale))
                 self._source, self._seen_s = event, self._clock()
-            case DiskStatus():
-                self._ledger_bytes.set(event.ledger)
-                self._journal_bytes.set(event.journal)
-                self._free_bytes.set(event.free)
-            case _:
-                return
         self._oldest_s = min((since_s for since_s, _ in self._closing.values()), default=None)
 
-    def _read(self, batch: BatchRead) -> None:
-        self._pings.inc(batch.pings)
-        for reason, count in batch.refused.items():
-            self._refused[reason].inc(count)
-        self._newest_ms = max(self._newest_ms, batch.newest_ms or 0)
-
     def _publish(self, slot: SlotPublished) -> None:
-        """On Kafka a slot has a part for each shard: its seconds are from the first to the last, as
-        in the log."""
-        for status, count in slot.hats.items():
-            self._hats[status].inc(count)
+        """Count a published slot. On Kafka it has a part for each shard: its seconds are from the
+        first to the last, as in the log."""
         self._published.set_to_current_time()
         self._in_doubt.set("withheld_unit" in slot.hats)
         if slot.start_ms not in self._closing:  # counted before a rebalance

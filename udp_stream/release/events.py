@@ -12,7 +12,8 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from math import nan
+from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -56,6 +57,19 @@ ReleaseReader = Iterator[PublishedRelease]
 """Gives releases back, with their bytes: of a topic (`streams/topics.py`)."""
 
 
+class Metric(NamedTuple):
+    """The series of Prometheus that a field of a fact makes: its latest value, what all facts add up
+    to ("sum"), or a count that only grows ("total"). A mapping has a series for each of `values`,
+    under `label`."""
+
+    name: str
+    text: str
+    kind: Literal["latest", "sum", "total"] = "latest"
+    label: str = ""
+    values: tuple[str, ...] = ()
+    initially: float = 0.0
+
+
 # A fact is a public value: counts, times of slots, statuses, names of policies and budget periods.
 # It never holds a plate, a cell or a speed. Observers get facts of every step as it happens;
 # `cli/report.py` makes words of them. Before refusals are written or a slot is released:
@@ -63,7 +77,8 @@ ReleaseReader = Iterator[PublishedRelease]
 # readers have it; `SlotPublished`; `SlotSmoothed`, in a runtime of one machine. Of a moment:
 # `QueryRecorded` for each query, before readers have it; `QueriesPublished`. `Backlog` comes about
 # once a second in a run that goes on, with `SourceStatus`. On Kafka a slot is a shard's part of it.
-# What is done again after a crash is reported again.
+# What is done again after a crash is reported again. Fields with a `Metric` are metrics, too
+# (`metrics.py`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +95,11 @@ class BatchRead:
     """
 
     messages: int
-    pings: int
-    refused: Mapping[Reason, int]
+    pings: Annotated[int, Metric("pings", "Pings accepted.", "sum")]
+    refused: Annotated[
+        Mapping[Reason, int],
+        Metric("pings_refused", "Pings refused.", "sum", "reason", tuple(map(str, Reason))),
+    ]
     newest_ms: int | None = None
     unpaired: int = 0
 
@@ -143,7 +161,10 @@ class SlotPublished:
     """
 
     start_ms: int
-    hats: Mapping[Status, int]
+    hats: Annotated[
+        Mapping[Status, int],
+        Metric("hats", "HATs published.", "sum", "status", get_args(Status)),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,15 +251,21 @@ class Backlog:
     0.0
     """
 
-    slots: int
-    pings: int
-    unread: int
-    partitions: int
+    slots: Annotated[int, Metric("open_slots", "Slots that are open.")]
+    pings: Annotated[int, Metric("open_pings", "Pings in open slots.")]
+    unread: Annotated[int, Metric("unread_messages", "Messages not read yet.")]
+    partitions: Annotated[int, Metric("partitions", "Partitions read.")]
     still_s: float = 0.0
-    raised: int = 0
-    ledger_away_s: float = 0.0
+    raised: Annotated[
+        int, Metric("raised_partitions", "Partitions of pings beyond the wanted number.")
+    ] = 0
+    ledger_away_s: Annotated[
+        float, Metric("ledger_away_seconds", "Since the ledger answered last.")
+    ] = 0.0
     clock_ms: int | None = None
-    of_partitions: int = 1
+    of_partitions: Annotated[
+        int, Metric("deployment_partitions", "Partitions that workers share.")
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +280,11 @@ class SourceStatus:
     """
 
     silent_s: float
-    failed: int
+    failed: Annotated[int, Metric("source_failures", "Failed polls and connections.", "total")]
     is_away: bool
-    stale: int = 0
+    stale: Annotated[
+        int, Metric("pings_stale", "Pings of a source that stands still.", "total")
+    ] = 0
     certificate_s: float | None = None
 
 
@@ -268,9 +297,16 @@ class DiskStatus:
     1000000000
     """
 
-    ledger: int
-    journal: int
-    free: int
+    ledger: Annotated[int, Metric("ledger_bytes", "The ledger's file; 0: it is no file.")]
+    journal: Annotated[int, Metric("journal_bytes", "The journal of a run.")]
+    free: Annotated[
+        int,
+        Metric(
+            "disk_free_bytes",
+            "Free beside ledger, key and journal; NaN: not known yet.",
+            initially=nan,
+        ),
+    ]
 
 
 RunEvent = (
