@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -28,8 +28,6 @@ PlaceOf = Callable[[str], str]
 ROW_GROUP: Final = 10_000
 """Records of a row group of Parquet."""
 
-SUFFIXES: Final = ".csv", ".geojson", ".parquet"
-
 _FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """How a formula begins, also in full width (OWASP, "CSV Injection")."""
 
@@ -40,46 +38,38 @@ they are not."""
 
 
 def require_format(name: str) -> tuple[str, bool]:
-    """The suffix of a name's form (any but ours: lines of JSON), and whether it is packed; to be
-    asked before the file is opened, which empties it.
+    """The form of a file of this name (any that is not known: lines of JSON), and whether it is
+    packed; to be asked before the file is opened, which empties it.
 
     UsageError for a form that cannot be packed, or that is known and not written;
     DependencyUnavailable if its library is not installed.
 
     >>> require_format("monday.csv.gz"), require_format("-")
-    (('.csv', True), ('', False))
+    (('csv', True), ('ndjson', False))
     """
+    forms = *TEXTS, PARQUET
     plain = name[:-3] if name.lower().endswith(".gz") else name
     if plain.lower().endswith(_OTHERS):
         raise UsageError(
-            f"{name}: expected .ndjson, .csv, .geojson or .parquet, or .gz of the first three"
+            f"{name}: expected a form that is written: {', '.join(forms)}, or .gz of the first"
         )
-    suffix = next((suffix for suffix in SUFFIXES if plain.lower().endswith(suffix)), "")
-    if suffix == ".parquet":
+    form = next((form for form in forms if plain.lower().endswith(f".{form}")), LINES)
+    if form == PARQUET:
         if plain != name:
-            raise UsageError(f"{name}: expected .parquet without .gz: it is packed by itself")
+            raise UsageError(f"{name}: expected .{form} without .gz: it is packed by itself")
         with needs("PyArrow", "parquet"):
             import pyarrow.parquet  # noqa: F401
-    return suffix, plain != name
-
-
-def in_form(
-    form: str, lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None = None
-) -> Iterable[bytes]:
-    """The same records as pieces of another text: `form` is `csv`, `geojson` or, as they are,
-    `ndjson`. The first two have a last column `place`, by cell, if it is asked for."""
-    forms = {"csv": _csv, "geojson": _geojson}
-    return forms[form](lines, kind, place_of) if form in forms else lines
+    return form, plain != name
 
 
 def write_export(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
     """Records, each its JSON and a line break, in the form of a file of this name. Raises as
     `require_format`."""
-    suffix, is_packed = require_format(name)
-    if suffix == ".parquet":
+    form, is_packed = require_format(name)
+    if form == PARQUET:
         _write_parquet(lines, out, kind)
         return
-    pieces = in_form(suffix.removeprefix("."), lines, kind)
+    pieces = TEXTS[form].pieces(lines, kind, None)
     if is_packed:  # without name and time in its head, so that the same records give the same bytes
         with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
             packed.writelines(pieces)
@@ -213,3 +203,22 @@ def _cell(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return as_text(value)
+
+
+class TextForm(NamedTuple):
+    """A form of records: its media type, and how records become pieces of its text; with a last
+    column `place`, by cell, if a function for places is given."""
+
+    media_type: str
+    pieces: Callable[[Iterable[bytes], Kind, PlaceOf | None], Iterable[bytes]]
+
+
+LINES: Final = "ndjson"
+PARQUET: Final = "parquet"
+
+TEXTS: Final = {
+    LINES: TextForm("application/x-ndjson", lambda lines, *_: lines),
+    "csv": TextForm("text/csv; charset=utf-8", _csv),
+    "geojson": TextForm("application/geo+json", _geojson),
+}
+"""Texts by the suffix of a file's name, and by `form=` of the dashboard."""

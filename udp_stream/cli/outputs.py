@@ -25,7 +25,7 @@ import msgspec
 
 from udp_stream.cli.process import STANDARD_OUTPUT, NamedFile
 from udp_stream.errors import UsageError
-from udp_stream.export_formats import Kind, require_format, write_export
+from udp_stream.export_formats import LINES, Kind, require_format, write_export
 from udp_stream.ledgers.keys import is_key
 from udp_stream.ledgers.opening import ledger_files
 from udp_stream.ledgers.sqlite import MAGIC
@@ -101,7 +101,7 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
 
 def require_lines(flag: str, name: str | None) -> None:
     """UsageError if a file of plain lines of JSON has the name of another form, or of a packed one."""
-    if name is not None and require_format(name) != ("", False):
+    if name is not None and require_format(name) != (LINES, False):
         raise UsageError(
             f"{flag} {name}: expected a name of plain lines of JSON, such as records.ndjson (`replay --out` and "
             "`--smoothed` write other forms)"
@@ -117,7 +117,7 @@ def records_out(name: str, kind: Kind) -> Iterator[Write]:
     """Write records to a file from its start, or to standard output for `-`. UsageError if it
     cannot be written."""
     with open_output(name) as out:
-        if require_format(name) == ("", False):
+        if require_format(name) == (LINES, False):
             yield partial(_write_lines, out)
             return
         with TemporaryFile(dir=Path(name).parent) as lines:
@@ -273,7 +273,7 @@ def require_queries(name: str | None, settings: Settings) -> None:
             log_message(text)
     elif not settings.query:
         raise UsageError("--queries: expected a configuration with [[query]], got none")
-    elif require_format(name)[0]:
+    elif require_format(name)[0] != LINES:
         raise UsageError(
             f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}"
         )

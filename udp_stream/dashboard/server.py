@@ -45,7 +45,7 @@ from udp_stream.dashboard.places import Places, collection
 from udp_stream.dashboard.slots import KINDS, Slots, milliseconds_of, of_cell
 from udp_stream.dashboard.snapshot import CompressedText, Kind, Slot, compressed
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.export_formats import PlaceOf, in_form
+from udp_stream.export_formats import LINES, TEXTS, PlaceOf
 from udp_stream.forecast.typical import CLASSES
 from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.release.forecaster import SCHEMA as SMOOTHED
@@ -89,11 +89,6 @@ OPEN: Final = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Header
 
 STREAMED: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
                    "Connection": "close"}  # fmt: skip
-FORMS: Final = {
-    "ndjson": "application/x-ndjson",
-    "csv": "text/csv; charset=utf-8",
-    "geojson": "application/geo+json",
-}
 SUFFIXES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -241,7 +236,7 @@ class Dashboard:
         return await _answer(request, getattr(self.slots.shown, name), "application/json")
 
     async def places_of(self, request: web.Request) -> web.StreamResponse:
-        return await _answer(request, self._placed[1], FORMS["geojson"])
+        return await _answer(request, self._placed[1], TEXTS["geojson"].media_type)
 
     def make_typical(self) -> None:
         """Make the typical week anew where there are other days, in a thread of its own; with a
@@ -291,9 +286,9 @@ class Dashboard:
         asked = _parameters(request, *TYPICAL)
         cell = asked.get("cell")
         day = asked.get("day")
-        form = asked.get("form", "ndjson")
-        if form not in FORMS:
-            raise _refused(f"form: expected {', '.join(FORMS)}")
+        form = asked.get("form", LINES)
+        if form not in TEXTS:
+            raise _refused(f"form: expected {', '.join(TEXTS)}")
         if cell is not None and _CELL.fullmatch(cell) is None:
             raise _refused("cell: expected an H3 cell, 15 hexadecimal digits")
         if day is not None and day not in CLASSES:
@@ -303,7 +298,7 @@ class Dashboard:
         lane = self._of_slots if cell is None else self._of_cells
         text = await lane.make(_of_week, self.typical, cell, day, form)
         more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'inline; filename="typical.{form}"'}
-        return await _answer(request, text, FORMS[form], more, TYPICAL)
+        return await _answer(request, text, TEXTS[form].media_type, more, TYPICAL)
 
     async def privacy(self, request: web.Request) -> web.StreamResponse:
         statement = self.statement()
@@ -330,7 +325,7 @@ class Dashboard:
         """Records of a span, whole slots up to `RECORDS_MAX`; a link names the next page."""
         span = _span(asked)
         cell = asked.get("cell")
-        form = asked.get("form", "ndjson")
+        form = asked.get("form", LINES)
         lane = self._bulk if cell is None else self._of_cells
         with lane:
             found = await lane.make(self.slots.slots_in, span, kind)
@@ -351,7 +346,7 @@ class Dashboard:
             if taken < len(found):
                 place = dict(asked) | {"from": iso_of(found[taken][0])}
                 more[hdrs.LINK] = f'<{request.path}?{urlencode(place)}>; rel="next"'
-            return await _answer(request, body, FORMS[form], more, RECORDS)
+            return await _answer(request, body, TEXTS[form].media_type, more, RECORDS)
 
     def _joined(
         self, kind: Kind, starts: Sequence[int], cell: str | None, form: str
@@ -371,10 +366,10 @@ class Dashboard:
 
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
         asked = _parameters(request, *RECORDS)
-        form = asked.get("form", "ndjson")
+        form = asked.get("form", LINES)
         cell = asked.get("cell")
-        if form not in FORMS:
-            raise _refused(f"form: expected {', '.join(FORMS)}")
+        if form not in TEXTS:
+            raise _refused(f"form: expected {', '.join(TEXTS)}")
         if cell is not None and _CELL.fullmatch(cell) is None:
             raise _refused("cell: expected an H3 cell, 15 hexadecimal digits")
         if asked.keys() & set(SPAN):
@@ -388,15 +383,15 @@ class Dashboard:
             slots = (slot,)
             name = re.sub("[^0-9T]+", "-", slot.start[:19]) + f"-{name}" * bool(name)
         parts = tuple(slot.parts[kind] for slot in slots)
-        if form == "ndjson" and cell is None:
+        if form == LINES and cell is None:
             (answer,) = parts
         else:
             lane = self._of_slots if cell is None else self._of_cells
             answer = await lane.make(lane.kept, kind, parts, cell, form, self._place_of)
-        way = "inline" if form == "ndjson" else "attachment"
+        way = "inline" if form == LINES else "attachment"
         file = f'{way}; filename="{"synthetic-" * self.slots.is_synthetic}{kind}-{name}.{form}"'
         return await _answer(
-            request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, RECORDS
+            request, answer, TEXTS[form].media_type, {hdrs.CONTENT_DISPOSITION: file}, RECORDS
         )
 
     async def _slot(self, name: str) -> Slot:
@@ -464,16 +459,15 @@ def _made(
     lines = (
         line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell))
     )
-    return compressed(in_form(form, lines, KINDS[kind], place_of))
+    return compressed(TEXTS[form].pieces(lines, KINDS[kind], place_of))
 
 
 def _of_week(rows: Iterable[bytes], cell: str | None, day: str | None, form: str) -> CompressedText:
     parts = [
         f'"{name}":"{value}"'.encode() for name, value in (("cell", cell), ("day", day)) if value
     ]
-    return compressed(
-        in_form(form, (row for row in rows if all(part in row for part in parts)), TypicalHour)
-    )
+    found = (row for row in rows if all(part in row for part in parts))
+    return compressed(TEXTS[form].pieces(found, TypicalHour, None))
 
 
 def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:

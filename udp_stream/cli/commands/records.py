@@ -19,7 +19,7 @@ from udp_stream.cli.commands.typical import lines_of, typical
 from udp_stream.cli.outputs import records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import UsageError, needs
-from udp_stream.export_formats import require_format
+from udp_stream.export_formats import LINES, require_format
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import archived_s, end_of
 from udp_stream.ledgers.archive import archive as run_archive
@@ -36,6 +36,7 @@ from udp_stream.ledgers.sqlite import MAGIC
 from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import BudgetCalendar
 from udp_stream.release.charge import ReleaseContext
+from udp_stream.release.forecaster import SCHEMA as SMOOTHED
 from udp_stream.release.forecaster import (
     Slot,
     Smoothed,
@@ -61,8 +62,6 @@ from udp_stream.settings import SQLITE, Settings, is_file
 CHUNK = 1000
 """Records that are looked up at a time."""
 
-SMOOTHED = "udp-stream/smoothed/1"
-
 
 def records(arguments: argparse.Namespace, settings: Settings) -> None:
     """Write records of files, of a ledger or of the topics, as they were published; or the typical
@@ -84,7 +83,7 @@ def records(arguments: argparse.Namespace, settings: Settings) -> None:
         typical(arguments, settings)
         return
     name = arguments.out
-    if require_format(name)[0] and arguments.queries:
+    if require_format(name)[0] != LINES and arguments.queries:
         raise UsageError(f"--out {name}: expected lines of JSON for --queries")
     require_distinct([("--out", name)], used_files(arguments, settings, files))
     found = batches(arguments, settings)
