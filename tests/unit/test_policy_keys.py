@@ -8,7 +8,8 @@ from udp_stream.ledgers.opening import other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.statistics import priced
 from udp_stream.planning.policy import Policy, note_policy, written
-from udp_stream.settings import known_keys, load
+from udp_stream.settings import load
+from udp_stream.settings.loading import accepted_keys
 
 KEYS = {
     "hat.resolution": "7",
@@ -91,7 +92,7 @@ def test_written_values_read_as_the_same_policy():
     )
     for ours in (policy(), policy(*others, "speed.max_kmh=115")):
         keys = written(ours)
-        assert keys.keys() - {"neighbours"} <= set(known_keys())
+        assert keys.keys() - {"neighbours"} <= set(accepted_keys())
         assert policy(*(f"{key}={keys[key]}" for key in KEYS if keys[key] != "none")) == ours
 
 
@@ -169,7 +170,7 @@ def test_a_budget_is_written_by_the_keys_that_its_accounting_reads():
         keys = {
             key: value
             for key, value in written(ours).items()
-            if key in known_keys() and value != "none"
+            if key in accepted_keys() and value != "none"
         }
         assert policy(*(f"{key}={value}" for key, value in keys.items())) == ours
     assert "budget.accounting pure ->" in said(pure, approximate)

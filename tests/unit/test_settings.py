@@ -9,6 +9,7 @@ import pytest
 from udp_stream.cli.main import main
 from udp_stream.errors import ConfigError
 from udp_stream.settings import Settings, known_keys, load
+from udp_stream.settings.loading import MOVED
 
 CONTRACT = """
 [hat]
@@ -62,7 +63,47 @@ def test_the_example_of_the_contract_is_valid_and_complete(tmp_path):
     named = {
         f"{section}.{key}" for section, table in tomllib.loads(CONTRACT).items() for key in table
     }
-    assert named <= set(known_keys())
+    assert named <= {*known_keys(), *MOVED.values()}
+
+
+@pytest.mark.parametrize(("newer", "older"), MOVED.items())
+def test_a_key_that_has_moved_is_read_by_both_names_from_file_variable_and_flag(
+    newer, older, tmp_path
+):
+    values = {
+        "hats_max": "2",
+        "branching": "[4, 4]",
+        "levels": "'even'",
+        "suppression": "'chop-user'",
+    }
+    values |= {"grouping": "'wrap-around'", "cap": "'worst-case'", "schedule": "'uniform'"}
+    value = values.get(newer.rpartition(".")[2], "'name'")
+    beside = ["budget.accounting=pure", "release.mean=array-averaging"]
+    if older == "release.hats_max":
+        beside.append("release.suppression=chop-user")
+    if older == "release.levels":
+        beside.append("release.branching=[4, 4]")
+    found = []
+    for name in (newer, older):
+        table, _, key = name.rpartition(".")
+        file = written(tmp_path, f"[{table}]\n{key} = {value}\n")
+        variable = {"UDP_STREAM_" + name.upper().replace(".", "__"): value}
+        found += [load(file, beside, {}), load(None, beside, variable)]
+        found.append(load(None, [*beside, f"{name}={value}"], {}))
+    assert all(one == found[0] for one in found) and found[0] != load(None, beside, {})
+    assert load(file, [*beside, f"{older}={value}"], {}) == found[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["[release.paper]\nlevel = 'even'", "[live.client]\ntoken = 'x'", "release.paper = 3"]
+)
+def test_an_unknown_key_of_a_nested_table_is_refused(text, tmp_path):
+    with pytest.raises(ConfigError, match=r"release\.paper|live\.client"):
+        load(written(tmp_path, text), (), {})
+
+
+def test_at_most_eighty_keys_are_to_be_learnt():
+    assert len(known_keys()) <= 80
 
 
 def test_flag_over_environment_over_file_over_default(tmp_path):

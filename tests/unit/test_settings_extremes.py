@@ -26,7 +26,8 @@ from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.release import record as release
 from udp_stream.release.pipeline import estimate_hats
-from udp_stream.settings import DURATIONS, Settings, known_keys, load
+from udp_stream.settings import DURATIONS, Settings, load
+from udp_stream.settings.loading import accepted_keys
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import PINGS_MAX
 
@@ -67,7 +68,7 @@ def default(key):
 
 NUMERIC = [
     key
-    for key in known_keys()
+    for key in accepted_keys()
     if isinstance(default(key), int | float) and not isinstance(default(key), bool)
 ]
 NUMERIC += ["release.mean_epsilon", "release.bins"]
@@ -93,7 +94,7 @@ def test_durations_are_known():
     default."""
     texts = [
         key
-        for key in known_keys()
+        for key in accepted_keys()
         if isinstance(default(key), str) and re.fullmatch(r"\d+[a-z]+", default(key))
     ]
     assert sorted([*texts, "pings.interval"]) == sorted(DURATIONS)

@@ -35,7 +35,7 @@ from udp_stream.settings import Settings
 T = TypeVar("T")
 
 FileRole = tuple[str, str | Path | None]
-"""What a file is for, and its name: `-` for a standard stream, None for no file."""
+"""The purpose of a file, and its name: `-` for a standard stream, None for no file."""
 
 PUBLIC = 0o666
 PRIVATE = 0o600
@@ -63,7 +63,7 @@ class _Estimate(msgspec.Struct):
 def used_files(
     arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()
 ) -> list[FileRole]:
-    """What a run needs besides its outputs: the configuration, the ledger and its key, and the
+    """The files of a run besides its outputs: the configuration, the ledger and its key, and the
     inputs."""
     names: list[FileRole] = [
         ("the input", "/dev/stdin" if name == "-" else name) for name in inputs

@@ -164,7 +164,7 @@ def positive(text: str) -> float:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """What reads a whole number of that range."""
+    """A reader of whole numbers of that range."""
 
     def read(text: str) -> int:
         with suppress(ValueError):

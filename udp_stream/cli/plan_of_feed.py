@@ -75,7 +75,7 @@ HATS_MIN = 5
 ABOUT = 0.95, 1.05
 
 SAMPLE_PINGS = 200_000
-"""Of more pings a sample is rehearsed: whole slots that hold at least as many."""
+"""A sample of more pings is rehearsed: whole slots that hold at least as many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ JOINED_BYTES = 2**28
 are looked for."""
 
 PLACED_PINGS = 20
-"""Of a live feed that are there before its zone is doubted."""
+"""Pings of a live feed that are read before its zone is doubted."""
 
 DOUBT_AGAIN_S = 86_400.0
 """A doubt is said again once it was absent for so long: nights have too few pings to tell."""

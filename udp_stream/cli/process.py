@@ -45,7 +45,7 @@ def use_standard_streams() -> None:
 
 
 def let_go_of_stdout() -> None:
-    """What it did not take must not be tried again when the interpreter ends."""
+    """Drop the text that stdout has not taken: the interpreter would try again at its end."""
     try:
         sys.stdout.flush()
     except OSError:

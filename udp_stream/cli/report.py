@@ -1,4 +1,4 @@
-"""What people read on stderr: the summary of a run beside guesses that need no release, and
+"""Text for people on stderr: the summary of a run beside guesses that need no release, and
 progress bars."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ and 6 hours, HATs of at least 10 plates (`docs/measurements.md`)."""
 
 
 def beside_guess(resolution: int) -> str:
-    """What the guess errs by, at the nearest resolution that was measured.
+    """The error of the guess, at the nearest resolution that was measured.
 
     >>> beside_guess(7)
     '2.1 to 3.3 of a guess by counts, on the feeds we measured at H3 7'
@@ -69,7 +69,7 @@ class _Printer(Console):
 
 
 def console() -> Console:
-    """What people are told, on standard error; nothing with --quiet."""
+    """The console of messages, on standard error; silent with --quiet."""
     return _Printer(stderr=True, highlight=False, quiet=is_quiet())
 
 
@@ -160,7 +160,7 @@ def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def troubles(summary: Summary) -> Iterator[str]:
-    """What went wrong in a replay, and what would help.
+    """Sentences about faults of a replay, and their remedies.
 
     >>> list(troubles(Summary()))
     ['No ping was accepted: the input has none.']
@@ -200,7 +200,7 @@ def _why_nothing(summary: Summary) -> str:
 
 
 def utility_sentences(summary: Summary, settings: Settings) -> Iterator[str]:
-    """What the releases are worth beside a guess by counts, and what is protected."""
+    """Sentences about the utility of releases beside a guess by counts, and about protection."""
     if (withheld := summary.hats["withheld_budget"]) and not settings.policy.automatic:
         why = 'too few of their plates had budget left: lower the fixed epsilons, or use "auto"'
         yield f"HATs withheld: {withheld:,}, because {why}."

@@ -133,7 +133,7 @@ class SlotRecorded:
 
 @dataclass(frozen=True, slots=True)
 class HatRecorded:
-    """What one record of the slot says: its status, samples, and the policy, period and epsilon
+    """The facts of one record of the slot: its status, samples, and the policy, period and epsilon
     that it was made under.
 
     `delta` is what the epsilon holds with, 0 under pure accounting. `mean_error_kmh` is the
@@ -396,7 +396,7 @@ def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoo
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did, in public numbers: no plate, no speed.
+    """The work of a run in public numbers: no plate, no speed.
 
     `held` pings lie in slots not yet released. `promises` counts records by policy, period, and the
     period's epsilon and delta; this run recorded `made` of them. `unwritten`: the ledger has
@@ -553,7 +553,7 @@ class LogMessage:
 
 @dataclass(slots=True)
 class _ClosedSlot:
-    """What is known of a closed slot so far."""
+    """The facts of a closed slot so far."""
 
     first_s: float
     last_s: float
@@ -623,7 +623,7 @@ class RunLog:
         *,
         at_the_end: bool = False,
     ) -> list[LogMessage]:
-        """What is to be said now: of slots that are out, and of what comes in. Ask about once a
+        """Messages that are due now: about slots that are out, and about what comes in. Ask about once a
         second. `doubt` is said where slots are withheld for their unit."""
         out = [
             at

@@ -30,13 +30,40 @@ CLIENT: Final = "client"
 """The one key that is a table: options that go to a client as they are."""
 
 
+PAPER: Final = "release.paper"
+LOGIN: Final = "live.client"
+
+MOVED: Final = {
+    f"{PAPER}.grouping": "release.grouping",
+    f"{PAPER}.cap": "release.cap",
+    f"{PAPER}.branching": "release.branching",
+    f"{PAPER}.levels": "release.levels",
+    f"{PAPER}.suppression": "release.suppression",
+    f"{PAPER}.hats_max": "release.hats_max",
+    f"{PAPER}.schedule": "budget.schedule",
+    f"{LOGIN}.token_file": "live.token_file",
+    f"{LOGIN}.token_header": "live.token_header",
+    f"{LOGIN}.ca_file": "live.ca_file",
+    f"{LOGIN}.username": "live.username",
+    f"{LOGIN}.password_file": "live.password_file",
+}
+"""Keys of the tables [release.paper] and [live.client] by their older names, which stay."""
+
+
 @cache
 def known_keys() -> tuple[str, ...]:
-    """Every `section.key` there is; those of [[query]] are `query_keys`."""
-    sections = [section for section in fields(Settings) if section.name != QUERY]
+    """Every `section.key` there is, [release.paper] and [live.client] as a key each; those of
+    [[query]] are `query_keys`."""
+    return *(key for key in accepted_keys() if key not in MOVED.values()), PAPER, LOGIN
+
+
+@cache
+def accepted_keys() -> tuple[str, ...]:
+    """Every `section.key` of the sections' types, by which values are kept."""
     return tuple(
         f"{section.name}.{field.encode_name}"
-        for section in sections
+        for section in fields(Settings)
+        if section.name != QUERY
         for field in fields(section.type)
     )
 
@@ -54,7 +81,7 @@ def variable_of(key: str) -> str:
 
 def nearest(name: str) -> str:
     """'; did you mean ...?' for the nearest section or key, by its whole name or its last part."""
-    known = known_keys()
+    known = *accepted_keys(), *MOVED
     if "." not in name:
         sections = {key.partition(".")[0]: f"[{key.partition('.')[0]}]" for key in known}
         meant = {key.rpartition(".")[2]: key for key in reversed(known)} | sections
@@ -79,6 +106,7 @@ class Tables:
     queries: Any = ()
 
     def put(self, name: str, value: object, origin: str) -> None:
+        name = MOVED.get(name, name)
         section, dot, key = name.partition(".")
         table = self._section(section if dot else "", name)
         within, nested, option = key.partition(".")
@@ -108,7 +136,7 @@ def read_tables(
     """As `load` reads them, unchecked: unknown keys are still in it."""
     tables = Tables() if path is None else _read(path)
     once_underscored = {
-        variable_of(key).replace("__", "_"): variable_of(key) for key in known_keys()
+        variable_of(key).replace("__", "_"): variable_of(key) for key in (*accepted_keys(), *MOVED)
     }
     # Sorted, so that the fault that is told does not depend on how the shell orders variables.
     for variable, text in sorted((os.environ if environment is None else environment).items()):
@@ -136,6 +164,7 @@ def _read(path: Path) -> Tables:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
+    nested = [_nested(values, table) for table in (PAPER, LOGIN)]
     names = [
         f"{section}.{key}"
         for section, table in values.items()
@@ -149,7 +178,21 @@ def _read(path: Path) -> Tables:
     queries = values.pop(QUERY, ())
     for number, one in enumerate(queries if isinstance(queries, list) else (), 1):
         names += [f"{QUERY}.{number}.{key}" for key in one] if isinstance(one, dict) else []
-    return Tables(values, dict.fromkeys(names, str(path)), queries)
+    tables = Tables(values, dict.fromkeys(names, str(path)), queries)
+    for table in nested:
+        for name, value in table.items():
+            tables.put(name, value, str(path))
+    return tables
+
+
+def _nested(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """Take the table of this name out of its section: its values by their whole names."""
+    section, _, key = name.partition(".")
+    outer = values.get(section)
+    table = outer.pop(key, {}) if isinstance(outer, dict) else {}
+    if not isinstance(table, dict):
+        raise ConfigError(f"{name}: expected a table, got {table!r}")
+    return {f"{name}.{option}": value for option, value in table.items()}
 
 
 def _value(text: str) -> object:
@@ -251,7 +294,7 @@ def _query(table: dict[str, Any], place: int) -> QuerySection:
 
 
 def _refuse_unknown(values: Mapping[str, Any]) -> None:
-    known = known_keys()
+    known = accepted_keys()
     sections = {name.partition(".")[0] for name in known}
     for section, table in values.items():
         if section not in sections:

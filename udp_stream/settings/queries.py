@@ -50,7 +50,7 @@ HOW: dict[Kind, How] = {
     "nearest": "distance",
     "threshold": "distance",
 }
-"""What gets noise, by what errs less: a density from noisy distances is biased upwards."""
+"""The quantity that gets noise, by kind, where it errs less: a density from noisy distances is biased upwards."""
 
 KEYS: dict[Kind, tuple[str, ...]] = {
     "range": _REGIONS,
@@ -67,7 +67,7 @@ _NEEDED = {
 
 
 class PositionBudget(NamedTuple):
-    """What a plate may lose of its positions in a period: nano-rho per square km, or nano-epsilon
+    """The budget of a plate's positions in a period: nano-rho per square km, or nano-epsilon
     per km."""
 
     measure: str

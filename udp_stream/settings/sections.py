@@ -102,7 +102,7 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def protocol(self) -> str:
-        """What the brokers' listener asks for, by Kafka's name."""
+        """The protocol of the brokers' listener, by Kafka's name."""
         return str(self.client.get("security_protocol", "PLAINTEXT"))
 
 
@@ -263,7 +263,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def written(self) -> tuple[tuple[str, str], ...]:
-        """What is read of which field, for the policy: nothing for the contract's own form."""
+        """The mapping of fields, for the policy: empty for the contract's own form."""
         is_exchanged = (("exchanged", "true"),) * self.exchanged
         if not self.is_mapped:
             return (
@@ -359,7 +359,7 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole
+    """Bounds of what a source may send: `box` is [west, south, east, north] in degrees, absent for the whole
     world. A bus sends a ping every `interval`."""
 
     box: tuple[float, float, float, float] | None = None
@@ -421,7 +421,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.accounted.nano(promised, self.delta)
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
-        """What a release of this epsilon may cost, in the same units, rounded up; None is for
+        """The largest charge of a release of this epsilon, in the same units, rounded up; None is for
         "auto"."""
         return (
             None if epsilon == "auto" else self.accounted.measure.price_nano(nano_charge(epsilon))
@@ -581,7 +581,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         moments: MomentRules | None = None,
         archived_s: int | None = None,
     ) -> ReadingRules:
-        """What the readers of a log share; `archived_s` is up to when their ledger is archived, in
+        """The rules that readers of a log share; `archived_s` is up to when their ledger is archived, in
         Unix seconds."""
         resolution = self.policy.resolution
         slots = self.calendar.slots

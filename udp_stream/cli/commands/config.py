@@ -6,13 +6,14 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
 from udp_stream.files import may_be_secret
 from udp_stream.settings import Settings, read_tables
-from udp_stream.settings.loading import CLIENT, QUERY
+from udp_stream.settings.loading import CLIENT, LOGIN, MOVED, PAPER, QUERY
 from udp_stream.settings.rules import has_password
 
 COMMENT_COLUMN: Final = 44
@@ -41,8 +42,10 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     for name, section in msgspec.structs.asdict(settings).items():
         for number, table in enumerate(section, 1) if name == QUERY else [(0, section)]:
             keys = {
-                key.rstrip("_"): value for key, value in msgspec.structs.asdict(table).items()
-            }  # `from_`
+                key.rstrip("_"): value  # `from_`
+                for key, value in msgspec.structs.asdict(table).items()
+                if f"{name}.{key}" not in MOVED.values()
+            }
             client = keys.pop(CLIENT, None)
             yield f"[[{name}]]" if number else f"[{name}]"
             yield from _lines(f"{name}.{number}" if number else name, keys, settings, origins)
@@ -51,13 +54,23 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
                 yield f"[{name}.{CLIENT}]"
                 yield from _lines(f"{name}.{CLIENT}", client, settings, origins)
                 yield ""
+            nested = {
+                newer.rpartition(".")[2]: attrgetter(older)(settings)
+                for newer, older in MOVED.items()
+                if newer.startswith(f"{name}.")
+            }
+            if nested:
+                title = PAPER if name in PAPER else LOGIN
+                yield f"[{title}]"
+                yield from _lines(title, nested, settings, origins)
+                yield ""
 
 
 def _lines(
     table: str, keys: Mapping[str, Any], settings: Settings, origins: Mapping[str, str]
 ) -> Iterator[str]:
     for key, value in keys.items():
-        name = f"{table}.{key}"
+        name = MOVED.get(f"{table}.{key}", f"{table}.{key}")
         shown = _in_force(name, settings) if value is None or name == "ledger.url" else value
         if name in SECRETS and may_be_secret(value):
             shown = LEFT_OUT

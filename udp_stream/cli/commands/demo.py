@@ -63,7 +63,7 @@ SLOT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class TrueMeans:
-    """What the buses did in one slot: km/h and pings by cell. `guess_kmh`: the mean of all pings,
+    """The buses in one slot: km/h and pings by cell. `guess_kmh`: the mean of all pings,
     the best guess."""
 
     kmh: Mapping[str, float]
@@ -72,7 +72,7 @@ class TrueMeans:
 
 
 def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -> TrueMeans:
-    """Of the slot that starts at this time, as records write it."""
+    """The truth of the slot that starts at this time, as records write it."""
     cells = []
     speeds = []
     for chunk in fleet.chunks():
@@ -96,7 +96,7 @@ def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -
 
 
 class ShownCell(NamedTuple):
-    """What is shown of a cell, and its 95 % interval, km/h."""
+    """The value of a cell that is shown, and its 95 % interval, km/h."""
 
     kmh: float
     interval: tuple[float, float]
@@ -225,7 +225,7 @@ def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
 
 
 DemoRun = tuple[list[PublishedRelease], list[Smoothed], Summary]
-"""What a run published, and what it counted."""
+"""The records of a run, and its counts."""
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:

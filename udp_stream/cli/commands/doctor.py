@@ -44,7 +44,7 @@ NO_RELEASE = "a verdict on raw speeds, not a release"
 
 
 class InconclusiveCheck(str):
-    """What a check says if it could not be made."""
+    """The sentence of a check that could not be made."""
 
     __slots__ = ()
 

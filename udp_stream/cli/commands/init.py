@@ -109,7 +109,7 @@ from udp_stream.units import KMH_PER_UNIT
 
 SAMPLE_BYTES = 2**23
 RECORDS_MAX = 5_000
-"""Of a file: bytes of messages that are looked at, or records."""
+"""Bytes of a file's messages that are looked at, or records."""
 
 _TRIED = 500
 _READ_MAX = 200_000
@@ -315,7 +315,7 @@ def _are_alike(values: Sequence[object]) -> bool:
 
 
 Keys = dict[str, str | bool | tuple[str, ...]]
-"""Of `[source]`."""
+"""Keys of `[source]`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,8 +93,8 @@ def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[str]:
 
 
 def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Of each rolling budget, what a plate was charged in the latest window that holds a charge,
-    and the most in any.
+    """A plate's charges by rolling budget: those of the latest window that holds a charge, and the
+    most of any window.
 
     >>> hours = [f"rolling 1h from 2024-01-08T0{h}:00:00+05:30 to 2024-01-08T0{h + 1}:00:00+05:30" for h in (1, 2, 5)]
     >>> in_windows({"lifetime": 3} | dict(zip(hours, (4, 5, 6))))
