@@ -446,8 +446,8 @@ def has_secret_charges(meta: Mapping[str, str]) -> bool:
     >>> has_secret_charges({f"{POLICY_NOTE}5eed": '{"neighbours":"add-remove"}'}), has_secret_charges({})
     (True, False)
     """
-    relations = (keys.get("neighbours", "swap-values") for keys in _policies(meta).values())
-    return not all(NEIGHBOURS[name].public_counts for name in relations if name in NEIGHBOURS)
+    noted = {keys.get("neighbours", "") for keys in _policies(meta).values()}
+    return any(not NEIGHBOURS[name].public_counts for name in noted & NEIGHBOURS.keys())
 
 
 def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:

@@ -157,6 +157,15 @@ class Clock(Protocol):
 
     watermark_ms: int | None
 
+    @property
+    def over(self) -> Sequence[tuple[int, int]] | None:
+        """Slots that the last frame has closed, with or without pings; None where open slots close
+        by the watermark."""
+
+    @property
+    def at_end(self) -> Sequence[tuple[int, int]] | None:
+        """Slots that close at the end of a file, with or without pings; None for the open ones."""
+
     def observe(self, frame: Frame) -> FrameObservation:
         """Judge the rows of the next frame, and move the watermark past it."""
 
@@ -168,6 +177,10 @@ class LogClock(Clock, Protocol):
     >>> log.after_tick(190_000)
     130000
     """
+
+    @property
+    def shown_ms(self) -> int | None:
+        """Time that the clock shows to people, Unix ms."""
 
     def after_tick(self, wall_ms: int) -> int:
         """The watermark behind a tick record of this time, if nothing else has moved it further."""
@@ -194,6 +207,9 @@ class AgreementClock:
     >>> clock.watermark_ms
     2000
     """
+
+    over = None
+    at_end = None
 
     def __init__(self, rules: WindowRules) -> None:
         self._rules = rules
@@ -314,6 +330,9 @@ class AppendClock:
     ([False, True], np.int64(40000), 130000)
     """
 
+    over = None
+    at_end = None
+
     def __init__(self, rules: WindowRules, watermark_ms: int | None = None) -> None:
         self._rules = rules
         self.watermark_ms = watermark_ms
@@ -341,6 +360,10 @@ class AppendClock:
             ahead,
             are_rolled_over(pings.time_ms, places.append_ms[pings.message]),
         )
+
+    @property
+    def shown_ms(self) -> int | None:
+        return self.watermark_ms
 
     def after_tick(self, wall_ms: int) -> int:
         return wall_ms - self._rules.disorder_ms
@@ -372,12 +395,14 @@ class WallClock:
     ([(20000, 30000)], 32000)
     """
 
+    at_end = None
+
     def __init__(self, rules: WindowRules, grid: SlotGrid, watermark_ms: int | None = None) -> None:
         self._rules = rules
         self._grid = grid
         self.watermark_ms = watermark_ms
-        self.last_tick_ms: int | None = None
-        """The time of the latest tick that was read."""
+        self.shown_ms: int | None = None
+        """Time of the latest tick that was read, Unix ms."""
         self.over = list[tuple[int, int]]()
 
     def observe(self, frame: Frame) -> FrameObservation:
@@ -390,7 +415,7 @@ class WallClock:
         ticks = np.flatnonzero(places.tick)
         told = np.where(places.tick, places.append_ms, NEVER)
         if ticks.size:
-            self.last_tick_ms = int(told[ticks[-1]])
+            self.shown_ms = int(told[ticks[-1]])
         if self.watermark_ms is None and ticks.size:
             told[ticks[0]] = self._grid.end_of(int(told[ticks[0]]) - 1) + self._rules.grace_ms
         times = np.maximum.accumulate(
@@ -431,15 +456,16 @@ class SpanClock:
     close at the end."""
 
     watermark_ms: int | None = None
+    over = ()
 
     def __init__(self, slots: Sequence[tuple[int, int]]) -> None:
         """`slots`: start and end of each, in order, without a gap."""
-        self.over = slots
+        self.at_end = slots
 
     def observe(self, frame: Frame) -> FrameObservation:
         start = frame.slot_start
         none = np.zeros(frame.slot_start.size, bool)
-        outside = (start < self.over[0][0]) | (start > self.over[-1][0])
+        outside = (start < self.at_end[0][0]) | (start > self.at_end[-1][0])
         return FrameObservation(np.full(start.size, NEVER), none, none, outside)
 
 

@@ -37,7 +37,6 @@ from udp_stream.windows.clocks import (
     Frame,
     LogClock,
     LogPlaces,
-    SpanClock,
     WallClock,
     WindowRules,
 )
@@ -260,12 +259,12 @@ class Windows:
             ]
             fine &= ~observed.outside
         refused += self._place(frame, np.flatnonzero(fine))
-        if isinstance(self._clock, WallClock):
-            closed = [self._over(slot) for slot in self._clock.over]
-            for start in self._due():  # behind a jump of the wall, or archived
-                del self._open[start]
-            return closed, refused
-        return self._close(self._due()), refused
+        if self._clock.over is None:
+            return self._close(self._due()), refused
+        closed = [self._over(slot) for slot in self._clock.over]
+        for start in self._due():  # behind a jump of the wall, or archived
+            del self._open[start]
+        return closed, refused
 
     @property
     def watermark_ms(self) -> int | None:
@@ -277,9 +276,9 @@ class Windows:
 
     def flush(self) -> list[SlotPings]:
         """Close what is open, or every slot of a span, the oldest first."""
-        if isinstance(self._clock, SpanClock):
-            return [self._over(slot) for slot in self._clock.over]
-        return self._close(sorted(self._open))
+        if self._clock.at_end is None:
+            return self._close(sorted(self._open))
+        return [self._over(slot) for slot in self._clock.at_end]
 
     def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[WindowRefusal]:
         refused: list[WindowRefusal] = []
@@ -576,11 +575,7 @@ class SourceReader:
     @property
     def clock_ms(self) -> int | None:
         """Time that the log's clock shows, Unix ms, for people."""
-        return (
-            self._clock.last_tick_ms
-            if isinstance(self._clock, WallClock)
-            else self._clock.watermark_ms
-        )
+        return self._clock.shown_ms
 
     @property
     def moments_ms(self) -> int | None:
