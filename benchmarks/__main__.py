@@ -34,7 +34,7 @@ from udp_stream.release.pipeline import estimate_hats
 from udp_stream.release.promise import release_slot
 from udp_stream.runtime import EmbeddedRuntime, release_sink
 from udp_stream.settings import LedgerSection, load
-from udp_stream.sources.files import read_messages
+from udp_stream.sources.files import formed_messages, read_messages
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.units import NANO
 from udp_stream.windows.clocks import Frame
@@ -153,20 +153,18 @@ def bench_forms(path: Path) -> None:
         "mapped": (mapped.format, of_form),
         "text": (mapped.format, texts),
     }
-    decoders = {name: PingDecoder(rules, form) for name, (form, _) in forms.items()} | {
-        "table": PingDecoder(rules, table.format)
-    }
 
     def decode(name: str) -> None:
-        batches = (
-            read_messages(str(csv), form=table)
-            if name == "table"
-            else (forms[name][1][at : at + 4096] for at in range(0, len(forms[name][1]), 4096))
-        )
-        for batch in batches:
-            decoders[name].decode(batch)
+        if name == "table":
+            for ping_format, batch in formed_messages(str(csv), form=table):
+                PingDecoder(rules, ping_format).decode(batch)
+            return
+        ping_format, messages = forms[name]
+        decoder = PingDecoder(rules, ping_format)
+        for at in range(0, len(messages), 4096):
+            decoder.decode(messages[at : at + 4096])
 
-    took = best_in_turn(10, decoders, decode)
+    took = best_in_turn(10, [*forms, "table"], decode)
     contract = took["contract"] / len(plain)
     say("decoding, the contract's form", f"{1 / contract:,.0f} pings/s")
     for name, title in (

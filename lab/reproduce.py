@@ -30,10 +30,11 @@ from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.export_formats import as_text, csv_line
 from udp_stream.files import named
 from udp_stream.mechanisms.base import SamplesPerPlate
+from udp_stream.pings.decode import PingDecoder
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
 from udp_stream.settings import Settings, load
-from udp_stream.sources.files import OnProgress, read_messages, require_readable
+from udp_stream.sources.files import FileSource, OnProgress, require_readable
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
@@ -162,12 +163,11 @@ def read_feed(
 ) -> DataSet:
     """All HATs of a file, also of late pings, their occupancy, and where plates were. UsageError
     without a ping."""
-    messages = [
-        message
-        for batch in read_messages(path, progress=progress, form=settings.form)
-        for message in batch
-    ]
-    pings, _ = settings.decoder.decode(messages)
+    messages = list[bytes]()
+    source = FileSource(path, progress, settings.form)
+    for some in source.messages():
+        messages += some
+    pings, _ = PingDecoder(settings.ping_rules, source.format).decode(messages)
     if not len(pings):
         raise UsageError(f"{path}: expected pings, and none was accepted")
     names, of_plate = np.unique(

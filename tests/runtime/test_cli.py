@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes, their output, and their exit status."""
 
+import base64
 import gzip
 import json
 import os
@@ -81,6 +82,39 @@ def test_replay_reads_stdin_and_writes_files(log, tmp_path):
     originals = set(fleet_log(hours=0.6))
     assert rejected and all({"reason", "path"} <= set(line) for line in rejected)
     assert all(line["message"].encode() in originals for line in rejected if "message" in line)
+
+
+@pytest.mark.parametrize("by", ["name", "standard input"])
+def test_a_refused_row_of_csv_is_kept_as_its_line(tmp_path, by):
+    names = "license_plate", "observationDateTime", "speed"
+    rows = [b";".join([*(name.encode() for name in names), b"location.coordinates"])]
+    for ping in map(json.loads, fleet_log(hours=0.2, clean=True)):
+        cells = [*(str(ping[name]) for name in names), str(ping["location"]["coordinates"])]
+        rows.append(";".join(cells).encode())
+    odd = [b"A1;2024-01-08T07:00:00Z;;[72.8, 21.2]", b"A1;now;1,5;[72.8, 21.2];", b'"open;\xff']
+    odd += [b"A1;now;1,5;[72.8, 21.2]", b"A1;2024-01-08T07:00:00Z;3;[72.8]"]
+    at = len(rows) // 2
+    file = b"\n".join([*rows[:at], *odd, *rows[at:]])
+    (tmp_path / "feed.csv").write_bytes(file)
+    given = ("feed.csv", None) if by == "name" else ("-", file)
+    flags = (*FLAGS, "--out", "out", "--rejected", "no", "--ledger", "l")
+    assert run("replay", given[0], *flags, cwd=tmp_path, stdin=given[1]).returncode == 0
+    rejected = [json.loads(line) for line in (tmp_path / "no").read_text().splitlines()]
+    found = [
+        (
+            one["reason"],
+            one["path"],
+            one["message"].encode()
+            if "message" in one
+            else base64.b64decode(one["message_base64"]),
+        )
+        for one in rejected
+    ]
+    speed = "$.speed"
+    place = "$.location.coordinates"
+    faults = [("missing_field", speed), ("not_json", "$"), ("not_json", "$")]
+    faults += [("wrong_type", "$.observationDateTime"), ("wrong_type", place)]
+    assert found == [(*fault, row) for fault, row in zip(faults, odd, strict=True)]
 
 
 def test_ledger_verbs_look_into_what_replay_charged(log, tmp_path):

@@ -66,9 +66,8 @@ def test_lines_before_a_header_are_left_out(before, name, tmp_path):
     for size in (1, 7, 1000):
         text = (before + CSV).encode()
         blocks = (text[at : at + size] for at in range(0, len(text), size))
-        assert [one for some in prompt_messages("-", blocks, FORM) for one in some] == messages(
-            plain
-        )
+        prompted = prompt_messages("-", blocks, FORM)
+        assert [one for form, some in prompted for one in form.as_json(some)] == messages(plain)
 
 
 def test_behind_the_header_nothing_is_left_out(tmp_path):

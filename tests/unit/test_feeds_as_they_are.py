@@ -339,7 +339,7 @@ def test_xml_on_each_line_is_a_message_each_from_a_file_and_from_a_pipe(tmp_path
     lines = b"\n".join(siri(second).replace(b"\n", b" ") for second in (1, 2))
     assert [plate for plate, *_ in read(tmp_path, lines, SIRI)[0]] == ["FX-1", "FX-2"]
     for content in (lines, siri(1, 2)):
-        messages = [one for some in prompt_messages("-", iter([content]), SIRI) for one in some]
+        messages = [one for _, some in prompt_messages("-", iter([content]), SIRI) for one in some]
         assert [plate for plate, *_ in decoded(SIRI.format, *messages)[0]] == ["FX-1", "FX-2"]
 
 

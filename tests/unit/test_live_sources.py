@@ -21,7 +21,7 @@ ROWS = [b'A%d,2022-01-01T10:10:35Z,%d,"[72.5, 21.25]"' % (number, number) for nu
 
 
 def prompt(*blocks):
-    return [one for some in prompt_messages("-", iter(blocks)) for one in some]
+    return [one for form, some in prompt_messages("-", iter(blocks)) for one in form.as_json(some)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10**6])
@@ -50,7 +50,7 @@ def test_each_line_is_handed_on_before_the_next_is_there(lines):
             asked.append(len(handed_on))
             yield line + b"\n"
 
-    for some in prompt_messages("-", blocks()):
+    for _, some in prompt_messages("-", blocks()):
         handed_on += some
     headers = lines[0] is HEADER
     assert asked == [max(0, number - headers) for number in range(len(lines))]

@@ -370,13 +370,12 @@ def _read(
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         stack.enter_context(progress)
         for name, source in sources:
-            decoder = PingDecoder(rules, source.format)
             for messages in joined(
                 as_far_as_whole(
                     checked_messages(source, name, settings, charges=False), print_warning
                 )
             ):
-                pings, refusals = decoder.decode(messages)
+                pings, refusals = PingDecoder(rules, source.format).decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)
                 if not len(pings):
                     continue

@@ -349,14 +349,16 @@ def require_mostly_read(
     faults = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(faults)
     if len(faults) > read:
-        every = list(zip(faults, originals(messages, faults, ping_format), strict=True))
+        pieces = ping_format.as_json([*originals(messages, faults, ping_format)])
+        every = list(zip(faults, pieces, strict=True))
         sample = [one for one in every if not (len(pings) and lacks_value(*one))]
         faults = [fault for fault, _ in sample]
         read = read + len(every) - len(sample)
     if len(faults) > read:
-        said = advise(
-            sample[:SAMPLE_MAX], FeedForm(settings.form.mapping, ping_format), settings.pings.box
-        )
+        form = settings.form
+        if not ping_format.is_json:
+            form = FeedForm(form.mapping, ping_format)
+        said = advise(sample[:SAMPLE_MAX], form, settings.pings.box)
         text = f"{len(faults):,} of {counted(read + len(faults), 'ping')} {what}"
         raise UsageError(text + "".join(f"\n  {sentence}" for sentence in said))
     return pings

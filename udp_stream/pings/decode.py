@@ -208,6 +208,20 @@ class WireColumns:
     lat: NDArray[np.float64]
     speed: NDArray[np.float64]
 
+    @property
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.time_ms, self.time_status, self.lon, self.lat, self.speed
+
+    def taken(self, rows: NDArray[np.intp]) -> WireColumns:
+        """These rows, in this order."""
+        plates = [self.plates[row] for row in rows.tolist()]
+        return WireColumns(plates, *(column[rows] for column in self._arrays))
+
+    def beside(self, more: WireColumns) -> WireColumns:
+        """The rows of both."""
+        both = zip(self._arrays, more._arrays, strict=True)
+        return WireColumns([*self.plates, *more.plates], *map(np.concatenate, both))
+
 
 class FieldPaths(NamedTuple):
     """Where a format has each field, as JSON paths: what a refusal names."""
@@ -250,7 +264,8 @@ class PingFormat:
     `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal
     for every other piece. It raises nothing, whatever the bytes. `split(message)`: the bytes of
     each ping of a message that `read` opened, by position, to keep those of refused pings; None to
-    keep the whole message. `is_json`: its messages go into topics as they are.
+    keep the whole message. `is_json`: messages are JSON, in the form of the feed's mapping, or
+    `as_json` makes them so.
 
     >>> from udp_stream.pings.json import JSON
     >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
@@ -261,6 +276,7 @@ class PingFormat:
     split: Callable[[bytes], Sequence[bytes | Raw] | None]
     paths: FieldPaths = PLAIN_PATHS
     is_json: bool = False
+    as_json: Callable[[Sequence[bytes]], list[bytes]] = list
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -273,6 +273,7 @@ class _Reader:
         time_ms, status = times_of(times, self._mapping)
         numbers = [read_numbers(list(map(get, rows))) for get in self._get[2 : self._fields]]
         lon, lat, speed = [column for column, _ in [*numbers, (np.zeros(len(rows)), None)][:3]]
+        wire = WireColumns(plates, time_ms, status, lon, lat, speed)
         bad = np.array([is_none for _, is_none in numbers])
         if bad.any():
             paths = [json_path(steps) for steps in self._steps[2 : self._fields]]
@@ -283,17 +284,10 @@ class _Reader:
                 )
             refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
             good = np.flatnonzero(~bad.any(axis=0))
-            plates = [plates[row] for row in good.tolist()]
             message = message[good]
             position = position[good]
-            time_ms = time_ms[good]
-            status = status[good]
-            lon = lon[good]
-            lat = lat[good]
-            speed = speed[good]
-        return WireBatch(
-            (), message, position, refusals, WireColumns(plates, time_ms, status, lon, lat, speed)
-        )
+            wire = wire.taken(good)
+        return WireBatch((), message, position, refusals, wire)
 
     def _open(self, index: int, message: bytes, max_bytes: int, max_pings: int) -> Opened:
         """A message that the quick reader could not take, or a Fault."""
@@ -856,7 +850,7 @@ def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRul
     """Messages of JSON, as topics hold them: a message for each ping, in order. Pieces that the
     format refuses, and messages of JSON, stay as they are."""
     if ping_format.is_json:
-        return messages
+        return ping_format.as_json(messages)
     batch = ping_format.read(messages, rules.max_message_bytes, rules.max_pings_per_message)
     places = zip(batch.message.tolist(), batch.position.tolist(), strict=True)
     pieces = [

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from operator import itemgetter
 from typing import Final, cast
@@ -67,6 +67,7 @@ _HALF_OF_DAY = re.compile(r"(?<![^\W\d_])([ap])(?:\.\s?|\s)?m(?![^\W\d_])\.?", r
 _HALVES = {"上午": "AM", "下午": "PM", "오전": "AM", "오후": "PM", "π.μ.": "AM", "μ.μ.": "PM"}
 _MIDNIGHT = re.compile(r"[T ]00:00(?::00(?:\.0+)?)?Z?$")  # behind a date, as data bases write it
 _WIDTHS = {"%H%M%S": 6, "%H%M": 4, "%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8, "%y%m%d": 6, "%d%m%y": 6}
+_FEW = 16  # texts that are read singly, where one of them is spelt otherwise
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
@@ -282,7 +283,9 @@ def as_float(number: float | str) -> float:
         return math.inf
 
 
-def read_numbers(values: Sequence[float | str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def read_numbers(
+    values: Sequence[float | str], number: Callable[[str], float | None] = number_of
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """A column of numbers and texts, and where a text is no number (the column has nan there)."""
     bad = np.zeros(len(values), np.bool_)
     kinds = set(map(type, values))
@@ -302,6 +305,11 @@ def read_numbers(values: Sequence[float | str]) -> tuple[NDArray[np.float64], ND
             plain = []
         if len(plain) == len(values):
             return np.array(plain), bad
-    numbers = [number_of(value) if isinstance(value, str) else as_float(value) for value in values]
+        if len(values) > _FEW:  # so that an odd text costs those around it little
+            half = len(values) // 2
+            parts = [read_numbers(some, number) for some in (values[:half], values[half:])]
+            column, is_bad = (np.concatenate(one) for one in zip(*parts, strict=True))
+            return column, is_bad
+    numbers = [number(value) if isinstance(value, str) else as_float(value) for value in values]
     bad[:] = [number is None for number in numbers]
     return np.array([np.nan if number is None else number for number in numbers], np.float64), bad

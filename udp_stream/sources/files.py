@@ -41,8 +41,8 @@ import msgspec
 
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import KIND_BYTES, other_kind
+from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.json import PLAIN, FeedForm
-from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.repairs import of_packed
 from udp_stream.pings.texts import (
     BYTE_ORDER_MARK,
@@ -52,7 +52,7 @@ from udp_stream.pings.texts import (
     from_xml,
     whole_part,
 )
-from udp_stream.sources.rows import csv_batches, looks_like_csv
+from udp_stream.sources.rows import looks_like_csv, opened_table
 
 MAGIC = b"\x1f\x8b"
 """The first two bytes of every member."""
@@ -222,19 +222,29 @@ def read_messages(
     path: str, batch: int = 4096, progress: OnProgress | None = None, form: FeedForm | None = PLAIN
 ) -> Generator[list[bytes], None, None]:
     """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for
-    `-`.
+    `-`; rows of CSV as JSON.
 
-    `form` says where CSV has its columns, and what a JSON document is cut into. Without one rows
-    have all of their columns, and a document is one message.
+    `form` says what a JSON document is cut into; without a form it is one message.
 
     UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that
     is not; and later if its compressed data are damaged or cut short, after the whole lines before
     that (of a document nothing) were given.
     """
+    for ping_format, messages in formed_messages(path, batch, progress, form):
+        yield ping_format.as_json(messages)
+
+
+def formed_messages(
+    path: str, batch: int = 4096, progress: OnProgress | None = None, form: FeedForm | None = PLAIN
+) -> Generator[tuple[PingFormat, list[bytes]], None, None]:
+    """The same, each batch with its format: of CSV that of rows under its header. `form` says where
+    CSV has its columns; without a form rows have all of them."""
     if batch < 1:
         raise UsageError(f"expected batch >= 1, got {batch}")
     with closing(open_blocks(path, progress)) as blocks:
-        yield from _batches(_messages(path, blocks, form), batch)
+        ping_format, messages = _messages(path, blocks, form)
+        for some in _batches(messages, batch):
+            yield ping_format, some
 
 
 def open_blocks(path: str, progress: OnProgress | None = None) -> Generator[bytes, None, None]:
@@ -257,17 +267,20 @@ def blocks_of(path: str, progress: OnProgress | None = None) -> Generator[bytes,
 
 
 class FileSource:
-    """A file, or standard input for `-`, as a source. UsageError as of `require_readable`."""
+    """A file, or standard input for `-`, as a source. UsageError as of `require_readable`.
+    `format` is known with the first frame."""
 
     def __init__(
-        self, path: str, progress: OnProgress | None = None, form: FeedForm = PLAIN
+        self, path: str, progress: OnProgress | None = None, form: FeedForm | None = PLAIN
     ) -> None:
         require_readable([path])
-        self.format = form.format
-        self._messages = read_messages(path, progress=progress, form=form)
+        self.format = (form or PLAIN).format
+        self._messages = formed_messages(path, progress=progress, form=form)
 
     def messages(self) -> Iterator[list[bytes]]:
-        return self._messages
+        for ping_format, messages in self._messages:
+            self.format = ping_format
+            yield messages
 
     def close(self) -> None:
         self._messages.close()
@@ -349,21 +362,24 @@ def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]
         yield held
 
 
-def _messages(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
-    """The messages in runs of no particular length, read by the rule at the top of this file."""
+_Formed = tuple[PingFormat, Iterator[list[bytes]]]
+"""Messages in runs of no particular length, and their format."""
+
+
+def _messages(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> _Formed:
+    """The messages, read by the rule at the top of this file."""
+    ping_format = (form or PLAIN).format
     start = next(blocks, b"")
     blocks = itertools.chain([start], blocks)
     if start.lstrip().startswith(RECORD_SEPARATOR):
-        yield from _lines(blocks, RECORD_SEPARATOR)
-    elif is_named_as_lines(path):
-        yield from _lines(blocks)
-    elif is_named_as_csv(path):
-        yield from csv_batches(path, _lines(blocks), _mapping_of(form))
-    else:
-        head, is_all = _first_line_and_more(blocks)
-        yield from _by_content(path, head, blocks, form, is_all) or _lines(
-            itertools.chain(head, blocks)
-        )
+        return ping_format, _lines(blocks, RECORD_SEPARATOR)
+    if is_named_as_lines(path):
+        return ping_format, _lines(blocks)
+    if is_named_as_csv(path):
+        return opened_table(path, _lines(blocks), form)
+    head, is_all = _first_line_and_more(blocks)
+    found = _by_content(path, head, blocks, form, is_all)
+    return found or (ping_format, _lines(itertools.chain(head, blocks)))
 
 
 def _by_content(
@@ -372,22 +388,21 @@ def _by_content(
     blocks: Iterator[bytes],
     form: FeedForm | None,
     is_all: bool = False,
-) -> Iterator[list[bytes]] | None:
+) -> _Formed | None:
     """The messages of CSV, XML or a document, by the first line, which the head has; None for other
     lines."""
     first, _, _ = b"".join(head).lstrip().partition(b"\n")
     blocks = itertools.chain(head, blocks)
+    ping_format = (form or PLAIN).format
     if first.startswith(RECORD_SEPARATOR):
-        return _lines(blocks, RECORD_SEPARATOR)
-    if looks_like_csv(first, _mapping_of(form)):
-        return csv_batches(path, _lines(blocks), _mapping_of(form))
+        return ping_format, _lines(blocks, RECORD_SEPARATOR)
+    if looks_like_csv(first, None if form is None else form.mapping):
+        return opened_table(path, _lines(blocks), form)
     if first.startswith(b"<"):
-        return _xml(path, first, blocks, form)
-    return _document(path, blocks, form) if is_all or _is_cut_short(first) else None
-
-
-def _mapping_of(form: FeedForm | None) -> FeedMapping | None:
-    return None if form is None else form.mapping
+        return ping_format, _xml(path, first, blocks, form)
+    if is_all or _is_cut_short(first):
+        return ping_format, _document(path, blocks, form)
+    return None
 
 
 def _is_cut_short(line: bytes) -> bool:
@@ -480,18 +495,20 @@ def _lines(blocks: Iterator[bytes], end: bytes = b"\n") -> Iterator[list[bytes]]
 
 def prompt_messages(
     path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN
-) -> Iterator[list[bytes]]:
-    """The messages of a pipe, each as soon as its line is whole; a JSON document over many lines at
-    its end. UsageError as of `read_messages`.
+) -> Iterator[tuple[PingFormat, list[bytes]]]:
+    """The messages of a pipe with their format, each as soon as its line is whole; a JSON document
+    over many lines at its end. UsageError as of `read_messages`.
 
     A first line that is JSON by itself is not held back until a second line shows that there are
     lines: pings of an array in it are a message each, as if it were the whole document.
     """
     blocks = _from_header(_text_of(path, _inflate(path, blocks)))
     head = [*_to_first_line(blocks)]
-    if (messages := _by_content(path, head, blocks, form)) is not None:
-        yield from messages
-        return
-    first, _, rest = b"".join(head).lstrip().partition(b"\n")
-    yield from _document(path, iter([first]), form) if first else ()
-    yield from _lines(itertools.chain([rest], blocks))
+    found = _by_content(path, head, blocks, form)
+    if found is None:
+        first, _, rest = b"".join(head).lstrip().partition(b"\n")
+        document = _document(path, iter([first]), form) if first else ()
+        found = form.format, itertools.chain(document, _lines(itertools.chain([rest], blocks)))
+    ping_format, messages = found
+    for some in messages:
+        yield ping_format, some

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.logs import Trouble, WarningText, counted
+from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.snapshots import RepeatFilter, gtfs_formats
 from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings
@@ -96,7 +97,10 @@ class RecordedSource:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._is_stopped = False
-        self.format = source.format
+
+    @property
+    def format(self) -> PingFormat:
+        return self._source.format
 
     def messages(self) -> Iterator[list[bytes]]:
         for frame in self._source.messages():

@@ -41,7 +41,9 @@ class PipeSource:
 
     def messages(self) -> Iterator[list[bytes]]:
         try:
-            yield from prompt_messages("-", self._blocks(), self._form)
+            for ping_format, messages in prompt_messages("-", self._blocks(), self._form):
+                self.format = ping_format
+                yield messages
         except _StopRequest:
             return
 

@@ -188,7 +188,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 
 class Source(Protocol):
-    """Where pings come from. `format`: how its messages spell pings."""
+    """Where pings come from. `format`: how the messages of its last frame spell pings."""
 
     @property
     def format(self) -> PingFormat: ...

@@ -1,20 +1,16 @@
-"""CSV: rows of cells to JSON messages, as they were before pandas, or another writer, flattened
-them.
+"""CSV: lines under a header to columns, by the paths of the feed's mapping.
 
-Columns are found by the paths of the feed's mapping, in any order, others ignored:
-`location.coordinates.0`, or as `location.coordinates[0]`; both coordinates may be one column
-`location.coordinates` with text such as `[72.83, 21.17]`. Cells are separated by a comma, a
-semicolon, a tab or a bar: by whichever the header has the columns, unless the mapping says which.
-An empty cell is a missing field. A cell of longitude, latitude or speed that holds a JSON number
-becomes one, also with a decimal comma where no comma separates; any other stays text, for the
-decoder to refuse by its path.
+Columns are found by these paths, in any order, others ignored: `location.coordinates.0`, or as
+`location.coordinates[0]`; both coordinates may be one column `location.coordinates` with text such
+as `[72.83, 21.17]`. Cells are separated by a comma, a semicolon, a tab or a bar: by whichever the
+header has the columns, unless the mapping says which. An empty cell is a missing field. A cell of
+longitude, latitude or speed may have a decimal comma where no comma separates.
 
-Rows become JSON because topics hold JSON, and so does what is kept of a refused row. A row is a
-line: quoted cells cannot hold line breaks. A line that is no row of the header's width, or not
-UTF-8, is passed on as it is, which no decoder takes for JSON.
-
-A block of lines is read a column at a time. Rows that lack a cell, and blocks with anything odd in
-them, are read row by row, which decides.
+A message is a line: quoted cells cannot hold line breaks. A block of lines is read a column at a
+time. Rows that lack a cell, or have an odd number, are made JSON, as they were before pandas, or
+another writer, flattened them; the form's reader of JSON decides on them, and knows why. Topics
+and journals have all rows so (`as_json`). A line that is no row of the header's width, or not
+UTF-8, stays as it is, which no reader takes for JSON.
 """
 
 from __future__ import annotations
@@ -24,19 +20,31 @@ import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
+from math import nan
 from operator import itemgetter, methodcaller
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import no_pings, odd_text
+from udp_stream.pings.decode import (
+    NOT_IN_ARRAY,
+    PingFormat,
+    WireBatch,
+    WireColumns,
+    columns_of,
+)
 from udp_stream.pings.found import shown_names
-from udp_stream.pings.mapping import FeedMapping, Path, dotted, steps_of
-from udp_stream.pings.texts import trim
+from udp_stream.pings.json import PLAIN, FeedForm, joined_plates, times_of
+from udp_stream.pings.mapping import SECONDS_AGO, FeedMapping, Path, dotted, steps_of
+from udp_stream.pings.texts import UNREADABLE, trim
 from udp_stream.pings.time_forms import found_time_form
-from udp_stream.pings.times import number_of
+from udp_stream.pings.times import joined_times, number_of, read_numbers
 
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate cells, the likeliest first."""
@@ -46,9 +54,6 @@ ROW_NO_HEADER = (
     "plate,time,lon,lat,speed. (A line that begins with # is left out: no header.)"
 )
 
-_MARK = re.compile(
-    "\x01([0-9]+)\x01"
-)  # no name of a field looks so: in JSON control characters are escaped
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)
 _TYPE: Path = ("location", "type")
@@ -56,34 +61,23 @@ _TYPE: Path = ("location", "type")
 _LOOKED_AT = 50
 """Lines by which a delimiter is found."""
 
-_FEW = 16
-"""As many cells are looked at singly, where one of them is no plain number."""
-
-_STAND_IN = "0"
-"""In place of a cell that is not there, as any kind of column has it; the row is made anew."""
-
 _encode = msgspec.json.Encoder().encode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
-def csv_batches(
-    path: str, runs: Iterator[list[bytes]], mapping: FeedMapping | None
-) -> Iterator[list[bytes]]:
-    """A JSON ping for every line but the first, which names the columns. UsageError if a column is
-    missing.
+def opened_table(
+    path: str, runs: Iterator[list[bytes]], form: FeedForm | None
+) -> tuple[PingFormat, Iterator[list[bytes]]]:
+    """The format of the lines behind a header, and these lines. UsageError if a column is missing.
 
-    Without a mapping all columns are read. Lines come in runs of any length.
+    Without a form all columns are read. Lines come in runs of any length.
     """
     first = next((run for run in runs if run), None)
     if first is None:
-        return
-    reader = (
-        _all_columns(path, first) if mapping is None else _mapped_columns(path, first[0], mapping)
-    )
-    for run in chain([first[1:]], runs):
-        if run:
-            yield reader.messages(run)
+        return (form or PLAIN).format, iter(())
+    table = _all_columns(path, first) if form is None else _mapped_columns(path, first[0], form)
+    return table.format, filter(None, chain([first[1:]], runs))
 
 
 def looks_like_csv(line: bytes, mapping: FeedMapping | None) -> bool:
@@ -117,7 +111,8 @@ def delimiter_of(lines: Sequence[bytes]) -> str:
     return max(fitting, key=lambda one: widths[one][0], default="")
 
 
-def _mapped_columns(path: str, line: bytes, mapping: FeedMapping) -> _RowReader:
+def _mapped_columns(path: str, line: bytes, form: FeedForm) -> _Table:
+    mapping = form.mapping
     delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
     headers = {delimiter: _cells(line, delimiter) or [] for delimiter in delimiters}
     lacking: list[list[Path]] = []
@@ -126,7 +121,7 @@ def _mapped_columns(path: str, line: bytes, mapping: FeedMapping) -> _RowReader:
         wanted, missing = _wanted(columns, mapping)
         if not missing:
             fields = [(steps, columns[steps], cell) for steps, cell in wanted.items()]
-            return _RowReader(delimiter, len(header), fields)
+            return _Table(delimiter, len(header), fields, form)
         lacking.append(missing)
     if (kind := odd_text(line)) is not None:
         raise UsageError(f"{path}: expected text in UTF-8, found {kind}")
@@ -143,7 +138,7 @@ def _mapped_columns(path: str, line: bytes, mapping: FeedMapping) -> _RowReader:
     raise UsageError(f"{path}: expected a CSV header with {names}{instead}")
 
 
-def _all_columns(path: str, lines: Sequence[bytes]) -> _RowReader:
+def _all_columns(path: str, lines: Sequence[bytes]) -> _Table:
     delimiter = delimiter_of(lines)
     header = (_cells(lines[0], delimiter) if delimiter else None) or []
     if looks_like_row(header):
@@ -153,9 +148,8 @@ def _all_columns(path: str, lines: Sequence[bytes]) -> _RowReader:
         raise UsageError(
             f"{path}: expected pings in CSV with a header and rows as wide, found {found}"
         )
-    return _RowReader(
-        delimiter, len(header), [(steps, at, Cell.ARRAY) for steps, at in columns.items()]
-    )
+    fields = [(steps, at, Cell.ARRAY) for steps, at in columns.items()]
+    return _Table(delimiter, len(header), fields, PLAIN)
 
 
 def _places(header: Sequence[str]) -> dict[Path, int]:
@@ -194,20 +188,57 @@ class Cell(enum.Enum):
     ARRAY = enum.auto()
 
 
-class _RowReader:
-    """Rows of one header to JSON. `fields`: where JSON has a value, its place in a row, and how its
-    cell is read."""
+class _Table:
+    """Rows under a header. `fields`: the path of a value, its place in a row, how its cell is read."""
 
     def __init__(
-        self, delimiter: str, width: int, fields: Sequence[tuple[Path, int, Cell]]
+        self, delimiter: str, width: int, fields: Sequence[tuple[Path, int, Cell]], form: FeedForm
     ) -> None:
         self._delimiter = delimiter
         self._width = width
         self._fields = fields
-        self._needed = [place for _, place, _ in fields]
-        self._template = Template([path for path, _, _ in fields])
+        self._form = form
+        self.format = replace(
+            form.format, read=self.read, split=lambda _: None, as_json=self.as_json
+        )
 
-    def messages(self, lines: list[bytes]) -> list[bytes]:
+    def read(self, lines: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
+        cells = self._cells(lines)
+        lacks = np.zeros(len(lines), np.bool_)
+        for path, column in cells.items():
+            if path == _TYPE:
+                lacks |= np.array([cell != "Point" for cell in column])
+            elif "" in column:
+                lacks |= np.array([not cell for cell in column])
+        if self._form.mapping.time_format == SECONDS_AGO:
+            lacks[:] = True
+        rows = np.flatnonzero(~lacks).astype(np.int32)
+        if rows.size < len(lines):
+            some = rows.tolist()
+            cells = {path: [column[row] for row in some] for path, column in cells.items()}
+        wire, is_bad = self._columns(cells, rows.size)
+        if is_bad.any():
+            lacks[rows[is_bad]] = True
+            rows = rows[~is_bad]
+            wire = wire.taken(np.flatnonzero(~is_bad))
+        odd = np.flatnonzero(lacks).astype(np.int32)
+        position = np.full(rows.size, NOT_IN_ARRAY, np.int32)
+        if not odd.size:
+            return WireBatch((), rows, position, [], wire)
+        messages = self.as_json([lines[row] for row in odd.tolist()])
+        batch = self._form.format.read(messages, max_message_bytes, max_pings)
+        message = np.append(rows, odd[batch.message])
+        order = np.argsort(message, kind="stable")
+        wire = wire.beside(batch.columns or columns_of(batch.pings)).taken(order)
+        position = np.append(position, batch.position)[order]
+        refusals = [replace(one, message=int(odd[one.message])) for one in batch.refusals]
+        return WireBatch((), message[order], position, refusals, wire)
+
+    def as_json(self, lines: Sequence[bytes]) -> list[bytes]:
+        return [self._message(line, _cells(line, self._delimiter)) for line in lines]
+
+    def _cells(self, lines: Sequence[bytes]) -> dict[Path, list[str]]:
+        """The cells of each path; empty where a line is no row."""
         width = self._width
         delimiter = self._delimiter
         rows = list[list[str]]()
@@ -218,51 +249,52 @@ class _RowReader:
                 cells = text.replace("\n", delimiter).split(
                     delimiter
                 )  # in one go: quotes are the exception
-                return self._joined(lines, [cells[place::width] for place in self._needed])
+                return {path: cells[place::width] for path, place, _ in self._fields}
             with suppress(csv.Error):  # a quote has no other
                 rows = list(csv.reader(text.split("\n"), delimiter=delimiter, strict=True))
         if len(rows) != len(lines):  # or a quoted cell went on behind the end of its line
-            return [self._message(line, _cells(line, delimiter)) for line in lines]
+            rows = [_cells(line, delimiter) or [] for line in lines]
         even = [row if len(row) == width else [""] * width for row in rows]
-        return self._joined(lines, [list(map(itemgetter(place), even)) for place in self._needed])
+        return {path: list(map(itemgetter(place), even)) for path, place, _ in self._fields}
 
-    def _joined(self, lines: list[bytes], columns: list[list[str]]) -> list[bytes]:
-        """Messages of rows by their needed columns, which it may change. Rows that lack a cell are
-        made singly."""
-        odd = [column for column in columns if "" in column]
-        lacking = sorted({row for column in odd for row, cell in enumerate(column) if not cell})
-        for column in columns:
-            for row in lacking:
-                column[row] = _STAND_IN
-        kinds = [cell for _, _, cell in self._fields]
-        made = self._template.filled(
-            [self._column(*one) for one in zip(columns, kinds, strict=True)]
+    def _columns(
+        self, cells: Mapping[Path, list[str]], size: int
+    ) -> tuple[WireColumns, NDArray[np.bool_]]:
+        """So many rows as columns, and which of them have an odd number."""
+        mapping = self._form.mapping
+        plates = [cells[path] for path in mapping.plates]
+        times = [cells[path] for path in mapping.times]
+        time_ms, status = times_of(
+            joined_times(times, mapping.time_format) if times[1:] else times[0], mapping
         )
-        for row in lacking:
-            made[row] = self._message(lines[row], _cells(lines[row], self._delimiter))
-        return made
+        numbers = {"speed": np.zeros(size)}  # where none is read
+        is_bad = np.zeros(size, np.bool_)
+        for field, path in [*mapping.steps.items()][2:]:
+            if path in cells:
+                column, is_none = self._numbers(cells[path])
+            else:
+                column, is_none = _elements(cells[path[:-1]], path[-1])
+            numbers[field] = column
+            is_bad |= is_none
+        plate = joined_plates(*plates) if plates[1:] else plates[0]
+        lon = numbers["longitude"]
+        lat = numbers["latitude"]
+        if self._form.is_exchanged:
+            lon = numbers["latitude"]
+            lat = numbers["longitude"]
+        return WireColumns(plate, time_ms, status, lon, lat, numbers["speed"]), is_bad
 
-    def _column(self, column: list[str], cell: Cell) -> Sequence[str]:
-        """The JSON of a column's cells, in one go where none of them needs a look of its own."""
-        if cell is Cell.TEXT:
-            joined = "".join(column)
-            if joined.isprintable() and '"' not in joined and "\\" not in joined:
-                return [f'"{text}"' for text in column]
-        if cell is Cell.NUMBER:
-            if (numbers := _numbers_at_once(column, self._delimiter)) is not None:
-                return numbers
-            if len(column) > _FEW:  # so that an odd cell costs those around it little
-                half = len(column) // 2
-                return [*self._column(column[:half], cell), *self._column(column[half:], cell)]
-        return [_encode(self._value(text, cell)).decode() for text in column]
-
-    def _value(self, text: str, cell: Cell) -> str | msgspec.Raw:
-        if cell is Cell.NUMBER:
-            return _number(text, self._delimiter)
-        return _array(text) if cell is Cell.ARRAY else text
+    def _numbers(self, cells: list[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """A column of numbers, and where a cell is none: in the contract's form as JSON has them."""
+        if not self._form.is_plain:
+            return read_numbers(cells)
+        column, is_none = read_numbers(cells, _json_number)
+        if self._delimiter == "," and "," in "".join(cells):
+            is_none |= np.array(["," in cell for cell in cells], np.bool_)
+        return column, is_none
 
     def _message(self, line: bytes, row: Sequence[str] | None) -> bytes:
-        """The message of a row, with the fields that it has; the line as it is if it is no row."""
+        """The JSON of a row, with the fields that it has; the line as it is if it is no row."""
         if row is None or len(row) != self._width:
             return line
         found = [(path, row[place], cell) for path, place, cell in self._fields]
@@ -276,6 +308,24 @@ class _RowReader:
             )  # half an array would be another one
         ]
         return _encode(nested(pairs))
+
+    def _value(self, text: str, cell: Cell) -> str | msgspec.Raw:
+        if cell is Cell.NUMBER:
+            return _number(text, self._delimiter)
+        return _array(text) if cell is Cell.ARRAY else text
+
+
+def _elements(cells: list[str], at: str | int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """An element of arrays of numbers, such as `[72.83, 21.17]`, and where a cell is no such array."""
+    found = [_element(cell, int(at)) for cell in cells]
+    return np.array(found), np.isnan(found)
+
+
+def _element(cell: str, at: int) -> float:
+    try:
+        return _decode_numbers(cell)[at]
+    except (*UNREADABLE, IndexError):
+        return nan
 
 
 def nested(pairs: Iterable[tuple[Path, str | msgspec.Raw]]) -> Any:
@@ -301,30 +351,7 @@ def _with_arrays(value: Any) -> Any:
     return [made.get(at) for at in range(max(made) + 1)]
 
 
-class Template:
-    """The JSON of a row, with holes for its values.
-
-    >>> Template([("id",), ("at", 1), ("at", 0)]).filled([['"A1"'], ["21.1"], ["72.8"]])
-    [b'{"id":"A1","at":[72.8,21.1]}']
-    """
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        marked = nested(
-            [(path, msgspec.Raw(f"\x01{at}\x01".encode())) for at, path in enumerate(paths)]
-        )
-        text = _encode(marked).decode()
-        self._order = [int(at) for at in _MARK.findall(text)]
-        self._text = _MARK.sub("%s", text.replace("%", "%%"))
-
-    def filled(self, columns: Sequence[Sequence[str]]) -> list[bytes]:
-        """The JSON of every row; columns are in the order of the paths, their cells JSON."""
-        rows = list(map(self._text.__mod__, zip(*(columns[at] for at in self._order), strict=True)))
-        return (
-            "\n".join(rows).encode().split(b"\n") if rows else []
-        )  # JSON on one line has no line break
-
-
-def _plain_text(lines: list[bytes]) -> str | None:
+def _plain_text(lines: Sequence[bytes]) -> str | None:
     """The lines as one text, None if one of them needs a look of its own."""
     try:
         text = b"\n".join(lines).decode()
@@ -342,20 +369,9 @@ def _cells(line: bytes, delimiter: str) -> list[str] | None:
         return None
 
 
-def _numbers_at_once(column: list[str], delimiter: str) -> Sequence[str] | None:
-    """The cells if all of them are numbers as JSON spells them, but for decimal commas; None if any
-    needs a look."""
-    joined = "\n".join(column)
-    if joined.split() != column or (delimiter == "," and "," in joined):
-        return None
-    if "," in joined:
-        joined = joined.replace(",", ".")
-        column = joined.split("\n")
-    try:
-        numbers = _decode_numbers(f"[{joined}]".replace("\n", ","))
-    except msgspec.DecodeError:
-        return None
-    return column if len(numbers) == len(column) else None
+def _json_number(cell: str) -> float | None:
+    match = _JSON_NUMBER.fullmatch(cell.replace(",", "."))
+    return float(match[1]) if match else None
 
 
 def _number(cell: str, delimiter: str) -> str | msgspec.Raw:

@@ -102,7 +102,7 @@ from udp_stream.pings.texts import UNREADABLE, as_written, finite, from_xml, tri
 from udp_stream.pings.time_forms import TimeForm
 from udp_stream.pings.times import ISO
 from udp_stream.settings import Settings, load
-from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks, read_messages
+from udp_stream.sources.files import FileSource, as_far_as_whole, is_named_as_csv, open_blocks
 from udp_stream.sources.recordings import is_gtfs_file, open_sources
 from udp_stream.sources.rows import delimiter_of, looks_like_csv
 from udp_stream.units import KMH_PER_UNIT
@@ -150,9 +150,10 @@ def read_samples(path: str) -> list[Sample]:
     """The beginning of a file, by each array that may have the records, the longest first.
     UsageError if it cannot be read, or is neither JSON, XML nor CSV."""
     messages: list[bytes] = []
-    with closing(read_messages(path, form=None)) as batches:
-        for some in as_far_as_whole(batches, lambda _: None):
-            messages += map(_unwrapped, some)
+    source = FileSource(path, form=None)
+    with closing(source):
+        for some in as_far_as_whole(source.messages(), lambda _: None):
+            messages += map(_unwrapped, source.format.as_json(some))
             if len(messages) >= RECORDS_MAX or sum(map(len, messages)) >= SAMPLE_BYTES:
                 break
     written = _written_in(path)
@@ -548,15 +549,16 @@ def _read(
     sources = 1 if is_gtfs_file(paths[0]) else len(paths)
     for _, source in open_sources(paths, UNIT, log_message=said.append, form=form):
         with closing(source):
-            ping_format = source.format
             last = len(messages) + max(_TRIED, most // sources)
             for some in as_far_as_whole(source.messages(), damages.append):
                 messages += some[: last - len(messages)]
+                ping_format = source.format
                 if len(messages) >= last:
                     break
     pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages)
     faults = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
-    refused = list(zip(faults, originals(messages, faults, ping_format), strict=True))
+    pieces = ping_format.as_json([*originals(messages, faults, ping_format)])
+    refused = list(zip(faults, pieces, strict=True))
     damage = "; ".join([*damages, *(one for one in said if isinstance(one, QualityWarning))])
     return pings, refused, damage, len(refusals) - len(faults)
 
