@@ -109,7 +109,7 @@ def repeated_variances(plan: VariancePlan, samples: Integers, draws: int, bits: 
     lattice = lattice_of(query.sensitivity, plan.cost)
     base = lattice.project(query.statistic)
     noise = plan.noise.draw(bits, np.full(draws, lattice.t)).tolist()
-    return np.array([plan.value((base + one) << lattice.shift) for one in noise])
+    return np.array([plan.value((base + step) << lattice.shift) for step in noise])
 
 
 def buffered(bits: Bits, block: int = 1 << 16) -> Bits:
@@ -168,7 +168,7 @@ PUBLISHED = tuple(
 )
 BASELINE, AVERAGING, LEVY, FIXED, DEPENDENT = PUBLISHED
 CLIPPING = PUBLISHED[1:]
-WRAPPED = tuple(Series(one.mechanism, "wrap-around") for one in CLIPPING)
+WRAPPED = tuple(Series(series.mechanism, "wrap-around") for series in CLIPPING)
 AT_M_EPS = Series("array-averaging", cap="m^(eps)")
 AVERAGING_LEVYS = Series("array-averaging", cap="Levy's")
 OPTIMAL = Series("optimal")
@@ -270,32 +270,32 @@ class Errors:
         """Whether the first of each pair errs less at every epsilon; else words about both, and
         epsilons."""
         above = []
-        for one, other in pairs:
-            if at := np.array(EPSILONS)[self.of(one) >= self.of(other)].tolist():
-                above.append(words.format(one.name, other.name, listed(at)))
+        for series, other in pairs:
+            if at := np.array(EPSILONS)[self.of(series) >= self.of(other)].tolist():
+                above.append(words.format(series.name, other.name, listed(at)))
         return Finding(
             claim, not above, but=but(lead, above, "; " if "{2}" in words else ", "), **values
         )
 
     def said(self, series: Iterable[Series], epsilon: float = 1.0) -> str:
-        found = sorted((self.at(one, epsilon), one.name) for one in series)
+        found = sorted((self.at(each, epsilon), each.name) for each in series)
         return ", ".join(f"{name} {error:.3g}" for error, name in found)
 
     def panel(self, title: str, series: Iterable[Series]) -> Panel:
-        of = {one.name: self.by_series[one.name] for one in series}
+        of = {each.name: self.by_series[each.name] for each in series}
         return over_epsilon(title, "mean", "km/h", of, "kmh")
 
     def beside_the_constant(self, series: Iterable[Series]) -> str:
         first = self.rows[0]
         better = list[str]()
         never = list[str]()
-        for one in series:
-            won = self.of(one) < first.constant_kmh
+        for each in series:
+            won = self.of(each) < first.constant_kmh
             since = next((epsilon for i, epsilon in enumerate(EPSILONS) if won[i:].all()), None)
             if since is None:
-                never.append(one.name)
+                never.append(each.name)
             else:
-                better.append(f"{one.name} from {since:g}")
+                better.append(f"{each.name} from {since:g}")
         beyond = but(f"; not up to {EPSILONS[-1]:g}: ", never, ", ")
         return (
             f"the baseline guess ({first.constant}) errs by {first.constant_kmh:.2f} km/h; "
@@ -313,7 +313,7 @@ def over_epsilon(title: str, what: str, unit: str, of: Mapping[str, Rows], suffi
             f"baseline guess ({first.constant})", "epsilon", f"constant_{suffix}"
         )
     )
-    log: Literal["", "y"] = "y" if all(min(one.y) > 0 for one in curves) else ""
+    log: Literal["", "y"] = "y" if all(min(curve.y) > 0 for curve in curves) else ""
     return Panel(title, f"epsilon per {what}", f"mean absolute error, {unit}", curves, log)
 
 
@@ -368,7 +368,7 @@ def itms_conclude(setup: Setup, tables: Tables) -> Results:
         yield from about(_on_busiest(data, busiest), data=data)
         for errors in (busiest, *others):
             row = errors.rows[0]
-            agrees = any(errors.at(one) < row.constant_kmh for one in PUBLISHED)
+            agrees = any(errors.at(series) < row.constant_kmh for series in PUBLISHED)
             yield Finding(
                 "guess-mean",
                 agrees,
@@ -426,7 +426,7 @@ def _on_busiest(data: DataSet, errors: Errors) -> Findings:
         "least": Series("array-averaging", cap="worst-case"),
     }
     plans = [
-        {of: one.plan(counts, epsilon, data.range) for of, one in caps.items()}
+        {of: series.plan(counts, epsilon, data.range) for of, series in caps.items()}
         for epsilon in EPSILONS
     ]
     agrees = all(
@@ -437,7 +437,7 @@ def _on_busiest(data: DataSet, errors: Errors) -> Findings:
         for of, plan in plans[EPSILONS.index(1.0)].items()
     }
     yield Finding("worst-case-cap", agrees, **bounds, errors=errors.said((AT_M_EPS, AVERAGING)))
-    of_all = np.array([errors.of(one) for one in CLIPPING])
+    of_all = np.array([errors.of(series) for series in CLIPPING])
     ratio = of_all.max(axis=0) / of_all.min(axis=0)
     at_half = errors.said(CLIPPING, 0.5)
     agrees = ratio.max() < LITTLE
@@ -533,7 +533,9 @@ def scaling_conclude(what: str, setup: Setup, tables: Tables) -> Results:
         yield Figure(f"{what[:-1]}-scaling-{before.data.name}", title, panels)
         findings = (_on_samples if what == "samples" else _on_users)(before, after)
         yield from about(findings, before=before, after=after, by=LAMBDA)
-        agrees = all(after.errors.at(one) < after.errors.rows[0].constant_kmh for one in PUBLISHED)
+        agrees = all(
+            after.errors.at(series) < after.errors.rows[0].constant_kmh for series in PUBLISHED
+        )
         yield Finding(
             "guess-scaled", agrees, after=after, beside=after.errors.beside_the_constant(series)
         )
@@ -589,7 +591,9 @@ def _on_users(before: DrawnHat, after: DrawnHat) -> Findings:
     # Proposition IV.2: with exact quantiles, Array-Averaging draws the least noise but for
     # FixedQuantile. It holds for a fixed cap and lambda large enough, which grows with the cap: so
     # it is judged at small caps.
-    few = np.array([[one.exact_intervals(cap) for cap in FEW_SAMPLES] for one in (before, after)])
+    few = np.array(
+        [[drawn.exact_intervals(cap) for cap in FEW_SAMPLES] for drawn in (before, after)]
+    )
     at_one, at_ten = (", ".join(f"{2 * exact:.3g}" for exact in some) for some in few[:, :, 1])
     levys, exact = (2 * width for width in after.exact_intervals(levy_cap(after.hat.counts)))
     values = {"at_one": at_one, "at_ten": at_ten, "caps": listed(FEW_SAMPLES)}

@@ -150,10 +150,10 @@ def sorted_out(
 ) -> tuple[tuple[Trajectories, ...], tuple[Trajectories, ...], Images | None]:
     """Trajectories that move, those that do not, and the images. UsageError for two sets of
     images."""
-    images = [one for one in found if isinstance(one, Images)]
+    images = [data for data in found if isinstance(data, Images)]
     if len(images) > 1:
         raise UsageError(f"expected one set of images, got {len(images)}")
-    places = [one for one in found if isinstance(one, Trajectories)]
-    still = tuple(one for one in places if isinstance(one, PointCloud))
-    moving = tuple(one for one in places if not isinstance(one, PointCloud))
+    places = [data for data in found if isinstance(data, Trajectories)]
+    still = tuple(place for place in places if isinstance(place, PointCloud))
+    moving = tuple(place for place in places if not isinstance(place, PointCloud))
     return moving, still, images[0] if images else None

@@ -149,8 +149,8 @@ class Experiment(NamedTuple):
             for row in self.measure(setup, *point):
                 tables[row.beside].append(row)
         found = list(self.conclude(setup, tables))
-        figures = [one for one in found if isinstance(one, Figure)]
-        findings = [one for one in found if isinstance(one, Finding)]
+        figures = [result for result in found if isinstance(result, Figure)]
+        findings = [result for result in found if isinstance(result, Finding)]
         return Outcome(
             {f"{self.name}{beside}": rows for beside, rows in tables.items() if rows},
             figures,

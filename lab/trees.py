@@ -169,7 +169,7 @@ def _on_budgets(rng: np.random.Generator) -> Iterator[_Case]:
         )
         real = np.array(e) ** 2 * (prod(b) / prod(e) ** 2) ** (1 / len(b))
         moved = (real * np.exp((x := rng.normal(0, 0.2, len(b))) - x.mean()) for _ in range(TRIED))
-        others = (plain_error(one.tolist(), e) for one in moved)
+        others = (plain_error(shares.tolist(), e) for shares in moved)
         yield _best(
             "IV.2", "the best real branching for budgets", b, plain_error(real.tolist(), e), others
         )

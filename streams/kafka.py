@@ -114,11 +114,11 @@ class Producer:
         does."""
         under_way = []
         try:
-            for one in records:
-                if one.partition is not None:
-                    await self._know(one.topic, one.partition)
+            for record in records:
+                if record.partition is not None:
+                    await self._know(record.topic, record.partition)
                 sent = await self._producer.send(
-                    one.topic, one.value, one.key, one.partition, headers=one.headers
+                    record.topic, record.value, record.key, record.partition, headers=record.headers
                 )
                 under_way.append(sent)
         except KafkaError as error:
@@ -182,25 +182,25 @@ async def _batches(
 ) -> list[list[_Batch]]:
     partitions: dict[str, int] = {}
     found: dict[tuple[str, int], list[_Batch]] = {}
-    for one in records:
-        if one.topic not in partitions:
-            partitions[one.topic] = len(await producer.partitions_for(one.topic))
+    for record in records:
+        if record.topic not in partitions:
+            partitions[record.topic] = len(await producer.partitions_for(record.topic))
         at = (
-            partition_of(one.key or b"", partitions[one.topic])
-            if one.partition is None
-            else one.partition
+            partition_of(record.key or b"", partitions[record.topic])
+            if record.partition is None
+            else record.partition
         )
-        batches = found.setdefault((one.topic, at), [])
-        if not batches or not _fits(batches[-1], one):
-            batches.append((one.topic, at, producer.create_batch()))
-            _fits(batches[-1], one)  # an empty batch takes a record, however large that is
+        batches = found.setdefault((record.topic, at), [])
+        if not batches or not _fits(batches[-1], record):
+            batches.append((record.topic, at, producer.create_batch()))
+            _fits(batches[-1], record)  # an empty batch takes a record, however large that is
     return list(found.values())
 
 
-def _fits(batch: _Batch, one: OutgoingRecord) -> bool:
+def _fits(batch: _Batch, record: OutgoingRecord) -> bool:
     """Put a record into the batch; False if that is full."""
     return (
-        batch[2].append(timestamp=None, key=one.key, value=one.value, headers=one.headers)
+        batch[2].append(timestamp=None, key=record.key, value=record.value, headers=record.headers)
         is not None
     )
 

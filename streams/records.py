@@ -21,20 +21,21 @@ from udp_stream.release.withdrawal import decode_withdrawal
 def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> list[OutgoingRecord]:
     """Each release for two topics: all releases, and the latest of each cell."""
     made = []
-    for one in releases:
-        hat = one.record.hat
+    for release in releases:
+        hat = release.record.hat
         made.append(
             _event(
                 topics.release.name,
                 record.SCHEMA,
-                one.record.release_id,
+                release.record.release_id,
                 hat.slot_end,
                 hat.cell,
-                one.payload,
+                release.payload,
             )
         )
     return made + [
-        OutgoingRecord(topics.latest.name, one.value, one.key, one.headers) for one in made
+        OutgoingRecord(topics.latest.name, record.value, record.key, record.headers)
+        for record in made
     ]
 
 
@@ -45,17 +46,24 @@ def withdrawal_records(topics: Topics, payloads: Iterable[bytes]) -> list[Outgoi
     name = topics.release.name
     schema = withdrawal.SCHEMA
     return [
-        _event(name, schema, one.release_id, one.withdrawn_at, one.hat.cell, payload)
-        for payload, one in found
+        _event(
+            name,
+            schema,
+            withdrawal.release_id,
+            withdrawal.withdrawn_at,
+            withdrawal.hat.cell,
+            payload,
+        )
+        for payload, withdrawal in found
     ]
 
 
 def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[OutgoingRecord]:
     """Each estimate, under its cell."""
     made = []
-    for one in estimates:
-        hat = one.hat
-        payload = encode_smoothed(one)
+    for estimate in estimates:
+        hat = estimate.hat
+        payload = encode_smoothed(estimate)
         id_ = f"{hat.cell}/{hat.slot_start}/{hat.slot_end}"
         made.append(
             _event(topics.smoothed.name, forecaster.SCHEMA, id_, hat.slot_end, hat.cell, payload)
@@ -66,7 +74,7 @@ def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[Outg
 def query_records(topics: Topics, answers: Sequence[RecordedAnswer]) -> list[OutgoingRecord]:
     """Each answer of a moment, under its query's name."""
     name = topics.queries.name
-    found = [(one.payload, decode_result(one.payload)) for one in answers]
+    found = [(answer.payload, decode_result(answer.payload)) for answer in answers]
     return [
         _event(
             name,

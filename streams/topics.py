@@ -344,8 +344,8 @@ def create_topics(kafka: KafkaSection) -> list[str]:
 def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
     copies = {"replication_factor": kafka.replication} if kafka.replication else {}
     options = {
-        one.name: {"num_partitions": one.partitions, "configs": dict(one.settings), **copies}
-        for one in topics
+        topic.name: {"num_partitions": topic.partitions, "configs": dict(topic.settings), **copies}
+        for topic in topics
     }
     try:
         client.create_topics(options)
@@ -537,7 +537,7 @@ class Group(NamedTuple):
     @property
     def unread(self) -> list[GroupPartition]:
         held = {place for member in self.members for place in member.partitions}
-        return [one for one in self.partitions if one[:2] not in held]
+        return [partition for partition in self.partitions if partition[:2] not in held]
 
 
 def client_id(instance: str | None, rules: Rules) -> str:
@@ -644,9 +644,9 @@ def _members(client: Any, kafka: KafkaSection) -> tuple[Member, ...]:
         assignment = member["member_assignment"]
         topics = assignment["assigned_partitions"] if assignment else []
         places = [
-            (one["topic"].removeprefix(kafka.prefix), number)
-            for one in topics
-            for number in one["partitions"]
+            (topic["topic"].removeprefix(kafka.prefix), number)
+            for topic in topics
+            for number in topic["partitions"]
         ]
         found.append(member_of(member["client_id"], sorted(places)))
     return tuple(sorted(found, key=lambda member: member.name))

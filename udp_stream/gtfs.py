@@ -307,7 +307,9 @@ def _days(files: _Files) -> Mapping[str, float]:
             every.add(date[:8])
             dates[service] += kind.strip() == "1"
         shares |= {
-            service: one / len(every) for service, one in dates.items() if not shares.get(service)
+            service: number / len(every)
+            for service, number in dates.items()
+            if not shares.get(service)
         }
     return shares
 

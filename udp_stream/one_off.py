@@ -179,7 +179,7 @@ def _released(
         _quanta(speeds[plate], number, policy.max_speed) for number, plate in enumerate(plates)
     ]
     _require(bool(samples), "speeds", "at least one plate", "none")
-    plan = plan_hat(np.array([one.size for one in samples], np.int64), terms, policy)
+    plan = plan_hat(np.array([of_plate.size for of_plate in samples], np.int64), terms, policy)
     (estimate,) = estimate_hats([plan], [np.concatenate(samples)], os.urandom)
     charges = dict(zip(plates, (plan.charges / NANO).tolist(), strict=True))
     return statistics(plan, estimate)[statistic], charges

@@ -110,7 +110,9 @@ class Places:
                 routes.update(stop.routes)
             named = tuple(
                 route
-                for route, _ in sorted(routes.items(), key=lambda one: (-one[1], one[0]))[:ROUTES]
+                for route, _ in sorted(
+                    routes.items(), key=lambda counted: (-counted[1], counted[0])
+                )[:ROUTES]
             )
             found[cell] = CellPlace(first.name, named), routes.total()
             by_name[first.name.casefold()].append(cell)

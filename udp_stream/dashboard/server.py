@@ -501,7 +501,7 @@ async def _answer(
         **(more or {}),
     }
     has = request.headers.get(hdrs.IF_NONE_MATCH, "")
-    if has == "*" or tag in [one.strip().removeprefix("W/") for one in has.split(",")]:
+    if has == "*" or tag in [known_tag.strip().removeprefix("W/") for known_tag in has.split(",")]:
         return web.Response(status=304, headers=headers)
     is_packed = _GZIP.search(request.headers.get(hdrs.ACCEPT_ENCODING, "")) is not None
     answer = web.StreamResponse(

@@ -317,7 +317,7 @@ class Slots:
         past = iter(
             ()
             if history is None
-            else history.parts(kind, [one for one in starts if one not in shown])
+            else history.parts(kind, [start_ms for start_ms in starts if start_ms not in shown])
         )
         for start_ms in starts:
             if start_ms in shown:

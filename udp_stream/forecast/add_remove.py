@@ -217,7 +217,7 @@ class _City:
         (least, most) = traffic.interval95(GIVEN_SD)
         guess = _design(self._log_share) @ self._speeds.mean
         value, low, high, guess = (
-            np.clip(one, 0.0, rules.max_kmh) for one in (value, low, high, guess)
+            np.clip(kmh, 0.0, rules.max_kmh) for kmh in (value, low, high, guess)
         )
         return AddRemoveEstimates(
             value, low, high, found.anomaly, ERROR_PER_SD * np.sqrt(found.variance),

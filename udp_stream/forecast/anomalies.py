@@ -197,7 +197,7 @@ def log_likelihoods(
         usual = _density(grid, kmh, own)
         anomaly = _density(grid, kmh, own + happened_variance(kmh))
         usual_seen, anomaly_seen = (
-            (one * seen).sum(axis=1) / one.sum(axis=1) for one in (usual, anomaly)
+            (density * seen).sum(axis=1) / density.sum(axis=1) for density in (usual, anomaly)
         )
         found.append(np.log((1 - HAPPENS) * usual_seen + HAPPENS * anomaly_seen).sum())
     return np.array(found)
@@ -271,7 +271,7 @@ def passed(grid: Floats, variance: Floats, clipped: Sequence[ReleaseClip]) -> Fl
 @cache
 def _normal_table() -> Floats:
     at = np.arange(-NORMAL_MAX * NORMAL_STEPS, NORMAL_MAX * NORMAL_STEPS + 1) / NORMAL_STEPS
-    return np.array([normal_below(one) for one in at.tolist()])
+    return np.array([normal_below(z) for z in at.tolist()])
 
 
 def _normal_below(at: Floats) -> Floats:

@@ -493,7 +493,7 @@ class ReleasedHats:
     @property
     def is_clipped(self) -> NDArray[np.bool_]:
         """Where a narrow clip observed it, which skew moves."""
-        return np.array([one.half_width > 0 for one in self.clipped], dtype=bool)
+        return np.array([clip.half_width > 0 for clip in self.clipped], dtype=bool)
 
     @staticmethod
     def of_one(cell: int, value: float, noise: float) -> ReleasedHats:
@@ -550,12 +550,13 @@ class FilterBank:
         # Less the largest: else all of them could become 0 after many slots.
         raw = np.exp(self._log_weights - self._log_weights.max())
         weights = raw / raw.sum()
-        predicted = [one.predict(at, design) for one in self._filters]
+        predicted = [filtered.predict(at, design) for filtered in self._filters]
         means = np.array([mean for mean, _ in predicted])
         variances = np.array([each for _, each in predicted])
         mean = weights @ means
         slope, skew = (
-            float(weights @ [one.mean[which] for one in self._filters]) for which in (1, -1)
+            float(weights @ [filtered.mean[which] for filtered in self._filters])
+            for which in (1, -1)
         )
         return HatPredictions(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
 
@@ -605,16 +606,16 @@ class FilterBank:
         self._at |= zip(new, range(len(self._at), len(self._at) + len(new)), strict=True)
         at = self._numbers(seen.cells)
         design = design_of(seen.prior.by_hat, seen.prior.features, seen.is_clipped)
-        for number, one in enumerate(self._filters):
-            one.grow(len(new))
-            one.pass_hours(seen.hours)
-            self._log_weights[number] += one.update(at, design, seen.value, variance)
+        for number, filtered in enumerate(self._filters):
+            filtered.grow(len(new))
+            filtered.pass_hours(seen.hours)
+            self._log_weights[number] += filtered.update(at, design, seen.value, variance)
 
     def next_day(self) -> None:
         """A night has passed, and with it the news."""
         self._carried.clear()
-        for one in self._filters:
-            one.next_day()
+        for filtered in self._filters:
+            filtered.next_day()
 
     def _numbers(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.array([self._at.get(cell, -1) for cell in cells.tolist()], dtype=np.int64)

@@ -210,7 +210,7 @@ class CityMemory:
 
     def told(self, day: dt.date) -> CityShape | None:
         """The shape as it is known that day; None if nobody was asked."""
-        self._answers = [one for one in self._answers if (day - one[0]).days < DAYS]
+        self._answers = [answer for answer in self._answers if (day - answer[0]).days < DAYS]
         return self.shape(day) if self._answers else None
 
     def shape(self, day: dt.date) -> CityShape:

@@ -216,7 +216,7 @@ class _Week:
         self._passed = (
             passed(self._grid, seen.forecast, seen.clipped) if seen.value.size else np.zeros((0, 1))
         )
-        self._centre = np.array([one.centre for one in seen.clipped])
+        self._centre = np.array([clip.centre for clip in seen.clipped])
         level = (
             float(np.average(seen.value, weights=1 / (seen.noise + seen.unexplained)))
             if seen.value.size
@@ -247,13 +247,13 @@ class _Week:
         cells = [self._cell(cell) for cell in range(self.mean.shape[0])]
         information = self._before_releases()
         score = np.zeros(HOURS + self._features + self._day.size)
-        for one in cells:
-            weighed = one.weighed(one.shared)
-            off = self._off[one.rows]
-            through = one.states.T @ weighed
-            information += one.shared.T @ weighed - through.T @ one.covariance @ through
+        for cell in cells:
+            weighed = cell.weighed(cell.shared)
+            off = self._off[cell.rows]
+            through = cell.states.T @ weighed
+            information += cell.shared.T @ weighed - through.T @ cell.covariance @ through
             score += weighed.T @ off - through.T @ (
-                one.covariance @ (one.states.T @ one.weighed(off))
+                cell.covariance @ (cell.states.T @ cell.weighed(off))
             )
         covariance = np.asarray(np.linalg.inv(information), dtype=np.float64)
         found = covariance @ score
@@ -262,7 +262,9 @@ class _Week:
         self._day = found[of_days]
         squares = float(np.sum(self._day**2 + np.diag(covariance)[of_days])) + 2 * CITY_DAY_SD**2
         self.spreads.day = sqrt(squares / (self._day.size + 1))
-        moved = [self._of_cell(cell, one, found, covariance) for cell, one in enumerate(cells)]
+        moved = [
+            self._of_cell(cell, of_cell, found, covariance) for cell, of_cell in enumerate(cells)
+        ]
         self.spreads.cells = float(np.clip(np.mean(moved), 0.5, 4.0))
         self._learn_days()
 
@@ -336,9 +338,9 @@ class _Week:
         prior = self._prior(cell)
         of_counts = np.hstack([self._counts[cell][hour], seen.counts[rows]])
         shared = np.hstack([np.eye(HOURS)[hour], of_counts, is_day * self._speeds[rows][:, None]])
-        one = _Cell(rows, weight, days, shared, states, prior, prior)
-        information = np.linalg.inv(prior) + states.T @ one.weighed(states)
-        return one._replace(covariance=np.asarray(np.linalg.inv(information), dtype=np.float64))
+        of_cell = _Cell(rows, weight, days, shared, states, prior, prior)
+        information = np.linalg.inv(prior) + states.T @ of_cell.weighed(states)
+        return of_cell._replace(covariance=np.asarray(np.linalg.inv(information), dtype=np.float64))
 
     def _prior(self, cell: int) -> Floats:
         """The covariance of a cell's states before its releases."""
@@ -368,20 +370,20 @@ class _Week:
         found[-self._day.size :, -self._day.size :] += TOGETHER
         return found
 
-    def _of_cell(self, cell: int, one: _Cell, found: Floats, covariance: Floats) -> float:
+    def _of_cell(self, cell: int, of_cell: _Cell, found: Floats, covariance: Floats) -> float:
         """Keep the cell's hours; gives how far they are from what is shared, over what was
         expected."""
-        to_states = one.covariance @ one.weighed(one.states).T
-        states = to_states @ (self._off[one.rows] - one.shared @ found)
+        to_states = of_cell.covariance @ of_cell.weighed(of_cell.states).T
+        states = to_states @ (self._off[of_cell.rows] - of_cell.shared @ found)
         own = np.zeros((HOURS, found.size))
         own[:, :HOURS] = np.eye(HOURS)
         own[:, HOURS : HOURS + self._counts.shape[2]] = self._counts[cell]
         self.mean[cell] = self._base[cell] + own @ found + states[:HOURS]
         self.offset[cell] = states[HOURS] if self._changed[cell] >= 0 else 0.0
-        apart = own - (to_states @ one.shared)[:HOURS]
-        hours = one.covariance[:HOURS, :HOURS]
+        apart = own - (to_states @ of_cell.shared)[:HOURS]
+        hours = of_cell.covariance[:HOURS, :HOURS]
         self.variance[cell] = np.diag(hours) + np.einsum("ij,jk,ik->i", apart, covariance, apart)
-        inverse = np.linalg.inv(one.prior[:HOURS, :HOURS])
+        inverse = np.linalg.inv(of_cell.prior[:HOURS, :HOURS])
         return (
             self.spreads.cells
             * float(states[:HOURS] @ inverse @ states[:HOURS] + np.trace(inverse @ hours))

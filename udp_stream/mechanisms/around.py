@@ -203,15 +203,15 @@ def plans_around(
     range's end."""
     if not counts:
         return []
-    for one, around in zip(counts, arounds, strict=True):
-        if around.plates.size != one.plates:
+    for of_hat, around in zip(counts, arounds, strict=True):
+        if around.plates.size != of_hat.plates:
             raise ValueError(
-                f"expected a forecast for each of {one.plates} plates, got {around.plates.size}"
+                f"expected a forecast for each of {of_hat.plates} plates, got {around.plates.size}"
             )
-    sizes = np.array([one.plates for one in counts])
+    sizes = np.array([of_hat.plates for of_hat in counts])
     ends = np.cumsum(sizes)
     first = ends - sizes
-    pings = np.concatenate([one.by_plate for one in counts])
+    pings = np.concatenate([of_hat.by_plate for of_hat in counts])
     centres = np.clip(np.concatenate([around.plates for around in arounds]), range.low, range.high)
     half_width = np.repeat([around.width.half_width for around in arounds], sizes)
     variance = plate_variance(pings)
@@ -226,13 +226,13 @@ def plans_around(
     sensitivities = np.maximum(1, np.maximum.reduceat(plate_sensitivities, first)).tolist()
     plans = []
     slices = map(slice, first.tolist(), ends.tolist())
-    for one, around, cost, sensitivity, rows in zip(
+    for of_hat, around, cost, sensitivity, rows in zip(
         counts, arounds, costs, sensitivities, slices, strict=True
     ):
         where = ForecastClip(int(range.clip(around.hat)), centres[rows], around.width)
         plans.append(
             ForecastClipPlan(
-                counts=one,
+                counts=of_hat,
                 around=where,
                 range=range,
                 cost=cost,
@@ -375,7 +375,7 @@ def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -
 
 def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
     """Digest of all that the HAT's part of the plate's clip follows from, to add to its checks."""
-    packed = b"".join(one.to_bytes(8, "little") for one in (cell, room, rounding, norm))
+    packed = b"".join(number.to_bytes(8, "little") for number in (cell, room, rounding, norm))
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
 
@@ -491,11 +491,14 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         asked: Sequence[StatisticTerms],
         public: PublicSettings,
     ) -> list[ForecastClipPlan]:
-        offered = [one.around for one in asked if one.around is not None]
+        offered = [terms.around for terms in asked if terms.around is not None]
         if len(offered) < len(asked):
             raise ValueError("expected terms with a forecast")
-        arounds = [ForecastClip(one.hat_quanta, one.plates_quanta, one.width) for one in offered]
-        return plans_around(counts, arounds, [one.cost for one in asked], public.range)
+        arounds = [
+            ForecastClip(around.hat_quanta, around.plates_quanta, around.width)
+            for around in offered
+        ]
+        return plans_around(counts, arounds, [terms.cost for terms in asked], public.range)
 
     def at(
         self,

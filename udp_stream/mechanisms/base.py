@@ -545,9 +545,11 @@ class Statistic(ABC, Generic[P, V]):
         """
         rows: Iterable[tuple[Any, Query, Integers]] = zip(plans, queries, noisy, strict=True)
         found: list[Any] = []
-        for plan, query, one in rows:
+        for plan, query, integers in rows:
             size = plan.noise.expected_abs(query.scale) / plan.divisor
-            found.append(NoisyValue(plan.value(query.noisy_value(one)), size, query.projected_to))
+            found.append(
+                NoisyValue(plan.value(query.noisy_value(integers)), size, query.projected_to)
+            )
         return found
 
     @abstractmethod

@@ -217,8 +217,8 @@ class Tree:
         on a node buys 1."""
         own = [share ** (2 / self.power) for share in self.shares]
         found = [0.0]
-        for one, b in zip(reversed(own), (1, *reversed(self.branching[1:])), strict=True):
-            found.append(one + found[-1] / b)
+        for precision, b in zip(reversed(own), (1, *reversed(self.branching[1:])), strict=True):
+            found.append(precision + found[-1] / b)
         return found[:0:-1]
 
     @property
@@ -369,8 +369,8 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
         raise ValueError(f"expected {tree.nodes} noisy counts, got shape {nodes.shape}")
     of_levels = np.split(nodes.astype(np.float64), np.cumsum(tree.level_sizes)[:-1], axis=-1)
     families = [
-        one.reshape(*one.shape[:-1], -1, b)
-        for one, b in zip(of_levels, tree.branching, strict=True)
+        of_level.reshape(*of_level.shape[:-1], -1, b)
+        for of_level, b in zip(of_levels, tree.branching, strict=True)
     ]
     if tree.is_plain:
         return _plain_prefixes(tree, families, total)
@@ -521,8 +521,8 @@ def tree_of(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
             stays[-1] = False
         sizes = [
             size
-            for size, one in zip(accumulate(branching, mul), (*stays, True), strict=True)
-            if one
+            for size, stays_here in zip(accumulate(branching, mul), (*stays, True), strict=True)
+            if stays_here
         ]
         branching = tuple(size // above for above, size in pairwise((1, *sizes)))
     return Tree(branching, shares, bins, power)
@@ -579,7 +579,7 @@ def requested_tree(
     )
     found = [
         _descended(
-            _in_proportion([max(one, 1e-12) for one in start], least),
+            _in_proportion([max(share, 1e-12) for share in start], least),
             branching,
             leaves,
             sums,
@@ -1098,7 +1098,7 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         """Record of its values at its edges, for the admitted plates, whatever the others are."""
         return Cdf(
             edges_kmh=plan.bins.edges_kmh,
-            values=tuple(round(one, 6) for one in value),
+            values=tuple(round(share, 6) for share in value),
             epsilon=epsilon_stated(plan.cost),
             branching=plan.tree.branching,
             budgets=tuple(budget / NANO for budget in plan.budgets_nano),

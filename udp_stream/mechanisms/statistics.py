@@ -401,8 +401,8 @@ def expected_error(plan: MeanPlan, bits: Bits) -> float:
     queries = [mean.query(plan, speeds, bits) for speeds in samples]
     found = mean.values([plan] * TRIALS, queries, noisy_integers(queries, plan.noise, bits))
     errors = [
-        abs(plan.released(one.value) - speeds.mean())
-        for one, speeds in zip(found, samples, strict=True)
+        abs(plan.released(noisy.value) - speeds.mean())
+        for noisy, speeds in zip(found, samples, strict=True)
     ]
     return float(np.mean(errors))
 

@@ -141,9 +141,9 @@ def clip_widths(
     shared = np.ones(at.size) if hats is None else hats
     many = np.array(HATS)[np.abs(np.array(HATS) - shared[:, None]).argmin(axis=1)]
     gain, misfit = np.empty((2, at.size, len(HALF_WIDTHS)))
-    for one in np.unique(many).tolist():
-        here = many == one
-        gain[here], misfit[here] = _passed(one, steps)[:, at[here]]
+    for hats_of_plate in np.unique(many).tolist():
+        here = many == hats_of_plate
+        gain[here], misfit[here] = _passed(hats_of_plate, steps)[:, at[here]]
     hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (
         UNEVEN * (1 - gain)
     ) ** 2
@@ -172,7 +172,7 @@ def scales_of(pings: Integers, first: Integers, costs: Sequence[Cost]) -> tuple[
     )  # plates weigh by how precisely their samples tell the HAT's mean
     scatter: Floats = np.add.reduceat(sharp, first) / weight
     return scatter, 2 * np.maximum.reduceat(sharp, first) / weight * np.array(
-        [_noise_deviation(one) for one in costs]
+        [_noise_deviation(cost) for cost in costs]
     )
 
 
@@ -207,8 +207,8 @@ def passed_at(half_width: float, off: float) -> tuple[float, float]:
 def _integral(upto: Floats) -> Floats:
     """Integral of the normal distribution function: E clip(d + z, -k, k) is that at d + k less that
     at d - k, less k."""
-    below = np.array([normal_below(one) for one in upto.tolist()])
-    density = np.array([exp(-one * one / 2) for one in upto.tolist()])
+    below = np.array([normal_below(z) for z in upto.tolist()])
+    density = np.array([exp(-z * z / 2) for z in upto.tolist()])
     integral: Floats = upto * below + density / sqrt(2 * pi)
     return integral
 

@@ -188,8 +188,10 @@ class City:
                     ]
                 )
             )
-        self.nodes = np.array([len(one) for one in nodes])
-        padded = np.array([one + one[-1:] * (self.nodes.max() - len(one)) for one in nodes])
+        self.nodes = np.array([len(of_route) for of_route in nodes])
+        padded = np.array(
+            [of_route + of_route[-1:] * (self.nodes.max() - len(of_route)) for of_route in nodes]
+        )
         self.node_m = padded[:, :, 0]
         self.node_is_stop = padded[:, :, 1] > 0
         grid = np.clip(1.0 + 0.25 * bell(rng, 16, 16), 0.6, 1.45)
@@ -481,9 +483,9 @@ def encode(pings: Records, plates: Sequence[str]) -> list[bytes]:
         pings["trip"].tolist(), [tenths / 10 if has_decimal else tenths // 10 for tenths, has_decimal in of_speed],
     )  # fmt: skip
     messages = [(MESSAGE % row).encode() for row in zip(*columns, strict=True)]
-    for one in np.flatnonzero(pings["flaw"] >= 0).tolist():
-        messages[one] = _spoiled(
-            messages[one], FLAWS[pings["flaw"][one]], REQUIRED[pings["second"][one] % 4]
+    for at in np.flatnonzero(pings["flaw"] >= 0).tolist():
+        messages[at] = _spoiled(
+            messages[at], FLAWS[pings["flaw"][at]], REQUIRED[pings["second"][at] % 4]
         )
     return messages
 

@@ -61,7 +61,7 @@ def write_timetable(fleet: Fleet, folder: Path) -> None:
     _write(
         folder / "routes.txt",
         ("route_id", "route_short_name", "route_type"),
-        [(one, one, 3) for one in ROUTE_NAMES],
+        [(route, route, 3) for route in ROUTE_NAMES],
     )
     _write(folder / "stops.txt", ("stop_id", "stop_name", "stop_lat", "stop_lon"), stops)
     _write(
