@@ -271,7 +271,8 @@ class Errors:
         epsilons."""
         above = []
         for series, other in pairs:
-            if at := np.array(EPSILONS)[self.of(series) >= self.of(other)].tolist():
+            at = np.array(EPSILONS)[self.of(series) >= self.of(other)].tolist()
+            if at:
                 above.append(words.format(series.name, other.name, listed(at)))
         return Finding(
             claim, not above, but=but(lead, above, "; " if "{2}" in words else ", "), **values

@@ -101,7 +101,8 @@ def _drive(name: str, path: Path, files: Sequence[Path]) -> Trajectories:
             for line in _bytes_of(file).decode("utf-8", "replace").splitlines()
             if line.strip()
         ]
-        if wrong := next((number for number, line in enumerate(lines, 1) if len(line) != 4), 0):
+        wrong = next((number for number, line in enumerate(lines, 1) if len(line) != 4), 0)
+        if wrong:
             raise UsageError(
                 f"{file}: line {wrong}: expected {DRIVE_FORM}, got {len(lines[wrong - 1])} fields"
             )

@@ -170,13 +170,13 @@ def read_feed(
     pings, _ = PingDecoder(settings.ping_rules, source.format).decode(messages)
     if not len(pings):
         raise UsageError(f"{path}: expected pings, and none was accepted")
-    names, of_plate = np.unique(
-        np.asarray(pings.plates), return_inverse=True
-    )  # by name, so that runs are alike
+    # By name, so that runs are alike.
+    names, of_plate = np.unique(np.asarray(pings.plates), return_inverse=True)
     plates = of_plate[pings.plate].astype(np.int64)
     hashes = [b"%08d" % i for i in range(names.size)]
     cells = cells_of(pings.lat, pings.lon, settings.hat.resolution)
-    moving = None if (rules := settings.movement_rules) is None else (pings.lat, pings.lon, rules)
+    rules = settings.movement_rules
+    moving = None if rules is None else (pings.lat, pings.lon, rules)
     tables = list(
         slots_of(hashes, plates, pings.time_ms, cells, pings.speed, settings.calendar.slots, moving)
     )
@@ -217,10 +217,12 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         raise PackageMissing("matplotlib to plot with", "plots")
     known = EXPERIMENTS | ON_POSITIONS
     names = arguments.names or list(EXPERIMENTS)
-    if unknown := [name for name in names if name not in known]:
+    unknown = [name for name in names if name not in known]
+    if unknown:
         raise UsageError(f"expected one of {', '.join(known)}, got {unknown[0]!r}")
     has_positions = arguments.data or arguments.theirs or arguments.full
-    if not has_positions and (asks := [name for name in names if name in NEED_POSITIONS]):
+    asks = [name for name in names if name in NEED_POSITIONS]
+    if asks and not has_positions:
         raise UsageError(
             f"{asks[0]} is about recorded positions: name a feed with --data, or T-Drive with --theirs"
         )

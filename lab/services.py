@@ -285,13 +285,12 @@ def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> Runni
 def _formatted(base: tuple[str, ...], folder: Path) -> str:
     """The cluster id of the folder's data, formatted now if there is none."""
     known = folder / "data" / "meta.properties"
-    if known.exists() and (
-        found := re.search(r"^cluster\.id=(.+)$", known.read_text(), re.MULTILINE)
-    ):
-        return found[1].strip()
-    cluster = (
-        "u" + urlsafe_b64encode(uuid4().bytes).decode()[1:22]
-    )  # a leading dash would read like an option
+    if known.exists():
+        cluster_id = re.search(r"^cluster\.id=(.+)$", known.read_text(), re.MULTILINE)
+        if cluster_id:
+            return cluster_id[1].strip()
+    # A leading dash would read like an option.
+    cluster = "u" + urlsafe_b64encode(uuid4().bytes).decode()[1:22]
     tool = (*base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties")
     done = subprocess.run(
         tool,
@@ -372,10 +371,12 @@ def start_redis(folder: Path, disposable: bool = False, more: str = "") -> Runni
 
 def server_program() -> str:
     """`redis-server` on PATH, or what a package brings; DependencyUnavailable if there is neither."""
-    if found := shutil.which("redis-server"):
+    found = shutil.which("redis-server")
+    if found:
         return found
     for package, path in PACKAGED:
-        if file := package_file(package, path):
+        file = package_file(package, path)
+        if file:
             return str(file)
     raise PackageMissing("Redis", SERVICES, "or install redis-server")
 

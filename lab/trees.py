@@ -168,7 +168,8 @@ def _on_budgets(rng: np.random.Generator) -> Iterator[_Case]:
             "IV.2", "the best budgets for a branching", b, plain_error(b, plain_shares(b)), others
         )
         real = np.array(e) ** 2 * (prod(b) / prod(e) ** 2) ** (1 / len(b))
-        moved = (real * np.exp((x := rng.normal(0, 0.2, len(b))) - x.mean()) for _ in range(TRIED))
+        steps = (rng.normal(0, 0.2, len(b)) for _ in range(TRIED))
+        moved = (real * np.exp(step - step.mean()) for step in steps)
         others = (plain_error(shares.tolist(), e) for shares in moved)
         yield _best(
             "IV.2", "the best real branching for budgets", b, plain_error(real.tolist(), e), others

@@ -184,7 +184,8 @@ class Partitions(ABC, Generic[A]):
 
     async def process(self, records: Sequence[Any]) -> None:
         of = records[0].partition
-        if (assigned := self._assignments.get(of)) is None:
+        assigned = self._assignments.get(of)
+        if assigned is None:
             return
         next_offset = assigned.protocol.next_offset
         # The broker is asked only where there is a gap. There may be a gap without a loss: offsets
@@ -810,7 +811,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         for one in records:
             where = f"{one.topic}[{one.partition}] at {one.offset}"
             self._binding.require_in(one.headers, f"the writer of {where}")
-            if (mark := mark_in(one.headers)) is not None:
+            mark = mark_in(one.headers)
+            if mark is not None:
                 self._remember_mark(mark)
             try:
                 message = decode_message(one.value)

@@ -570,7 +570,8 @@ def group_of(kafka: KafkaSection) -> Group:
     names = [topics.pings.name, topics.parts.name]
     with admin(kafka) as client:
         there = set(client.list_topics())
-        if missing := [topic.name for topic in topics if topic.name not in there]:
+        missing = [topic.name for topic in topics if topic.name not in there]
+        if missing:
             raise ConfigError(f"topic {missing[0]} is missing: run `udp-stream topics create`")
         asked = [
             TopicPartition(description["name"], partition["partition_index"])

@@ -382,7 +382,8 @@ class PartitionExecutors:
         """
         partition = records[0].partition
         rebalances = self._rebalances
-        if (before := self._under_way.get(partition)) is not None:
+        before = self._under_way.get(partition)
+        if before is not None:
             # Not awaited itself: if we were cancelled here, that would cancel the batch under way.
             await asyncio.wait([before])
         if rebalances == self._rebalances:
@@ -469,7 +470,8 @@ async def keep_time(
         if app.consumer_generation_id:
             await stop.guard(show_life)
         now_ms = clock.now_ms()
-        is_ahead = (ahead_ms := pings.ahead_ms(now_ms)) > 0
+        ahead_ms = pings.ahead_ms(now_ms)
+        is_ahead = ahead_ms > 0
         if is_ahead and not is_said:
             log_clock_ahead(ahead_ms / 1000)
         is_said = is_ahead

@@ -106,10 +106,14 @@ def read_network(path: str | Path) -> Network:
         for trip_id, stop_id, sequence in files.rows(
             "stop_times.txt", ("trip_id", "stop_id"), ("stop_sequence",)
         ):
-            if (trip := trips.get(trip_id)) is None or (stop := stops.numbers.get(stop_id)) is None:
+            trip = trips.get(trip_id)
+            stop = stops.numbers.get(stop_id)
+            if trip is None or stop is None:
                 continue
-            served[stop * ROUTES_MAX + trip[0]] += trip[1]
-            if (calls := others.get(trip_id)) is not None and len(calls) < CALLS_MAX:
+            route, trips_a_day = trip
+            served[stop * ROUTES_MAX + route] += trips_a_day
+            calls = others.get(trip_id)
+            if calls is not None and len(calls) < CALLS_MAX:
                 calls.append((_number(sequence), stop))
             if len(served) > PAIRS_MAX:
                 raise files.refused(
@@ -165,7 +169,8 @@ class _Files:
             try:
                 if not width:
                     header = [name.strip().lower() for name in next(reader, [])]
-                    if absent := [name for name in needed if name not in header]:
+                    absent = [name for name in needed if name not in header]
+                    if absent:
                         raise self.refused(file, f"expected the column {absent[0]}")
                     lacks = any(name not in header for name in more)
                     at = [header.index(name) if name in header else -1 for name in (*needed, *more)]
@@ -205,7 +210,8 @@ class _Files:
     def _end_of_lines(self, file: str, text: bytes) -> int:
         """Where the last whole line ends; if there is such a line nearby, not at a break within
         quotes."""
-        if (last := text.rfind(b"\n") + 1) == 0 and len(text) > _BLOCK:
+        last = text.rfind(b"\n") + 1
+        if last == 0 and len(text) > _BLOCK:
             raise self.refused(file, f"expected rows of CSV, got a line of over {_BLOCK:,} bytes")
         end = last
         for _ in range(_FIELD_LINES):
@@ -329,7 +335,8 @@ def _trips(
     columns = ("route_id", "service_id", "trip_id")
     more = ("direction_id", "shape_id")
     for route, service, trip, direction, shape in files.rows("trips.txt", columns, more):
-        if (number := numbers.get(route)) is None:
+        number = numbers.get(route)
+        if number is None:
             continue
         found[trip] = number, days.get(service, 1.0)
         first.setdefault((number, direction[:1]), trip)
@@ -357,7 +364,8 @@ class _Stops:
         columns = ("stop_id", *_OF_STOPS)
         more = ("stop_name", "parent_station", "location_type")
         for stop, lat, lon, name, parent, kind in files.rows("stops.txt", columns, more):
-            if kind.strip() in ("2", "3", "4") or (place := _place(lat, lon)) is None:
+            place = _place(lat, lon)
+            if kind.strip() in ("2", "3", "4") or place is None:
                 continue  # an entrance, or a node within a station
             if parent.strip():
                 parents[stop] = parent
@@ -430,7 +438,8 @@ def kept(points: Floats, near_m: float) -> NDArray[np.bool_]:
         along = flat[end] - flat[start]
         share = np.clip(between @ along / max(float(along @ along), 1e-9), 0.0, 1.0)
         off = np.hypot(*(between - share[:, None] * along).T)
-        if off[far := int(off.argmax())] > near_m:
+        far = int(off.argmax())
+        if off[far] > near_m:
             stays[start + 1 + far] = True
             todo += [(start, start + 1 + far), (start + 1 + far, end)]
     return stays
@@ -447,8 +456,9 @@ def _place(lat: str, lon: str) -> tuple[float, float] | None:
 
 def _number(text: str) -> float:
     with suppress(ValueError):
-        if isfinite(found := float(text)):
-            return found
+        number = float(text)
+        if isfinite(number):
+            return number
     return 0.0
 
 

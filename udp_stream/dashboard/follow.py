@@ -62,11 +62,11 @@ class GrowingFile:
         leave."""
         while piece := self._piece():
             *lines, self._rest = (self._rest + piece).split(b"\n")
-            if (
-                len(self._rest) > LINE_BYTES_MAX
-            ):  # no record: its beginning is enough to refuse it by
+            # A longer line is no record: its beginning is enough to refuse it by.
+            if len(self._rest) > LINE_BYTES_MAX:
                 self._rest = self._rest[: LINE_BYTES_MAX + 1]
-            if found := [line for line in lines if line]:
+            found = [line for line in lines if line]
+            if found:
                 return found
         return []
 

@@ -76,7 +76,8 @@ class Places:
         name. Where none has, the collection is empty: the timetable is of another place."""
         features = []
         for cell in sorted(cells):
-            if place := self.place_of(cell):
+            place = self.place_of(cell)
+            if place:
                 said = {"cell": cell, "name": place.name, "routes": place.routes}
                 features.append(_feature(cell_geometry(int(cell, 16)), said))
         return collection([*features, *self._lines] if features else []), len(features)

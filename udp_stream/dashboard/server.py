@@ -401,16 +401,14 @@ class Dashboard:
                 raise web.HTTPNotFound(text="no slot is there yet\n")
             return shown.slots[-1]
         try:
-            start_ms = milliseconds_of(
-                name.replace(" ", "+")
-            )  # a plus sign in an address is a space
+            # A plus sign in an address is a space.
+            start_ms = milliseconds_of(name.replace(" ", "+"))
         except (ValueError, OverflowError):
             raise _refused(
                 "slot: expected latest, or a time with its offset, as slot_start in /v1/slots"
             ) from None
-        if (
-            slot := shown.slot_at(start_ms) or await asyncio.to_thread(self.slots.slot_at, start_ms)
-        ) is None:
+        slot = shown.slot_at(start_ms) or await asyncio.to_thread(self.slots.slot_at, start_ms)
+        if slot is None:
             raise web.HTTPNotFound(
                 text="no slot that starts then is kept: /v1/slots lists those that are\n"
             )
@@ -526,7 +524,8 @@ def _pieces(text: CompressedText, is_packed: bool) -> Iterator[bytes | memoryvie
 async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> None:
     """Send each piece to the client's socket, behind the head; a client that does not take a piece
     in time is dropped."""
-    if (transport := request.transport) is None:
+    transport = request.transport
+    if transport is None:
         return
     try:
         if transport.get_write_buffer_size():

@@ -214,7 +214,8 @@ class Slots:
         is shown by `show`."""
         refused: Counter[Refused] = Counter()
         for line in lines:
-            if (why := self._take(line)) is not None:
+            why = self._take(line)
+            if why is not None:
                 refused[why] += 1
             if self._open_bytes > OPEN_BYTES:
                 self._pack()
@@ -228,7 +229,8 @@ class Slots:
         return before != self.shown.change
 
     def _take(self, line: bytes) -> Refused | None:
-        if (record := read_record(line)) is None:
+        record = read_record(line)
+        if record is None:
             return "no release and no estimate of this version"
         hat = record.hat
         try:
@@ -246,7 +248,8 @@ class Slots:
             self._outlines[hat.cell] = _outline(hat.cell)
         if isinstance(record, Release) and (self._privacy is None or self._privacy[0] <= start_ms):
             self._privacy = start_ms, record.privacy
-        if (filling := self._slot_of(start_ms, hat)) is None:
+        filling = self._slot_of(start_ms, hat)
+        if filling is None:
             return None
         part = filling.parts[next(kind for kind, of in KINDS.items() if isinstance(record, of))]
         part.lines[hat.cell] = line
@@ -261,7 +264,8 @@ class Slots:
         if start_ms in self._filling:
             return self._filling[start_ms]
         if len(self._filling) >= self._most:
-            if start_ms < (oldest := min(self._filling)):
+            oldest = min(self._filling)
+            if start_ms < oldest:
                 if self.history is not None and start_ms not in self._past:
                     self._past[start_ms] = self._begun(start_ms, hat.slot_start, hat.slot_end)
                 return self._past.get(start_ms)
@@ -328,7 +332,8 @@ class Slots:
     def lines_of_newest(self, most: int) -> Iterator[bytes]:
         """All records of the newest slots, so many, slot by slot; withdrawals come first."""
         for start_ms, _ in self.slots_in(TimeRange(), "estimates")[-most:]:
-            if (slot := self.slot_at(start_ms)) is not None:
+            slot = self.slot_at(start_ms)
+            if slot is not None:
                 for kind in ("withdrawals", "releases", "estimates"):
                     yield from slot.parts[kind].opened()
 
@@ -342,7 +347,8 @@ class Slots:
 
     def _keep(self, slots: Sequence[Slot]) -> None:
         """Write slots to the history. Where that fails there is none from now on."""
-        if (history := self.history) is None or not slots:
+        history = self.history
+        if history is None or not slots:
             return
         try:
             history.write(slots, self._outlines)
@@ -379,7 +385,8 @@ class Slots:
 
     def _listing(self, slots: Iterable[Slot]) -> CompressedText:
         more: dict[str, object] = {"synthetic": True} if self.is_synthetic else {}
-        if (days := self._known(History.days)) is not None:
+        days = self._known(History.days)
+        if days is not None:
             more["days"] = days
         return compressed(
             [msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | more), b"\n"]

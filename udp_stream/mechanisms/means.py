@@ -528,10 +528,10 @@ class ArrayAveraging(MeanMechanism):
             if at_least[at] > best:
                 break
             cap = int(caps[at])
-            if (grouping == "best-fit" or wrap_around_count(counts, cap)) and (
-                (error := self.plan(counts, cost, range, grouping, cap).error_bound) < best
-                or (error == best and cap < found)
-            ):
+            if grouping != "best-fit" and not wrap_around_count(counts, cap):
+                continue
+            error = self.plan(counts, cost, range, grouping, cap).error_bound
+            if error < best or (error == best and cap < found):
                 best = error
                 found = cap
         return found

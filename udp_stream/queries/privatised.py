@@ -244,7 +244,8 @@ class PointNoise:
     steps_per_unit: int
 
     def __post_init__(self) -> None:
-        if self.dimensions > (most := radial_of(self.measure).dimensions_max):
+        most = radial_of(self.measure).dimensions_max
+        if self.dimensions > most:
             raise ValueError(
                 f"expected positions of up to {most} dimensions under epsilon, got {self.dimensions}: take rho"
             )

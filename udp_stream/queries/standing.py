@@ -96,7 +96,8 @@ class CentralQuery:
 
     def due(self, state: State) -> NextRound | None:
         # The first round asks all plates of the moment.
-        if (due := self.pie.due(state)) is None:
+        due = self.pie.due(state)
+        if due is None:
             return None
         plates = np.arange(self.plates) if state.rounds == 0 else self.taking
         return NextRound(plates, np.full(plates.size, due.charges[0]))

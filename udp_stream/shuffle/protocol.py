@@ -794,7 +794,8 @@ class ShardProtocol:
     def next(self) -> Step | None:
         """The first step that is due; the same step until the caller says that it was done."""
         if self._step is None:
-            if (planner := self._planner) is not None:
+            planner = self._planner
+            if planner is not None:
                 # Shards that wait for factors though their plates share no clip by our plan are
                 # answered at once.
                 self._outbox += [
