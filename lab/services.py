@@ -103,9 +103,8 @@ def class_path(listed: Path | None = None) -> str:
     if missing:
         context = _maven()
         with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-            list(
-                pool.map(lambda jar: fetch(jar, root, context), missing)
-            )  # `list`: it raises what a fetch raised
+            # `list`: it raises what a fetch raised.
+            list(pool.map(lambda jar: fetch(jar, root, context), missing))
     return os.pathsep.join(str(root / jar.path) for jar in jars)
 
 

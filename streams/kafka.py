@@ -359,9 +359,8 @@ class Offsets:
             TopicPartition(*tp): OffsetAndMetadata(offset, metadata)
             for tp, (offset, metadata) in offsets.items()
         }
-        generation = (
-            self._thread._consumer._coordinator.generation
-        )  # in which they are ours, if they still are
+        # In which they are ours, if they still are.
+        generation = self._thread._consumer._coordinator.generation
         try:
             await self._thread.call_thread(self._commit, commits, generation)
         except _NOT_OURS:
@@ -521,9 +520,8 @@ class Offsets:
         """How many partitions the topic has. ConfigError if it had more `before`: a slot would wait
         for all of them."""
         consumer = self._thread._consumer
-        await self._thread.call_thread(
-            consumer._client.force_metadata_update
-        )  # others may know of more than we do
+        # Others may know of more than we do.
+        await self._thread.call_thread(consumer._client.force_metadata_update)
         found = len(consumer.partitions_for_topic(topic) or ())
         if found < max(1, before):
             raise ConfigError(

@@ -898,9 +898,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.remembered(await self._compared(assigned, work))
 
     async def _release(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> None:
-        withdrawn = await self._in_thread(
-            partial(self._withdrawn, assigned)
-        )  # before the mark is raised
+        # Before the mark is raised.
+        withdrawn = await self._in_thread(partial(self._withdrawn, assigned))
         recorded = await self._in_thread(partial(self._record, assigned, step))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)

@@ -29,9 +29,8 @@ def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
     ...     [each.name for each in Path(folder).iterdir()]
     ['ledger']
     """
-    draft = path.with_name(
-        f".{path.name}.{secrets.token_hex(8)}.draft"
-    )  # two processes may make the same file at once
+    # Two processes may make the same file at once.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     try:
         yield draft
     finally:

@@ -100,9 +100,8 @@ def read_network(path: str | Path) -> Network:
         routes = _routes(files)
         trips, shapes, others = _trips(files, list(routes))
         stops = _Stops(files)
-        served: dict[int, float] = defaultdict(
-            float
-        )  # a stop's number and a route's, as a single number: trips a day
+        # A stop's number and a route's, as a single number: trips a day.
+        served: dict[int, float] = defaultdict(float)
         for trip_id, stop_id, sequence in files.rows(
             "stop_times.txt", ("trip_id", "stop_id"), ("stop_sequence",)
         ):

@@ -160,9 +160,8 @@ class _Runtime:
         they count as out."""
         counts, values = tabulate(slot)
         self._report(SlotCounted(slot.start_ms, counts.repeats))
-        withdrawn = (
-            {} if self._due is None else unpublished_withdrawals(self._ledger)
-        )  # before the mark is raised
+        # Before the mark is raised.
+        withdrawn = {} if self._due is None else unpublished_withdrawals(self._ledger)
 
         def publish(recorded: RecordedSlot) -> None:
             releases = {

@@ -17,9 +17,8 @@ def host_of(tiles: str) -> str | None:
     """Scheme, host and port of the address of tiles; None for what is none."""
     found = _HOST.match(tiles)
     has_all = all(part in tiles for part in ("{z}", "{x}", "{y}"))
-    is_plain = (
-        re.fullmatch(r"[!#-;=?-~]+", tiles) is not None
-    )  # no quote, angle bracket, space or letter beyond ASCII
+    # No quote, angle bracket, space or letter beyond ASCII.
+    is_plain = re.fullmatch(r"[!#-;=?-~]+", tiles) is not None
     return found[0] if found and has_all and is_plain else None
 
 

@@ -55,9 +55,8 @@ from udp_stream.release.week import DAYS_MAX, TypicalHour
 from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 
 STREAMS_MAX: Final = 2_000
-FILES_MAX: Final = (
-    3 * STREAMS_MAX
-)  # of this process, where the system allows it; often it has 1,024 until it asks
+# Of this process, where the system allows it; often it has 1,024 until it asks.
+FILES_MAX: Final = 3 * STREAMS_MAX
 
 ACCEPTED = 8
 BACKLOG = 4_096

@@ -245,9 +245,8 @@ def _moments(grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
         axis=1
     ) / total  # no product of matrices: its last bits follow the number of cores
     variance = (weights * (grid - mean[:, None]) ** 2).sum(axis=1) / total
-    return mean, np.maximum(
-        variance, (grid[1] - grid[0]) ** 2 / 12
-    )  # at least that of the mass within a step
+    # At least that of the mass within a step.
+    return mean, np.maximum(variance, (grid[1] - grid[0]) ** 2 / 12)
 
 
 def passed(grid: Floats, variance: Floats, clipped: Sequence[ReleaseClip]) -> Floats:

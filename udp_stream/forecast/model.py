@@ -126,9 +126,8 @@ def _visited_around(
     """Whether the row's plate is in each of the HAT's six neighbours, in the order around the HAT,
     shape (rows, 6)."""
     many = len(counts.plates)
-    known = np.sort(
-        hat * many + counts.plate, kind="stable"
-    )  # rows come in this order: next to nothing to sort
+    # Rows come in this order: next to nothing to sort.
+    known = np.sort(hat * many + counts.plate, kind="stable")
     near = neighbours[hat]
     # -1 finds nothing: no known number is negative.
     wanted = np.where(near >= 0, near * many + counts.plate[:, None], -1)

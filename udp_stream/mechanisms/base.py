@@ -232,9 +232,8 @@ class Range:
     def above_low(self, samples: NDArray[Any]) -> NDArray[Any]:
         """Samples put into the range and counted from its low end: integers in 0..width."""
         counted = samples - self.low if self.low else samples
-        above: NDArray[Any] = np.minimum(
-            np.maximum(counted, 0), self.width
-        )  # half of what np.clip takes
+        # Half of what np.clip takes.
+        above: NDArray[Any] = np.minimum(np.maximum(counted, 0), self.width)
         return above
 
 

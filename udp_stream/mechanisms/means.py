@@ -137,9 +137,8 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.plate_sensitivities is None:
             raise ValueError("expected a plan whose plates are charged by what they move")
         plate_sensitivities = self.plate_sensitivities[admitted]
-        sensitivity = max(
-            1, int(plate_sensitivities.max())
-        )  # noise is drawn even where no plate moves anything
+        # Noise is drawn even where no plate moves anything.
+        sensitivity = max(1, int(plate_sensitivities.max()))
         return replace(
             self,
             counts=SamplesPerPlate(self.counts.by_plate[admitted]),
@@ -512,9 +511,8 @@ class ArrayAveraging(MeanMechanism):
             caps = np.unique(np.concatenate((even, counts.by_plate)))
         upto = np.append(0, np.cumsum(counts.descending[::-1]))
         ascending = counts.descending[::-1]
-        below = np.searchsorted(
-            ascending, caps
-        )  # plates with fewer samples share arrays, others fill an array each
+        # Plates with fewer samples share arrays, others fill an array each.
+        below = np.searchsorted(ascending, caps)
         few = upto[below]
         full = counts.plates - below
         # Any two of the shared arrays hold more than the cap.

@@ -154,9 +154,8 @@ def _projected(
     # a step further on either side, as the truths are tried in steps
     ends = truths[max(0, left[0] - 1)], truths[min(TRUTHS, left[-1] + 1)]
     log_likelihood = plan.noise.log_likelihood(noisy - centre, noise, around)
-    likely = np.exp(
-        log_likelihood - log_likelihood.max()
-    )  # with next to no noise, all would else be 0
+    # With next to no noise, all would else be 0.
+    likely = np.exp(log_likelihood - log_likelihood.max())
     # the mean of |released - t| over t in [0, U], weighed by how likely each makes the noisy mean
     error = float(np.abs(value - truths) @ likely / likely.sum())
     return Accuracy(error, at + min(value, float(ends[0])), at + max(value, float(ends[1])))

@@ -141,9 +141,8 @@ def plan_variance(
     """
     if cap is None:
         errors = _error_at_every_cap(counts, cost)
-        cap = errors.size - int(
-            np.argmin(errors[::-1])
-        )  # the last of the least: the larger cap drops fewer samples
+        # The last of the least: the larger cap drops fewer samples.
+        cap = errors.size - int(np.argmin(errors[::-1]))
     if not 1 <= cap <= counts.largest:
         raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
     if cost.nano < 1:
@@ -177,9 +176,8 @@ def _most_pairs(movable: int, total: int) -> int:
 def _error_at_every_cap(counts: SamplesPerPlate, cost: Cost) -> Floats:
     """Worst-case bias plus expected noise in units of U^2, for the caps 1, 2, ... up to the largest
     count."""
-    up_to = np.cumsum(
-        np.bincount(counts.by_plate)
-    )  # how many plates have at most j samples, j = 0, 1, ...
+    # How many plates have at most j samples, j = 0, 1, ...
+    up_to = np.cumsum(np.bincount(counts.by_plate))
     kept = np.cumsum(counts.plates - up_to[:-1])
     caps = np.arange(1, counts.largest + 1)
     noise = share_of_pairs(caps, kept) * expected_noise(1, cost)

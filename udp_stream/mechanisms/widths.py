@@ -167,9 +167,8 @@ def scales_of(pings: Integers, first: Integers, costs: Sequence[Cost]) -> tuple[
     """Deviation of plates around each HAT, and that of noise for such a half width, both in km/h,
     shape (HATs,)."""
     sharp = 1 / np.sqrt(plate_variance(pings))
-    weight = np.add.reduceat(
-        sharp * sharp, first
-    )  # plates weigh by how precisely their samples tell the HAT's mean
+    # Plates weigh by how precisely their samples tell the HAT's mean.
+    weight = np.add.reduceat(sharp * sharp, first)
     scatter: Floats = np.add.reduceat(sharp, first) / weight
     return scatter, 2 * np.maximum.reduceat(sharp, first) / weight * np.array(
         [_noise_deviation(cost) for cost in costs]

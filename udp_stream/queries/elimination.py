@@ -98,9 +98,8 @@ class Split:
         whole = self._ends[-1]
         ends = np.array(self._ends, np.int64 if whole < _PRODUCTS_FIT else object)
         times, rest = np.divmod(budgets_nano, whole)
-        shares = (
-            times[:, None] * ends + rest[:, None] * ends // whole
-        )  # no product is beyond 64 bits
+        # No product is beyond 64 bits.
+        shares = times[:, None] * ends + rest[:, None] * ends // whole
         return np.asarray(np.diff(shares.astype(np.int64), prepend=0))
 
     @cached_property

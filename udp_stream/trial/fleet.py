@@ -61,13 +61,14 @@ COMPASS = np.array(
         for x, y in _QUARTER
     ]
 )
+# Km/h, undisturbed; fitted.
 SPEED_BY_RADIUS = (
     (0.0, 20.0),
     (0.25, 26.0),
     (0.55, 43.0),
     (1.0, 54.0),
     (2.0, 54.0),
-)  # km/h, undisturbed; fitted
+)
 
 # Driving
 OPENS_S = 5.5 * 3600
@@ -163,9 +164,8 @@ class City:
         radius = np.sqrt(
             (self.place_km[:, 0] / half[0]) ** 2 + (self.place_km[:, 1] / half[1]) ** 2
         )
-        self.crowding = np.clip(
-            1.15 - 0.8 * radius, 0.2, 1.0
-        )  # how much of a rush hour is felt here
+        # How much of a rush hour is felt here.
+        self.crowding = np.clip(1.15 - 0.8 * radius, 0.2, 1.0)
         # Each kilometre of a route has a factor on speed, and so has each patch of the city,
         # bilinear between corners.
         kilometre = [(np.arange(size) * STEP_M / 1000).astype(np.int64) for size in sizes.tolist()]
@@ -262,9 +262,8 @@ class Day:
         buses = len(route)
         self.clock = np.floor(OPENS_S + RAMP_S * rng.random(buses))
         self.closes = np.floor(CLOSES_S - RAMP_S * rng.random(buses))
-        self.traffic = np.clip(
-            1.0 + 0.16 * bell(rng, ZONES[0] * ZONES[1], 50), 0.6, 1.4
-        )  # by zone and half hour
+        # By zone and half hour.
+        self.traffic = np.clip(1.0 + 0.16 * bell(rng, ZONES[0] * ZONES[1], 50), 0.6, 1.4)
         self.motion, self.radio = rng.spawn(2)
         upward = self.motion.random(buses) < 0.5
         self.direction = np.where(upward, 1, -1)
@@ -571,9 +570,8 @@ class Fleet:
             self._pings(), [(math.inf, waiting)]
         ):  # at the end come those still on their way
             waiting = np.concatenate([waiting, self.imperfections.send(rng, pings)])
-            waiting = waiting[
-                np.argsort(waiting["arrives"], kind="stable")
-            ]  # stable: the same on every platform
+            # Stable: the same on every platform.
+            waiting = waiting[np.argsort(waiting["arrives"], kind="stable")]
             here = int(np.searchsorted(waiting["arrives"], end))
             whole = here if end == math.inf else here - here % BATCH
             for at in range(0, whole, BATCH):
@@ -616,9 +614,8 @@ class Fleet:
         city = self.city()
         rng = self._rng(_FLEET)
         trips = FIRST_TRIP
-        weights = np.cumsum(
-            1.0 / (np.arange(ROUTES) + 5.0)
-        )  # most run in the middle, the suburbs see a few
+        # Most run in the middle, the suburbs see a few.
+        weights = np.cumsum(1.0 / (np.arange(ROUTES) + 5.0))
         route = np.searchsorted(weights / weights[-1], rng.random(self.buses), side="right")
         driver = 1.0 + 0.05 * bell(rng, self.buses)
         start = math.floor(self.start.timestamp()) + IST_OFFSET_S

@@ -294,9 +294,8 @@ class AgreementClock:
         self._newest_of = {
             plate: time for plate, time in self._newest_of.items() if time >= before_ms
         }
-        self._crowded = max(
-            1024, 2 * len(self._newest_of)
-        )  # doubled, so that forgetting stays rare as fleets grow
+        # Doubled, so that forgetting stays rare as fleets grow.
+        self._crowded = max(1024, 2 * len(self._newest_of))
 
 
 def _second_newest(newest_of: dict[str, int]) -> int:

@@ -88,9 +88,8 @@ def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> 
     and time that are left out, `unpaired` others.
     """
     plate_time = slot.plate.astype(np.uint64) << np.uint64(32) | slot.time
-    place = lat.astype(np.int64) << 32 | (
-        lon.astype(np.int64) + _HALF_TURN
-    )  # any order that follows from positions
+    # Any order that follows from positions.
+    place = lat.astype(np.int64) << 32 | (lon.astype(np.int64) + _HALF_TURN)
     rows = first_per_plate_time(plate_time, slot.cell, place)
     pair, seconds = _pairs(plate_time[rows].astype(np.int64))
     has_pair = pair >= 0

@@ -334,9 +334,8 @@ class SourceMoments:
                 here = slice(first, end)
                 of_piece = RowPlaces(of_rows.offset[here], of_rows.before_ms[here])
                 for moment in latest.push(frame.pings, rows[here], watermark_ms, of_piece):
-                    found.setdefault(
-                        moment.time_ms, moment
-                    )  # a boundary of several grids holds the same in each
+                    # A boundary of several grids holds the same in each.
+                    found.setdefault(moment.time_ms, moment)
         return [found[time_ms] for time_ms in sorted(found)]
 
     def through_at(self, watermark_ms: int) -> int:
