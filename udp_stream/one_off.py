@@ -78,11 +78,21 @@ def private_mean(
     mechanism: Mechanism = "auto",
     grouping: Grouping = "best-fit",
 ) -> PrivateMean:
-    """The mean of all speeds, each clamped to [0, `max_kmh`], which has to be chosen without
-    looking at them.
+    """Release the mean of all speeds, user-level epsilon-DP (arXiv 2401.15906).
 
-    `mechanism` is a `Mechanism`. ValueError for an empty table, a speed that is negative or no
-    number, or a setting out of its range.
+    Args:
+        speeds: Speeds in km/h by plate, each plate's in the order of time.
+        epsilon: The most that any plate loses to this call, from 0.001 to 1000.
+        max_kmh: U: faster speeds count as U. It has to be chosen without looking at the speeds.
+        mechanism: The mechanism; "auto" takes that of least expected error for these counts.
+        grouping: How plates fill arrays, where the mechanism averages arrays.
+
+    Returns:
+        The mean in km/h with its 95 % interval, the mechanism, and what each plate lost.
+
+    Raises:
+        ValueError: For an empty table, a plate without a speed, a speed that is negative or no
+            number, or an argument out of its range.
 
     >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
     >>> mean = private_mean(speeds, epsilon=1.0, max_kmh=65)
@@ -107,7 +117,18 @@ def private_mean(
 
 
 def private_variance(speeds: Speeds, *, epsilon: float, max_kmh: float) -> PrivateVariance:
-    """The variance of all speeds, each clamped to [0, `max_kmh`]. Raises as `private_mean`.
+    """Release the variance of all speeds, user-level epsilon-DP (arXiv 2405.06261).
+
+    Args:
+        speeds: Speeds in km/h by plate, each plate's in the order of time.
+        epsilon: The most that any plate loses to this call.
+        max_kmh: U: faster speeds count as U. It has to be chosen without looking at the speeds.
+
+    Returns:
+        The variance in (km/h)^2 with its expected error, the mechanism, and what each plate lost.
+
+    Raises:
+        ValueError: As `private_mean`.
 
     >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
     >>> private_variance(speeds, epsilon=1.0, max_kmh=65).value_kmh2 >= 0
@@ -126,10 +147,21 @@ def private_cdf(
     max_kmh: float,
     bins: Literal["auto"] | int | Sequence[float] = "auto",
 ) -> PrivateCdf:
-    """The shares of all speeds, each clamped to [0, `max_kmh`], at or below edges: of equal bins,
-    or those given.
+    """Release the CDF of all speeds, user-level epsilon-DP (arXiv 2409.18573).
 
-    A first edge that is given twice gives exact zeros a bin of their own. Raises as `private_mean`.
+    Args:
+        speeds: Speeds in km/h by plate, each plate's in the order of time.
+        epsilon: The most that any plate loses to this call.
+        max_kmh: U: faster speeds count as U. It has to be chosen without looking at the speeds.
+        bins: A number of equal bins, or edges in km/h from 0 to U; a first edge that is given twice
+            gives exact zeros a bin of their own. "auto" goes by counts and epsilon.
+
+    Returns:
+        Edges in km/h and the share of speeds at or below each, non-decreasing up to 1; the expected
+        error as a share, the tree's branching, and what each plate lost.
+
+    Raises:
+        ValueError: As `private_mean`, and for bins that are not valid.
 
     >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
     >>> cdf = private_cdf(speeds, epsilon=2.0, max_kmh=65, bins=13)

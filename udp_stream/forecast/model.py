@@ -751,8 +751,18 @@ class SlotForecast:
 def forecast_slot(
     counts: SlotCounts, memory: Memory, day: dt.date, part_of_day: float, max_kmh: float
 ) -> SlotForecast:
-    """The forecast of a slot from its counts and earlier releases; `part_of_day` is over when it
-    ends."""
+    """Forecast a slot from its counts and earlier releases. It reads no speed.
+
+    Args:
+        counts: The counts of the slot.
+        memory: What earlier releases have taught.
+        day: The local date on which the slot starts.
+        part_of_day: The part of the day that is over when the slot ends, in 0..1.
+        max_kmh: U.
+
+    Returns:
+        Mean speeds and variances of the slot's HATs, and mean speeds of their plates, km/h.
+    """
     prior = prior_of(counts)
     hats = counts.cells.size
     hat = _hat_of_row(counts)

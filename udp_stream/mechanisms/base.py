@@ -516,8 +516,20 @@ class Statistic(ABC, Generic[P, V]):
 
     @abstractmethod
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> P:
-        """Plan by the choice in its terms; without a choice, by whatever is best for these
-        counts."""
+        """Plan the statistic of a HAT, from counts and settings alone.
+
+        Args:
+            counts: Samples of each plate.
+            asked: The terms: cost, mechanism and, where it was made before, the choice. Without a
+                choice the best for these counts is taken.
+            public: Range, bins and the other public settings.
+
+        Returns:
+            The plan, which has each plate's charge.
+
+        Raises:
+            ValueError: For terms that the counts do not allow.
+        """
 
     def at(self, plan: P, asked: StatisticTerms, public: PublicSettings) -> P:
         """The plan that `plan` gives for the same plates at another epsilon; neither terms have a
@@ -539,8 +551,16 @@ class Statistic(ABC, Generic[P, V]):
     ) -> Sequence[V]:
         """Released values of many HATs, each from its noisy integers alone: post-processing.
 
-        As it stands here for statistics of a single integer, whose plans have a `divisor` and make
-        a `value` of it.
+        The implementation here serves statistics of a single integer, whose plans have a `divisor` and make a
+        `value` of it.
+
+        Args:
+            plans: A plan for each HAT.
+            queries: What each plan asked of the samples.
+            noisy: The integers of each query with their noise.
+
+        Returns:
+            A value for each HAT, in the order of the plans.
         """
         rows: Iterable[tuple[Any, Query, Integers]] = zip(plans, queries, noisy, strict=True)
         found: list[Any] = []

@@ -889,11 +889,24 @@ def plan_cdf(
     branching: Branching = "auto",
     levels: Levels = "best",
 ) -> CdfPlan:
-    """Bins, tree, cap and scales, by a choice that was made before, or else the best for these
-    counts.
+    """Plan the CDF of a HAT: bins, tree, cap and scales of noise (arXiv 2409.18573, Section IV).
 
-    Raises ValueError for bins that are not valid for `max_kmh`, too few leaves for them, or too
-    small a cost.
+    Args:
+        counts: Samples of each plate.
+        cost: The most that a plate may lose.
+        max_kmh: U, the last edge.
+        bins: "auto", a number of equal bins, or edges in km/h.
+        choice: A choice that was made before; without it, the best for these counts is taken.
+        branching: Children of a node on each level from the root down, or "auto".
+        levels: Budgets of least error, or the paper's plain estimate at even budgets.
+
+    Returns:
+        The plan. A plate of g of at most `cap` samples loses the part g / cap of the cost, or under
+        rho its square.
+
+    Raises:
+        ValueError: For bins that are not valid for `max_kmh`, too few leaves for them, or too small
+            a cost.
     """
     if choice is None or not (
         choice.bins or isinstance(bins, tuple)

@@ -185,8 +185,22 @@ class MeanMechanism(ABC):
         grouping: Grouping,
         cap: int | None = None,
     ) -> MeanPlan:
-        """Fix all that counts can fix, with the mechanism's own or a chosen cap, 1 <= cap <= the
-        largest count."""
+        """Plan the mean of a HAT: fix all that counts can fix.
+
+        Args:
+            counts: Samples of each plate.
+            cost: The most that a plate may lose.
+            range: The range of speeds, quanta.
+            grouping: How plates fill arrays, where the mechanism has arrays.
+            cap: Most samples of a plate, 1 <= cap <= the largest count; None for the mechanism's
+                own.
+
+        Returns:
+            The plan, with sensitivity and worst-case bias in quanta.
+
+        Raises:
+            ValueError: For another cap.
+        """
 
     def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
         """The plan that `plan` gives for the same plates at another cost; cap and arrays do not
@@ -196,7 +210,7 @@ class MeanMechanism(ABC):
     @abstractmethod
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The plan for those of its plates (one or more) that the ledger admitted, each within its
-        charge."""
+        charge; `admitted` is a mask of shape (plates,)."""
 
     @abstractmethod
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
@@ -613,12 +627,24 @@ class Levy(ProjectedMean):
 def private_quantiles(
     bits: Bits, values: Integers, rank: int, width: int, moved: int, cost: Cost, draws: int
 ) -> Integers:
-    """Lattice points of 0..width with about `rank` of the values at or below them, each at `cost`.
+    """Draw points of 0..width with about `rank` of the values at or below them.
 
     Every point v has the penalty |#{values <= v} - rank|, which a plate that touches `moved` values
-    moves by at most that; points are chosen by the exponential mechanism: an interval between two
+    moves by at most that. Points are chosen by the exponential mechanism: an interval between two
     cuts, whose points share their penalty, by its length times its weight, then a point in it
     evenly.
+
+    Args:
+        bits: The source of random bits.
+        values: Values in quanta, in 0..width, in any order.
+        rank: How many values are to be at or below a point.
+        width: The largest point.
+        moved: Most values that a plate touches.
+        cost: What each draw costs.
+        draws: The number of points.
+
+    Returns:
+        Independent points, shape (draws,).
     """
     # The last cut is behind `width`, which is a point too.
     cuts = np.concatenate(([0], np.sort(values), [width + 1]))

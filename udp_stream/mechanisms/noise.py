@@ -99,11 +99,16 @@ class Noise(Protocol):
         """How many samples a plate may move in counts so that their noise can be drawn; may be 0."""
 
     def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        """Losses of plates that move a statistic, or counts, by `moves`, where noise for `most`
-        costs `cost`.
+        """Losses of plates to a statistic, or to counts.
 
-        In nano-units, rounded up; a plate that moves nothing loses nothing. `moves` are 64-bit
-        integers or Python's.
+        Args:
+            moves: The most by which each plate moves it, shape (plates,): 64-bit integers, or
+                Python's in an array of objects.
+            most: The move that the noise is for.
+            cost: What noise for `most` costs.
+
+        Returns:
+            Nano-units, rounded up, shape (plates,); a plate that moves nothing loses nothing.
         """
         # Python's integers where 64 bits could not hold the product
         exact = moves if cost.nano * most**self.power < 2**62 else moves.astype(object)
@@ -148,8 +153,19 @@ class Noise(Protocol):
         the noisy value."""
 
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
-        """Independent noise, the i-th of scale t[i]/s[i], 1 <= t <= SCALE_MAX, 1 <= s <=
-        DIVISOR_MAX."""
+        """Draw independent noise, exactly.
+
+        Args:
+            bits: The source of random bits.
+            t: Numerators of the scales, 1 <= t <= SCALE_MAX, shape (n,).
+            s: Denominators, 1 <= s <= DIVISOR_MAX, an integer or shape (n,).
+
+        Returns:
+            Integers, the i-th of scale t[i]/s[i], shape (n,).
+
+        Raises:
+            ValueError: For a scale out of range.
+        """
 
 
 # The interval of a mean that noise, and a normal spread, moved: a truth in [0, U] is missed with
@@ -811,13 +827,24 @@ def exponential_choices(
     cost: Cost,
     draws: int,
 ) -> list[int]:
-    """Indices of groups of equal candidates, chosen independently by the exponential mechanism,
-    each at `cost`.
+    """Choose groups of equal candidates independently, by the exponential mechanism.
 
-    Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of penalty
-    `penalties[i] >= 0`. A plate moves each penalty by at most `sensitivity`; none that values could
-    have is above the public `largest`. All groups empty raises ValueError. Experiments make many
-    choices at once; a release makes a single choice.
+    A release makes a single choice; experiments make many at once.
+
+    Args:
+        bits: The source of random bits.
+        penalties: The penalty of each group, 0 or more. A plate moves each by at most `sensitivity`.
+        sizes: Candidates of each group (a length, in lattice points), 0 or more.
+        largest: Public: no penalty that values could have is above it.
+        sensitivity: The most by which a plate moves a penalty.
+        cost: What each choice costs.
+        draws: The number of choices.
+
+    Returns:
+        The index of each chosen group.
+
+    Raises:
+        ValueError: If all groups are empty.
     """
     # Rounded down: `sensitivity` steps together cost no more than the whole.
     table = exponential_weights(noise_of(cost).choice_epsilon_nano(cost) // sensitivity, largest)

@@ -100,9 +100,19 @@ def discrete_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> 
     """Independent discrete Laplace integers, the i-th with P(x) proportional to exp(-|x|
     s[i]/t[i]).
 
-    `t` holds integers in 1..2**26, `s` positive integers (a single integer, or one each), else
-    ValueError. A mechanism that adds this to an integer statistic that a plate changes by at most
-    `d` is eps-DP for that plate if t/s >= d/eps. Source: arXiv 2004.00010, Algorithm 2.
+    A mechanism that adds this to an integer statistic that a plate changes by at most `d` is eps-DP
+    for that plate if t/s >= d/eps. Source: arXiv 2004.00010, Algorithm 2.
+
+    Args:
+        bits: The source of random bits.
+        t: Numerators of the scales, in 1..2**26, shape (n,).
+        s: Denominators, 1 or more, an integer or shape (n,).
+
+    Returns:
+        Integers, shape (n,).
+
+    Raises:
+        ValueError: For a scale out of range.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
     s = np.broadcast_to(np.asarray(s, dtype=np.int64), t.shape)
@@ -284,10 +294,20 @@ def discrete_gaussian(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) ->
     """Independent discrete Gaussian integers, the i-th with P(x) proportional to exp(-x^2 s[i]^2 /
     (2 t[i]^2)).
 
-    `t` holds integers in 1..2**26, `s` in 1..2**16 (a single integer, or one each), else
-    ValueError. A mechanism that adds this to integers that a plate changes by at most `d` in l2 is
+    A mechanism that adds this to integers that a plate changes by at most `d` in l2 is
     (d s/t)^2 / 2 - zCDP for that plate (arXiv 2004.00010, Theorems 4 and 14). Source: Algorithm 3
     there.
+
+    Args:
+        bits: The source of random bits.
+        t: Numerators of the scales, in 1..2**26, shape (n,).
+        s: Denominators, in 1..2**16, an integer or shape (n,).
+
+    Returns:
+        Integers, shape (n,).
+
+    Raises:
+        ValueError: For a scale out of range.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
     s = np.broadcast_to(np.asarray(s, dtype=np.int64), t.shape)
@@ -456,8 +476,17 @@ def discrete_radial_laplace(
     """Independent lattice vectors, the i-th with P(z) proportional to exp(-|z| s[i]/t[i]): shape
     (vectors, dimensions).
 
-    `t` holds integers in 1..`radial_scale_max(dimensions)`, `s` in 1..2**16 (a single integer, or
-    one each), else ValueError.
+    Args:
+        bits: The source of random bits.
+        t: Numerators of the scales, in 1..`radial_scale_max(dimensions)`, shape (vectors,).
+        s: Denominators, in 1..2**16, an integer or shape (vectors,).
+        dimensions: Coordinates of a vector.
+
+    Returns:
+        Integers, shape (vectors, dimensions).
+
+    Raises:
+        ValueError: For a scale or a number of dimensions out of range.
     """
     if not 1 <= dimensions <= DIMENSIONS_MAX:
         raise ValueError(

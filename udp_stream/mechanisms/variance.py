@@ -133,11 +133,20 @@ class VariancePlan:
 def plan_variance(
     counts: SamplesPerPlate, cost: Cost, range: Range, cap: int | None = None
 ) -> VariancePlan:
-    """The plan with this cap, 1 <= cap <= the largest count; else with that of least worst-case
-    error among these.
+    """Plan the variance of a HAT, in time O(plates + largest count) (arXiv 2405.06261).
 
-    Raises ValueError for other caps, and for a cost below a nano-unit. Time O(plates + largest
-    count).
+    Args:
+        counts: Samples of each plate.
+        cost: The most that a plate may lose.
+        range: The range of speeds, quanta.
+        cap: Most samples of a plate, 1 <= cap <= the largest count; None for the cap of least
+            worst-case error.
+
+    Returns:
+        The plan, with its sensitivity and worst-case bias in quanta^2.
+
+    Raises:
+        ValueError: For another cap, or a cost below a nano-unit.
     """
     if cap is None:
         errors = _error_at_every_cap(counts, cost)

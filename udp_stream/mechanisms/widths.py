@@ -130,9 +130,19 @@ def clip_widths(
     costs: Sequence[Cost],
     hats: Floats | None = None,
 ) -> list[ClipWidth]:
-    """The widths of HATs whose plates stand HAT by HAT, with a cost each; `first` is each HAT's
-    first, `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip among
-    about so many. A width is where the squares of noise and of what is hidden have the least sum.
+    """Choose the width of each HAT's clip: the squares of noise and of what is hidden have the
+    least sum.
+
+    Args:
+        pings: Pings of each plate in a HAT, HAT by HAT, shape (rows,).
+        first: The first row of each HAT, shape (HATs,).
+        off_kmh: Standard deviation of each HAT's forecast, km/h, shape (HATs,).
+        costs: What each HAT's mean may cost.
+        hats: Likely number of HATs among which plates share a clip, shape (HATs,); None where each
+            HAT has a clip of its own.
+
+    Returns:
+        A width for each HAT.
     """
     deviation = np.minimum(off_kmh, DEVIATION_MAX)
     steps = _STEPS if hats is None else _STEPS_JOINT

@@ -325,10 +325,19 @@ def _terms(shares: Integers, policy: Policy) -> Terms:
 
 
 def plan_hat(by_plate: Integers, terms: Terms, policy: Policy) -> HatPlan:
-    """The plan for plates with these counts (one or more, each with a sample) on these terms, and
-    its price.
+    """Plan the statistics of a HAT, from counts and settings alone.
 
-    The plan's terms name what was chosen: on them, the plan is made again without a search.
+    Args:
+        by_plate: Samples of each plate, shape (plates,), one or more plates with one or more each.
+        terms: The statistics, and the most that each may cost.
+        policy: The settings that fix range, bins and mechanisms.
+
+    Returns:
+        The plan, with the charge of each plate in nano-units, rounded up. Its terms name what was
+        chosen: on them, the plan is made again without a search.
+
+    Raises:
+        ValueError: For terms that the counts do not allow, such as a cost too small for noise.
     """
     return HatPlans(policy.public).plan_hat(by_plate, terms)
 

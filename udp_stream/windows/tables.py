@@ -375,8 +375,18 @@ def without_repeats(pings: SlotPings) -> SlotPings:
 
 
 def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
-    """Sort, drop repeats of (plate, time), and count. PrivacyRefused if a HAT has more than
-    `PINGS_MAX` samples."""
+    """Make the tables of a closed slot: sort, drop repeats of (plate, time), and count.
+
+    Args:
+        pings: All accepted pings of the slot, in any order.
+
+    Returns:
+        The counts of plates in HATs, which plans see, and the speeds, which they do not. Both
+        follow from the set of pings alone, not from the order of their arrival.
+
+    Raises:
+        PrivacyRefused: If a HAT has more than `PINGS_MAX` samples.
+    """
     by_hash = sorted(range(len(pings.plates)), key=pings.plates.__getitem__)
     rank = np.empty(len(by_hash), dtype=np.uint64)
     rank[by_hash] = np.arange(len(by_hash), dtype=np.uint64)
