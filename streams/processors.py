@@ -432,14 +432,15 @@ class SourceProcessor(Partitions[_Source]):
         while len(under_way) >= UNDER_WAY_MAX or (under_way and under_way[0].done()):
             await under_way.popleft()
         target = self._topics.rejected.name
-        place = (self._topic, assigned.partition)
         sent = await self._producer.send(
             OutgoingRecord(
                 target,
-                one.original[:REJECTED_BYTES_MAX],
-                headers=rejected_headers(one.refusal, *place, one.offset),
+                message.original[:REJECTED_BYTES_MAX],
+                headers=rejected_headers(
+                    message.refusal, self._topic, assigned.partition, message.offset
+                ),
             )
-            for one in refused
+            for message in refused
         )
         under_way.append(sent)
 
@@ -454,10 +455,15 @@ class SourceProcessor(Partitions[_Source]):
         return max((ms for ms in shown if ms is not None), default=None)
 
     def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:
-        known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms
-        return msgspec.json.encode(
-            _SourceMetadata(*known, assigned.protocol.asked, to.gaps)
-        ).decode()
+        metadata = _SourceMetadata(
+            to.watermark_ms,
+            to.rejected_through,
+            self._binding.text,
+            to.positions_ms,
+            assigned.protocol.asked,
+            to.gaps,
+        )
+        return msgspec.json.encode(metadata).decode()
 
     def ahead_ms(self, wall_ms: int) -> int:
         """How far slots are closed ahead of this time, on any of our partitions; 0 or less if none
@@ -761,18 +767,33 @@ class ShardProcessor(Partitions[ShardAssignment]):
         sources = await self._offsets.partitions(self._topics.pings.name, known)
         context = self._context
         follows = self._promise.learns(context.policy)
-        given = self._accept_loss, follows, self._periods is not None, self._asked
-        protocol = ShardProtocol(tp.partition, shards, sources, start, *given)
+        protocol = ShardProtocol(
+            tp.partition,
+            shards,
+            sources,
+            start,
+            self._accept_loss,
+            follows,
+            self._periods is not None,
+            self._asked,
+        )
         ledger = await self._in_thread(
             partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}")
         )
-        through = protocol.done_ms, protocol.answered_ms
         await self._in_thread(
-            partial(settle, self._ledger, tp.partition, shards, *through, self._periods)
+            partial(
+                settle,
+                self._ledger,
+                tp.partition,
+                shards,
+                protocol.done_ms,
+                protocol.answered_ms,
+                self._periods,
+            )
         )
-        if isinstance(
-            step := protocol.next(), steps.SendMessages
-        ):  # of the former owner, who may have died on it
+        step = protocol.next()
+        # The former owner may have died on sending these.
+        if isinstance(step, steps.SendMessages):
             await self._send(step.messages)
             protocol.sent(step)
         if follows and tp.partition == PLANNER:
@@ -893,8 +914,10 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.city_queried()
 
     async def _remember(self, assigned: ShardAssignment, step: steps.RecordNorms) -> None:
-        of_slot = step.norms, step.expected, (step.start, step.end_ms)
-        work = partial(factors_once, *of_slot, assigned.context, assigned.ledger)
+        slot = (step.start, step.end_ms)
+        work = partial(
+            factors_once, step.norms, step.expected, slot, assigned.context, assigned.ledger
+        )
         assigned.protocol.remembered(await self._compared(assigned, work))
 
     async def _release(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> None:
@@ -908,8 +931,13 @@ class ShardProcessor(Partitions[ShardAssignment]):
         out = release_records(self._topics, releases) + withdrawal_records(
             self._topics, withdrawn.values()
         )
-        published = partial(protocol.recorded, start), partial(protocol.published, start)
-        await self._publish(assigned, out, recorded.mark, *published)
+        await self._publish(
+            assigned,
+            out,
+            recorded.mark,
+            partial(protocol.recorded, start),
+            partial(protocol.published, start),
+        )
         await self._in_thread(partial(recorded.published, assigned.ledger))
         if withdrawn:
             await self._in_thread(partial(assigned.ledger.published, list(withdrawn)))

@@ -82,7 +82,7 @@ def private_mean(
 
     Args:
         speeds: Speeds in km/h by plate, each plate's in the order of time.
-        epsilon: The most that any plate loses to this call, from 0.001 to 1000.
+        epsilon: The most that any plate loses to this call, from 1e-6 to 1000.
         max_kmh: U: faster speeds count as U. It has to be chosen without looking at the speeds.
         mechanism: The mechanism; "auto" takes that of least expected error for these counts.
         grouping: How plates fill arrays, where the mechanism averages arrays.
