@@ -235,7 +235,7 @@ def _nothing_charged(settings: Settings) -> str:
 
 def require_unit_of_files(names: Sequence[str], settings: Settings) -> None:
     """ConfigError, before anything is charged, if the beginning of a file is in another unit than
-    the one set."""
+    `speed.unit`."""
     if not settings.judges_unit:
         return
     seen = 0
@@ -390,8 +390,8 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 
 class RefusalWatch:
     """Says once, in the log, that more of a live feed is refused than accepted, with advice. Before
-    the first slot closes: ConfigError if its pings are in another unit than the one set. Partitions
-    of a topic close it one after the other, and the first may have one bus: it looks at each, until
+    the first slot closes: ConfigError if its pings are in another unit than `speed.unit`. Partitions
+    of a topic close it in turn, and the first may have one bus: it looks at each, until
     movement can tell."""
 
     REFUSALS_MIN = 10

@@ -71,7 +71,7 @@ _OTHER_FEEDS = {
         r"EstimatedTimetable|StopMonitoring|StopTimetable|MonitoredStopVisit|timeToStation|expectedArrival|stop_lat$"
     ),
 }
-"""What other feeds hold, by names that are in them."""
+"""Patterns of names by which other kinds of feeds are known."""
 
 ELSEWHERE = "another address of the provider has the vehicle positions"
 
@@ -86,7 +86,7 @@ def is_server_error(record: Record) -> bool:
 
 
 def other_feed(records: Sequence[Record]) -> str:
-    """What the records are of, if they are of another kind of feed; else ""."""
+    """The kind of another feed that these records are of; else ""."""
     names = {dotted(path) for record in records for path in record}
     return next((kind for kind, look in _OTHER_FEEDS.items() if any(map(look.search, names))), "")
 

@@ -141,12 +141,12 @@ _SPARSE_ABOVE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class UnitEvidence:
-    """What `pairs` pairs of pings say: distance over time is `ratio` times the reported speed
+    """Evidence of `pairs` pairs of pings: distance over time is `ratio` times the reported speed
     (median, by distance; of pings far apart of all together). `unit`: of those that fit the
     configured unit, or the nearest; None if none fits, or, with ratio nan, if there are too few
     pairs. `pairs` and `ratio` must not be shown. `changes`: the first pairs do not fit the same as
     the last ones, so that all together may fit a third. `named` is the unit in words: by its name
-    only if nothing else fits, else by how many times it is the configured one."""
+    only if nothing else fits, else by how many times it is the configured unit."""
 
     pairs: int
     ratio: float

@@ -47,7 +47,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingRules:
-    """What is accepted. ValueError names the field, the value and the rule that it breaks.
+    """Limits of accepted pings. ValueError names the field, the value and the rule that it breaks.
 
     `unit`: of the source's speeds. Pings faster than `max_kmh` are clamped to it, and above
     `reject_above_kmh` refused. `box`: edges included; it cannot cross the antimeridian. Times are
@@ -396,7 +396,7 @@ def _checks(
     rules: PingRules,
     paths: FieldPaths,
 ) -> Iterator[tuple[NDArray[np.bool_], Reason, str]]:
-    """What is asked of values, in this order: where it does not hold, the reason, and the path."""
+    """The checks of values in their order: which rows fail, the reason, and the path."""
     lengths = np.fromiter(map(len, plates), np.int64, len(plates))
     chars = lengths[plate]
     are_words = np.zeros(len(plates), np.bool_)

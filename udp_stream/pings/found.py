@@ -1,4 +1,4 @@
-"""What a sample of a feed shows: where its fields stand, the form of its times, the unit of its
+"""Findings from a sample of a feed: where its fields stand, the form of its times, the unit of its
 speeds, and doubts.
 
 Findings are proposals for a person to check. Only the kind of values leaves this file, names that
@@ -155,7 +155,7 @@ _NAMES = {
     "ago": "secssincereport secondssincereport secondsago secsago ageinseconds",
     "operator": "oper operator operatorref operatorid operatorcode agency agencyid",
 }
-"""Of fields, and of what else is looked for: the likeliest first."""
+"""Names of fields, and of what else is looked for: the likeliest first."""
 
 _OTHERS = (
     r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b"

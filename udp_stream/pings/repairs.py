@@ -1,4 +1,4 @@
-"""What values of a feed are like, and commands that mend what no setting reads: from FILE to NEW.
+"""The kinds of a feed's values, and commands that mend what no setting reads: from FILE to NEW.
 
 Of a value its kind or form is shown.
 """
@@ -17,7 +17,7 @@ from udp_stream.units import KMH_PER_UNIT
 Value = str | int | float | bool | None
 
 SHARE_MIN = 0.9
-"""Of a path's values, how many must be what the field is."""
+"""The share of a path's values that must be what the field is."""
 
 _FORM_CHARS = 40
 
@@ -28,7 +28,7 @@ WANTED: Mapping[str, str] = {
     "latitude": "degrees",
     "speed": "a number, 0 or more",
 }
-"""What each field of a ping must be."""
+"""The kind of value that each field of a ping must have."""
 
 
 def is_missing(value: object) -> bool:
@@ -98,7 +98,7 @@ _WITH_UNIT = re.compile(
 
 
 def repair_of(field: str, path: Path, values: Sequence[Value]) -> str:
-    """What mends a field's values, in a clause behind a colon; "" if nothing is known to."""
+    """The command that mends a field's values, in a clause behind a colon; "" if none is known."""
     match field:
         case "plate":
             return as_whole(values, path)
@@ -143,7 +143,7 @@ _PAIR = re.compile(r"\s*-?[0-9]+\.[0-9]{3,} ?[,; ] ?-?[0-9]+\.[0-9]{3,}\s*")
 
 
 def pair_in_text(values: Mapping[Path, Sequence[Value]], is_json: bool) -> str:
-    """What is found where longitude and latitude stand in one text, with the command that takes
+    """A clause where longitude and latitude stand in the same text, with the command that takes
     them apart; else ""."""
     for path, some in values.items():
         if sum(
@@ -187,7 +187,7 @@ def as_whole(values: Sequence[Value], path: Path) -> str:
 
 
 def of_packed(said: str, path: str) -> str:
-    """What is said, with commands that unpack the file first if it is gzip."""
+    """The same sentence, whose commands unpack the file first if it is gzip."""
     return (
         re.sub("`([^`]*) FILE > NEW`", r"`gzip -dc FILE | \1 > NEW`", said)
         if path.endswith(".gz")
@@ -196,8 +196,8 @@ def of_packed(said: str, path: str) -> str:
 
 
 def scaled_degrees(places: Sequence[tuple[Path, Sequence[Value]]], delimiter: str) -> str:
-    """What reads longitudes and latitudes that are written as whole numbers; "" if they are no
-    such."""
+    """The command that divides longitudes and latitudes that are written as whole numbers; "" if
+    they are no such."""
     most = [max(map(abs, numbers_of(values)), default=0) for _, values in places]
     if len(places) < 2 or any(number % 1 for _, values in places for number in numbers_of(values)):
         return ""

@@ -70,7 +70,7 @@ OTHER_FEEDS = {"alert": "alert", "trip_update": "trip update"}
 """Fields of entities without a vehicle, and what feeds of them hold."""
 
 OLD = "time far before header.timestamp"
-"""What notes count."""
+"""Events that notes count."""
 
 _MILLISECONDS_MIN = 10**11
 """A time in seconds is less until the year 5138, a time in milliseconds is more since 1973."""
@@ -231,7 +231,7 @@ class _VehicleReader:
 
 
 _Values = tuple[tuple[str | bytes | None, str], int | None, Location | None, float | None]
-"""Of a vehicle: its plate and where that is from, its time, place and speed."""
+"""A vehicle's plate and where that is from, its time, place and speed."""
 
 
 def _format(form: FeedForm) -> PingFormat:
@@ -262,8 +262,8 @@ opened, as it is."""
 
 
 def gtfs_formats(form: FeedForm) -> tuple[PingFormat, PingFormat]:
-    """Of messages, and of single pings, where feeds of JSON are in this form: with speeds, or
-    without."""
+    """The formats of messages, and of single pings, where feeds of JSON are in this form: with
+    speeds, or without."""
     if not form.is_plain:
         return _format(form), SINGLE
     single = PingFormat(partial(_read_single, plain=form.format), JSON.split, form.format.paths)

@@ -166,7 +166,7 @@ def is_json(text: bytes | msgspec.Raw) -> bool:
 
 def whole_part(text: bytes) -> bytes | None:
     """JSON that ends too early, up to the last whole element of the outermost open array that has
-    one, and closed; without an open array, up to the last whole object or array. None if that is no
+    any, and closed; without an open array, up to the last whole object or array. None if that is no
     JSON."""
     opened: list[
         tuple[bytes, list[int]]

@@ -67,7 +67,7 @@ _HALF_OF_DAY = re.compile(r"(?<![^\W\d_])([ap])(?:\.\s?|\s)?m(?![^\W\d_])\.?", r
 _HALVES = {"上午": "AM", "下午": "PM", "오전": "AM", "오후": "PM", "π.μ.": "AM", "μ.μ.": "PM"}
 _MIDNIGHT = re.compile(r"[T ]00:00(?::00(?:\.0+)?)?Z?$")  # behind a date, as data bases write it
 _WIDTHS = {"%H%M%S": 6, "%H%M": 4, "%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8, "%y%m%d": 6, "%d%m%y": 6}
-_FEW = 16  # texts that are read singly, where one of them is spelt otherwise
+_FEW = 16  # texts that are read singly, where any of them is spelt otherwise
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
@@ -135,7 +135,7 @@ def count_in(text: str) -> str:
 
 
 def parse_timestamps(texts: Sequence[str]) -> TimeColumns:
-    """ISO texts. Fractions finer than a microsecond are rounded to one, as msgspec does, then
+    """ISO texts. Fractions finer than a microsecond are rounded to it, as msgspec does, then
     milliseconds down."""
     time_ms = np.zeros(len(texts), np.int64)
     status = np.zeros(len(texts), np.uint8)

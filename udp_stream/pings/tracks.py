@@ -67,6 +67,6 @@ def follow(values: Sequence[Value], track: Track | None) -> bool | None:
 
 
 def steps_km(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far each place is from the one before."""
+    """The distance of each place from the place before, km."""
     east = np.diff(lon) * np.cos(np.radians(lat[:-1]))
     return np.hypot(np.diff(lat), east) * _METRES_PER_DEGREE / 1000

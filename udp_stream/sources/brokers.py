@@ -184,7 +184,7 @@ def _parameters(name: str, live: LiveSection) -> tuple[Parameters, str]:
 # before they wait for acknowledgements, so these must not wait.
 
 FRAME_MESSAGES = 1000
-"""Of a frame at most: what comes without QoS may come without end."""
+"""Limits of a frame: what comes without QoS may come without end."""
 
 PARTING_S = 2.0
 """As long as a broker may take to read our last acknowledgements."""
@@ -199,7 +199,7 @@ QOS = 1
 class TopicSource(ConnectedSource):
     """Topics. UsageError for a name that is no broker's, ConfigError for topics that are none.
 
-    The session's seed is kept in `folder`; without one it is this host with this Kafka.
+    The session's seed is kept in `folder`; without a folder it is this host with this Kafka.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ MAGIC = b"\x1f\x8b"
 """The first two bytes of every member."""
 
 _PIECE_BYTES = 2**12
-"""Of the input, at a time: of damaged data, zlib keeps to itself what it made of the same piece."""
+"""Input at a time: of damaged data, zlib keeps to itself what it made of the same piece."""
 
 
 class GzipError(ValueError):
@@ -200,7 +200,7 @@ OnProgress = Callable[[int, int | None], None]
 known."""
 
 GTFS_ENDS = (".pb", ".pbf")
-"""Of names of GTFS-realtime files, which are not text."""
+"""Ends of names of GTFS-realtime files, which are not text."""
 
 MAX_LINE_BYTES = 64 * 2**20
 """The rest of a longer line is dropped; what is passed on is still far more than any decoder
@@ -320,7 +320,7 @@ def _open(path: str) -> AbstractContextManager[BinaryIO | io.FileIO]:
 
 
 def _read_blocks(file: BinaryIO | io.FileIO, progress: OnProgress | None) -> Iterator[bytes]:
-    """What there is, up to a block at a time; a pipe is not waited for until it fills one."""
+    """Blocks of what is there; a pipe is not waited for until it fills a block."""
     read: Callable[[int], bytes | None] = (
         file.read1 if isinstance(file, io.BufferedReader) else file.read
     )
@@ -434,7 +434,7 @@ def _document(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iter
 def whole(
     path: str, blocks: Iterable[bytes], most: int = MAX_DOCUMENT_BYTES, rule: str = _TOO_LARGE
 ) -> bytes:
-    """All blocks as one. UsageError, with the rule, if they have more bytes than `most`."""
+    """All blocks together. UsageError, with the rule, if they have more bytes than `most`."""
     parts = []
     size = 0
     for block in blocks:

@@ -2,7 +2,7 @@
 redirects.
 
 aiohttp checks certificates, names, and that a body is as long as was promised. The time for an
-answer is one for all: a server that sends a byte a second is given up. Redirects are followed here,
+answer is for all of it: a server that sends a byte a second is given up. Redirects are followed here,
 by a rule of ours:
 
 **The token goes to the address that was named, and to no other scheme, host or port.** A redirect
@@ -108,7 +108,7 @@ class HttpGet:
         return f"{self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
 
     def get(self, validators: dict[str, str]) -> HttpAnswer:
-        """What the address answers; `validators` are those of an earlier answer. Failed if there is
+        """The answer of the address; `validators` are those of an earlier answer. Failed if there is
         no good answer."""
         from aiohttp import ClientError
 
@@ -238,7 +238,7 @@ class HttpGet:
             raise SourceFailure(f"answers with more than {self._max_bytes:,} bytes")
 
     def _failure(self, error: BaseException) -> SourceFailure:
-        """What an error means, in words that hold nothing of the server's and nothing of the
+        """The meaning of an error, in words that hold nothing of the server's and nothing of the
         address."""
         if self._is_stopped:
             return SourceFailure("was stopped")
@@ -317,7 +317,7 @@ GTFS = "gtfs-rt"
 PLAIN_JSON = "json"  # which XML is read as
 
 _PAGE_BYTES = 1000
-"""Of an answer, in which a page has its first element."""
+"""The beginning of an answer, in which a page has its first element."""
 
 
 class PolledSource(ConnectedSource):

@@ -1,5 +1,5 @@
-"""Live sources: what they have in common, and the thread that reads one for the program that keeps
-its messages."""
+"""Live sources: what they have in common, and the thread that reads for the program that keeps
+the messages."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ class ConnectedSource(ABC):
 
 
 def failure_of(error: BaseException, otherwise: str = "lost the connection") -> SourceFailure:
-    """What an error of a connection means, in words that hold nothing of the server's."""
+    """The meaning of an error of a connection, in words that hold nothing of the server's."""
     if isinstance(error, SourceFailure):
         return error
     causes = [error, error.__cause__, error.__context__, *error.args]

@@ -77,7 +77,7 @@ LIVE: dict[str, Callable[[str, Settings, MessageSink, Path | None], LiveSource]]
     "mqtt": TopicSource,
     "mqtts": TopicSource,
 }
-"""What makes a live source, by the scheme of its name. It is given the name, the settings, a
+"""Makers of live sources, by the scheme of the name. A maker is given the name, the settings, a
 function for sentences to people, and the folder in which a source may keep the name of its session.
 It connects to nothing."""
 

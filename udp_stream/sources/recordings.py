@@ -38,10 +38,10 @@ from udp_stream.sources.files import GTFS_ENDS, FileSource, OnProgress, blocks_o
 from udp_stream.units import REPEATS_SHARE
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
-"""Of an answer or a message, after decompression: 600,000 vehicles; Delhi has 1,715 buses."""
+"""Bytes of an answer or a message, after decompression: 600,000 vehicles; Delhi has 1,715 buses."""
 
 VEHICLES_MAX = 100_000
-"""Of a message: ten times the largest fleets of buses."""
+"""Vehicles of a message: ten times the largest fleets of buses."""
 
 
 def is_gtfs_file(name: str) -> bool:
@@ -107,7 +107,7 @@ class GtfsFiles:
 
 
 def sentences(counts: Counter[str]) -> Iterator[str]:
-    """What people should know of how pings were read, from the counts of a `RepeatFilter`."""
+    """Sentences for people on how pings were read, from the counts of a `RepeatFilter`."""
     plates = counts[snapshots.FROM_LICENSE_PLATE]
     ids = counts[snapshots.FROM_ID]
     if plates and ids:

@@ -47,7 +47,7 @@ from udp_stream.pings.time_forms import found_time_form
 from udp_stream.pings.times import joined_times, number_of, read_numbers
 
 DELIMITERS = (",", ";", "\t", "|")
-"""What may separate cells, the likeliest first."""
+"""Separators of cells, the likeliest first."""
 
 ROW_NO_HEADER = (
     "the first line looks like a row, and not like a header: write the names of the columns above it, such as "
@@ -352,7 +352,7 @@ def _with_arrays(value: Any) -> Any:
 
 
 def _plain_text(lines: Sequence[bytes]) -> str | None:
-    """The lines as one text, None if one of them needs a look of its own."""
+    """The lines as a single text, None if any of them needs a look of its own."""
     try:
         text = b"\n".join(lines).decode()
     except UnicodeDecodeError:
