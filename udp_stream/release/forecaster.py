@@ -595,7 +595,7 @@ class Forecaster(SlotForecaster):
     """Forecasts and smoothed estimates of a deployment.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> from udp_stream.release.pipeline import release_slot
+    >>> from udp_stream.release.promise import release_slot
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> forecaster = Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0")
