@@ -60,17 +60,18 @@ class Exclusion(NamedTuple):
     values: tuple[object, ...] = ()
 
 
-_ADD_REMOVE = 'privacy.neighbours is "add-remove"'
-
-
-def _is_add_remove(settings: Settings) -> bool:
-    return settings.privacy.neighbours == "add-remove"
+def _under(
+    neighbours: str, keys: tuple[str, ...], reason: str, values: tuple[object, ...] = ()
+) -> Exclusion:
+    """What a neighbour relation excludes."""
+    mode = f'privacy.neighbours is "{neighbours}"'
+    is_on = lambda settings: settings.privacy.neighbours == neighbours  # noqa: E731
+    return Exclusion(mode, is_on, keys, reason, values)
 
 
 EXCLUSIONS: Final = (
-    Exclusion(
-        _ADD_REMOVE,
-        _is_add_remove,
+    _under(
+        "add-remove",
         (
             "release.mean",
             "release.grouping",
@@ -80,9 +81,8 @@ EXCLUSIONS: Final = (
         ),
         "one query asks all HATs",
     ),
-    Exclusion(
-        _ADD_REMOVE,
-        _is_add_remove,
+    _under(
+        "add-remove",
         (
             "release.bins",
             "release.branching",
@@ -92,28 +92,23 @@ EXCLUSIONS: Final = (
         ),
         "counts are secret",
     ),
-    Exclusion(_ADD_REMOVE, _is_add_remove, ("release.cdf",), "no CDF is made", ("auto", "off")),
-    Exclusion(_ADD_REMOVE, _is_add_remove, ("release.cdf_epsilon",), "no CDF is made", ("auto", 0)),
-    Exclusion(
-        _ADD_REMOVE,
-        _is_add_remove,
+    _under("add-remove", ("release.cdf",), "no CDF is made", ("auto", "off")),
+    _under("add-remove", ("release.cdf_epsilon",), "no CDF is made", ("auto", 0)),
+    _under(
+        "add-remove",
         ("budget.accounting",),
         "charges go by squares",
         ("approximate", "zcdp"),
     ),
-    Exclusion(_ADD_REMOVE, _is_add_remove, ("budget.schedule",), "a plate's HATs are secret"),
-    Exclusion(
-        _ADD_REMOVE, _is_add_remove, ("kafka.shards",), "one worker sums over all cells of a plate"
-    ),
-    Exclusion(
-        _ADD_REMOVE,
-        _is_add_remove,
+    _under("add-remove", ("budget.schedule",), "a plate's HATs are secret"),
+    _under("add-remove", ("kafka.shards",), "one worker sums over all cells of a plate"),
+    _under(
+        "add-remove",
         ("queries.share", "query"),
         "answers about positions tell which plates are there",
     ),
-    Exclusion(
-        'privacy.neighbours is "swap-values"',
-        lambda settings: settings.privacy.neighbours == "swap-values",
+    _under(
+        "swap-values",
         ("hat.domain", "pings.interval", "release.plates"),
         "only add-remove reads it",
     ),
@@ -204,7 +199,7 @@ def check(settings: Settings) -> None:
         text = _value(settings, name)
         require(holds(text), name, rule, repr(text))
     _check_ledger(settings.ledger)
-    if _is_add_remove(settings):
+    if settings.privacy.neighbours == "add-remove":
         _check_add_remove(settings)
     _check_exclusions(settings)
     policy = settings.policy
@@ -255,7 +250,7 @@ _SLOT_MAX_S = 6 * 3600
 
 def _check_add_remove(settings: Settings) -> None:
     """ConfigError for what is missing, or cannot be kept, where a whole plate is hidden."""
-    where = f"where {_ADD_REMOVE}"
+    where = 'where privacy.neighbours is "add-remove"'
     slot = settings.hat.slot
     slot_s = whole_seconds("hat.slot", slot)
     needed = {
@@ -280,7 +275,7 @@ def _check_add_remove(settings: Settings) -> None:
 
 def _check_noise(settings: Settings) -> None:
     """Noise for a budget that is tiny, or is to last for many slots, cannot be drawn."""
-    if _is_add_remove(settings):
+    if settings.privacy.neighbours == "add-remove":
         rules = AddRemoveRules.of(settings.policy, settings.domain)
         rule = (
             f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h"
