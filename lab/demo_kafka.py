@@ -22,7 +22,7 @@ from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.processors import ERROR
 from streams.topics import create_topics, read_releases, topics_of
-from udp_stream.cli.report import console
+from udp_stream.cli.progress import console
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.opening import ledger_place
 from udp_stream.logs import log_message

@@ -25,7 +25,7 @@ from lab.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from lab.papers import read_papers_data, sorted_out
 from lab.results import Curve, Experiment, Figure, Finding, Outcome, Row
 from udp_stream.cli.outputs import FileRole, require_distinct, used_files
-from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
+from udp_stream.cli.progress import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.export_formats import as_text, csv_line
 from udp_stream.files import named

@@ -51,6 +51,13 @@ class SeededEntropy:
             yield slice(i, i + 1), seeded_bits(f"{self._seed}/{release_id}")
 
 
+class SeededSlots(SeededEntropy):
+    """The same for what is released at once: quicker, but bits follow from all ids of the call."""
+
+    def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
+        yield slice(0, len(release_ids)), seeded_bits(f"{self._seed}/{' '.join(release_ids)}")
+
+
 def seven_pings() -> SlotPings:
     """The pings of a slot: four plates in a cell, the last in another cell too; 10 to 60 km/h."""
     return SlotPings(

@@ -5,8 +5,6 @@ import csv
 import gzip
 import io
 import json
-import os
-import pty
 import re
 import resource
 import select
@@ -15,7 +13,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing
 from html.parser import HTMLParser
 from http.client import HTTPConnection
 from pathlib import Path
@@ -41,6 +39,7 @@ from tests.board import (
     write,
 )
 from tests.forms import long_rows
+from tests.terminal import on_terminal
 from tests.timetables import files_of, zipped
 from tests.verbs import run_verb
 from udp_stream.dashboard.server import STATIC, Dashboard, serving
@@ -678,37 +677,6 @@ def test_more_streams_are_open_than_the_files_that_a_process_has_at_first(tmp_pa
         for _ in range(100):
             stack.enter_context(closing(Stream(address)))
         wait_for(lambda: b"udp_stream_dashboard_clients 100.0" in get(f"{address}/metrics")[2])
-
-
-@contextmanager
-def on_terminal(*command, cwd, **environment):
-    theirs_only = {
-        name: text
-        for name, text in os.environ.items()
-        if name not in ("CI", "DISPLAY", "WAYLAND_DISPLAY")
-    }
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=cwd,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=theirs_only | environment,
-    )
-    os.close(theirs)
-
-    def read():
-        with suppress(OSError):  # the other end is closed
-            return os.read(ours, 4096)
-        return b""
-
-    try:
-        yield process, read
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
 
 
 DEMO = ("demo", "--slots", "1", "--buses", "60")

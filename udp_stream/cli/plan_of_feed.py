@@ -9,9 +9,10 @@ warnings alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -31,15 +32,8 @@ from udp_stream.cli.preflight import (
     unclamped,
     warnings_of,
 )
-from udp_stream.cli.report import (
-    SOFTWARE,
-    ReadingProgress,
-    console,
-    print_hours,
-    print_rows,
-    printer,
-    stepwise,
-)
+from udp_stream.cli.progress import ReadingProgress, console, printer, stepwise
+from udp_stream.cli.report import SOFTWARE, print_hours, print_rows
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -75,7 +69,8 @@ HATS_MIN = 5
 ABOUT = 0.95, 1.05
 
 SAMPLE_PINGS = 200_000
-"""A sample of more pings is rehearsed: whole slots that hold at least as many."""
+SAMPLE_HATS = 10_000
+"""Of more pings a sample is rehearsed: whole slots that hold at least as many pings, or HATs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +147,17 @@ def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> 
 
 
 def row_of(
-    positions: Positions, settings: Settings, entropy: Entropy, sample_pings: float = inf
+    positions: Positions,
+    settings: Settings,
+    entropy: Entropy,
+    sample_pings: float = inf,
+    stepwise: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> Row:
     """Tabulate, and rehearse all slots or a sample that holds so many pings; ConfigError if no HAT
-    could be charged so little."""
+    could be charged so little. `stepwise` iterates over rehearsed cities."""
     slots = list(_slots(positions, settings))
-    chosen = sample_of(slots, settings, sample_pings)
+    is_sampled = positions.time_ms.size > sample_pings
+    chosen = sample_of(slots, settings, sample_pings) if is_sampled else slots
     samples = np.concatenate(
         [np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots]
     )
@@ -170,7 +170,7 @@ def row_of(
     context = ReleaseContext(
         settings.policy, settings.calendar, entropy, SOFTWARE, domain=settings.domain
     )
-    expected = rehearse(slots, context, MemoryLedger, chosen)
+    expected = rehearse(slots, context, MemoryLedger, chosen if is_sampled else None, stepwise)
     first, last = np.quantile(
         positions.time_ms, (0.001, 0.999)
     )  # without the few whose clocks are wrong
@@ -183,9 +183,10 @@ def row_of(
 def sample_of(
     slots: Sequence[SlotCounts], settings: Settings, pings: float
 ) -> Sequence[SlotCounts]:
-    """Slots, in their order, that hold at least so many pings: of budget periods that are drawn,
-    the same every time. A period is taken from its first slot on, as later ones depend on what
-    earlier ones have spent and told."""
+    """Slots, in their order, that hold at least so many pings, or `SAMPLE_HATS`: of budget periods
+    that are drawn, the same every time. A period is taken from its first slot on, as later ones
+    depend on what earlier ones have spent and told."""
+    hats = SAMPLE_HATS
     periods: dict[str, list[SlotCounts]] = {}
     for counts in slots:
         periods.setdefault(settings.calendar.slot_in_period(counts.start_ms).period, []).append(
@@ -194,9 +195,10 @@ def sample_of(
     chosen: list[SlotCounts] = []
     for number in np.random.default_rng(0).permutation(len(periods)).tolist():
         for counts in list(periods.values())[number]:
-            if pings > 0:
+            if pings > 0 and hats > 0:
                 chosen.append(counts)
                 pings -= int(counts.count.sum())
+                hats -= counts.cells.size
     return sorted(chosen, key=lambda counts: counts.start_ms)
 
 
@@ -333,7 +335,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     )  # its warnings are said below, of more pings
     odd: list[str] = []
     positions, beginning, refused = _read(names, settings, odd.append)
-    row = row_of(positions, settings, entropy)
+    row = row_of(positions, settings, entropy, stepwise=partial(stepwise, "rehearsing"))
     out = _print_rows([row], positions, settings)
     print_hours(out, row.expected.by_slot, settings.calendar.slots)
     for reason, count in (+refused).most_common():

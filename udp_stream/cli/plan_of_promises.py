@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from udp_stream.cli.plan_of_feed import SAMPLE_PINGS, FeedPlan, Positions, Row, row_of, verdict
-from udp_stream.cli.report import print_rows, stepwise
+from udp_stream.cli.progress import stepwise
+from udp_stream.cli.report import print_rows
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Entropy
 from udp_stream.mechanisms.noise import MEASURES

@@ -27,7 +27,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.cli.report import console
+from udp_stream.cli.progress import console
 from udp_stream.errors import ConfigError, UdpStreamError, UsageError
 from udp_stream.logs import INFO, LOG_AGAIN_S, WARNING, Trouble, counted, log_message
 from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, advise, lacks_value

@@ -1,22 +1,19 @@
-"""Text for people on stderr: the summary of a run beside guesses that need no release, and
-progress bars."""
+"""The summary of a run on standard error, beside guesses that need no release."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
-from typing import Self, TypeVar
 
 from rich.console import Console
-from rich.progress import Progress, track
 from rich.table import Table
 
+from udp_stream.cli.progress import Printer, console
 from udp_stream.ledgers.opening import difference, named
-from udp_stream.logs import counted, is_quiet
+from udp_stream.logs import counted
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
@@ -60,24 +57,6 @@ LATE_SHARE_SUSPICIOUS = (
 GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
 
 
-class _Printer(Console):
-    """A reader that has gone away is an error like any other; Rich would end the process on the
-    spot."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def console() -> Console:
-    """The console of messages, on standard error; silent with --quiet."""
-    return _Printer(stderr=True, highlight=False, quiet=is_quiet())
-
-
-def printer(width: int) -> Console:
-    """Results, on standard output: as wide as the terminal, or so wide."""
-    return _Printer(highlight=False, width=None if sys.stdout.isatty() else width)
-
-
 def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
     """Cells with the names of their columns: every column, even if the table is wider than the
     terminal."""
@@ -96,7 +75,7 @@ def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
     # A console prints nothing wider than itself, and one without a height takes 80 columns on a
     # plain terminal.
     size = max(out.width, needed)
-    _Printer(file=out.file, highlight=False, width=size, height=25, quiet=out.quiet).print(
+    Printer(file=out.file, highlight=False, width=size, height=25, quiet=out.quiet).print(
         table, crop=False
     )
 
@@ -320,40 +299,3 @@ def _facts(row: SlotRow) -> dict[str, float | None]:
     left = None if row.left is None else round(row.left, 4)
     sizes = {"buses": row.buses, "hats": row.hats, "measured": row.measured, "budget_left": left}
     return {**sizes, "expected_error_kmh": round(row.error / row.pings, 3) if row.pings else None}
-
-
-Step = TypeVar("Step")
-
-
-class ReadingProgress:
-    """A bar of bytes over several files, read one after another; on a terminal only."""
-
-    def __init__(self, files: Sequence[str]) -> None:
-        self._sizes = {
-            file: Path(file).stat().st_size if Path(file).is_file() else 0 for file in files
-        }
-        self._done = 0
-        self._bar = Progress(console=console(), transient=True, disable=not sys.stderr.isatty())
-        self._task = self._bar.add_task("reading", total=sum(self._sizes.values()) or None)
-
-    def __enter__(self) -> Self:
-        self._bar.reset(self._task)
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def of(self, file: str) -> Callable[[int, int | None], None]:
-        before = self._done
-        self._done = self._done + self._sizes.get(file, 0)
-
-        def told(read: int, total: int | None) -> None:  # noqa: ARG001 (the sizes are known from the start)
-            self._bar.update(self._task, completed=before + read)
-
-        return told
-
-
-def stepwise(name: str, steps: Sequence[Step]) -> Iterable[Step]:
-    """The same steps, with a bar; each is done when the next is asked for."""
-    return track(steps, name, console=console(), transient=True, disable=not sys.stderr.isatty())

@@ -49,10 +49,14 @@ class GrowingFile:
     ([b'first'], [])
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, told: Callable[[int, int | None], None] = lambda *_: None
+    ) -> None:
+        """`told` hears after each piece how many bytes were read, beside None."""
         if path.is_dir():
             raise UsageError(f"{path}: expected a file of records, got a folder")
         self.path = path
+        self._told = told
         self._file: BinaryIO | None = None
         self._head = self._rest = b""
         self._at = 0
@@ -75,6 +79,11 @@ class GrowingFile:
         with suppress(FileNotFoundError):
             return self.path.stat().st_size
         return 0
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether some of it was read, or there is nothing to read."""
+        return self._at > 0 or not self.size
 
     def newest(self) -> list[bytes]:
         """The last whole lines. `read` gives them again. OSError may leave."""
@@ -107,6 +116,7 @@ class GrowingFile:
             self._start()  # it was emptied, or written anew
         piece = os.pread(number, READ_BYTES, self._at)
         self._at += len(piece)
+        self._told(self._at, None)
         if len(self._head) < HEAD_BYTES:
             self._head = os.pread(number, min(HEAD_BYTES, self._at), 0)
         return piece

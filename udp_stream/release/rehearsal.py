@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +94,7 @@ class RehearsalResult:
 @dataclass(frozen=True, slots=True)
 class AveragePrior:
     """`by_hat` and `features` of `SlotPrior`, on average over a feed's pings: an invented city's
-    mean is that of pings.
+    mean is that of pings. `by_slot` has each slot's own, by start.
 
     >>> from udp_stream.testing import two_hats
     >>> AveragePrior.from_counts([two_hats()[0]]).features.shape
@@ -102,22 +103,24 @@ class AveragePrior:
 
     by_hat: float
     features: Floats
+    by_slot: Mapping[int, SlotPrior]
 
     @classmethod
     def from_counts(cls, slots: Sequence[SlotCounts]) -> AveragePrior:
-        priors = [prior_of(counts) for counts in slots]
-        pings = np.concatenate(
-            [np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots]
-        )
-        by_hat = np.concatenate([prior.by_hat for prior in priors])
-        features = np.concatenate([prior.features for prior in priors])
+        by_slot = {counts.start_ms: prior_of(counts) for counts in slots}
+        pings = np.concatenate([_of_hats(counts.count, counts) for counts in slots])
+        by_hat = np.concatenate([prior.by_hat for prior in by_slot.values()])
+        features = np.concatenate([prior.features for prior in by_slot.values()])
         return cls(
-            float(np.average(by_hat, weights=pings)), np.average(features, weights=pings, axis=0)
+            float(np.average(by_hat, weights=pings)),
+            np.average(features, weights=pings, axis=0),
+            by_slot,
         )
 
 
 class RehearsedCity:
-    """An invented city. The same seed and slots, in their order, give the same speeds.
+    """An invented city. The same seed and slots, in their order, give the same speeds; means of
+    plates do not depend on whether pings are asked for.
 
     >>> from udp_stream.testing import two_hats
     >>> counts, _ = two_hats()
@@ -130,25 +133,28 @@ class RehearsedCity:
     def __init__(self, number: int, usual: AveragePrior) -> None:
         self._usual = usual
         self._rng = np.random.default_rng(number)
+        self._rng_of_pings = self._rng.spawn(1)[0]
         sign = 2 * (number % 2) - 1
         self._mean = CITY_MEAN + sign * CITY_OFF
         self._slope = CITY_SLOPE - sign * SLOPE_OFF
         self._features = self._rng.normal(0, FEATURE_SD, PER_HAT)
         self._cells: dict[int, float] = {}
 
-    def speeds(self, counts: SlotCounts, max_speed: int) -> SlotValues:
-        prior = prior_of(counts)
+    def means(self, counts: SlotCounts) -> Floats:
+        """Each row's, in km/h."""
+        prior = self._usual.by_slot[counts.start_ms]
         hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
         by_hat = self._by_hat(counts.cells, prior)
         by_plate = np.maximum(
             by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST
         )
         deviation = _scatter(by_hat)[hat] * np.sqrt(PLATE_SD**2 + PING_SD**2 / counts.count)
-        mean = np.clip(_gamma(self._rng, by_plate, deviation), 1.0, None)
+        return np.maximum(_gamma(self._rng, by_plate, deviation), 1.0)
+
+    def speeds(self, counts: SlotCounts, max_speed: int) -> SlotValues:
+        mean = self.means(counts)
         starts = np.append(0, np.cumsum(counts.count))
-        pings = _gamma(
-            self._rng, np.repeat(mean, counts.count), np.full(int(starts[-1]), WITHIN_SD)
-        )
+        pings = _gamma(self._rng_of_pings, np.repeat(mean, counts.count), WITHIN_SD)
         off = mean * counts.count / np.maximum(np.add.reduceat(pings, starts[:-1]), 1e-9)
         quanta = np.rint(pings * np.repeat(off, counts.count) * QUANTA_PER_KMH)
         return SlotValues(np.clip(quanta, 0, max_speed).astype(np.int64), starts)
@@ -173,26 +179,27 @@ def rehearse(
     context: ReleaseContext,
     new_ledger: Callable[[], Ledger],
     sample: Sequence[SlotCounts] | None = None,
+    stepwise: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> RehearsalResult:
     """The likely errors of these slots, or of a sample of them, in their order; each invented city
-    has a ledger of its own. Of a smaller sample half of the cities are released; guesses, which
+    has a ledger of its own. Of a sample half of the cities are released; guesses, which
     need no release, are of all slots.
 
-    `context` is for this rehearsal only, and its bits are not those of a deployment. Raises what a
+    `context` is for this rehearsal only, and its bits are not those of a deployment. `stepwise`
+    iterates over the cities' numbers. Raises what a
     release would: ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too
     large.
     """
     usual = AveragePrior.from_counts(slots)
     hats = sum(counts.cells.size for counts in slots)
     pairs = min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
-    sample = slots if sample is None else sample
-    is_whole = len(sample) == len(slots)
-    released = range(2 * pairs if is_whole else pairs // 2 * 2)
+    released = range(2 * pairs if sample is None else pairs // 2 * 2)
     found = [
-        _of_city(RehearsedCity(number, usual), sample, context, new_ledger()) for number in released
+        _of_city(RehearsedCity(number, usual), sample or slots, context, new_ledger())
+        for number in stepwise(released)
     ]
     error, constant, counts, served = np.mean([errors for errors, _ in found], axis=0).tolist()
-    if not is_whole:
+    if sample is not None:
         cities = (RehearsedCity(number, usual) for number in range(2 * pairs))
         guesses = [_guessed(city, slots, context.policy.max_speed) for city in cities]
         constant, counts = np.mean(guesses, axis=0).tolist()
@@ -202,10 +209,10 @@ def rehearse(
 def _guessed(
     city: RehearsedCity, slots: Iterable[SlotCounts], max_speed: int
 ) -> tuple[float, float]:
-    """The errors of both guesses."""
-    hats = np.concatenate(
-        [_truth(counts, city.speeds(counts, max_speed)) for counts in slots], axis=1
-    )
+    """The errors of both guesses. They follow from means of plates: no ping is invented."""
+    most = max_speed / QUANTA_PER_KMH
+    means = [(counts, np.minimum(city.means(counts), most)) for counts in slots]
+    hats = np.concatenate([_truth(counts, mean * counts.count) for counts, mean in means], axis=1)
     truth, pings, _ = hats
     off, line_off = (
         float(np.average(np.abs(guess - truth), weights=pings)) for guess in _guesses(*hats)
@@ -220,12 +227,15 @@ def _guesses(truth: Floats, pings: Floats, plates: Floats) -> tuple[Floats, Floa
     )
 
 
-def _truth(counts: SlotCounts, values: SlotValues) -> Floats:
-    """Rows: true means, pings, plates of each HAT."""
-    starts = values.starts[counts.hat_rows]
-    pings = np.diff(starts)
-    truth = np.add.reduceat(values.speed, starts[:-1]) / pings / QUANTA_PER_KMH
-    return np.array([truth, pings, np.diff(counts.hat_rows)])
+def _of_hats(of_rows: NDArray[Any], counts: SlotCounts) -> NDArray[Any]:
+    """The sum over each HAT's rows."""
+    return np.asarray(np.add.reduceat(of_rows, counts.hat_rows[:-1]))
+
+
+def _truth(counts: SlotCounts, sums: Floats) -> Floats:
+    """Rows: true means, pings, plates of each HAT. `sums` are of each row's speeds, in km/h."""
+    pings = _of_hats(counts.count, counts)
+    return np.array([_of_hats(sums, counts) / pings, pings, np.diff(counts.hat_rows)])
 
 
 def _of_city(
@@ -276,7 +286,8 @@ def _released(
     if promise_of(context.policy).learns(context.policy):
         kmh = {one.hat.cell: one.value_kmh for one in context.smoothed(slot, ledger)}
     value = np.array([kmh.get(cell, np.nan) for cell in cells])
-    return np.vstack([_truth(counts, values), value, [cell in measured for cell in cells]])
+    truth = _truth(counts, np.add.reduceat(values.speed, values.starts[:-1]) / QUANTA_PER_KMH)
+    return np.vstack([truth, value, [cell in measured for cell in cells]])
 
 
 def line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
@@ -292,5 +303,5 @@ def _scatter(kmh: Floats) -> Floats:
     return np.minimum(at_speed(kmh), FASTEST_FACTOR)
 
 
-def _gamma(rng: np.random.Generator, mean: Floats, deviation: Floats) -> Floats:
+def _gamma(rng: np.random.Generator, mean: Floats, deviation: Floats | float) -> Floats:
     return rng.gamma((mean / deviation) ** 2, deviation**2 / mean)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from udp_stream.cli.progress import ReadingProgress
 from udp_stream.dashboard.branding import Branding
 from udp_stream.dashboard.follow import Batch, GrowingFile, feed, growing
 from udp_stream.dashboard.history import opened
@@ -50,15 +51,16 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
 
         require_reachable(settings.kafka)
     with ExitStack() as stack:
-        files = [
-            stack.enter_context(closing(_growing(name))) for name in dict.fromkeys(arguments.files)
-        ]
+        names = list(dict.fromkeys(arguments.files))
+        progress = ReadingProgress(names)
+        files = [stack.enter_context(closing(_growing(name, progress))) for name in names]
         address = stack.enter_context(serving(page, settings.dashboard.listen))
         where = (
             counted(len(files), "file") if files else f"the topics of {settings.kafka.bootstrap}"
         )
         log_message(f"the dashboard of {where} is at {address}", "live", {"address": address})
-        feed(growing(files) if files else _of_topics(settings), page.slots, page.announce)
+        batches = _with_bar(files, progress) if files else _of_topics(settings)
+        feed(batches, page.slots, page.announce)
 
 
 def _places(name: str) -> Places | None:
@@ -71,13 +73,24 @@ def _places(name: str) -> Places | None:
         return None
 
 
-def _growing(name: str) -> GrowingFile:
+def _growing(name: str, progress: ReadingProgress) -> GrowingFile:
     if name == "-" or name.lower().endswith(OTHER_FORMS):
         rule = "a file of plain lines of JSON, as `run --out` and `--smoothed` write, such as releases.ndjson"
         raise UsageError(f"{name}: expected {rule}")
     if not Path(name).exists():
         log_message(f"{name} is not there yet: waiting for it", "waiting")
-    return GrowingFile(Path(name))
+    return GrowingFile(Path(name), progress.of(name))
+
+
+def _with_bar(files: Sequence[GrowingFile], progress: ReadingProgress) -> Iterator[Batch]:
+    """The lines of files, with a bar until all of them were read for the first time."""
+    batches = growing(files)
+    with progress:
+        for batch in batches:
+            yield batch
+            if batch.at_end and all(file.is_begun for file in files):
+                break
+    yield from batches
 
 
 def _of_topics(settings: Settings) -> Iterator[Batch]:

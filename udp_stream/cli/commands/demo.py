@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from udp_stream.cli.outputs import Write, records_out, require_distinct, used_files
-from udp_stream.cli.report import SOFTWARE, console, print_summary
+from udp_stream.cli.progress import console
+from udp_stream.cli.report import SOFTWARE, print_summary
 from udp_stream.dashboard.slots import Slots
 from udp_stream.errors import ConfigError, PackageMissing, UsageError, needs
 from udp_stream.export_formats import require_format

@@ -41,7 +41,7 @@ from udp_stream.cli.preflight import (
     still_warning,
     zone_of,
 )
-from udp_stream.cli.report import console
+from udp_stream.cli.progress import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted

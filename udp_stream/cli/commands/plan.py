@@ -10,7 +10,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.cli.report import beside_guess, print_rows, printer
+from udp_stream.cli.progress import printer
+from udp_stream.cli.report import beside_guess, print_rows
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
 from udp_stream.mechanisms.means import MeanPlan
@@ -21,7 +22,7 @@ from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
 from udp_stream.planning.slot import PRICES_PER_BUDGET, is_too_little, terms_of_typical
 from udp_stream.settings import Settings
-from udp_stream.testing import SeededEntropy, seeded_bits
+from udp_stream.testing import SeededSlots, seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
 from udp_stream.windows.tables import PINGS_MAX
 
@@ -56,8 +57,8 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         from udp_stream.cli.plan_of_feed import plan_of_feed, print_feed
         from udp_stream.cli.plan_of_promises import plan_of_promises, print_promises
 
-        found = plan_of_feed(arguments.files, settings, SeededEntropy("plan"))
-        promises = plan_of_promises(found, settings, SeededEntropy("plan"))
+        found = plan_of_feed(arguments.files, settings, SeededSlots("plan"))
+        promises = plan_of_promises(found, settings, SeededSlots("plan"))
         print_promises(promises, settings, print_feed(found, settings))
         return
     if not settings.privacy.relation.public_counts:

@@ -18,13 +18,8 @@ from udp_stream.cli.preflight import (
     stop_or_warn,
 )
 from udp_stream.cli.process import noted
-from udp_stream.cli.report import (
-    SOFTWARE,
-    ReadingProgress,
-    print_json_summary,
-    print_summary,
-    troubles,
-)
+from udp_stream.cli.progress import ReadingProgress
+from udp_stream.cli.report import SOFTWARE, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
 from udp_stream.export_formats import require_format
 from udp_stream.ledgers.keys import OsEntropy
