@@ -622,8 +622,8 @@ class FilterBank:
 
 # A deployment remembers the releases of today and of yesterday, in the order of their slots. So a
 # worker that starts later and reads two days of releases has the same forecasts. The older of two
-# banks has learnt from yesterday and today, the younger one from today; at midnight the younger
-# becomes the older.
+# banks has learnt from yesterday and today, the younger from today; at midnight the younger becomes
+# the older.
 
 DAYS = 2
 """How many local days are remembered, the slot's own day included."""

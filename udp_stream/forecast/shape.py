@@ -247,7 +247,7 @@ PLATES_HALF_CORRECTED = 10
 
 PLATES_APART = 0.2
 HATS_APART = 0.025
-"""Variance of a HAT's CDF around the tilted one, over F (1 - F): of a single plate, and of many
+"""Variance of a HAT's CDF around the tilted CDF, over F (1 - F): of a single plate, and of many
 plates."""
 
 DEVIATIONS = 1.8

@@ -62,7 +62,7 @@ nothing was told."""
 
 class TrafficPosterior(NamedTuple):
     """Posterior of a slot's cells (rows): the probability of each number of the grid, and, if that
-    is the expected traffic, mean and variance of the true one.
+    is the expected traffic, mean and variance of the true traffic.
 
     >>> traffic = TrafficFilter(cells=2, variance=1.0).learn(np.array([0.0, 30.0]), hours=0.0)
     >>> low, high = traffic.interval95()

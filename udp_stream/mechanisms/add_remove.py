@@ -3,7 +3,7 @@ shortened to its charge.
 
 A plate has two entries in each cell of a public domain: a *residual*, its weight there times (its
 mean speed - the cell's forecast), and a *weight*. Both are sums over plates plus discrete Gaussian
-noise of one public sigma. A plate pays the squares of its own entries over 2 sigma^2, in nano-rho,
+noise of a public sigma. A plate pays the squares of its own entries over 2 sigma^2, in nano-rho,
 rounded up.
 
 Privacy unit: license plate. Neighbours: add-remove, of all that a plate sends in a budget period.
@@ -53,7 +53,7 @@ _SHIFT = 32
 
 
 class PlateRows(NamedTuple):
-    """One row for each plate and cell of the domain where it was in the slot. Secret.
+    """A row for each plate and cell of the domain where it was in the slot. Secret.
 
     `plate` and `cell` are numbers, `pings` at least 1, `speed` the sum of their speeds in quanta.
 
@@ -97,7 +97,7 @@ class PlateQuery(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The vectors of plates, where they are not 0: one row for each plate and cell. Secret.
+    """The vectors of plates, where they are not 0: a row for each plate and cell. Secret.
 
     >>> query = PlateQuery(forecast=np.array([18 * 4096]), full=60, sigma=4096 * 60)
     >>> rows = PlateRows(*(np.array([number]) for number in (0, 0, 12, 12 * 20 * 4096)))

@@ -30,7 +30,7 @@ from udp_stream.units import QUANTA_PER_KMH
 
 
 class SamplesPerPlate:
-    """How many samples each plate has in one HAT, and what follows from that.
+    """How many samples each plate has in a HAT, and what follows from that.
 
     `by_plate` holds positive integers in the plates' canonical order. Public under swap-values.
 
@@ -40,7 +40,7 @@ class SamplesPerPlate:
     """
 
     def __init__(self, by_plate: Integers) -> None:
-        """Raise ValueError unless there is at least one plate and each has a sample."""
+        """Raise ValueError unless there is a plate and each has a sample."""
         if by_plate.size == 0 or by_plate.min() < 1:
             raise ValueError("expected at least one plate, each with at least one sample")
         self.by_plate = by_plate
@@ -86,7 +86,7 @@ class SamplesPerPlate:
         return errors
 
     def worst_case_cap(self, noise: float) -> int:
-        """m^(eps): the count of least E(m), the largest of equal ones (slides, equation 1; arXiv
+        """m^(eps): the count of least E(m), the largest of equal counts (slides, equation 1; arXiv
         2401.15906).
 
         `noise` is the expected size of noise for a sensitivity of 1. E is concave between two

@@ -203,7 +203,7 @@ def _passed(hats: int, steps: int) -> Floats:
 
 
 def passed_at(half_width: float, off: float) -> tuple[float, float]:
-    """Gain and misfit of one width where HATs are off by that many standard deviations of plates."""
+    """Gain and misfit of a width where HATs are off by that many standard deviations of plates."""
     width = half_width / sqrt(1 + off * off)  # in deviations of d + z
     normal = 2 * normal_below(width) - 1
     peaked = 1 - exp(-sqrt(2) * width)
@@ -245,7 +245,7 @@ _OTHERS, _OTHERS_WEIGHTS = np.polynomial.laguerre.laggauss(24)
 
 
 def shared_at(half_width: float, off: float, hats: int) -> tuple[float, float]:
-    """Gain and misfit of one width where HATs are off by that many standard deviations of plates."""
+    """Gain and misfit of a width where HATs are off by that many standard deviations of plates."""
     if hats == 1:
         return passed_at(half_width, off)
     width = half_width / sqrt(1 + off * off)

@@ -173,13 +173,14 @@ def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:
-    """Each automatic epsilon of a HAT's allowance, after fixed ones; may be below the least, and 0."""
+    """Each automatic epsilon of a HAT's allowance, after fixed epsilons; may be below the least,
+    and 0."""
     fixed = sum(nano or 0 for nano in policy.prices.values())
     return min((allowance_nano - fixed) // policy.automatic, EPSILON_NANO_MAX)
 
 
 def terms_at(automatic_nano: int, policy: Policy) -> Terms:
-    """Terms with this for each automatic epsilon, fixed ones as configured."""
+    """Terms with this for each automatic epsilon, fixed epsilons as configured."""
     return terms_of(
         policy,
         {name: automatic_nano if nano is None else nano for name, nano in policy.prices.items()},

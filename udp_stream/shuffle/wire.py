@@ -479,7 +479,7 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
     )
 
 
-# --- norms and factors, where a plate's HATs of several shards share one clip ---
+# --- norms and factors, where a plate's HATs of several shards share a clip ---
 #
 # Each shard sends, for every plate that was charged there, how far it is from its forecasts in the
 # shard's HATs (`mechanisms/around.py`); the planner sums, and sends back each plate's factor. The
