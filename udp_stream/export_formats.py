@@ -184,7 +184,7 @@ def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
 def _without_null(of: Any) -> Any:
     of = typing.get_args(of)[0] if typing.get_origin(of) is typing.Annotated else of
     if typing.get_origin(of) in (typing.Union, types.UnionType):
-        (inner,) = [one for one in typing.get_args(of) if one is not type(None)]
+        (inner,) = [part for part in typing.get_args(of) if part is not type(None)]
         return _without_null(inner)
     return of
 

@@ -215,7 +215,7 @@ class Metrics:
         return 0.0 if offset is None else offset.total_seconds()
 
     def _ends_s(self) -> float:
-        ends = [one for one in (self._certificate_s, self._source.certificate_s) if one is not None]
+        ends = [end for end in (self._certificate_s, self._source.certificate_s) if end is not None]
         return min(ends, default=0.0)
 
     def _ill(self) -> str:

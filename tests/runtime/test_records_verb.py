@@ -7,6 +7,7 @@ import pytest
 from tests.runtime.test_ledger_records import FLAGS, replayed, run  # noqa: F401 (a fixture)
 from tests.verbs import run_verb
 from udp_stream.cli.parsers import OLDER, program
+from udp_stream.export_formats import TEXTS, TextForm
 from udp_stream.release.record import decode
 
 
@@ -77,6 +78,17 @@ def test_an_output_is_not_emptied_for_a_ledger_that_is_not_there(replayed):  # n
     words = ["records", "--ledger", "gone.ledger", "--out", "kept.ndjson"]
     assert run_verb([*words, *FLAGS], cwd=replayed).returncode != 0
     assert (replayed / "kept.ndjson").read_bytes() == b"{}\n"
+
+
+def test_a_form_is_a_row_of_one_table(replayed, monkeypatch):  # noqa: F811
+    cells = TextForm(
+        "text/plain", lambda lines, *_: (decode(line).hat.cell.encode() + b"\n" for line in lines)
+    )
+    monkeypatch.setitem(TEXTS, "cells", cells)
+    published = (replayed / "releases.ndjson").read_bytes().splitlines()
+    records(replayed, "releases.ndjson", "--out", "out.cells")
+    found = (replayed / "out.cells").read_text().split()
+    assert found == [decode(line).hat.cell for line in published]
 
 
 def test_older_names_do_what_the_newer_ones_do(replayed):  # noqa: F811

@@ -100,7 +100,7 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
 
 
 def require_lines(flag: str, name: str | None) -> None:
-    """UsageError if a file of plain lines of JSON has the name of another form, or of a packed one."""
+    """UsageError if a file of plain lines of JSON has the name of another or of a packed form."""
     if name is not None and require_format(name) != (LINES, False):
         raise UsageError(
             f"{flag} {name}: expected a name of plain lines of JSON, such as records.ndjson (`replay --out` and "
@@ -137,7 +137,7 @@ class Appender:
     """Adds lines to the file of a name; `-`, a pipe and a device are written to as they are.
 
     Each write first looks whether the file at the name is still ours. After logrotate it is another
-    one, or is gone: so each line is on the path, whole. UsageError if the file cannot be written at
+    file, or is gone: so each line is on the path, whole. UsageError if the file cannot be written at
     the beginning, OSError later.
     """
 
@@ -170,7 +170,7 @@ class Appender:
             self.write(b"".join(payload + b"\n" for payload in payloads))
 
     def reopen(self) -> None:
-        """Write to the file that has the name now, a new one if there is none."""
+        """Write to the file that has the name now, to a new file if there is none."""
         if self._is_stream:
             return
         ours = os.fstat(self._out.fileno())
@@ -185,11 +185,13 @@ class Appender:
 
     def ids(self) -> frozenset[str]:
         """The ids of the records at the end of the file."""
-        return frozenset(one.release_id for one in self._last(_RecordId)) - {""}
+        return frozenset(record.release_id for record in self._last(_RecordId)) - {""}
 
     def hats(self) -> frozenset[tuple[str, str]]:
         """Cell and start of the slot of the estimates at the end of the file."""
-        return frozenset((one.hat.cell, one.hat.slot_start) for one in self._last(_Estimate))
+        return frozenset(
+            (estimate.hat.cell, estimate.hat.slot_start) for estimate in self._last(_Estimate)
+        )
 
     def _last(self, kind: type[T]) -> Iterator[T]:
         """The lines at the end of the file that are of this kind."""
@@ -235,11 +237,11 @@ def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryI
     return nullcontext(sys.stdout.buffer)
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(path: str, other: str) -> bool:
     try:
-        return Path(one).samefile(other)
+        return Path(path).samefile(other)
     except OSError:
-        return os.path.realpath(one) == os.path.realpath(other)
+        return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _looks_like(path: str) -> str | None:

@@ -52,7 +52,7 @@ from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
 
 SLOTS: Final = "30m", "1h", "3h", "6h"
-"""Compared with the configured one, at the configured resolution and its neighbours."""
+"""Slots that are compared with the configured slot, at the configured resolution and its neighbours."""
 
 WORTH = 0.8
 """The largest part of the better guess's error in a row to start with."""
@@ -140,7 +140,7 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
 
 
 def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The number of each kept ping's plate; a new plate gets the next one."""
+    """The number of each kept ping's plate; a new plate gets the next number."""
     there, place = np.unique(pings.plate[kept], return_inverse=True)
     ours = [numbers.setdefault(pings.plates[at], len(numbers)) for at in there.tolist()]
     return np.array(ours, dtype=np.int64)[place]
@@ -175,17 +175,25 @@ def row_of(
         positions.time_ms, (0.001, 0.999)
     )  # without the few whose clocks are wrong
     is_longer = seconds_of("hat.slot", settings.hat.slot) > LONGER * float(last - first) / 1000
-    sizes = int(plates.size), int(plates[half]), int(np.median(visits))
     rehearsed = sum(int(counts.count.sum()) for counts in chosen) / int(samples.sum())
-    return Row(settings.hat.resolution, settings.hat.slot, *sizes, expected, is_longer, rehearsed)
+    return Row(
+        settings.hat.resolution,
+        settings.hat.slot,
+        int(plates.size),
+        int(plates[half]),
+        int(np.median(visits)),
+        expected,
+        is_longer,
+        rehearsed,
+    )
 
 
 def sample_of(
     slots: Sequence[SlotCounts], settings: Settings, pings: float
 ) -> Sequence[SlotCounts]:
     """Slots, in their order, that hold at least so many pings, or `SAMPLE_HATS`: of budget periods
-    that are drawn, the same every time. A period is taken from its first slot on, as later ones
-    depend on what earlier ones have spent and told."""
+    that are drawn, the same every time. A period is taken from its first slot on, as later slots
+    depend on what earlier slots have spent and told."""
     hats = SAMPLE_HATS
     periods: dict[str, list[SlotCounts]] = {}
     for counts in slots:
@@ -206,14 +214,11 @@ def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
     cells = positions.cells(settings.hat.resolution)
     plates = [b"%032d" % number for number in range(positions.plates)]
     unread = np.zeros(cells.size, dtype=np.int32)
-    of_time = positions.time_ms, cells, unread, settings.calendar.slots
-    moving = (
-        None
-        if (rules := settings.movement_rules) is None
-        else (positions.lat, positions.lon, rules)
-    )
-    for counts, _ in slots_of(plates, positions.plate, *of_time, moving):
-        yield counts
+    rules = settings.movement_rules
+    moving = None if rules is None else (positions.lat, positions.lon, rules)
+    grid = settings.calendar.slots
+    found = slots_of(plates, positions.plate, positions.time_ms, cells, unread, grid, moving)
+    return (counts for counts, _ in found)
 
 
 def _candidates(settings: Settings) -> Iterator[Settings]:

@@ -51,7 +51,7 @@ HIDES = {
 
 @dataclass(frozen=True, slots=True)
 class PromiseCost:
-    """A relation at a budget: its epsilon, and the one at which swap-values would protect speeds as
+    """A relation at a budget: its epsilon, and the epsilon at which swap-values would protect speeds as
     much."""
 
     neighbours: str
@@ -89,7 +89,7 @@ class PromiseComparison:
 
 def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> PromiseComparison:
     """Rehearse swap-values at the budget, and add-remove at the same, at a quarter of its rho, and
-    at a small one."""
+    at a small budget."""
     positions = plan.positions
     plain = _swap_values(settings)
     hides = settings.privacy.neighbours == "add-remove"
@@ -149,7 +149,7 @@ def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Sett
     here = settings.hat
     interval = _interval(positions)
     own = np.unique(positions.cells(here.resolution)).tolist()
-    domain = {*own, *(cell for one in own for cell in cells_beside(one))}
+    domain = {*own, *(cell for cell_of_file in own for cell in cells_beside(cell_of_file))}
     with NamedTemporaryFile("w", suffix=".cells") as file:
         file.writelines(f"{cell_name(cell)}\n" for cell in sorted(domain))
         file.flush()
@@ -189,7 +189,7 @@ def print_promises(plan: PromiseComparison, settings: Settings, out: Console) ->
     if plan.left_out:
         out.print(f"Not compared: {plan.left_out}.")
         return
-    print_rows(out, [_cells(one) for one in plan.promises])
+    print_rows(out, [_cells(cost) for cost in plan.promises])
     same = plan.promises[1]
     alike = plan.promises[2]
     out.print(
@@ -199,11 +199,11 @@ def print_promises(plan: PromiseComparison, settings: Settings, out: Console) ->
         f"them less: {_short(same.epsilon)} as {_short(same.of_speeds)} would. As well as {_short(same.epsilon)} it "
         f"hides them at {_short(alike.epsilon)}. Epsilons hold with delta {plan.delta:g}."
     )
-    for one in plan.promises[1:]:
-        if one.over_guess >= NOTHING:
+    for cost in plan.promises[1:]:
+        if cost.over_guess >= NOTHING:
             out.print(
-                f"At epsilon {_short(one.epsilon)} add-remove buys next to nothing here: its estimates err by "
-                f"{one.over_guess:.0%} of what the baseline guess errs by."
+                f"At epsilon {_short(cost.epsilon)} add-remove buys next to nothing here: its estimates err by "
+                f"{cost.over_guess:.0%} of what the baseline guess errs by."
             )
     if plan.cells:
         out.print(
@@ -213,16 +213,16 @@ def print_promises(plan: PromiseComparison, settings: Settings, out: Console) ->
         )
 
 
-def _cells(one: PromiseCost) -> list[tuple[str, str]]:
-    expected = one.row.expected
+def _cells(cost: PromiseCost) -> list[tuple[str, str]]:
+    expected = cost.row.expected
     return [
-        ("neighbours", one.neighbours),
-        ("epsilon", _short(one.epsilon)),
-        ("hides", HIDES[one.neighbours]),
-        ("speeds as", _short(one.of_speeds)),
+        ("neighbours", cost.neighbours),
+        ("epsilon", _short(cost.epsilon)),
+        ("hides", HIDES[cost.neighbours]),
+        ("speeds as", _short(cost.of_speeds)),
         ("expected error", f"{expected.error:.2f}"),
         ("baseline guess", f"{expected.constant:.2f}"),
-        ("verdict", one.verdict),
+        ("verdict", cost.verdict),
     ]
 
 

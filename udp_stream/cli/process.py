@@ -83,7 +83,7 @@ class NamedFile(io.FileIO):
 @contextmanager
 def noted(number: int, known: list[int] | None = None) -> Iterator[list[int]]:
     """While the block runs, this signal is only added to the list. Its handler takes no lock: a
-    thread may hold one."""
+    thread may hold it."""
     came: list[int] = [] if known is None else known
     before = signal.signal(number, lambda number, _: came.append(number))
     try:
@@ -101,7 +101,7 @@ def log_source_message(sentence: str) -> None:
 def observed(
     address: tuple[str, int] | None, software: str, settings: Settings | None = None
 ) -> Iterator[list[Observer]]:
-    """Observers for Prometheus at this address, none without one. DependencyUnavailable if it
+    """Observers for Prometheus at this address, none without an address. DependencyUnavailable if it
     cannot be served."""
     if address is None:
         yield []

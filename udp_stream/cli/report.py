@@ -72,7 +72,7 @@ def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
     for row in rows:
         table.add_row(*(cell for _, cell in row))
     needed = out.measure(table, options=out.options.update(width=1000)).maximum
-    # A console prints nothing wider than itself, and one without a height takes 80 columns on a
+    # A console prints nothing wider than itself, and without a height it takes 80 columns on a
     # plain terminal.
     size = max(out.width, needed)
     Printer(file=out.file, highlight=False, width=size, height=25, quiet=out.quiet).print(

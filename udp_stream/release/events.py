@@ -273,7 +273,7 @@ class SourceStatus:
     """Where pings come from: the source of a run, the broker of a worker. Seconds since its last
     good answer, failed tries so far, and pings that were too old to be read. Away: it does not
     answer now, or has not answered yet. Its certificate ends at `certificate_s`, Unix; None without
-    one.
+    a certificate.
 
     >>> SourceStatus(silent_s=12.0, failed=0, is_away=False).stale
     0
@@ -290,7 +290,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class DiskStatus:
-    """Bytes of the ledger's file and of the journal, 0 without one; and those that are free where
+    """Bytes of the ledger's file and of the journal, 0 without a file; and those that are free where
     they are.
 
     >>> DiskStatus(ledger=4096, journal=0, free=10**9).free
@@ -341,7 +341,7 @@ def report_to(*observers: Observer) -> Observer:
 
 def batch_read(read: ReadResult) -> BatchRead:
     """The fact of what was read."""
-    refused = Counter(one.refusal.reason for one in read.refused)
+    refused = Counter(message.refusal.reason for message in read.refused)
     unpaired = sum(slot.unpaired for slot in read.closed)
     return BatchRead(read.messages, read.pings, dict(refused), read.newest_ms, unpaired)
 
@@ -385,12 +385,16 @@ def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoo
         np.add.reduceat(counts.count, counts.hat_rows[:-1]).tolist() if counts.cells.size else []
     )
     of_cell = dict(zip(map(cell_name, counts.cells.tolist()), samples, strict=True))
-    found = [(of_cell[one.hat.cell], one) for one in estimates if one.hat.cell in of_cell]
+    found = [
+        (of_cell[estimate.hat.cell], estimate)
+        for estimate in estimates
+        if estimate.hat.cell in of_cell
+    ]
     return SlotSmoothed(
         counts.start_ms,
         sum(pings for pings, _ in found),
-        sum(pings * one.expected_abs_error_kmh for pings, one in found),
-        sum(pings * one.guess.expected_abs_error_kmh for pings, one in found),
+        sum(pings * estimate.expected_abs_error_kmh for pings, estimate in found),
+        sum(pings * estimate.guess.expected_abs_error_kmh for pings, estimate in found),
     )
 
 
@@ -502,7 +506,7 @@ class Summary:
 
 
 QUIET_S: Final = 1.0
-"""A slot's line comes so long after its last part: on Kafka its parts are released one by one."""
+"""A slot's line comes so long after its last part: on Kafka its parts are released singly."""
 
 MINUTE_S: Final = 60.0
 """Between two lines about what comes in, while it changes."""
@@ -534,7 +538,7 @@ def doubt_in_words(doubt: UnitDoubt | None) -> str:
 PARTIAL: Final = "less than half of their slot was read"
 
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
-"""Where a lag is another one: within these steps it has not changed."""
+"""Steps of a lag: within a step it has not changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,8 +176,8 @@ def _read(path: Path) -> Tables:
         client = table.get(CLIENT) if isinstance(table, dict) else None
         names += [f"{section}.{CLIENT}.{key}" for key in client] if isinstance(client, dict) else []
     queries = values.pop(QUERY, ())
-    for number, one in enumerate(queries if isinstance(queries, list) else (), 1):
-        names += [f"{QUERY}.{number}.{key}" for key in one] if isinstance(one, dict) else []
+    for number, query in enumerate(queries if isinstance(queries, list) else (), 1):
+        names += [f"{QUERY}.{number}.{key}" for key in query] if isinstance(query, dict) else []
     tables = Tables(values, dict.fromkeys(names, str(path)), queries)
     for table in nested:
         for name, value in table.items():
@@ -196,7 +196,7 @@ def _nested(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> object:
-    """A TOML value if it reads as one, else a string. One, and nothing behind it: that would be
+    """A TOML value if the text reads so, else a string. Nothing may stand behind it: that would be
     left out unsaid."""
     try:
         read = tomllib.loads(f"value = {text}")

@@ -99,16 +99,17 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def position_budget(self, measure: str, budget_nano: int) -> PositionBudget:
         """Their own budget; or their share of the one budget, which is in this measure, by its unit
         of distance."""
-        if (one := self.one_budget(measure, budget_nano)) is None:
+        shared = self.one_budget(measure, budget_nano)
+        if shared is None:
             return PositionBudget(
                 "pure" if self.epsilon else "zcdp", nano_allowance(self.epsilon or self.rho)
             )
         most = nano_allowance(_AMOUNT_MAX)
-        least_m = 1000 * (one.positions_nano / most) ** (1 / MEASURES[measure].noise.power)
+        least_m = 1000 * (shared.positions_nano / most) ** (1 / MEASURES[measure].noise.power)
         more = f"more than {_AMOUNT_MAX:,.0f} per {MEASURES[measure].distance}"
         rule = f"at least {1.005 * least_m:.3g}: below, positions have {more}"
-        require(one.by_distance_nano <= most, "queries.unit_m", rule, self.unit_m)
-        return PositionBudget(measure, one.by_distance_nano)
+        require(shared.by_distance_nano <= most, "queries.unit_m", rule, self.unit_m)
+        return PositionBudget(measure, shared.by_distance_nano)
 
     def one_budget(self, measure: str, budget_nano: int) -> OneBudget | None:
         if not self.share:
@@ -260,7 +261,7 @@ def _every(section: QueriesSection, asked: QuerySection) -> int:
 
 
 def _check_kind(asked: QuerySection) -> None:
-    """ConfigError for a key of another kind, for one that is missing, and for a place that is not on
+    """ConfigError for a key of another kind, for a missing key, and for a place that is not on
     earth."""
     keys = KEYS[asked.kind]
     given = [key for key in (*_REGIONS, "place", "k", "share") if getattr(asked, key) is not None]

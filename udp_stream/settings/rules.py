@@ -545,7 +545,7 @@ def _fault_of_service(scheme: str, rest: str) -> tuple[str, str]:
     other = "something else"
     try:
         parts = urlsplit(f"redis://{rest}")
-        has_port = parts.port != 0  # the client would take the usual one for 0
+        has_port = parts.port != 0  # the client would take the usual port for 0
     except ValueError:
         has_port = False
     if not has_port:

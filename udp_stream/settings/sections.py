@@ -274,10 +274,10 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         reads_zone = mapping.time_format not in (*EPOCHS, SECONDS_AGO) or bool(mapping.message_time)
         zone = (self.time_zone or "") if reads_zone else ""
         read = [(name, getattr(mapping, name)) for name in _OF_MAPPING]
-        texts = ((name, one if isinstance(one, str) else json.dumps(one)) for name, one in read)
+        texts = ((name, path if isinstance(path, str) else json.dumps(path)) for name, path in read)
         # A key that is newer than its feeds' ledgers is written where it says something.
         return (
-            *((name, one) for name, one in texts if one or name != "message_time"),
+            *((name, path) for name, path in texts if path or name != "message_time"),
             ("time_zone", zone),
             *is_exchanged,
         )
@@ -624,16 +624,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def position_periods(self) -> PositionPeriods:
-        grid = (
-            None
-            if (seconds := self.queries.period_seconds) is None
-            else SlotGrid(seconds, self.zone)
-        )
+        seconds = self.queries.period_seconds
+        grid = None if seconds is None else SlotGrid(seconds, self.zone)
         budget = self.budget
-        own = self._position_budget
-        one = self._one_budget
-        whole = budget.accounted.in_words(budget.nano, budget.delta) if one else ""
-        return PositionPeriods(*own, self.queries.period_name, grid, one, whole)
+        positions = self._position_budget
+        shared = self._one_budget
+        whole = budget.accounted.in_words(budget.nano, budget.delta) if shared else ""
+        length = self.queries.period_name
+        return PositionPeriods(positions.measure, positions.nano, length, grid, shared, whole)
 
     @cached_property
     def _one_budget(self) -> OneBudget | None:

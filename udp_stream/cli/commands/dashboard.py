@@ -98,7 +98,8 @@ def _of_topics(settings: Settings) -> Iterator[Batch]:
 
     kept_s = settings.policy.slot_seconds * (settings.dashboard.slots + 1)
     return (
-        Batch(*one) for one in read_published(settings.kafka, round((time.time() - kept_s) * 1000))
+        Batch(*part)
+        for part in read_published(settings.kafka, round((time.time() - kept_s) * 1000))
     )
 
 

@@ -91,7 +91,7 @@ def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -
     kmh = np.concatenate(speeds)
     found, at, pings = np.unique(cell, return_inverse=True, return_counts=True)
     sums = np.bincount(at, weights=kmh)
-    names = [cell_name(int(one)) for one in found]
+    names = [cell_name(int(cell)) for cell in found]
     means = dict(zip(names, (sums / pings).tolist(), strict=True))
     return TrueMeans(means, dict(zip(names, pings.tolist(), strict=True)), float(kmh.mean()))
 
@@ -105,7 +105,10 @@ class ShownCell(NamedTuple):
 
 def shown_of(slot: Sequence[Release], estimates: Sequence[Smoothed]) -> dict[str, ShownCell]:
     """By cell: estimates of the slot's HATs, or what was released of them where there are none."""
-    by_id = {one.release_id: ShownCell(one.value_kmh, one.interval95_kmh) for one in estimates}
+    by_id = {
+        estimate.release_id: ShownCell(estimate.value_kmh, estimate.interval95_kmh)
+        for estimate in estimates
+    }
     if by_id:
         return {
             record.hat.cell: by_id[record.release_id]
@@ -209,8 +212,8 @@ def _row(record: Release, shown: ShownCell | None, truth: TrueMeans, max_kmh: fl
 
 def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
     known = [
-        (one.kmh, truth.kmh[cell], truth.pings[cell])
-        for cell, one in shown.items()
+        (shown_cell.kmh, truth.kmh[cell], truth.pings[cell])
+        for cell, shown_cell in shown.items()
         if cell in truth.kmh
     ]
     if not known:
@@ -283,7 +286,7 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _is_watched() -> bool:
-    """Whether a person sees what is printed: at a terminal, and not one of a build."""
+    """Whether a person sees what is printed: at a terminal, and not that of a build."""
     return all(
         stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
     ) and not os.environ.get("CI")

@@ -77,7 +77,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
             ("pings of the topic", lambda: _pings_of_topic(latest(), settings)),
             (
                 "speeds of the topic",
-                lambda: _unit([one.value or b"" for one in latest()], settings),
+                lambda: _unit([record.value or b"" for record in latest()], settings),
             ),
         ]
     failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
@@ -185,7 +185,9 @@ def _workers(settings: Settings) -> str:
             "none is in the group: cannot tell whether its settings are those of this configuration"
         )
     if others := [
-        f"{one.name} has {one.rules or 'another version'}" for one in members if one.rules != ours
+        f"{member.name} has {member.rules or 'another version'}"
+        for member in members
+        if member.rules != ours
     ]:
         raise ConfigError(f"this configuration has {ours}; {'; '.join(others)}")
     return f"{counted(len(members), 'worker')} with the settings of this configuration, {ours}"

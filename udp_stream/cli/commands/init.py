@@ -311,7 +311,7 @@ def _are_alike(values: Sequence[object]) -> bool:
         len(values) > 2
         and all(isinstance(value, dict) for value in values)
         and len(names) == 1
-        and len(*names) > 3
+        and len(names.pop()) > 3
     )
 
 

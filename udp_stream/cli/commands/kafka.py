@@ -172,18 +172,19 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
         metrics as observers,
         noted(signal.SIGHUP),
     ):  # it ends a program that does not look out for it
-        asked = (
+        deployment = Deployment(
+            settings,
+            OsEntropy(),
+            SOFTWARE,
             arguments.instance,
             arguments.accept_loss,
             arguments.alive,
             RefusalWatch(settings).check,
             observers,
+            arguments.reset_clock,
+            partial(_hold, arguments, observers),
         )
-        hold = partial(_hold, arguments, observers)
-        run_worker(
-            Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock, hold),
-            arguments.came,
-        )
+        run_worker(deployment, arguments.came)
 
 
 HOLD_S = 0.5
@@ -204,7 +205,7 @@ def hold(arguments: argparse.Namespace, error: UdpStreamError) -> None:
 def _hold(
     arguments: argparse.Namespace, observers: Sequence[Observer], error: UdpStreamError
 ) -> None:
-    """Alive, with nothing to do, and not ready, until one of the signals came that end a process."""
+    """Alive, with nothing to do, and not ready, until a signal came that ends a process."""
     if not arguments.hold or error.exit_status not in FOR_A_PERSON:
         return
     log_message("Held until it is stopped: to start again does not help", "failed", level=ERROR)

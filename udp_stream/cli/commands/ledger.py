@@ -123,12 +123,12 @@ def _of_positions(period: str, nano: int, settings: Settings) -> str:
 
 
 def _of_one_budgets(ledger: Ledger, charged: Mapping[str, int]) -> Iterator[str]:
-    for time, one in noted(ledger.meta()).items():
+    for time, budget in noted(ledger.meta()).items():
         if not (names := of_same_time(time, charged)):
             continue
-        in_all = sum((loss_in(name, one.nano_of(name, charged[name])) for name in names), Loss())
-        most = one.most_in(largest_budgets(ledger, names), time)
-        yield f"{time}\tspeeds and positions: charged {in_all} in all\tof at most {most} in all\t{one.said}"
+        in_all = sum((loss_in(name, budget.nano_of(name, charged[name])) for name in names), Loss())
+        most = budget.most_in(largest_budgets(ledger, names), time)
+        yield f"{time}\tspeeds and positions: charged {in_all} in all\tof at most {most} in all\t{budget.said}"
 
 
 def _plain_length(period: str) -> str:
@@ -252,7 +252,7 @@ def open_existing(settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
 
 @contextmanager
 def open_to_read(settings: Settings) -> Iterator[Ledger]:
-    """An existing ledger, or an archive of one, which needs no key."""
+    """An existing ledger, or an archive, which needs no key."""
     path = Path(ledger_place(settings.ledger.place))
     if is_file(settings.ledger.place) and path.is_file() and is_archive(path):
         with open_archive(path) as archived:

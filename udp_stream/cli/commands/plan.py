@@ -36,7 +36,7 @@ HATS_PER_PERIOD = 12
 
 @dataclass(frozen=True, slots=True)
 class TypicalPlan:
-    """The plan of a typical HAT; one below `min_plates` is not `served`."""
+    """The plan of a typical HAT; a HAT below `min_plates` is not `served`."""
 
     plates: int
     served: bool
@@ -77,8 +77,8 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
 def _print(bought: list[TypicalPlan], policy: Policy) -> None:
     out = printer(width=160)
     out.print(_head(policy))
-    print_rows(out, [_cells(one, policy) for one in bought])
-    for note in _notes(policy, [one for one in bought if one.served]):
+    print_rows(out, [_cells(plan, policy) for plan in bought])
+    for note in _notes(policy, [plan for plan in bought if plan.served]):
         out.print(note)
 
 
@@ -87,27 +87,27 @@ def _notes(policy: Policy, served: list[TypicalPlan]) -> list[str]:
         f"releases: of how many such HATs the median plate's budget of a period pays. HATs of fewer than "
         f"{policy.min_plates} plates are withheld without a charge."
     ]
-    if any(one.plan.mean is not None for one in served):
+    if any(typical.plan.mean is not None for typical in served):
         notes.append(
             f"Expected error in km/h: {beside_guess(policy.resolution)}. A mean that errs more buys nothing that "
             "counts do not tell."
         )
     if any(
-        isinstance(one.plan.mean, MeanPlan) and one.plan.mean.plate_sensitivities is None
-        for one in served
+        isinstance(typical.plan.mean, MeanPlan) and typical.plan.mean.plate_sensitivities is None
+        for typical in served
     ):
         notes.append(
             "noise and error bound: if the private interval is all of [0, U]; expected error: by simulation, with the "
             "interval found."
         )
-    for one in served:
+    for typical in served:
         for asked, (name, of) in zip(
-            one.plan.terms.statistics, one.plan.statistics.items(), strict=True
+            typical.plan.terms.statistics, typical.plan.statistics.items(), strict=True
         ):
             if why := STATISTICS[name].why(of, asked):
-                notes.append(f"{counted(one.plates, 'plate')}: {of.choice.mechanism}, {why}.")
-    typical = "These sizes are typical. `udp-stream plan FILE` counts your city's, and compares resolutions and slots."
-    return [*notes, typical]
+                notes.append(f"{counted(typical.plates, 'plate')}: {of.choice.mechanism}, {why}.")
+    sizes = "These sizes are typical. `udp-stream plan FILE` counts your city's, and compares resolutions and slots."
+    return [*notes, sizes]
 
 
 def terms_for(policy: Policy, part: float | None = None) -> Terms:
@@ -194,11 +194,11 @@ def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
     return [(measure.unit, amount_text(cost.nano)), (f"epsilon, delta {delta:g}", implied)]
 
 
-def _cells(one: TypicalPlan, policy: Policy) -> list[tuple[str, str]]:
-    cells = [("plates", str(one.plates)), *_charge_cells(one.plan.terms.cost, policy.delta)]
-    for name, of in one.plan.statistics.items():
+def _cells(typical: TypicalPlan, policy: Policy) -> list[tuple[str, str]]:
+    cells = [("plates", str(typical.plates)), *_charge_cells(typical.plan.terms.cost, policy.delta)]
+    for name, of in typical.plan.statistics.items():
         cells += STATISTICS[name].columns(of, seeded_bits("plan"))
-    cells.append(("releases", str(one.releases_per_plate)))
-    if one.served:
+    cells.append(("releases", str(typical.releases_per_plate)))
+    if typical.served:
         return cells
     return [cells[0], (cells[1][0], "withheld"), *((name, "") for name, _ in cells[2:])]

@@ -55,8 +55,8 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             noted(signal.SIGHUP)
         )  # a terminal that closes, or logrotate, ends no replay
         said = list[str]()
-        how = (settings.speed.unit, progress.of)  # by sources, while the bar is shown
-        opened = open_sources(arguments.files, *how, said.append, form=settings.form)
+        unit = settings.speed.unit
+        opened = open_sources(arguments.files, unit, progress.of, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         require_readable_pings(arguments.files, settings)
         require_unit_of_files(arguments.files, settings)
@@ -83,10 +83,19 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         )
         reject = rejected_writer(rejected.write) if rejected else None
         smooth = smoothed and smoothed_sink(smoothed)
-        of_ledger = ledger, OsEntropy(), keys.hash_plate, SOFTWARE
-        to = release_sink(out), reject, others, arguments.trial
         runtime = EmbeddedRuntime(
-            settings, *of_ledger, *to, smooth=smooth, answer=answer, slots=slots
+            settings,
+            ledger,
+            OsEntropy(),
+            keys.hash_plate,
+            SOFTWARE,
+            release_sink(out),
+            reject,
+            others,
+            arguments.trial,
+            smooth=smooth,
+            answer=answer,
+            slots=slots,
         )
         try:
             with progress:

@@ -97,8 +97,18 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             max_age_s(arguments.source, settings),
             hears=not in_processing_time,
         )
-        given = settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal
-        runtime = LiveRuntime(*given, _outputs(appended), observers, clock, watch.check)
+        runtime = LiveRuntime(
+            settings,
+            ledger,
+            OsEntropy(),
+            keys.hash_plate,
+            SOFTWARE,
+            journal,
+            _outputs(appended),
+            observers,
+            clock,
+            watch.check,
+        )
         log.doubt = runtime.doubt
         # These are left in reverse: what is due, and the summary as the last line.
         feed_check = LiveFeedCheck(arguments.source, settings, clock=clock.now_s, hear=clock.hear)
@@ -163,8 +173,15 @@ class _Contact:
         if contact is None:
             self._report(SourceStatus(0.0, 0, is_away=False, stale=stale))
         else:
-            seen = contact.silent_s, contact.failed, contact.is_away
-            self._report(SourceStatus(*seen, stale, contact.certificate_s))
+            self._report(
+                SourceStatus(
+                    contact.silent_s,
+                    contact.failed,
+                    contact.is_away,
+                    stale,
+                    contact.certificate_s,
+                )
+            )
         self._report(self._disk())
 
 

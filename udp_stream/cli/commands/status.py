@@ -133,7 +133,7 @@ def _of_kafka(settings: Settings) -> Status:
         found.troubles.append((3, f"the workers' settings differ: {which}"))
     words = "as configured here" if alike else f"not all as configured here: {ours}"
     found.lines.append(f"settings: {'no worker to compare with' if alike is None else words}")
-    behind = sum(one.behind for one in group.partitions)
+    behind = sum(partition.behind for partition in group.partitions)
     members = counted(len(group.members), "member")
     found.lines.append(
         f"group: {members}; {counted(behind, 'message')} after its commits, with those of open slots"
@@ -155,11 +155,11 @@ def _of_kafka(settings: Settings) -> Status:
             f"late: {of_last}, the newest at {late['last_at']}: their slots had closed"
         )
     found.facts |= {
-        "workers": [{"name": one.name, **(one.rules._asdict() if one.rules else {}), "partitions": one.partitions}
-                    for one in group.members],
+        "workers": [{"name": member.name, **(member.rules._asdict() if member.rules else {}), "partitions": member.partitions}
+                    for member in group.members],
         "settings_agree": agree,
         "settings_agree_with_this_configuration": alike,
-        "partitions": [{**one._asdict(), "behind": one.behind} for one in group.partitions],
+        "partitions": [{**partition._asdict(), "behind": partition.behind} for partition in group.partitions],
         "last_slot": last,
         "late": late,
     }  # fmt: skip
@@ -167,7 +167,7 @@ def _of_kafka(settings: Settings) -> Status:
 
 
 def _late(settings: Settings) -> dict[str, Any] | None:
-    """Late pings among the last refused ones."""
+    """Late pings among the last refused pings."""
     from streams.kafka import read_topic
     from streams.processors import is_late
     from streams.topics import topics_of
@@ -190,7 +190,7 @@ def _last_slot(settings: Settings) -> dict[str, str] | None:
     ]
     if not starts:
         return None
-    start, out_ms = max(starts, key=lambda one: (dt.datetime.fromisoformat(one[0]), one[1]))
+    start, out_ms = max(starts, key=lambda start: (dt.datetime.fromisoformat(start[0]), start[1]))
     return {
         "slot_start": start,
         "out_at": dt.datetime.fromtimestamp(out_ms // 1000, settings.zone).isoformat(),
@@ -266,14 +266,14 @@ def _add_ledger(found: Status, ledger: LedgerView) -> None:
 
 
 def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
-    """Each topic with its partitions, those in a row as one range.
+    """Each topic with its partitions, numbers in a row as a range.
 
     >>> _ranges([("bus.pings.v1", 0), ("bus.pings.v1", 1), ("bus.pings.v1", 3)])
     ['bus.pings.v1[0-1, 3]']
     """
     found: dict[str, list[str]] = {}
     for (topic, _), run in groupby(
-        enumerate(partitions), key=lambda one: (one[1][0], one[1][1] - one[0])
+        enumerate(partitions), key=lambda numbered: (numbered[1][0], numbered[1][1] - numbered[0])
     ):
         first, *_, last = [number for _, (_, number) in run] * 2
         found.setdefault(topic, []).append(f"{first}-{last}" if first != last else f"{first}")

@@ -36,7 +36,7 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
     files = [
         name for name in arguments.files if name != "-"
     ]  # on standard input withdrawals come before
-    withdrawn = {one.withdraws for one in _records(files) if isinstance(one, Withdrawal)}
+    withdrawn = {record.withdraws for record in _records(files) if isinstance(record, Withdrawal)}
     week = Week()
     releases = 0
     refused = 0
