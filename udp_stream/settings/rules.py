@@ -383,8 +383,10 @@ def _check_bins(settings: Settings) -> None:
         require(min(branching, default=0) >= 2, name, "numbers of at least 2", list(branching))
         leaves = math.prod(branching)
         least = 1 if bins == "auto" else bins if isinstance(bins, int) else len(bins) - 1
-        rule = f"at least as many leaves as bins ({least}), and at most {2 * BINS_MAX} leaves"
-        require(least <= leaves <= 2 * BINS_MAX, name, rule, leaves)
+        most = 2 * BINS_MAX
+        too_few = f"at least as many leaves as bins ({least})"
+        rule = f"at most {most} leaves" if leaves > most else too_few
+        require(least <= leaves <= most, name, rule, leaves)
     try:
         if isinstance(bins, int):
             equal_bins(bins, max_kmh)
