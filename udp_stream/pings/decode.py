@@ -265,7 +265,7 @@ class PingFormat:
     for every other piece. It raises nothing, whatever the bytes. `split(message)`: the bytes of
     each ping of a message that `read` opened, by position, to keep those of refused pings; None to
     keep the whole message. `is_json`: messages are JSON, in the form of the feed's mapping, or
-    `as_json` makes them so.
+    `as_json` makes them so. `container`: JSON, XML, or the delimiter of CSV.
 
     >>> from udp_stream.pings.json import JSON
     >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
@@ -277,6 +277,7 @@ class PingFormat:
     paths: FieldPaths = PLAIN_PATHS
     is_json: bool = False
     as_json: Callable[[Sequence[bytes]], list[bytes]] = list
+    container: str = "JSON"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -177,11 +177,11 @@ def found_mapping(
     records: Sequence[Record],
     beside: Sequence[Record] = (),
     around: Sequence[Record] = (),
-    delimiter: str = "",
+    container: str = "JSON",
 ) -> tuple[FeedMapping, TimeForm, list[str]]:
     """The mapping of these records, the form of their times, and doubts. `beside`: what messages
     have beside their records, such as a time; `around`: of each record what the objects around it
-    have, such as a plate; `delimiter`: of CSV. Without a name of a speed, `speed` is "". ValueError
+    have, such as a plate; `container`: as a `PingFormat` has it. Without a name of a speed, `speed` is "". ValueError
     with a clause for each field without a path."""
     values = values_by_path(records)
     paths: dict[str, Path] = {}
@@ -223,7 +223,7 @@ def found_mapping(
         more["speed"] = ""
     if form is None or len({*paths, *more} & set(FIELDS)) < len(FIELDS):
         missing = [
-            _instead(field, values, delimiter) for field in FIELDS if field not in {*paths, *more}
+            _instead(field, values, container) for field in FIELDS if field not in {*paths, *more}
         ]
         names = [f"the names are {shown_names(values) or 'none that may be shown'}"]
         names = names if any(NO_NAME in clause for clause in missing) else []
@@ -377,20 +377,20 @@ def _operator(
     return {}
 
 
-def _scaled(values: Mapping[Path, list[Value]], delimiter: str) -> str:
+def _scaled(values: Mapping[Path, list[Value]], container: str) -> str:
     ranked = [next(iter(_ranked(values, field, {})), None) for field in ("longitude", "latitude")]
     places = [
         (path, values[path])
         for path in dict.fromkeys(ranked)
         if path is not None and is_shown(path)
     ]
-    return scaled_degrees(places, delimiter)
+    return scaled_degrees(places, container)
 
 
 NO_NAME = "no such name"
 
 
-def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = "") -> str:
+def _instead(field: str, values: Mapping[Path, list[Value]], container: str) -> str:
     path = next((one for one in _ranked(values, field, {}) if is_shown(one)), None)
     ago = [one for one in _ranked(values, "ago", {}) if field == "time" and path is None]
     if ago:
@@ -398,13 +398,13 @@ def _instead(field: str, values: Mapping[Path, list[Value]], delimiter: str = ""
     if (
         path is not None
         and field in ("longitude", "latitude")
-        and (repair := _scaled(values, delimiter))
+        and (repair := _scaled(values, container))
     ):
         return f"{field}: {repair}"
     if (
         path is None
         and field in ("longitude", "latitude")
-        and (pair := pair_in_text(values, not delimiter))
+        and (pair := pair_in_text(values, container == "JSON"))
     ):
         return f"{field}: {pair}"
     found = NO_NAME if path is None else f"{form_of(values[path])} at {dotted(path)}"

@@ -195,7 +195,7 @@ def of_packed(said: str, path: str) -> str:
     )
 
 
-def scaled_degrees(places: Sequence[tuple[Path, Sequence[Value]]], delimiter: str) -> str:
+def scaled_degrees(places: Sequence[tuple[Path, Sequence[Value]]], container: str) -> str:
     """The command that divides longitudes and latitudes that are written as whole numbers; "" if
     they are no such."""
     most = [max(map(abs, numbers_of(values)), default=0) for _, values in places]
@@ -204,17 +204,17 @@ def scaled_degrees(places: Sequence[tuple[Path, Sequence[Value]]], delimiter: st
     power = next((k for k in (5, 6, 7) if most[0] <= 180 * 10**k and most[1] <= 90 * 10**k), 0)
     if not power or max(most) <= 180:
         return ""
-    if delimiter == "<":
+    if container == "XML":
         return f"found whole numbers, as of degrees times 1e{power}: divide them"
     keys = list(
         dict.fromkeys(
             next(str(s) for s in reversed(path) if isinstance(s, str)) for path, _ in places
         )
     )
-    if delimiter:
+    if container != "JSON":
         columns = " || ".join(f'$i == "{key}"' for key in keys)
         repair = (
-            f"awk -F'{delimiter}' -v OFS='{delimiter}' -v CONVFMT=%.7f -v OFMT=%.7f 'NR == 1 {{"
+            f"awk -F'{container}' -v OFS='{container}' -v CONVFMT=%.7f -v OFMT=%.7f 'NR == 1 {{"
         )
         repair += f"for (i = 1; i <= NF; i++) if ({columns}) c[i]}} NR > 1 {{for (i in c) $i /= 1e{power}}} 1'"
     else:

@@ -34,6 +34,7 @@ import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -241,19 +242,14 @@ def formed_messages(
     CSV has its columns; without a form rows have all of them."""
     if batch < 1:
         raise UsageError(f"expected batch >= 1, got {batch}")
-    with closing(open_blocks(path, progress)) as blocks:
-        ping_format, messages = _messages(path, blocks, form)
-        for some in _batches(messages, batch):
-            yield ping_format, some
-
-
-def open_blocks(path: str, progress: OnProgress | None = None) -> Generator[bytes, None, None]:
-    """The text of a file in blocks, without what may stand before it. UsageError as of `blocks_of`,
-    and for files of other kinds."""
     _refuse_gtfs(path)
     with closing(blocks_of(path, progress)) as blocks:
         text = _text_of(path, blocks)
-        yield from text if is_named_as_lines(path) else _from_header(text)
+        if not is_named_as_lines(path):
+            text = _from_header(text)
+        ping_format, messages = _messages(path, text, form)
+        for some in _batches(messages, batch):
+            yield ping_format, some
 
 
 def blocks_of(path: str, progress: OnProgress | None = None) -> Generator[bytes, None, None]:
@@ -399,7 +395,7 @@ def _by_content(
     if looks_like_csv(first, None if form is None else form.mapping):
         return opened_table(path, _lines(blocks), form)
     if first.startswith(b"<"):
-        return ping_format, _xml(path, first, blocks, form)
+        return replace(ping_format, container="XML"), _xml(path, first, blocks, form)
     if is_all or _is_cut_short(first):
         return ping_format, _document(path, blocks, form)
     return None

@@ -199,7 +199,11 @@ class _Table:
         self._fields = fields
         self._form = form
         self.format = replace(
-            form.format, read=self.read, split=lambda _: None, as_json=self.as_json
+            form.format,
+            read=self.read,
+            split=lambda _: None,
+            as_json=self.as_json,
+            container=delimiter,
         )
 
     def read(self, lines: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:

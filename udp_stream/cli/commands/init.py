@@ -102,9 +102,8 @@ from udp_stream.pings.texts import UNREADABLE, as_written, finite, from_xml, tri
 from udp_stream.pings.time_forms import TimeForm
 from udp_stream.pings.times import ISO
 from udp_stream.settings import Settings, load
-from udp_stream.sources.files import FileSource, as_far_as_whole, is_named_as_csv, open_blocks
+from udp_stream.sources.files import FileSource, as_far_as_whole
 from udp_stream.sources.recordings import is_gtfs_file, open_sources
-from udp_stream.sources.rows import delimiter_of, looks_like_csv
 from udp_stream.units import KMH_PER_UNIT
 
 SAMPLE_BYTES = 2**23
@@ -136,14 +135,23 @@ _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)  # speeds in any unit, as
 
 
 class Sample(NamedTuple):
-    """Records; their form, for people; the path of their array in a message; what a message has
-    beside it; and for each record what the objects around it have."""
+    """Records; their container, as a `PingFormat` has it; the path of their array in a message;
+    what a message has beside it; and for each record what the objects around it have."""
 
     records: list[Record]
-    form: str
+    container: str
     envelope: Path
     beside: list[Record]
     around: list[Record]
+
+    @property
+    def form(self) -> str:
+        """For people."""
+        return f"CSV with {self.container!r}" if _is_csv(self.container) else self.container
+
+
+def _is_csv(container: str) -> bool:
+    return container not in ("JSON", "XML")
 
 
 def read_samples(path: str) -> list[Sample]:
@@ -156,10 +164,10 @@ def read_samples(path: str) -> list[Sample]:
             messages += map(_unwrapped, source.format.as_json(some))
             if len(messages) >= RECORDS_MAX or sum(map(len, messages)) >= SAMPLE_BYTES:
                 break
-    written = _written_in(path)
+    container = source.format.container
     values = [_decoded(message) for message in messages[:_TRIED]]
     samples = []
-    for envelope in [()] if written.startswith("CSV") else _envelopes(values, written == "XML"):
+    for envelope in [()] if _is_csv(container) else _envelopes(values, container == "XML"):
         pieces = (piece for message in messages for piece in _pieces(message, envelope))
         flats = ((flat(_decoded(text)), outer) for text, outer in pieces)
         if both := list(
@@ -172,7 +180,7 @@ def read_samples(path: str) -> list[Sample]:
                 {path: one[path] for path in one if path[: len(envelope)] != envelope}
                 for one in outside
             ]
-            samples.append(Sample(records, written, envelope, list(filter(None, beside)), around))
+            samples.append(Sample(records, container, envelope, list(filter(None, beside)), around))
     if not samples:
         text = (
             messages[0] if messages and _decoded(messages[0]) is not None else b"\n".join(messages)
@@ -180,15 +188,6 @@ def read_samples(path: str) -> list[Sample]:
         found = no_pings(text) or "JSON without a record in it" if messages else "an empty file"
         raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {found}")
     return samples
-
-
-def _written_in(path: str) -> str:
-    """XML, JSON, or CSV with its delimiter, by how the file begins."""
-    with closing(open_blocks(path)) as blocks:
-        lines = [line for line in next(blocks, b"").split(b"\n") if line.strip()]
-    if lines and (is_named_as_csv(path) or looks_like_csv(lines[0], None)):
-        return f"CSV with {delimiter_of(lines)!r}"
-    return "XML" if lines and lines[0].lstrip().startswith(b"<") else "JSON"
 
 
 def _unwrapped(message: bytes) -> bytes:
@@ -364,7 +363,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         return _found(paths, PLAIN, sample.form, None, "")
     for name, preset in PRESETS.items():
         if (
-            not sample.form.startswith("CSV")
+            not _is_csv(sample.container)
             and preset.unit is not None
             and (form := _preset_form(paths, preset))
         ):
@@ -425,11 +424,8 @@ def _mapped(
     faults = list[str]()
     for sample in samples:
         try:
-            kind, _, cut = sample.form.partition(" with ")
-            delimiter = "\t" if "t" in cut else cut.strip("'") or ("<" if kind == "XML" else "")
-            found.append(
-                (sample, *found_mapping(sample.records, sample.beside, sample.around, delimiter))
-            )
+            mapped = found_mapping(sample.records, sample.beside, sample.around, sample.container)
+            found.append((sample, *mapped))
         except ValueError as error:
             faults.append(str(error))
     if not found:
