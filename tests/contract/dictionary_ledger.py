@@ -4,30 +4,26 @@ explorations."""
 import threading
 from bisect import insort
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.port import LAST_NAME, Entry, Mark, Progress
 from udp_stream.ledger.rules import (
     ARCHIVED,
     Decision,
     archived_s,
     between,
-    column,
-    decide_in_order,
     misfits,
-    most_elsewhere,
-    names_around,
     require_closed,
     require_not_behind,
     require_open,
-    require_valid,
     see,
-    windows_around,
 )
+from udp_stream.ledgers.stored import ChargedCall, Conflict, StoredLedger
 
 
 @dataclass(slots=True)
@@ -39,11 +35,14 @@ class _Remembered:
     published: bool = False
 
 
-class DictionaryLedger:
-    """A `port.Ledger`, for any number of threads."""
+class DictionaryLedger(StoredLedger):
+    """A store of dictionaries, for any number of threads."""
+
+    place = "in memory"
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
+        self._lock = threading.RLock()
         self._sums: dict[tuple[str, bytes], int] = {}
         self._charges: dict[tuple[str, bytes], int] = {}
         self._admissions: dict[str, _Remembered] = {}
@@ -59,70 +58,45 @@ class DictionaryLedger:
             found = [self._admissions.get(release_id) for release_id in release_ids]
             return [None if remembered is None else remembered.payload for remembered in found]
 
-    def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
+    def close(self) -> None:
+        pass
+
+    def _writing(self) -> AbstractContextManager[object]:
+        return self._lock
+
+    def _balances(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
         with self._lock:
-            return self._balances(period, plates)
+            found = [
+                [
+                    (self._sums.get((period, plate), 0), self._charges.get((period, plate), 0))
+                    for plate in plates
+                ]
+                for period in periods
+            ]
+        return np.array(found, np.int64).reshape(len(periods), len(plates), 2)
 
-    def _balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        keys = [(period, plate) for plate in plates]
-        return Balance(
-            charged=np.array([self._sums.get(key, 0) for key in keys], np.int64),
-            charges=np.array([self._charges.get(key, 0) for key in keys], np.int64),
-        )
+    def _commit(self, call: ChargedCall) -> Conflict | None:
+        if known := {
+            name: self._admissions[name].decision
+            for name in call.decided
+            if name in self._admissions
+        }:
+            return Conflict(known)
+        require_open(call.decided, archived_s(self._meta))
+        before = self._balances([call.period], call.plates)[0]
+        if (before[:, 0] > call.room).any():
+            return Conflict({}, before[:, 0])
+        for name, decision in call.decided.items():
+            self._admissions[name] = _Remembered(call.period, call.budget, decision)
+        self._settle(call.period, call.plates, before + np.stack([call.asked, call.times], axis=1))
+        return None
 
-    def admit(
-        self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
-    ) -> list[Verdict]:
-        require_valid(budget, plates, admissions)
-        packed = column(plates)
-        with self._lock:
-            fresh: dict[str, Admission] = {}
-            for one in admissions:
-                if one.release_id not in self._admissions:
-                    # The same id twice in one call is a repeat: the first one asks (promise 6).
-                    fresh.setdefault(one.release_id, one)
-            if fresh:
-                require_open(fresh, archived_s(self._meta))
-                self._decide(period, budget, plates, packed, list(fresh.values()))
-            decided = [self._admissions[one.release_id].decision for one in admissions]
-        return [
-            decision.recalled(packed[one.members].tobytes(), one.members.size)
-            for one, decision in zip(admissions, decided, strict=True)
-        ]
-
-    def _decide(
-        self,
-        period: str,
-        budget: int,
-        plates: Sequence[bytes],
-        packed: NDArray[np.void],
-        fresh: Sequence[Admission],
-    ) -> None:
-        balance = self._balances(period, plates)
-        before, elsewhere = balance.charges.copy(), self._elsewhere(period, plates)
-        # Other spans of a window count while we decide; what is kept is the sum of this span alone.
-        balance.charged[:] += elsewhere
-        for one, charged in zip(fresh, decide_in_order(balance, budget, fresh), strict=True):
-            decision = Decision(packed[one.members].tobytes(), charged, one.terms)
-            self._admissions[one.release_id] = _Remembered(period, budget, decision)
-        balance.charged[:] -= elsewhere
-        self._settle(period, plates, balance, np.flatnonzero(balance.charges > before))
-
-    def _elsewhere(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
-        bounds = names_around(period)
-        windows = windows_around(period, between(self._periods, *bounds) if bounds else ())
-        return most_elsewhere(
-            windows, lambda other: self._balances(other, plates).charged, len(plates)
-        )
-
-    def _settle(
-        self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]
-    ) -> None:
-        if touched.size and not between(self._periods, period, period):
+    def _settle(self, period: str, plates: Sequence[bytes], table: NDArray[np.int64]) -> None:
+        if plates and period not in self._periods:
             insort(self._periods, period)
-        sums, charges = balance.charged.tolist(), balance.charges.tolist()
-        for i in touched.tolist():
-            self._sums[period, plates[i]], self._charges[period, plates[i]] = sums[i], charges[i]
+        for plate, (charged, charges) in zip(plates, table.tolist(), strict=True):
+            self._sums[period, plate] = charged
+            self._charges[period, plate] = charges
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         with self._lock:
@@ -160,14 +134,6 @@ class DictionaryLedger:
             ]
         # Outside of the lock: a caller may call `published` while it iterates.
         yield from waiting
-
-    def charged_by_period(self, plate: bytes) -> dict[str, int]:
-        with self._lock:
-            return {
-                period: amount
-                for (period, owner), amount in sorted(self._sums.items())
-                if owner == plate
-            }
 
     def entries(self) -> Iterator[Entry]:
         with self._lock:
@@ -213,10 +179,6 @@ class DictionaryLedger:
             for sums in (self._sums, self._charges):
                 for key in [key for key in sums if key[0] == period]:
                     del sums[key]
-
-    def bind(self, fingerprint: str) -> None:
-        if self.note("key_fingerprint", fingerprint) != fingerprint:
-            raise PrivacyRefused("expected the key that this ledger was made with, got another one")
 
     def note(self, name: str, text: str) -> str:
         with self._lock:

@@ -5,7 +5,6 @@ import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -72,28 +71,30 @@ def test_a_hundred_greedy_writers_at_once_spend_each_budget_and_no_more(store, t
 class ClosesAfterRefusal(DictionaryLedger):
     """As the paper's Algorithm 1 is printed: the first HALT stays."""
 
-    def _decide(self, period, budget, plates, packed, fresh):
+    def admit(self, period, budget, plates, admissions):
         closed = getattr(self, "closed", set())
-        keep = [plate not in closed for plate in plates]
-        if not all(keep):
-            budget = 0 if not any(keep) else budget
-        super()._decide(period, budget, plates, packed, fresh)
+        fresh = [one for one in admissions if one.release_id not in self._admissions]
+        if plates and closed.issuperset(plates):
+            budget = 0
+        verdicts = super().admit(period, budget, plates, admissions)
         for one in fresh:
             charged = self._admissions[one.release_id].decision.charged
             closed |= {plates[i] for i in one.members[charged == 0]}
         self.closed = closed
+        return verdicts
 
 
 class OneTooMany(DictionaryLedger):
-    def _decide(self, period, budget, *asked):
-        super()._decide(period, budget + 1, *asked)
+    def admit(self, period, budget, *asked):
+        return super().admit(period, budget + 1, *asked)
 
 
 class HalvesOthers(DictionaryLedger):
     """Charges a window for half of what was charged in other spans."""
 
-    def _elsewhere(self, period, plates):
-        return np.asarray(super()._elsewhere(period, plates)) // 2
+    def _near(self, period, plates):
+        near = super()._near(period, plates)
+        return near._replace(most=near.most // 2)
 
 
 @pytest.mark.parametrize(

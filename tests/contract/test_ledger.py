@@ -24,7 +24,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.contract import checks
+from tests.contract import checks, earlier_ledger
 from tests.contract import ledger_writer as writer
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
@@ -33,7 +33,7 @@ from tests.forms import long_rows
 from udp_stream import files as atomic
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Ledger, Verdict
-from udp_stream.ledger.rules import Decision, windows_around
+from udp_stream.ledger.rules import Decision
 from udp_stream.ledgers import sqlite
 from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
@@ -175,13 +175,13 @@ class ChecksThenCharges(DictionaryLedger):
 class RoundsToMicro(DictionaryLedger):
     """Compares micro-units, rounded to the nearest."""
 
-    def _decide(self, period, budget, *asked):  # type: ignore[no-untyped-def]
-        super()._decide(period, (budget + 500) // 1000 * 1000 + 499, *asked)
+    def admit(self, period, budget, *asked):  # type: ignore[no-untyped-def]
+        return super().admit(period, (budget + 500) // 1000 * 1000 + 499, *asked)
 
 
 class KeepsSingleFloats(DictionaryLedger):
-    def _settle(self, period, plates, *asked):  # type: ignore[no-untyped-def]
-        super()._settle(period, plates, *asked)
+    def _settle(self, period, plates, table):  # type: ignore[no-untyped-def]
+        super()._settle(period, plates, table)
         for plate in plates:
             self._sums[period, plate] = int(np.float32(self._sums.get((period, plate), 0)))
 
@@ -240,17 +240,17 @@ class NewestOfCharged(DictionaryLedger):
 class ForgetsWindows(DictionaryLedger):
     """Breaks promise 2: a span is a budget of its own."""
 
-    def _elsewhere(self, _, plates):  # type: ignore[no-untyped-def]
-        return np.zeros(len(plates), np.int64)
+    def _near(self, _, plates):  # type: ignore[no-untyped-def]
+        return super()._near("", plates)
 
 
 class LooksBackOnly(DictionaryLedger):
     """Breaks promise 2 for slots that are charged late: later spans are forgotten."""
 
-    def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
+    def _near(self, period, plates):  # type: ignore[no-untyped-def]
         later, self._periods = self._periods, [name for name in self._periods if name <= period]
         try:
-            return super()._elsewhere(period, plates)
+            return super()._near(period, plates)
         finally:
             self._periods = later
 
@@ -258,12 +258,9 @@ class LooksBackOnly(DictionaryLedger):
 class SumsAllNear(DictionaryLedger):
     """Refuses what would fit: sums spans that no window has together."""
 
-    def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
-        windows = windows_around(period, self._periods)
-        return sum(
-            (self._balances(other, plates).charged for other in windows.others),
-            np.zeros(len(plates), int),
-        )
+    def _near(self, period, plates):  # type: ignore[no-untyped-def]
+        near = super()._near(period, plates)
+        return near._replace(most=near.balances[:, :, 0].sum(axis=0))
 
 
 class ForgetsClosedTimes(DictionaryLedger):
@@ -505,6 +502,12 @@ def test_ledger_file_is_private_and_nothing_else_is_left(tmp_path: Path) -> None
         ledger.admit("p", 1, [b"x"], [ask("hat", [1])])
         assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
     assert [file.name for file in tmp_path.iterdir()] == ["a ledger?"]
+
+
+def test_a_ledger_of_an_earlier_version_opens_and_goes_on(tmp_path: Path) -> None:
+    earlier_ledger.put_in_sqlite(tmp_path / "ledger")
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        earlier_ledger.check_earlier_ledger(ledger)
 
 
 def test_ledgers_opened_at_once_are_one(tmp_path: Path) -> None:

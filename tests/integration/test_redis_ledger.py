@@ -19,13 +19,14 @@ from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
 from lab.services import RunningRedis, start_redis
-from tests.contract import add_remove, checks, queries
+from tests.contract import add_remove, checks, earlier_ledger, queries
 from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.pipeline import CHECKS, MORE_CHECKS, Opening
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
-from udp_stream.ledger.rules import caveats, column
+from udp_stream.ledger.port import Admission
+from udp_stream.ledger.rules import caveats
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers import redis_connection
 from udp_stream.ledgers.keys import adopt
@@ -189,73 +190,35 @@ BROKEN: list[tuple[str, str, str, Check]] = [
         checks.check_unpublished_then_published,
     ),
     ("record", "redis.call('INCR', KEYS[2])", "1", checks.check_unpublished_then_published),
-    ("admit", "redis.call('GET', KEYS[4 + hat])", "nil", checks.check_repeat_is_remembered),
-    ("admit", "redis.call('GET', KEYS[4 + hat])", "nil", checks.check_concurrent_writers),
-    ("admit", "memory[release_id] or", "", checks.check_repeat_is_remembered),
-    (
-        "admit",
-        "answers[hat] = {'known', known}",  # charges again, and answers what it answered before
-        "answers[hat] = {'known', known} "
-        "redis.call('HSET', KEYS[4], string.sub(plates, 1, 7), struct.pack('<i8i8', 9, 2))",
-        checks.check_balances_equal_entries,
-    ),
-    ("admit", "asked[i] <= limit - sums[at[i]]", "true", checks.check_never_over_budget),
-    (
-        "admit",
-        "asked[i] <= limit - sums[at[i]]",
-        "asked[i] <= limit",
-        checks.check_never_over_budget,
-    ),
-    (
-        "admit",
-        "asked[i] <= limit - sums[at[i]]",
-        "asked[i] < limit - sums[at[i]]",
-        checks.check_never_over_budget,
-    ),
-    ("admit", "if #names > 0 then return end", "names = {}", checks.check_never_over_budget),
-    (
-        "admit",
-        "if count - out < least then",
-        "if false then",
-        checks.check_min_admitted_charges_nobody,
-    ),
+    ("admit", "if is_known then", "if false then", checks.check_repeat_is_remembered),
+    ("admit", "if is_known then", "if false then", checks.check_concurrent_writers),
+    ("admit", "is_known or memory ~= false", "is_known", checks.check_balances_equal_entries),
+    ("admit", "spent > room", "false", checks.check_never_over_budget),
+    ("admit", "spent > room", "false", checks.check_allowances),
+    ("admit", "spent > room", "spent > room + 1", checks.check_never_over_budget),
+    ("admit", "24 * at - 23", "1", checks.check_table),
     ("admit", "redis.call('RPUSH', KEYS[2], ...)", "", checks.check_balances_equal_entries),
-    ("admit", "times[place] + now[place]", "times[place]", checks.check_balances_equal_entries),
-    ("admit", "now[place] + 1", "now[place]", checks.check_balances_equal_entries),
-    ("admit", "sums[place] + asked[i]", "asked[i]", checks.check_never_over_budget),
-    # Of all HATs at once:
-    ("admit", "sums[at] + asked[at]", "asked[at]", checks.check_balances_equal_entries),
-    (
-        "admit",
-        "sums[at] + asked[at], hats_of[at]",
-        "sums[at] + asked[at], 1",
-        checks.check_admit_charges_once,
-    ),
-    ("admit", "asked[at] <= limit - sums[at]", "true", checks.check_never_over_budget),
-    (
-        "admit",
-        "asked[at] <= limit - sums[at]",
-        "asked[at] <= limit",
-        checks.check_never_over_budget,
-    ),
-    ("admit", "tonumber(ARGV[10]) or budget", "budget", checks.check_allowances),
-    ("admit", "if known > 0 then", "if false then", checks.check_balances_equal_entries),
-    ("admit", "seen[release_id] or ", "", checks.check_repeat_is_remembered),
-    ("admit", "count < tonumber(least)", "false", checks.check_min_admitted_charges_nobody),
-    (
-        "admit",
-        "by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)",
-        "",
-        checks.check_table,
-    ),
-    ("admit", "sums[at] = sums[at] + elsewhere[at]", "", checks.check_rolling_table),
-    ("admit", "sums[place] - (elsewhere[place] or 0)", "sums[place]", checks.check_rolling_windows),
-    ("admit", "= names[place]", "= names[#names + 1 - place]", checks.check_table),
-    ("admit", "most = math.max(most, sum)", "most = sum", checks.check_rolling_windows),
-    ("admit", "sub(windows, start + i, start + i) == '1'", "true", checks.check_rolling_windows),
+    ("admit", "times + more", "times", checks.check_balances_equal_entries),
+    ("admit", "times + more", "times + 1", checks.check_admit_charges_once),
+    ("admit", "spent + asked", "asked", checks.check_balances_equal_entries),
+    ("admit", "redis.call('HSET', KEYS[4], ...)", "", checks.check_table),
+    ("admit", "= names[at]\n", "= names[#names + 1 - at]\n", checks.check_table),
     ("admit", "redis.call('ZADD', KEYS[3], 0, period)", "", checks.check_rolling_table),
     ("admit", "table.concat(there, '\\n') ~= listing", "false", checks.check_rolling_crowd),
-    ("admit", " or archived(ends, hat, release_id)", "", checks.check_archive),
+    ("admit", "admitted ~= tonumber(seen)", "false", checks.check_rolling_crowd),
+    ("admit", "redis.sha1hex(table.concat(near)) ~= digest", "false", checks.check_rolling_crowd),
+    (
+        "admit",
+        "refused = refused or archived(ends",
+        "local _ = archived(ends",
+        checks.check_archive,
+    ),
+    (
+        "balances",
+        "balances_of(KEYS[i], names)",
+        "balances_of('', names)",
+        checks.check_admit_charges_once,
+    ),
     ("record", "archived(ARGV[#ARGV], i, ARGV[2 + 2 * i])", "nil", checks.check_archive),
     ("close", "tonumber(ARGV[4]) > tonumber(marks[3])", "true", checks.check_archive),
     ("drop", "redis.call('LREM', KEYS[2], 1, ARGV[i])", "", checks.check_archive),
@@ -410,13 +373,13 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(
 ) -> None:
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 3)
     monkeypatch.setattr(redis_ledger, "BATCH_MEMBERS", 6)
-    scripts, admit = [], RedisLedger._admit
+    scripts, commit = [], RedisLedger._commit
 
-    def counted(self: Any, period: str, budget: int, plates: Any, batch: Any, near: Any) -> Any:
-        scripts.append([one.members.size for one in batch])
-        return admit(self, period, budget, plates, batch, near)
+    def counted(self: Any, call: Any) -> Any:
+        scripts.append([one.charged.size for one in call.decided.values()])
+        return commit(self, call)
 
-    monkeypatch.setattr(RedisLedger, "_admit", counted)
+    monkeypatch.setattr(RedisLedger, "_commit", counted)
     plates = [bytes([letter]) * 16 for letter in b"abcdefgh"]
     sizes = [2, 4, 1, 8, 1, 0, 1, 0, 0, 0, 0]
     with opener(redis_url)() as ledger:
@@ -425,22 +388,24 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(
     assert scripts == [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0]]
 
 
+@pytest.mark.parametrize("earlier", [[], [ask("earlier", [1, 1])]], ids=["new", "listed"])
 def test_spans_that_others_charge_meanwhile_are_looked_at(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
+    earlier: list[Admission], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, first, look = opener(redis_url), checks.hour("3h", 0), redis_ledger.windows_of
+    opened, look = opener(redis_url), RedisLedger._near
+    spans, plates = [checks.hour("3h", number) for number in (0, 2)], [b"x", b"y"]
     with opened() as ledger, opened() as rival:
+        rival.admit(spans[1], 10, plates, earlier)
 
         def rivalled(*asked: Any) -> Any:
             found = look(*asked)
-            if not rival.recorded(["rival"])[0]:
-                monkeypatch.setattr(redis_ledger, "windows_of", look)
-                rival.admit(checks.hour("3h", 2), 10, [b"x", b"y"], [ask("rival", [8, 2])])
+            monkeypatch.setattr(RedisLedger, "_near", look)
+            rival.admit(spans[1], 10, plates, [ask("rival", [7, 1])])
             return found
 
-        monkeypatch.setattr(redis_ledger, "windows_of", rivalled)
-        (verdict,) = ledger.admit(first, 10, [b"x", b"y"], [ask("ours", [3, 3])])
-        assert verdict.charged.tolist() == [0, 3] and ledger.verify() == []
+        monkeypatch.setattr(RedisLedger, "_near", rivalled)
+        (verdict,) = ledger.admit(spans[0], 10, plates, [ask("ours", [4, 4])])
+        assert verdict.charged.tolist() == [0, 4] and ledger.verify() == []
 
 
 def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str) -> None:
@@ -535,6 +500,15 @@ def test_a_worker_that_was_replaced_is_fenced(redis_url: str) -> None:
         assert other.admit("p", 10, [b"x"], [ask("elsewhere", [1])])[0].admitted.all()
 
 
+def test_a_ledger_of_an_earlier_version_opens_and_goes_on(redis_url: str) -> None:
+    opened = opener(redis_url)
+    with client_of(redis_url) as client:
+        earlier_ledger.put_in_redis(client, opened.keywords["prefix"])  # type: ignore[attr-defined]
+    with opened() as ledger:
+        earlier_ledger.check_earlier_ledger(ledger)
+        assert ledger.take_epoch("3") == 3
+
+
 def test_epochs_taken_at_once_differ(redis_url: str) -> None:
     opened = opener(redis_url)
     epochs: list[int] = []
@@ -590,16 +564,21 @@ def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: P
                 call()
 
 
-def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(redis_server: RunningRedis) -> None:
+def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(
+    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_ledger, "BATCH_HATS", 1)
+    commit = RedisLedger._commit
     with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
-        scripts = [ledger._admit("p", 10, column([b"x"]), [ask(f"hat-{i}", [3])]) for i in range(4)]
-        scripts[1] = ("FLUSHALL",)
-        replies = ledger._session.exchange(*scripts)
-        assert [reply[0] for reply in replies if isinstance(reply, list)] == [
-            b"ok",
-            b"gone",
-            b"gone",
-        ]
+
+        def flushed(self: Any, call: Any) -> Any:
+            found = commit(self, call)
+            client.flushall()
+            return found
+
+        monkeypatch.setattr(RedisLedger, "_commit", flushed)
+        with pytest.raises(PrivacyRefused, match="It was wiped"):
+            ledger.admit("p", 10, [b"x"], [ask(f"hat-{i}", [3]) for i in range(4)])
         with pytest.raises(PrivacyRefused, match="It was wiped"):
             ledger.record([("hat-0", b"")] * (redis_ledger.BATCH_RELEASES + 1))
         assert client.keys() == []

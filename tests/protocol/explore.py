@@ -266,7 +266,7 @@ class World:
         )
         self.rules = rules
         self.locals = Kept((rules, rules.windows))
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.ledgers = Kept((self.lock,))
         self.checkpoints, self.messages, self.payloads = Kept(), Kept(), Kept()
         self.memo: dict[Any, Any] = {}

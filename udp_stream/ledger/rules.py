@@ -326,54 +326,95 @@ def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Adm
 def decide(
     charged: NDArray[np.int64],
     charges: NDArray[np.int64],
-    budget: int,
+    limit: int | NDArray[np.int64],
     min_admitted: int,
-    allowances: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Nano-units charged to each member (0: HALT), from their balances; none if fewer than
-    `min_admitted` have enough.
+    """Nano-units charged to each member (0: HALT), from their balances and the most that each may
+    have been charged; none if fewer than `min_admitted` have enough.
 
-    >>> decide(np.array([0, 8]), np.array([3, 3]), budget=10, min_admitted=1)
+    >>> decide(np.array([0, 8]), np.array([3, 3]), 10, min_admitted=1)
     array([3, 0])
-    >>> decide(np.array([0, 8]), np.array([3, 3]), budget=10, min_admitted=2)
+    >>> decide(np.array([0, 8]), np.array([3, 3]), 10, min_admitted=2)
     array([0, 0])
-    >>> decide(np.array([0, 0]), np.array([3, 3]), budget=10, min_admitted=1, allowances=np.array([2, 20]))
+    >>> decide(np.array([0, 0]), np.array([3, 3]), np.array([2, 20]), min_admitted=1)
     array([0, 3])
     """
     # Each is below 2**53, so the sum fits in 64 bits.
-    after = charged + charges
-    affordable = after <= budget
-    if allowances is not None:
-        affordable &= after <= allowances
+    affordable = charged + charges <= limit
     if np.count_nonzero(affordable) < min_admitted:
         return np.zeros_like(charges)
     return charges * affordable
 
 
-def decide_in_order(
-    balance: Balance, budget: int, admissions: Sequence[Admission]
-) -> list[NDArray[np.int64]]:
-    """What each of these HATs charges its members, one HAT after the other; none was asked about
-    before.
+class Charges(NamedTuple):
+    """Amounts that a call charges, decided from balances that may have grown since.
 
-    `balance` has the plates of the call, which members index. It is brought up to date.
-
-    >>> balance = Balance(np.array([0, 8]), np.array([0, 2]))
-    >>> hats = [Admission(id_, np.array([0, 1]), np.array([3, 2]), 1, b"") for id_ in ("first", "second")]
-    >>> [charged.tolist() for charged in decide_in_order(balance, 10, hats)]
-    [[3, 2], [3, 0]]
-    >>> balance
-    Balance(charged=array([ 6, 10]), charges=array([2, 3]))
+    `charged` has an array for each HAT, an amount for each member, 0: HALT. Of each plate of the
+    call there are the sum `asked`, the number of its charges `times`, and `room`: the largest
+    balance before the call under which all this is decided again. Balances only grow, so who was
+    halted stays halted, and who pays has to be looked at alone.
     """
+
+    charged: list[NDArray[np.int64]]
+    asked: NDArray[np.int64]
+    times: NDArray[np.int64]
+    room: NDArray[np.int64]
+
+
+def decide_in_order(
+    balances: NDArray[np.int64], budget: int, admissions: Sequence[Admission]
+) -> Charges:
+    """Charges of these HATs, one HAT after the other; none was asked about before.
+
+    `balances` has the plates of the call, which members index.
+
+    >>> hats = [Admission(id_, np.array([0, 1]), np.array([3, 2]), 1, b"") for id_ in ("first", "second")]
+    >>> found = decide_in_order(np.array([0, 8]), 10, hats)
+    >>> [charged.tolist() for charged in found.charged]
+    [[3, 2], [3, 0]]
+    >>> found.asked.tolist(), found.times.tolist(), found.room.tolist()
+    ([6, 2], [2, 1], [4, 8])
+    """
+    if admissions and (charges := _all_pay(balances, budget, admissions)):
+        return charges
     decided = []
+    asked = np.zeros(len(balances), np.int64)
+    times = np.zeros(len(balances), np.int64)
+    room = np.full(len(balances), AMOUNT_LIMIT)
     for one in admissions:
-        before = balance.charged[one.members]
-        decided.append(decide(before, one.charges, budget, one.min_admitted, one.allowances))
-        balance.charged[one.members] = before + decided[-1]
-    if admissions:
-        payers = np.concatenate([one.members for one in admissions])[np.concatenate(decided) > 0]
-        balance.charges[:] += np.bincount(payers, minlength=balance.charges.size)
-    return decided
+        members = one.members
+        before = asked[members]
+        limit = budget if one.allowances is None else np.minimum(one.allowances, budget)
+        charged = decide(balances[members] + before, one.charges, limit, one.min_admitted)
+        after = before + charged
+        pays = charged > 0
+        decided.append(charged)
+        asked[members] = after
+        times[members] += pays
+        room[members] = np.where(pays, np.minimum(room[members], limit - after), room[members])
+    return Charges(decided, asked, times, room)
+
+
+def _all_pay(
+    balances: NDArray[np.int64], budget: int, admissions: Sequence[Admission]
+) -> Charges | None:
+    """What is decided, if everybody can pay for all HATs within the least allowance: then for each,
+    in any order. Nearly always so; None if not."""
+    if any(one.members.size < one.min_admitted for one in admissions):
+        return None
+    members = np.concatenate([one.members for one in admissions])
+    amounts = np.concatenate([one.charges for one in admissions])
+    limits = [
+        one.allowances.min(initial=budget) for one in admissions if one.allowances is not None
+    ]
+    limit = min([budget, *limits])
+    # Doubles add exactly below 2**53, where all budgets lie, and from there on stay above.
+    asked = np.bincount(members, amounts, len(balances))
+    if np.any((asked > 0) & (balances + asked > limit)):
+        return None
+    times = np.bincount(members, minlength=len(balances))
+    whole = asked.astype(np.int64)
+    return Charges([one.charges.copy() for one in admissions], whole, times, limit - whole)
 
 
 def misfits(
@@ -593,6 +634,11 @@ def archived(release_id: str, seconds: int) -> PrivacyRefused:
         f"{release_id} is of a time before {iso_utc(seconds)}, up to which the ledger is archived: nothing of it is "
         "charged or drawn any more. Start again: then pings of that time are late"
     )
+
+
+def never_admitted(release_id: str) -> PrivacyRefused:
+    """The refusal of a record before its charge."""
+    return PrivacyRefused(f"expected an admission before the record of {release_id!r}, got none")
 
 
 def closes_at(release_id: str) -> int:

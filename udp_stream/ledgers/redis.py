@@ -2,9 +2,9 @@
 file.
 
 Theory of operation. Redis runs one script at a time and nothing in between, so a script is a
-transaction. `admit.lua` takes some hundred HATs, in the order given: one that is remembered is
-answered with that; if the caller's epoch is stale, it refuses; else it decides for every plate, or
-for all HATs at once where each plate can pay for all of them. At its end it charges and remembers,
+transaction. `admit.lua` takes some hundred HATs as they were decided (`stored.py`): if some are
+remembered, it answers with these; if the caller's epoch is stale, it refuses; if a plate was
+charged more than the decision allows, it answers with the balances. Else it charges and remembers,
 all at once. `record.lua` takes some thousand payloads and keeps the first of each id. A call is as
 many scripts as it takes, one after the other. Sending any of them twice is harmless, so a script
 without an answer is sent again (`redis_connection.py`). A worker that dies between two scripts
@@ -60,6 +60,7 @@ it takes entries away (`drop.lua`): by hand, without the mark, a HAT would be dr
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -69,16 +70,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from redis import exceptions
 
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
-from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.port import LAST_NAME, Admission, Entry, Progress
 from udp_stream.ledger.rules import (
-    AMOUNT_LIMIT,
     VOLATILE,
     Decision,
     amounts,
@@ -87,14 +87,12 @@ from udp_stream.ledger.rules import (
     archived_s,
     between,
     closes_at,
-    column,
     misfits,
     names_around,
+    never_admitted,
     require_closed,
-    require_valid,
-    windows_around,
 )
-from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
+from udp_stream.ledgers.keys import gone, known_ledger
 from udp_stream.ledgers.patience import Patience
 from udp_stream.ledgers.redis_connection import (
     OPENING_PAUSES_S,
@@ -103,6 +101,7 @@ from udp_stream.ledgers.redis_connection import (
     connection_to,
     load_scripts,
 )
+from udp_stream.ledgers.stored import ChargedCall, Conflict, StoredLedger
 from udp_stream.logs import WARNING, log_message
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
@@ -127,14 +126,16 @@ def decoded(name: bytes) -> str:
     return name.decode("utf-8", "surrogatepass")
 
 
-def head_of(period: str, budget: int, one: Admission) -> bytes:
-    """What is remembered of an admission before its amounts and plates."""
-    name = encoded(period)
-    return _HEAD.pack(budget, len(name), len(one.terms), one.members.size) + name + one.terms
+def memory_of(call: ChargedCall, decision: Decision) -> bytes:
+    """An admission in bytes: head, period, terms, amounts charged, plates."""
+    name = encoded(call.period)
+    head = _HEAD.pack(call.budget, len(name), len(decision.terms), decision.charged.size)
+    charged = amounts_of(decision.charged)
+    return b"".join((head, name, decision.terms, charged, decision.plates))
 
 
 def remembered(blob: bytes) -> StoredAdmission:
-    """Read an admission."""
+    """Undo `memory_of`."""
     budget, period_size, terms_size, members = _HEAD.unpack_from(blob)
     terms_start = _HEAD.size + period_size
     charged_start = terms_start + terms_size
@@ -142,23 +143,6 @@ def remembered(blob: bytes) -> StoredAdmission:
     charged = amounts(blob[charged_start:plates_start])
     decision = Decision(blob[plates_start:], charged, blob[terms_start:charged_start])
     return StoredAdmission(decoded(blob[_HEAD.size : terms_start]), budget, decision)
-
-
-def together(
-    batch: Sequence[Admission], place: NDArray[np.int64], plates: int
-) -> tuple[bytes, bytes, bytes]:
-    """HATs together: what and how often they ask of each plate, and their least allowance; `place`:
-    each member's plate."""
-    # Doubles add exactly below 2**53, where all budgets lie, and from there on stay above.
-    asked = np.minimum(
-        np.bincount(place, np.concatenate([one.charges for one in batch]), plates), AMOUNT_LIMIT
-    )
-    often = np.bincount(place, minlength=plates)
-    allowances = [
-        one.allowances.min() for one in batch if one.allowances is not None and one.allowances.size
-    ]
-    least = str(min(allowances)).encode() if allowances else b""
-    return asked.astype("<i8").tobytes(), often.astype("<u4").tobytes(), least
 
 
 def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool) -> Entry:
@@ -173,12 +157,6 @@ def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool)
 def ends_of(release_ids: Iterable[str]) -> bytes:
     """The times that close ids (`rules.closes_at`): eight bytes each."""
     return np.array([closes_at(release_id) for release_id in release_ids], "<i8").tobytes()
-
-
-def balance(values: Iterable[bytes | None]) -> Balance:
-    """The sums of plates' charges; None is a plate that was never charged."""
-    table = amounts(b"".join(value or bytes(_BALANCE.size) for value in values)).reshape(-1, 2)
-    return Balance(charged=table[:, 0].copy(), charges=table[:, 1].copy())
 
 
 def spent_and_charges(value: bytes) -> tuple[int, int]:
@@ -248,11 +226,10 @@ class Session:
         return replies
 
     def run(self, *scripts: Command) -> list[list[Any]]:
-        """The replies of scripts, none of which is a refusal; those are raised. "moved" asks for
-        another try."""
+        """The replies of scripts, none of which is a refusal; those are raised."""
         replies = self.exchange(*scripts)
         for reply in replies:
-            if reply[0] not in (b"ok", b"moved"):
+            if reply[0] not in (b"ok", *CONFLICTS):
                 self.refuse(reply)
         return replies
 
@@ -277,46 +254,6 @@ class Session:
                 )
             case answer, _:
                 raise DependencyUnavailable(f"expected an answer of our script, got {answer!r}")
-
-
-# Of a rolling budget `admit.lua` gets the near spans with their balances' keys. It goes on only if
-# it finds the very same spans listed; else another caller has charged in a new one meanwhile, and
-# the caller looks again.
-
-
-@dataclass(frozen=True, slots=True)
-class NearSpans:
-    """The bounds and what was listed between them, but for the span itself; those that share a
-    window with it, and for each window which of these it has. All empty in a calendar's period.
-
-    >>> NO_SPANS.arguments()
-    ('', '', '', '', '')
-    """
-
-    first: str = ""
-    last: str = ""
-    listed: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    windows: str = ""
-
-    def arguments(self) -> tuple[str, ...]:
-        return self.first, self.last, "\n".join(self.listed), "\n".join(self.others), self.windows
-
-
-NO_SPANS = NearSpans()
-
-
-def windows_of(session: Session, period: str) -> NearSpans:
-    """What is there now; nothing is asked for a calendar's period."""
-    if (bounds := names_around(period)) is None:
-        return NO_SPANS
-    (found,) = session.exchange(
-        ("ZRANGEBYLEX", session.key("spans"), *(b"[" + encoded(end) for end in bounds))
-    )
-    listed = tuple(name for name in map(decoded, found) if name != period)
-    windows = windows_around(period, listed)
-    inside = "".join("1" if is_in else "0" for is_in in windows.inside.ravel().tolist())
-    return NearSpans(*bounds, listed, windows.others, inside)
 
 
 PAGE = 500  # what an iterator reads at a time
@@ -352,16 +289,15 @@ ROLLING_MEMBERS = (
 BATCH_DROPPED = 1000  # entries that one script drops, with a look at all their members
 BATCH_RELEASES = 5000
 BATCH_BYTES = 8_000_000  # that one script records: 40 ms, likewise
-MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
+CONFLICTS = (b"known", b"over", b"moved")  # answers of `admit.lua` that ask for another try
 EPOCH = "epoch:"
 ADMITTED = "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
 
 T = TypeVar("T")
-Plates = NDArray[np.void]  # of one length, as `column` makes them
 
 
-class RedisLedger:
-    """A `port.Ledger` in Redis, for any number of threads; made with `open_redis_ledger`.
+class RedisLedger(StoredLedger):
+    """A ledger in Redis, for any number of threads; made with `open_redis_ledger`.
 
     Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where
     replicas stay away), or for as long as the patience of `wait_with` lasts; what it asked for may
@@ -371,14 +307,9 @@ class RedisLedger:
     """
 
     def __init__(self, session: Session, id_file: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(id_file)
         self._session = session
-        self._id_file = id_file
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.place = session.connection.name()
 
     def close(self) -> None:
         self._session.connection.close()
@@ -402,13 +333,6 @@ class RedisLedger:
         the fence is stale."""
         return RedisLedger(replace(self._session, fence=fence), self._id_file)
 
-    def bind(self, fingerprint: str) -> None:
-        if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
-            raise PrivacyRefused(
-                f"expected the plate key {bound} that the ledger at {self._session.connection.name()} was bound to, "
-                f"got {fingerprint}: restore the key file"
-            )
-
     def note(self, name: str, text: str) -> str:
         ((_, stands),) = self._session.run(
             self._session.script("note", (), encoded(name), encoded(text), fenced=False)
@@ -430,12 +354,6 @@ class RedisLedger:
         oldest, newest = (decoded(end) for end in ends) if ends else (None, None)
         return Progress(admitted, recorded, oldest, newest)
 
-    def mark(self, release_id: str) -> Mark:
-        return raise_mark(self, self._id_file, self._session.connection.name(), release_id)
-
-    def compare(self, mark: Mark | None = None) -> None:
-        compare(self, self._id_file, self._session.connection.name(), mark)
-
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
         ends = (b"[" + encoded(first), b"[" + encoded(last))
         names, spans = self._session.exchange(
@@ -452,103 +370,62 @@ class RedisLedger:
             )[0]
         return payloads
 
-    def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        key = self._session.key("balance", period)
-        commands: list[Command] = [("HMGET", key, *some) for some in _chunks(plates)]
-        return balance(value for reply in self._session.exchange(*commands) for value in reply)
+    def _balances(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
+        keys = [self._session.key("balance", period) for period in periods]
+        table = np.zeros((len(periods), len(plates), 2), np.int64)
+        chunks = _chunks(plates) if keys else []
+        scripts = [
+            self._session.script("balances", keys, len(some[0]), b"".join(some), fenced=False)
+            for some in chunks
+        ]
+        for at, (_, found) in enumerate(self._session.run(*scripts)):
+            part = table[:, at * CHUNK : (at + 1) * CHUNK]
+            part[:] = amounts(b"".join(found)).reshape(part.shape)
+        return table
 
-    def admit(
-        self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
-    ) -> list[Verdict]:
-        """Charge the plates of each HAT, in the order given, or return what was decided before.
-
-        ValueError, charging no plate, if a rule of `require_valid` is broken or a HAT has over
-        MEMBERS_MAX members. Fenced and PrivacyRefused: earlier charges of the call are kept.
-        """
-        require_valid(budget, plates, admissions)
+    def _batches(
+        self, _period: str, admissions: Sequence[Admission]
+    ) -> Sequence[Sequence[Admission]]:
+        sizes = [one.members.size for one in admissions]
         for one in admissions:
             if one.members.size > MEMBERS_MAX:
                 raise ValueError(
                     f"expected at most {MEMBERS_MAX} members, got {one.members.size} in {one.release_id!r}"
                 )
-        packed = column(plates)
-        near = windows_of(self._session, period)
-        most = ROLLING_MEMBERS if near.others else BATCH_MEMBERS
-        batches = _batches(admissions, [one.members.size for one in admissions], BATCH_HATS, most)
-        answers = [
-            answer
-            for batch in batches
-            for answer in self._admitted(period, budget, packed, batch, near)
-        ]
-        return [
-            Verdict(amounts(answer), one.terms)
-            if status == b"new"
-            else remembered(answer).decision.recalled(
-                packed[one.members].tobytes(), one.members.size
-            )
-            for one, (status, answer) in zip(admissions, answers, strict=True)
-        ]
+        most = BATCH_MEMBERS if names_around(_period) is None else ROLLING_MEMBERS
+        return _batches(admissions, sizes, BATCH_HATS, most)
 
-    def _admitted(
-        self, period: str, budget: int, plates: Plates, batch: Sequence[Admission], near: NearSpans
-    ) -> list[list[bytes]]:
-        """The script's answers; again with other windows while others charge in new spans close by."""
-        for _ in range(MOVED_MAX):
-            ((status, *found),) = self._session.run(
-                self._admit(period, budget, plates, batch, near)
-            )
-            if status == b"ok":
-                answers: list[list[bytes]] = found[0]
-                return answers
-            near = windows_of(self._session, period)
-        raise DependencyUnavailable(
-            f"the ledger at {self._session.connection.name()} is charged in a new span of time again and again"
-        )
-
-    def _admit(
-        self,
-        period: str,
-        budget: int,
-        plates: Plates,
-        batch: Sequence[Admission],
-        near: NearSpans = NO_SPANS,
-    ) -> Command:
-        """The script for some HATs. Each plate is named once; the HATs say by its place who is
-        meant."""
+    def _commit(self, call: ChargedCall) -> Conflict | None:
         key = self._session.key
-        named, place = np.unique(
-            np.concatenate([one.members for one in batch]), return_inverse=True
-        )
-        places = (place + 1).astype("<u4").tobytes()
-        width = plates.dtype.itemsize  # Lua counts from 1
-        keys = [key("order"), key("spans" if near.first else "periods"), key("balance", period)]
-        arguments: list[bytes | int] = [
-            encoded(period),
-            int(budget),
-            plates[named].tobytes(),
-            width,
+        bounds = names_around(call.period)
+        keys = [
+            key("order"),
+            key("spans" if bounds else "periods"),
+            key("balance", call.period),
+            *(key("admission", name) for name in call.decided),
+            *(key("balance", other) for other in call.near.others),
         ]
-        arguments += together(batch, place, named.size)
-        end = 0
-        for one in batch:
-            start = end
-            end = end + 4 * one.members.size
-            keys.append(key("admission", one.release_id))
-            head = head_of(period, budget, one)
-            charges = amounts_of(one.charges)
-            allowances = b"" if one.allowances is None else amounts_of(one.allowances)
-            arguments += (
-                encoded(one.release_id),
-                int(one.min_admitted),
-                head,
-                plates[one.members].tobytes(),
-            )
-            arguments += places[start:end], charges, allowances
-        keys += [key("balance", other) for other in near.others]
-        ends = ends_of(one.release_id for one in batch)
-        return self._session.script(
-            "admit", keys, *arguments, *map(encoded, near.arguments()), ends
-        )
+        numbers = np.stack([call.asked, call.times, call.room], axis=1)
+        arguments: list[bytes | str | int] = [
+            encoded(call.period),
+            len(call.plates[0]) if call.plates else 1,
+            b"".join(call.plates),
+            amounts_of(numbers),
+            ends_of(call.decided),
+            *map(encoded, bounds or ("", "")),
+            encoded("\n".join(call.near.listed)),
+            hashlib.sha1(amounts_of(call.near.balances), usedforsecurity=False).hexdigest(),
+            call.near.admitted,
+        ]
+        for name, decision in call.decided.items():
+            arguments += encoded(name), memory_of(call, decision)
+        ((status, *found),) = self._session.run(self._session.script("admit", keys, *arguments))
+        if status == b"known":
+            pairs = zip(call.decided, found[0], strict=True)
+            return Conflict({name: remembered(memory).decision for name, memory in pairs if memory})
+        if status == b"over":
+            return Conflict({}, amounts(found[0]).reshape(-1, 2)[:, 0])
+        return Conflict({}) if status == b"moved" else None
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         """As `Ledger.record`. A call that ends in the middle (Fenced) keeps some records; a repeat
@@ -567,7 +444,7 @@ class RedisLedger:
         ):
             if not there:
                 self._record([])  # a ledger that is gone says so
-                raise _never_admitted(name)
+                raise never_admitted(name)
 
     def _record(self, batch: Sequence[tuple[str, bytes]]) -> list[bytes]:
         key = self._session.key
@@ -579,7 +456,7 @@ class RedisLedger:
         ends = ends_of(name for name, _ in batch)
         (reply,) = self._session.exchange(self._session.script("record", keys, *arguments, ends))
         if reply[0] == b"unadmitted":
-            raise _never_admitted(batch[reply[1] - 1][0])
+            raise never_admitted(batch[reply[1] - 1][0])
         if reply[0] != b"ok":
             self._session.refuse(reply)
         return [
@@ -608,14 +485,6 @@ class RedisLedger:
                 if payload is not None:
                     yield name, payload
             last = int(float(found[-1]))
-
-    def charged_by_period(self, plate: bytes) -> dict[str, int]:
-        periods = self.periods()
-        commands: list[Command] = [
-            ("HGET", self._session.key("balance", period), plate) for period in periods
-        ]
-        found = zip(periods, self._session.exchange(*commands), strict=True)
-        return {period: spent_and_charges(one)[0] for period, one in found if one is not None}
 
     def entries(self) -> Iterator[Entry]:
         """As `Ledger.entries`; PrivacyRefused at an admission that is listed and not there any
@@ -717,10 +586,6 @@ class RedisLedger:
             )
             yield from (name for name, there in zip(names, present, strict=True) if not there)
             cursor = int(after)
-
-
-def _never_admitted(name: str) -> PrivacyRefused:
-    return PrivacyRefused(f"expected an admission before the record of {name!r}, got none")
 
 
 def _chunks(values: Sequence[T]) -> list[Sequence[T]]:

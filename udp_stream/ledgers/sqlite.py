@@ -29,32 +29,28 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.files import draft_of, link_first
-from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.port import LAST_NAME, Entry, Mark, Progress
 from udp_stream.ledger.rules import (
     AMOUNT_LIMIT,
     ARCHIVED,
     Decision,
     amounts,
     amounts_of,
-    column,
     cut,
-    decide_in_order,
     misfits,
-    most_elsewhere,
-    names_around,
+    never_admitted,
     require_closed,
     require_open,
-    require_valid,
-    windows_around,
 )
-from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
+from udp_stream.ledgers.keys import gone, known_ledger
+from udp_stream.ledgers.stored import ChargedCall, Conflict, StoredLedger
 from udp_stream.logs import MAKE_ROOM
 
 SCHEMA_VERSION = 1
@@ -268,22 +264,21 @@ def _room(path: Path, error: sqlite3.DatabaseError) -> str:
 
 CHARGE = """
 INSERT INTO balances (period, plate, spent, charges) VALUES (?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET spent = excluded.spent, charges = excluded.charges
+ON CONFLICT DO UPDATE SET spent = spent + excluded.spent, charges = charges + excluded.charges
 """
 REMEMBER = """
 INSERT INTO admissions (release_id, period, budget, terms, plates, charged) VALUES (?, ?, ?, ?, ?, ?)
 """
-_SOME_PERIODS = """
+PERIODS = """
 WITH RECURSIVE periods (period) AS (
     SELECT min(period) FROM balances WHERE period >= :first
     UNION ALL
     SELECT (SELECT min(period) FROM balances WHERE period > periods.period) FROM periods WHERE period < :last
 )
+SELECT period FROM periods WHERE period <= :last
 """
 """One look-up for each; the last may be one too many."""
 
-PERIODS = f"{_SOME_PERIODS} SELECT period FROM periods WHERE period <= :last"
-PERIODS_OF_PLATE = f"{_SOME_PERIODS} SELECT period, spent FROM periods JOIN balances USING (period) WHERE plate = :plate"
 ONLY_ADDED = ("admissions", "releases")
 ENTRIES = """
 SELECT admissions.sequence, release_id, period, budget, plates, charged, payload, published, terms
@@ -311,8 +306,8 @@ def open_sqlite_ledger(
     return SqliteLedger(where, *open_ledger_file(where, known), id_file)
 
 
-class SqliteLedger:
-    """A `port.Ledger` in a file, for one thread; make it with `open_sqlite_ledger`.
+class SqliteLedger(StoredLedger):
+    """A ledger in a file, for one thread; make it with `open_sqlite_ledger`.
 
     Any call may raise DependencyUnavailable (disk full, locked for a minute, damaged); what it
     asked for may then be remembered or not, and asking again tells.
@@ -325,27 +320,15 @@ class SqliteLedger:
         files: FilesInUse | None,
         id_file: str | os.PathLike[str] | None = None,
     ) -> None:
+        super().__init__(id_file)
         self.path = path
+        self.place = path
         self._files = files
-        self._id_file = id_file
         self._connection = connection
         self._one_at_a_time: AbstractContextManager[object] = nullcontext()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         self._connection.close()
-
-    def bind(self, fingerprint: str) -> None:
-        if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
-            raise PrivacyRefused(
-                f"expected the plate key {bound} that the ledger {self.path} was bound to, got {fingerprint}: "
-                "restore the key file"
-            )
 
     def note(self, name: str, text: str) -> str:
         with self._using("IMMEDIATE"):
@@ -372,19 +355,13 @@ class SqliteLedger:
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
         with self._using():
-            return self._periods(first, last)
-
-    def _periods(self, first: str, last: str) -> list[str]:
-        found = self._connection.execute(PERIODS, {"first": first, "last": last})
-        return [period for (period,) in found]
+            found = self._connection.execute(PERIODS, {"first": first, "last": last})
+            return [period for (period,) in found]
 
     def mark(self, release_id: str) -> Mark:
         if self._files is not None:
             self._files.require_in_place()
-        return raise_mark(self, self._id_file, self.path, release_id)
-
-    def compare(self, mark: Mark | None = None) -> None:
-        compare(self, self._id_file, self.path, mark)
+        return super().mark(release_id)
 
     def _first(self, query: str) -> Any:
         row = self._connection.execute(query).fetchone()
@@ -394,29 +371,6 @@ class SqliteLedger:
         with self._using("DEFERRED"):
             payloads = self._payloads(release_ids)
         return [payloads.get(release_id) for release_id in release_ids]
-
-    def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        with self._using("DEFERRED"):
-            return self._balances(period, plates)
-
-    def admit(
-        self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
-    ) -> list[Verdict]:
-        require_valid(budget, plates, admissions)
-        packed = column(plates)
-        with self._using("IMMEDIATE"):
-            decided = self._decisions([one.release_id for one in admissions])
-            fresh: dict[str, Admission] = {}
-            for one in admissions:
-                if one.release_id not in decided:
-                    fresh.setdefault(one.release_id, one)
-            if fresh:
-                require_open(fresh, self._closed())
-                decided |= self._decide(period, budget, plates, packed, fresh)
-        return [
-            decided[one.release_id].recalled(packed[one.members].tobytes(), one.members.size)
-            for one in admissions
-        ]
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         ids = [release_id for release_id, _ in releases]
@@ -429,9 +383,7 @@ class SqliteLedger:
             }
             for release_id in ids:
                 if release_id not in admitted:
-                    raise PrivacyRefused(
-                        f"expected an admission before the record of {release_id!r}, got none"
-                    )
+                    raise never_admitted(release_id)
             if (closed := self._closed()) is not None:
                 require_open(set(ids) - self._payloads(ids).keys(), closed)
             query = "INSERT INTO releases (release_id, payload) VALUES (?, ?) ON CONFLICT (release_id) DO NOTHING"
@@ -448,11 +400,6 @@ class SqliteLedger:
         query = "SELECT sequence, release_id, payload FROM releases WHERE published = 0 AND sequence > ? ORDER BY 1 LIMIT ?"
         for _, release_id, payload in self._pages(query):
             yield release_id, payload
-
-    def charged_by_period(self, plate: bytes) -> dict[str, int]:
-        with self._using():
-            found = {"first": "", "last": LAST_NAME, "plate": plate}
-            return dict(self._connection.execute(PERIODS_OF_PLATE, found))
 
     def entries(self) -> Iterator[Entry]:
         for (
@@ -548,10 +495,10 @@ class SqliteLedger:
 
     @contextmanager
     def _using(self, transaction: Literal["DEFERRED", "IMMEDIATE"] | None = None) -> Iterator[None]:
-        """One thread at a time. A transaction is all or nothing; IMMEDIATE takes the write lock
-        before it reads."""
+        """One thread at a time. A transaction is all or nothing, and may have others inside; IMMEDIATE
+        takes the write lock before it reads."""
         with self._one_at_a_time, usable(self.path):
-            if transaction is None:
+            if transaction is None or self._connection.in_transaction:
                 yield
                 return
             self._connection.execute(f"BEGIN {transaction}")
@@ -592,63 +539,36 @@ class SqliteLedger:
             for release_id, plates, charged, terms in rows
         }
 
-    def _balances(self, period: str, plates: Sequence[bytes]) -> Balance:
+    def _balances(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
         query = "SELECT plate, spent, charges FROM balances WHERE period = ? AND plate"
-        found = {
-            plate: (charged, charges)
-            for plate, charged, charges in self._where_in(query, sorted(plates), period)
-        }
-        table = np.array([found.get(plate, (0, 0)) for plate in plates], np.int64).reshape(-1, 2)
-        return Balance(charged=table[:, 0], charges=table[:, 1])
+        place = {plate: i for i, plate in enumerate(plates)}
+        table = np.zeros((len(periods), len(plates), 2), np.int64)
+        with self._using("DEFERRED"):
+            for period, rows in zip(periods, table, strict=True):
+                for plate, charged, charges in self._where_in(query, sorted(plates), period):
+                    rows[place[plate]] = charged, charges
+        return table
 
-    def _decide(
-        self,
-        period: str,
-        budget: int,
-        plates: Sequence[bytes],
-        packed: NDArray[np.void],
-        fresh: dict[str, Admission],
-    ) -> dict[str, Decision]:
-        balance = self._balances(period, plates)
-        hats = list(fresh.values())
-        elsewhere = self._elsewhere(period, plates)
-        balance.charged[:] += elsewhere
-        decided = {
-            one.release_id: Decision(packed[one.members].tobytes(), charged, one.terms)
-            for one, charged in zip(hats, decide_in_order(balance, budget, hats), strict=True)
-        }
-        balance.charged[:] -= elsewhere
-        touched = np.unique(np.concatenate([one.members for one in hats]))
-        self._settle(period, plates, balance, touched[balance.charges[touched] > 0])
-        self._remember(period, budget, decided)
-        return decided
+    def _writing(self) -> AbstractContextManager[object]:
+        return self._using("IMMEDIATE")
 
-    def _elsewhere(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
-        """What each was charged in the other spans of a window; 0 in a calendar's period."""
-        bounds = names_around(period)
-        windows = windows_around(period, self._periods(*bounds) if bounds else ())
-        return most_elsewhere(
-            windows, lambda other: self._balances(other, plates).charged, len(plates)
-        )
-
-    def _settle(
-        self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]
-    ) -> None:
-        sums = balance.charged.tolist()
-        charges = balance.charges.tolist()
-        in_key_order = sorted(
-            touched.tolist(), key=plates.__getitem__
-        )  # neighbours on a page are written together
-        self._connection.executemany(
-            CHARGE, ((period, plates[i], sums[i], charges[i]) for i in in_key_order)
-        )
-
-    def _remember(self, period: str, budget: int, decided: dict[str, Decision]) -> None:
+    def _commit(self, call: ChargedCall) -> Conflict | None:
+        """Inside `_writing`: the near spans are as they were read."""
+        if known := self._decisions(list(call.decided)):
+            return Conflict(known)
+        require_open(call.decided, self._closed())
+        balances = self._balances([call.period], call.plates)[0, :, 0]
+        if (balances > call.room).any():
+            return Conflict({}, balances)
+        # Neighbours on a page are written together.
+        charges = sorted(zip(call.plates, call.asked.tolist(), call.times.tolist(), strict=True))
+        self._connection.executemany(CHARGE, ((call.period, *one) for one in charges))
         rows = (
-            (release_id, period, budget, one.terms, one.plates, amounts_of(one.charged))
-            for release_id, one in decided.items()
+            (release_id, call.period, call.budget, one.terms, one.plates, amounts_of(one.charged))
+            for release_id, one in call.decided.items()
         )
         self._connection.executemany(REMEMBER, rows)
+        return None
 
 
 class MemoryLedger(SqliteLedger):
@@ -657,6 +577,7 @@ class MemoryLedger(SqliteLedger):
     It forgets everything with the process (promise 4), so nothing that was drawn under it may be
     published.
 
+    >>> from udp_stream.ledger.port import Admission
     >>> ledger = MemoryLedger()
     >>> hat = Admission("hat", np.array([0]), np.array([4]), min_admitted=0, terms=b"")
     >>> ledger.admit("2024-05-01", 10, [b"plate"], [hat])[0].charged

@@ -1,4 +1,4 @@
--- Put before every script that writes: what it must not go on without.
+-- Put before every script but the one that makes a ledger: what it must not go on without, and what several need.
 -- KEYS[1]: the ledger's marks. ARGV[1]: the ledger's id; ARGV[2], ARGV[3]: the caller's shard and epoch, or '' and ''.
 
 local marks = redis.call('HMGET', KEYS[1], 'ledger_id', 'epoch:' .. ARGV[2], 'archived')
@@ -21,4 +21,29 @@ local function stale()
   if ARGV[2] ~= '' and tonumber(marks[2] or 0) ~= tonumber(ARGV[3]) then
     return {'stale', marks[2] or '0'}
   end
+end
+
+-- Does something with each chunk of a part of a list, given as arguments to it: Lua's stack takes so many at a time.
+local CHUNK = 1000
+local function by_chunk(list, first, last, work)
+  for start = first, last, CHUNK do work(unpack(list, start, math.min(start + CHUNK - 1, last))) end
+end
+
+-- The balances of plates, 16 bytes each: the sum of a plate's charges and their number, zeros where there is none.
+local NONE = string.rep('\0', 16)
+local function balances_of(key, plates)
+  local parts = {}
+  by_chunk(plates, 1, #plates, function(...)
+    local found = redis.call('HMGET', key, ...)
+    for at = 1, #found do found[at] = found[at] or NONE end
+    parts[#parts + 1] = table.concat(found)
+  end)
+  return table.concat(parts)
+end
+
+-- Plates of one width, one after the other, as a list.
+local function cut(plates, width)
+  local names = {}
+  for at = 1, #plates / width do names[at] = string.sub(plates, width * (at - 1) + 1, width * at) end
+  return names
 end
