@@ -31,7 +31,7 @@ from udp_stream.ledgers.redis import open_redis_ledger
 from udp_stream.release.record import decode
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import IST
-from udp_stream.windows.tables import cells_of
+from udp_stream.windows.grid import Hexagons
 
 HATS = 3000
 PLATES = 50
@@ -65,7 +65,7 @@ def places() -> list[tuple[float, float]]:
     lat, lon = (
         axis.ravel() for axis in np.meshgrid(np.arange(15, 18, 0.02), np.arange(70, 73, 0.02))
     )
-    _, first = np.unique(cells_of(lat, lon, 7), return_index=True)
+    _, first = np.unique(Hexagons(7).cells_of(lat, lon), return_index=True)
     return [(round(float(lon[i]), 6), round(float(lat[i]), 6)) for i in first[:HATS]]
 
 

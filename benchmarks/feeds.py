@@ -13,7 +13,7 @@ from udp_stream.planning.policy import Policy
 from udp_stream.settings import Settings, load
 from udp_stream.sources.files import read_messages
 from udp_stream.windows.slots import slots_of
-from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def slots_of_city(
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:  # fmt: skip
     """Pings as columns, slot by slot; `plate` numbers the names, speeds are in quanta."""
     plates = [str(name).encode().ljust(32) for name in names]
-    cells = cells_of(lat, lon, settings.hat.resolution)
+    cells = settings.grid.cells_of(lat, lon)
     return slots_of(plates, plate, time_ms, cells, speed, settings.calendar.slots)
 
 

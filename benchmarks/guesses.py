@@ -33,8 +33,9 @@ def without_noise(day: Day, prior: Coefficients) -> Floats:
     bank = FilterBank()
     estimate = []
     first = 0
+    grid = day.feed.policy().grid
     for counts, _ in day.slots:
-        slot = prior_of(counts, prior)
+        slot = prior_of(counts, grid, prior)
         hats = counts.cells.size
         truth = day.truth[first : first + hats]
         rest = mean_variance(

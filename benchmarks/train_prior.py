@@ -33,8 +33,9 @@ def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
     by_hat = []
     speeds = []
     pings = []
+    grid = feed.policy().grid
     for counts, values in feed.slots():
-        features = features_of(counts)
+        features = features_of(counts, grid)
         by_row.append(expanded(features.by_row))
         by_hat.append(features.by_hat)
         speeds.append(

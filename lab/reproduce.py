@@ -37,7 +37,7 @@ from udp_stream.settings import Settings, load
 from udp_stream.sources.files import FileSource, OnProgress, require_readable
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.slots import slots_of
-from udp_stream.windows.tables import SlotCounts, cells_of
+from udp_stream.windows.tables import SlotCounts
 
 LAB = Path(__file__).parent
 
@@ -174,9 +174,9 @@ def read_feed(
     names, of_plate = np.unique(np.asarray(pings.plates), return_inverse=True)
     plates = of_plate[pings.plate].astype(np.int64)
     hashes = [b"%08d" % i for i in range(names.size)]
-    cells = cells_of(pings.lat, pings.lon, settings.hat.resolution)
+    cells = settings.grid.cells_of(pings.lat, pings.lon)
     rules = settings.movement_rules
-    moving = None if rules is None else (pings.lat, pings.lon, rules)
+    moving = None if rules is None else (pings.lat, pings.lon, rules, settings.grid)
     tables = list(
         slots_of(hashes, plates, pings.time_ms, cells, pings.speed, settings.calendar.slots, moving)
     )

@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import msgspec
 import numpy as np
 from faust.types import TP
+from numpy.typing import NDArray
 
 from streams.kafka import CommittedOffset, Headers, Offsets, OutgoingRecord, Producer, shortened
 from streams.records import query_records, release_records, smoothed_records, withdrawal_records
@@ -73,6 +74,7 @@ from udp_stream.shuffle.wire import (
     encode_message,
 )
 from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.grid import HEXAGONS, Grid
 from udp_stream.windows.slots import (
     FeedCheck,
     ReadingRules,
@@ -789,6 +791,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
                 protocol.done_ms,
                 protocol.answered_ms,
                 self._periods,
+                context.policy.grid,
             )
         )
         step = protocol.next()
@@ -951,9 +954,10 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     def _withdrawn(self, assigned: ShardAssignment) -> dict[str, bytes]:
         shards = self._topics.parts.partitions
+        grid = assigned.context.policy.grid
 
-        def is_ours(cell: int) -> bool:
-            return int(wire.shard_of(np.array([cell], np.uint64), shards)[0]) == assigned.partition
+        def is_ours(cell: str) -> bool:
+            return int(_shards_of([cell], grid, shards)[0]) == assigned.partition
 
         return unpublished_withdrawals(assigned.ledger, is_ours)
 
@@ -1032,13 +1036,14 @@ def settle(
     released_ms: int,
     answered_ms: int = NOT_YET,
     periods: PositionPeriods | None = None,
+    grid: Grid = HEXAGONS,
 ) -> None:
     """Inform the ledger of what the shard has published, by its checkpoint: slots that end by
     `released_ms`, moments up to `answered_ms`; `periods` are those of positions, where queries are
     asked."""
     waiting = [(id_, payload) for id_, payload in ledger.unpublished()]
     gone = _released(
-        [one for one in waiting if kind_of(one[0]) == "hat"], shard, shards, released_ms
+        [one for one in waiting if kind_of(one[0]) == "hat"], shard, shards, released_ms, grid
     )
     if periods is not None:
         gone += [
@@ -1049,15 +1054,19 @@ def settle(
 
 
 def _released(
-    waiting: list[tuple[str, bytes]], shard: int, shards: int, released_ms: int
+    waiting: list[tuple[str, bytes]], shard: int, shards: int, released_ms: int, grid: Grid
 ) -> list[str]:
     if not waiting:
         return []
     hats = [decode(payload).hat for _, payload in waiting]
     ends, _ = parse_timestamps([hat.slot_end for hat in hats])
-    of = wire.shard_of(np.array([int(hat.cell, 16) for hat in hats], dtype=np.uint64), shards)
+    of = _shards_of([hat.cell for hat in hats], grid, shards)
     through = (ends <= released_ms) & (of == shard)
     return [id_ for (id_, _), is_gone in zip(waiting, through.tolist(), strict=True) if is_gone]
+
+
+def _shards_of(ids: Iterable[str], grid: Grid, shards: int) -> NDArray[np.int64]:
+    return wire.shard_of(np.fromiter(map(grid.cell_of, ids), np.uint64), shards)
 
 
 def _is_answered(

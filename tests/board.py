@@ -29,10 +29,10 @@ ROOT = Path(__file__).parents[1]
 def cells(number):
     import numpy as np
 
-    from udp_stream.windows.tables import cell_name, cells_of
+    from udp_stream.windows.grid import HEXAGONS, Hexagons
 
-    found = cells_of(21.0 + 0.03 * np.arange(number), np.full(number, 72.8), 7)
-    return [cell_name(int(cell)) for cell in found]
+    found = Hexagons(7).cells_of(21.0 + 0.03 * np.arange(number), np.full(number, 72.8))
+    return [HEXAGONS.id_of(int(cell)) for cell in found]
 
 
 def hat(cell, hour, offset="+00:00"):

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 import msgspec
 
 from udp_stream.errors import UsageError, needs
-from udp_stream.windows.tables import cell_boundary
+from udp_stream.windows.grid import Grid
 
 Kind = type[msgspec.Struct]
 PlaceOf = Callable[[str], str]
@@ -62,14 +62,14 @@ def require_format(name: str) -> tuple[str, bool]:
     return form, plain != name
 
 
-def write_export(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
+def write_export(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind, grid: Grid) -> None:
     """Records, each its JSON and a line break, in the form of a file of this name. Raises as
     `require_format`."""
     form, is_packed = require_format(name)
     if form == PARQUET:
         _write_parquet(lines, out, kind)
         return
-    pieces = TEXTS[form].pieces(lines, kind, None)
+    pieces = TEXTS[form].pieces(lines, kind, grid, None)
     if is_packed:  # without name and time in its head, so that the same records give the same bytes
         with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
             packed.writelines(pieces)
@@ -77,7 +77,12 @@ def write_export(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -
         out.writelines(pieces)
 
 
-def _csv(lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None) -> Iterator[bytes]:
+def _csv(
+    lines: Iterable[bytes],
+    kind: Kind,
+    grid: Grid,  # noqa: ARG001
+    place_of: PlaceOf | None,
+) -> Iterator[bytes]:
     names = [*(name for name, _ in columns(kind)), *(["place"] if place_of else [])]
     yield csv_line(names)
     for line in lines:
@@ -105,8 +110,10 @@ def as_text(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _geojson(lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None) -> Iterator[bytes]:
-    """A FeatureCollection, a feature per line; a hexagon on the 180th meridian has two parts."""
+def _geojson(
+    lines: Iterable[bytes], kind: Kind, grid: Grid, place_of: PlaceOf | None
+) -> Iterator[bytes]:
+    """A FeatureCollection, a feature a line."""
     names = [name for name, _ in columns(kind)]
     between = b'{"type":"FeatureCollection","features":[\n'
     for line in lines:
@@ -115,16 +122,16 @@ def _geojson(lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None) -> It
         properties = {name: fields.get(name) for name in names}
         if place_of is not None:
             properties["place"] = place_of(record["hat"]["cell"])
-        geometry = cell_geometry(int(record.get("cell") or record["hat"]["cell"], 16))
+        geometry = cell_geometry(record.get("cell") or record["hat"]["cell"], grid)
         feature = {"type": "Feature", "geometry": geometry, "properties": properties}
         yield between + msgspec.json.encode(feature)
         between = b",\n"
     yield b'{"type":"FeatureCollection","features":[\n]}\n' if between != b",\n" else b"\n]}\n"
 
 
-def cell_geometry(cell: int) -> dict[str, object]:
+def cell_geometry(cell: str, grid: Grid) -> dict[str, object]:
     """A cell as GeoJSON has it."""
-    rings = [[ring] for ring in cell_boundary(cell)]
+    rings = [[ring] for ring in grid.rings_of(grid.cell_of(cell))]
     is_one = len(rings) == 1
     return {
         "type": "Polygon" if is_one else "MultiPolygon",
@@ -184,7 +191,7 @@ def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
 def _without_null(of: Any) -> Any:
     of = typing.get_args(of)[0] if typing.get_origin(of) is typing.Annotated else of
     if typing.get_origin(of) in (typing.Union, types.UnionType):
-        (inner,) = [part for part in typing.get_args(of) if part is not type(None)]
+        (inner,) = set(typing.get_args(of)) - {type(None), msgspec.UnsetType}
         return _without_null(inner)
     return of
 
@@ -210,7 +217,7 @@ class TextForm(NamedTuple):
     column `place`, by cell, if a function for places is given."""
 
     media_type: str
-    pieces: Callable[[Iterable[bytes], Kind, PlaceOf | None], Iterable[bytes]]
+    pieces: Callable[[Iterable[bytes], Kind, Grid, PlaceOf | None], Iterable[bytes]]
 
 
 LINES: Final = "ndjson"

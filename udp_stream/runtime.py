@@ -187,7 +187,7 @@ class _Runtime:
                     if (one.hat.cell, one.hat.slot_start) not in self._estimated
                 ]
                 self._smooth(lacking if is_due else [])
-                self._report(slot_smoothed(counts, estimates))
+                self._report(slot_smoothed(counts, estimates, self._context.policy.grid))
 
         release_slot(counts, values, self._context, self._ledger, publish)
         self._released(counts)

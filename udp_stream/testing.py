@@ -23,6 +23,7 @@ from udp_stream.release.promise import release_slot
 from udp_stream.release.query_pipeline import QueryContext, RecordedAnswer, record_moment
 from udp_stream.release.record import QueryResult, decode_result
 from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.windows.grid import HEXAGONS
 from udp_stream.windows.positions import Moment
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate
 
@@ -80,7 +81,7 @@ def a_context() -> ReleaseContext:
     """A small deployment: cells of resolution 7, hours and days of UTC, mean and CDF of HATs of two
     plates or more."""
     policy = Policy(
-        resolution=7, slot_seconds=3600, timezone="UTC", grace_ms=60_000, max_speed=65 * QUANTA_PER_KMH, unit="kmh",
+        grid=HEXAGONS, slot_seconds=3600, timezone="UTC", grace_ms=60_000, max_speed=65 * QUANTA_PER_KMH, unit="kmh",
         reject_above_kmh=200, box=None, budget_nano=10 * NANO, period="1d", period_seconds=86_400, mean="baseline",
         grouping="best-fit", prices={"mean": NANO // 2, "cdf": NANO // 4}, bins=(0.0, 20.0, 40.0, 65.0), min_plates=2,
     )  # fmt: skip

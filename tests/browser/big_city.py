@@ -7,7 +7,7 @@ import random
 import h3
 
 from tests.timetables import files_of, zipped
-from udp_stream.windows.tables import cell_center
+from udp_stream.windows.grid import HEXAGONS
 
 
 def many_cells(day, file, number, slots):
@@ -38,7 +38,7 @@ def many_lines(path, cells, number):
     cell."""
     rng = random.Random(1)
     stops = [
-        (str(at), f"Crossing {at}", *reversed(cell_center(int(cell, 16))))
+        (str(at), f"Crossing {at}", *reversed(HEXAGONS.center_of(int(cell, 16))))
         for at, cell in enumerate(cells)
     ]
     shapes = []

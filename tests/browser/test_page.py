@@ -21,7 +21,7 @@ from udp_stream.dashboard.server import Dashboard, serving
 from udp_stream.dashboard.slots import Slots
 from udp_stream.trial.fleet import Fleet
 from udp_stream.trial.timetable import write_timetable
-from udp_stream.windows.tables import cell_center
+from udp_stream.windows.grid import HEXAGONS
 
 pytestmark = pytest.mark.browser
 
@@ -391,7 +391,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def timetable(path, cells):
     """A stop in the middle of each of these cells; a route of the first half, and one of all."""
     stops = [
-        (str(at), f"Crossing {at}", *reversed(cell_center(int(cell, 16))))
+        (str(at), f"Crossing {at}", *reversed(HEXAGONS.center_of(int(cell, 16))))
         for at, cell in enumerate(cells)
     ]
     stops[0] = (stops[0][0], HOSTILE, *stops[0][2:])

@@ -11,7 +11,7 @@ from udp_stream.cli import main as cli
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.settings import load
-from udp_stream.windows.tables import cells_of
+from udp_stream.windows.grid import Hexagons
 
 HATS = ("hat.resolution=7", "hat.slot=1h")
 
@@ -50,7 +50,7 @@ def test_a_feeds_hats_hold_every_accepted_ping_once(log):
     )
     assert all(0 <= hat.samples.min() <= hat.samples.max() <= 65 * 4096 for hat in feed.hats)
     starts, _ = settings.calendar.slots.place(pings.time_ms)
-    cells = cells_of(pings.lat, pings.lon, 7)
+    cells = Hexagons(7).cells_of(pings.lat, pings.lon)
     assert len(feed.hats) == len(set(zip(starts.tolist(), cells.tolist(), strict=True)))
     assert feed.busiest_slot is not None and feed.busiest_slot.count.sum() <= feed.total
     assert (

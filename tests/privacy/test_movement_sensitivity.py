@@ -24,8 +24,9 @@ from udp_stream.release.record import decode
 from udp_stream.shuffle.wire import PingChunk, cut_pings, merge_pings
 from udp_stream.testing import a_context
 from udp_stream.units import NANO
+from udp_stream.windows.grid import HEXAGONS, Hexagons
 from udp_stream.windows.movement import places_of, with_speeds
-from udp_stream.windows.tables import SlotPings, cells_of, tabulate
+from udp_stream.windows.tables import SlotPings, tabulate
 
 RESOLUTION = 7
 CELLS = sorted(h3.grid_disk("871f53c93ffffff", 8))
@@ -52,14 +53,14 @@ def case(dice, plates=4):
 def slot(rows, places):
     lat, lon = np.array(places).T
     cell = np.array([int(row[2], 16) for row in rows], np.uint64)
-    assert (cells_of(lat, lon, RESOLUTION) == cell).all()
+    assert (Hexagons(RESOLUTION).cells_of(lat, lon) == cell).all()
     plate, time = (
         np.array([row[0] for row in rows], np.uint32),
         np.array([1000 * row[1] for row in rows], np.uint32),
     )
     names = tuple(b"%d" % number for number in range(max(plate) + 1))
     pings = SlotPings(0, HOUR, names, plate, time, cell, np.zeros(len(rows), np.int32))
-    return with_speeds(pings, places_of(lat), places_of(lon), RULES)
+    return with_speeds(pings, places_of(lat), places_of(lon), RULES, HEXAGONS)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -33,7 +33,8 @@ from udp_stream.shuffle import wire
 from udp_stream.shuffle.wire import ScaleFactors
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.windows.tables import SlotPings, cells_of, tabulate
+from udp_stream.windows.grid import Hexagons
+from udp_stream.windows.tables import SlotPings, tabulate
 
 IN_RHO = ("hat.slot=1h", "hat.timezone=UTC", "hat.resolution=7", "budget.accounting=approximate", "kafka.partitions=2",
           "release.mean=forecast-clip", "release.cdf=tree", "release.cdf_epsilon=0.1",
@@ -190,7 +191,7 @@ def slot_pipeline(run, ledger):
     columns = (
         plate,
         run.rows[:, 1].astype(np.uint32) * 1000,
-        cells_of(run.rows[:, 2], run.rows[:, 3], 7),
+        Hexagons(7).cells_of(run.rows[:, 2], run.rows[:, 3]),
         speed,
     )
     release_slot(

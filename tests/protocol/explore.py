@@ -261,7 +261,6 @@ class World:
             PingDecoder(settings.ping_rules, JSON),
             dataclasses.replace(settings.window_rules, disorder_ms=0),
             settings.calendar.slots,
-            7,
             lambda plate: plate.encode(),
         )
         self.rules = rules

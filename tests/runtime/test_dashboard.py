@@ -48,7 +48,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.export_formats import columns, flat
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
-from udp_stream.windows.tables import cell_center
+from udp_stream.windows.grid import HEXAGONS
 
 ROOT = Path(__file__).parents[2]
 CELLS = sorted(cells(5))
@@ -428,7 +428,8 @@ def named(tmp_path_factory):
     write(folder / "r.ndjson", [line for slot in RELEASES.values() for line in slot])
     write(folder / "e.ndjson", [line for slot in ESTIMATES.values() for line in slot])
     stops = [
-        (str(at), name, *reversed(cell_center(int(CELLS[at], 16)))) for at, name in enumerate(NAMES)
+        (str(at), name, *reversed(HEXAGONS.center_of(int(CELLS[at], 16))))
+        for at, name in enumerate(NAMES)
     ]
     zipped(folder / "gtfs.zip", files_of(stops, [("7", "<i>7</i>", "")]))
     with dashboard("r.ndjson", "e.ndjson", "--gtfs", "gtfs.zip", cwd=folder) as (address, _):

@@ -2,8 +2,11 @@
 is charged."""
 
 import asyncio
+import csv
 import json
+import random
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -13,9 +16,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.board import get
 from tests.runtime.harness import fleet_log, ledger_at
-from tests.unit.test_processors import filled, lives, outcome
+from tests.unit.test_processors import FLAGS, filled, lives, outcome
 from udp_stream.cli import main as cli
+from udp_stream.dashboard.places import Places
+from udp_stream.dashboard.server import Dashboard, serving
+from udp_stream.dashboard.slots import Slots
+from udp_stream.gtfs import Network, Stop
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.base import (
@@ -49,6 +57,7 @@ from udp_stream.release.record import (
 )
 from udp_stream.settings import known_keys, load
 from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.windows.grid import GRIDS, Grid
 
 
 @pytest.fixture
@@ -265,7 +274,7 @@ def record_cells(counts, values, plan, context, ledger, factors):
             encode(
                 Release(
                     schema=SCHEMA, release_id=id_, status="released", mean=None, variance=None, cdf=None, noised=told,
-                    hat=Hat(TOWN, 5, (72.8, 21.2), *map(iso, slot)), privacy=Privacy(period=period, **promise, **losses),
+                    hat=Hat.of(int(TOWN, 16), policy.grid, *map(iso, slot)), privacy=Privacy(period=period, **promise, **losses),
                     policy=policy.fingerprint(), software=context.software, trial=context.trial,
                 )
             )
@@ -336,6 +345,172 @@ def test_a_promise_on_kafka(toy_promise):
     assert asyncio.run(lives(dying, Random(1), ledger, settings)) > 3
     assert outcome(dying)[0] == releases
     assert {nano for entry in ledger.entries() for nano in entry.charged.tolist()} == {NANO}
+
+
+@dataclass(frozen=True)
+class Squares(Grid):
+    """Squares of so many hundredths of a degree, numbered from the south-west."""
+
+    kind = "squares"
+    hundredths: int
+
+    @property
+    def size(self):
+        return str(self.hundredths)
+
+    @property
+    def keys(self):
+        return {"resolution": self.hundredths}
+
+    @property
+    def fineness(self):
+        return 7.3
+
+    def cells_of(self, lat, lon):
+        rows, columns = (
+            np.floor((place + 180) * 100 / self.hundredths).astype(np.uint64)
+            for place in (lat, lon)
+        )
+        return rows << np.uint64(20) | columns
+
+    def id_of(self, cell):
+        return f"row-{cell >> 20}-{cell % 2**20}"
+
+    def cell_of(self, id_):
+        if (found := re.fullmatch("row-([0-9]+)-([0-9]+)", id_)) is None:
+            raise ValueError(f"expected a square, got {id_!r}")
+        return int(found[1]) << 20 | int(found[2])
+
+    def _corner(self, cell):
+        side = self.hundredths / 100
+        return cell % 2**20 * side - 180, (cell >> 20) * side - 180, side
+
+    def center_of(self, cell):
+        west, south, side = self._corner(cell)
+        return round(west + side / 2, 6), round(south + side / 2, 6)
+
+    def rings_of(self, cell):
+        west, south, side = self._corner(cell)
+        around = ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))
+        return [[(round(west + x * side, 6), round(south + y * side, 6)) for x, y in around]]
+
+    def beside(self, cell):
+        return cell - (1 << 20), cell - 1, cell + 1, cell + (1 << 20)
+
+    def touched(self, rings, most):
+        (west, south), (east, north) = np.min(rings[0], axis=0), np.max(rings[0], axis=0)
+        lat, lon = np.mgrid[
+            south : north : self.hundredths / 200, west : east : self.hundredths / 200
+        ]
+        found = set(self.cells_of(lat.ravel(), lon.ravel()).tolist())
+        return found if len(found) <= most else None
+
+
+@pytest.fixture
+def squares(monkeypatch):
+    monkeypatch.setitem(GRIDS, "resolution", Squares)
+    return Squares(2)
+
+
+SURAT = {
+    "type": "Polygon",
+    "coordinates": [[[72.7, 21.1], [72.95, 21.1], [72.95, 21.3], [72.7, 21.3], [72.7, 21.1]]],
+}
+SPAN = ("--from", "2024-01-08T09:00:00+05:30", "--until", "2024-01-08T10:30:00+05:30")
+OF_PROMISE = {
+    "swap-values": (),
+    "add-remove": ("privacy.neighbours=add-remove", "hat.domain=domain.json", "pings.interval=10s"),
+}
+
+
+@pytest.mark.parametrize("promise", OF_PROMISE)
+def test_a_grid(promise, tmp_path, monkeypatch, squares):
+    monkeypatch.chdir(tmp_path)
+    Path("day.ndjson").write_bytes(b"\n".join(fleet_log(clean=True)))
+    Path("domain.json").write_text(json.dumps(SURAT))
+    flags = ["hat.resolution=2", "hat.slot=15m", *OF_PROMISE[promise]]
+    given = [word for flag in flags for word in ("--set", flag)]
+    span = SPAN if promise == "add-remove" else ()
+    forms = {".ndjson": ".geojson", ".csv": ".ndjson", ".geojson": ".csv"}
+    for at, (suffix, other) in enumerate(forms.items()):
+        out = ["--out", f"out{suffix}", "--smoothed", f"estimates{other}"]
+        ledger = ["--set", f"ledger.url={at}.ledger"]
+        assert cli.main(["replay", "day.ndjson", *span, *out, *given, *ledger]) == 0
+    records = [decode(line) for line in Path("out.ndjson").read_bytes().splitlines()]
+    cells = {one.hat.cell for one in records}
+    assert len(cells) > 5 and sum(one.status == "released" for one in records) > 10
+    for hat in (one.hat for one in records):
+        assert hat.resolution is msgspec.UNSET and hat.center == squares.center_of(
+            squares.cell_of(hat.cell)
+        )
+    pings = [json.loads(line)["location"]["coordinates"] for line in fleet_log(clean=True)]
+    lon, lat = np.array(pings).T
+    true = set(map(squares.id_of, np.unique(squares.cells_of(lat, lon)).tolist()))
+    assert cells == true if promise == "swap-values" else cells >= true
+    ids = {one.release_id for one in records}
+    assert all(re.fullmatch(f"({'|'.join(cells)})-[0-9]+-900", id_) for id_ in ids)
+
+    for name in ("out", "estimates"):
+        lines = [json.loads(line) for line in Path(f"{name}.ndjson").read_bytes().splitlines()]
+        hats = {(one["hat"]["cell"], one["hat"]["slot_start"]) for one in lines}
+        features = json.loads(Path(f"{name}.geojson").read_bytes())["features"]
+        assert {squares.cell_of(one["properties"]["hat.cell"]) for one in features} == {
+            squares.cell_of(cell) for cell, _ in hats
+        }
+        for one in features:
+            ring = squares.rings_of(squares.cell_of(one["properties"]["hat.cell"]))
+            assert one["geometry"] == {
+                "type": "Polygon",
+                "coordinates": json.loads(json.dumps(ring)),
+            }
+        with Path(f"{name}.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert {(row["hat.cell"], row["hat.slot_start"]) for row in rows} == hats
+        assert {row["hat.resolution"] for row in rows} == {""}
+
+    with ledger_at("0.ledger") as (ledger, _):
+        (note,) = (
+            json.loads(text) for name, text in ledger.meta().items() if name.startswith("policy:")
+        )
+        assert note["hat.resolution"] == "2" and ledger.verify() == []
+        assert ids <= {entry.release_id for entry in ledger.entries()}
+    again = ["records", "1.ledger", "--smoothed", "--out", "again.ndjson"]
+    assert cli.main([*again, *given]) == 0
+    assert Path("again.ndjson").read_bytes() == Path("estimates.ndjson").read_bytes()
+
+    stop = Stop("Main St", 21.17, 72.83, False, Counter({"7": 90.0}))
+    places = Places(Network([stop], []), squares)
+    board = Dashboard(Slots(48, grid=squares), places=places)
+    for name in ("out", "estimates"):
+        assert not board.slots.take(Path(f"{name}.ndjson").read_bytes().splitlines())
+    board.announce(board.slots.show())
+    with serving(board, "127.0.0.1:0") as page:
+        outlines = json.loads(get(f"{page}v1/outlines")[2])
+        assert {cell: squares.rings_of(squares.cell_of(cell)) for cell in cells} == {
+            cell: [[tuple(corner) for corner in ring] for ring in rings]
+            for cell, rings in outlines.items()
+        }
+        (cell, *_) = cells
+        found = get(f"{page}v1/releases?cell={cell}")[2].splitlines()
+        assert {decode(line).hat.cell for line in found} == {cell}
+        assert get(f"{page}v1/releases?cell=Row+1")[0] == 400
+    here = squares.id_of(int(squares.cells_of(np.array([stop.lat]), np.array([stop.lon]))[0]))
+    assert places.name_of(here) == "Main St"
+    east = squares.id_of(squares.cell_of(here) + 1)
+    assert places.name_of(east) == "East of Main St"
+
+
+def test_a_worker_releases_over_a_grid_what_the_embedded_road_does(squares, monkeypatch):
+    settings = load(None, (*FLAGS, "hat.resolution=2"), {})
+    broker, ledger = filled(), MemoryLedger()
+    assert asyncio.run(lives(broker, random.Random(0), ledger, settings)) == 0
+    releases, _ = outcome(broker)
+    assert len(releases) == 4 and {decode(one).hat.cell for one in releases.values()} == {
+        squares.id_of(int(squares.cells_of(np.array([21.1]), np.array([72.8]))[0]))
+    }
+    died, again = filled(random.Random("die")), MemoryLedger()
+    assert asyncio.run(lives(died, random.Random(1), again, settings)) > 3
+    assert outcome(died)[0] == releases
 
 
 def test_where_to_add_names_the_files():

@@ -14,6 +14,7 @@ from udp_stream.errors import UsageError
 from udp_stream.export_formats import write_export
 from udp_stream.release.record import Release
 from udp_stream.testing import released_slot
+from udp_stream.windows.grid import HEXAGONS
 
 PAYLOADS = list(released_slot().payloads.values())
 IDS = [json.loads(payload)["release_id"] for payload in PAYLOADS]
@@ -82,11 +83,13 @@ def test_a_replay_s_file_has_the_form_of_its_name_however_the_run_ends(name, fai
     (tmp_path / name).write_text("of before")
     with (
         pytest.raises(ZeroDivisionError) if fails else nullcontext(),
-        records_out(str(tmp_path / name), Release) as write,
+        records_out(str(tmp_path / name), Release, HEXAGONS) as write,
     ):
         write(PAYLOADS[:1])
         write(PAYLOADS[1:])
         assert not fails or 1 / 0
-    write_export(name, [payload + b"\n" for payload in PAYLOADS], out := io.BytesIO(), Release)
+    write_export(
+        name, [payload + b"\n" for payload in PAYLOADS], out := io.BytesIO(), Release, HEXAGONS
+    )
     assert (tmp_path / name).read_bytes() == out.getvalue()
     assert [path.name for path in tmp_path.iterdir()] == [name]

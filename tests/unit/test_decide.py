@@ -19,7 +19,10 @@ def test_a_plate_that_was_charged_less_than_its_part_by_now_stays_out_and_is_not
     charged = plan.charged.copy()
     charged[1] -= 1
     ready, _ = decide(
-        hats_of(counts), counts, dataclasses.replace(plan, charged=charged), context.policy
+        hats_of(counts, context.policy.grid),
+        counts,
+        dataclasses.replace(plan, charged=charged),
+        context.policy,
     )
     assert ready.charged.tolist() == [charged[0], 0, charged[2], charged[3]]
     assert ready.admitted.tolist() == [
@@ -44,7 +47,12 @@ def test_of_plates_that_were_charged_enough_have_to_be_left_once_some_stay_out(
     plan = plan_slot(counts, context, MemoryLedger())
     charged = plan.charged.copy()
     charged[:late] -= 1
-    decided, _ = decide(hats_of(counts), counts, dataclasses.replace(plan, charged=charged), policy)
+    decided, _ = decide(
+        hats_of(counts, context.policy.grid),
+        counts,
+        dataclasses.replace(plan, charged=charged),
+        policy,
+    )
     assert (decided.status, int(decided.admitted.sum())) == (status, 4 - late)
     assert (decided.charge_nano > 0) == (
         status == "released"
@@ -53,7 +61,7 @@ def test_of_plates_that_were_charged_enough_have_to_be_left_once_some_stay_out(
 
 def test_the_ledger_is_asked_to_leave_out_plates_beyond_their_allowance():
     (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
-    plan, hat = plan_slot(counts, context, ledger), hats_of(counts)[0]
+    plan, hat = plan_slot(counts, context, ledger), hats_of(counts, context.policy.grid)[0]
     for allowance, expected in ((0, None), (700, [700] * 4)):
         terms = replace(plan.terms[0], allowance_nano=allowance)
         asked = hat.with_price(terms, plan.priced[0]).admission(counts, min_plates=2)
@@ -62,7 +70,7 @@ def test_the_ledger_is_asked_to_leave_out_plates_beyond_their_allowance():
 
 def test_the_ledger_is_asked_to_admit_as_many_plates_as_terms_and_settings_want():
     (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
-    plan, hat = plan_slot(counts, context, ledger), hats_of(counts)[0]
+    plan, hat = plan_slot(counts, context, ledger), hats_of(counts, context.policy.grid)[0]
     for of_terms, of_settings, expected in ((0, 2, 2), (4, 2, 4), (3, 4, 4)):
         terms = replace(plan.terms[0], admitted_min=of_terms)
         assert (

@@ -30,7 +30,7 @@ class Watched:
             settings, lambda text, event, figures: self.said.append((event, text, figures))
         )
         rules = ReadingRules(
-            settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode
+            settings.decoder, settings.window_rules, settings.calendar.slots, str.encode
         )
         self.reader, self.offset = SourceReader(rules, SourceCheckpoint(0)), 0
 

@@ -30,6 +30,7 @@ from udp_stream.forecast.model import (
     prior_of,
 )
 from udp_stream.mechanisms.widths import HALF_WIDTHS
+from udp_stream.windows.grid import HEXAGONS
 from udp_stream.windows.tables import SlotCounts
 
 HERE, ELSEWHERE = (h3.latlng_to_cell(*place, 7) for place in ((21.17, 72.83), (52.2, 21.0)))
@@ -124,7 +125,7 @@ def pairs_apart(cell, visited):
 def test_features_are_what_they_are_said_to_be(seed):
     visits = visits_of(seed, plates=1 + 2 * seed, hats=2 + 3 * seed)
     counts, at_row, at_hat = counts_of(visits)
-    found, (rows, hats) = features_of(counts), by_definition(visits)
+    found, (rows, hats) = features_of(counts, HEXAGONS), by_definition(visits)
     for visit, expected in rows.items():
         assert found.by_row[at_row[visit]].tolist() == pytest.approx(expected, abs=1e-9)
     for place, expected in hats.items():
@@ -140,10 +141,10 @@ def test_features_and_priors_know_neither_the_place_nor_the_hour_nor_a_name(seed
     rows = [other_row[visit] for visit in sorted(visits, key=one_row.__getitem__)]
     hats = [other_hat[place] for place in sorted(one_hat, key=one_hat.__getitem__)]
     assert rows != sorted(rows) and hats != sorted(hats)
-    before, after = features_of(one), features_of(other)
+    before, after = features_of(one, HEXAGONS), features_of(other, HEXAGONS)
     assert np.allclose(before.by_row, after.by_row[rows], atol=1e-12)
     assert np.allclose(before.by_hat, after.by_hat[hats], atol=1e-12)
-    before, after = prior_of(one), prior_of(other)
+    before, after = prior_of(one, HEXAGONS), prior_of(other, HEXAGONS)
     assert np.allclose(before.by_row, after.by_row[rows], atol=1e-12)
     assert np.allclose(before.by_hat, after.by_hat[hats], atol=1.1e-4)  # rounded to 1e-4
     assert np.allclose(before.features, after.features[hats], atol=1.1e-4)
@@ -153,11 +154,13 @@ def test_features_and_priors_know_neither_the_place_nor_the_hour_nor_a_name(seed
 def test_a_feed_that_pings_twelve_times_as_often_has_the_same_features(seed):
     counts, _, _ = counts_of(visits_of(seed))
     often = replace(counts, count=counts.count * 12)
-    before, after = features_of(counts), features_of(often)
+    before, after = features_of(counts, HEXAGONS), features_of(often, HEXAGONS)
     assert np.allclose(before.by_row, after.by_row, atol=1e-9)
     assert np.allclose(before.by_hat, after.by_hat, atol=1e-9)
     assert not np.allclose(
-        before.by_row, features_of(replace(counts, count=counts.count + 12)).by_row, atol=1e-3
+        before.by_row,
+        features_of(replace(counts, count=counts.count + 12), HEXAGONS).by_row,
+        atol=1e-3,
     )
 
 

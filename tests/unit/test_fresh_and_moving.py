@@ -25,8 +25,8 @@ from udp_stream.pings.json import JSON, PLAIN, without_speeds
 from udp_stream.settings import load
 from udp_stream.sources.recordings import GtfsFiles
 from udp_stream.windows.clocks import Frame, LogPlaces
+from udp_stream.windows.grid import Hexagons
 from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader, Windows
-from udp_stream.windows.tables import cells_of
 
 ADD_REMOVE = (
     *("privacy.neighbours=add-remove", f"hat.domain={Path(__file__).parents[1] / 'domain.cells'}"),
@@ -132,7 +132,9 @@ def test_clocks_that_rolled_over_are_refused_and_said():
     assert str(rollover_warning(pings)).startswith("2 plates of 20")
     start, end = settings.calendar.slots.place(pings.time_ms)
     windows = Windows(settings.window_rules, str.encode)
-    closed, refused = windows.push(Frame(pings, cells_of(pings.lat, pings.lon, 7), start, end))
+    closed, refused = windows.push(
+        Frame(pings, Hexagons(7).cells_of(pings.lat, pings.lon), start, end)
+    )
     assert closed == [] and [one.reason.value for one in refused] == ["time_rolled_over"] * 120
     assert [slot.start_ms for slot in windows.flush()] == [START_S * 1000]
     assert rollover_warning(settings.decoder.decode(rolled_over(wrong=0))[0]) is None
@@ -146,10 +148,10 @@ def test_a_recording_of_then_is_read_and_an_arrival_of_now_is_not():
         [message("B1", START_S - WEEKS_1024_S), message("B2", START_S - WEEKS_1024_S)]
     )
     start, end = settings.calendar.slots.place(pings.time_ms)
-    frame = Frame(pings, cells_of(pings.lat, pings.lon, 7), start, end)
+    frame = Frame(pings, Hexagons(7).cells_of(pings.lat, pings.lon), start, end)
     assert Windows(settings.window_rules, str.encode).push(frame)[1] == []
     rules = ReadingRules(
-        settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode
+        settings.decoder, settings.window_rules, settings.calendar.slots, str.encode
     )
     reader = SourceReader(rules, SourceCheckpoint(0))
     now = LogPlaces(np.array([0]), np.array([(START_S + 5) * 1000]), np.array([False]))

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.forms import long_but
-from udp_stream.windows.tables import SlotGrid, cell_center, cell_name, cells_of
+from udp_stream.windows.grid import HEXAGONS, Hexagons
+from udp_stream.windows.tables import SlotGrid
 
 
 def slots_of_day(zone, day, seconds):
@@ -87,7 +88,7 @@ def test_any_mixture_of_times_is_placed_like_each_alone(examples):
 
 
 def test_cells_are_h3s_and_their_centres_lie_in_them():
-    cell = int(cells_of(np.array([21.17]), np.array([72.83]), 7)[0])
-    lon, lat = cell_center(cell)
-    assert cell_name(cell).startswith("87") and len(cell_name(cell)) == 15
-    assert int(cells_of(np.array([lat]), np.array([lon]), 7)[0]) == cell
+    cell = int(Hexagons(7).cells_of(np.array([21.17]), np.array([72.83]))[0])
+    lon, lat = HEXAGONS.center_of(cell)
+    assert HEXAGONS.id_of(cell).startswith("87") and len(HEXAGONS.id_of(cell)) == 15
+    assert int(Hexagons(7).cells_of(np.array([lat]), np.array([lon]))[0]) == cell

@@ -41,7 +41,8 @@ from udp_stream.shuffle.wire import (
     shard_of,
 )
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.tables import SlotPings, cells_of, tabulate
+from udp_stream.windows.grid import Hexagons
+from udp_stream.windows.tables import SlotPings, tabulate
 
 IN_RHO = ("hat.slot=1h", "hat.timezone=UTC", "budget.accounting=approximate", "release.mean=forecast-clip",
           "release.cdf=tree", "release.cdf_epsilon=0.1")  # fmt: skip
@@ -55,7 +56,7 @@ def slot_of(part=None, shards=1):
         np.tile(np.arange(60, dtype=np.uint32) * 60_000, 40),
     )
     lat, lon = 21.1 + rng.random(2400) / 10, 72.8 + rng.random(2400) / 10
-    cell, speed = cells_of(lat, lon, 7), rng.integers(0, 65 * 4096, 2400).astype(np.int32)
+    cell, speed = Hexagons(7).cells_of(lat, lon), rng.integers(0, 65 * 4096, 2400).astype(np.int32)
     keep = slice(None) if part is None else shard_of(cell, shards) == part
     names = tuple(bytes([i]) * 16 for i in range(40))
     pings = SlotPings(0, 3_600_000, names, plate[keep], time[keep], cell[keep], speed[keep])

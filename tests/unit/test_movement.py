@@ -11,9 +11,10 @@ import pytest
 from udp_stream.pings.decode import PingRules
 from udp_stream.settings import load
 from udp_stream.windows.clocks import Frame
+from udp_stream.windows.grid import HEXAGONS, Hexagons
 from udp_stream.windows.movement import km_between, places_of, with_speeds
 from udp_stream.windows.slots import Windows
-from udp_stream.windows.tables import SlotPings, cells_of, tabulate
+from udp_stream.windows.tables import SlotPings, tabulate
 
 HOUR = 3_600_000
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
@@ -33,14 +34,14 @@ def slot_of(rows, resolution=7):
     lat, lon = (np.array([row[at] for row in rows], float) for at in (2, 3))
     plate = np.array([plates.index(row[0]) for row in rows], np.uint32)
     time = np.array([1000 * row[1] for row in rows], np.uint32)
-    pings = SlotPings(0, HOUR, tuple(name.encode() for name in plates), plate, time, cells_of(lat, lon, resolution),
+    pings = SlotPings(0, HOUR, tuple(name.encode() for name in plates), plate, time, Hexagons(resolution).cells_of(lat, lon),
                       np.zeros(len(rows), np.int32))  # fmt: skip
     return pings, places_of(lat), places_of(lon)
 
 
 def speeds_of(rows, rules=RULES, resolution=7):
     """(plate, seconds) to km/h."""
-    found = with_speeds(*slot_of(rows, resolution), rules)
+    found = with_speeds(*slot_of(rows, resolution), rules, HEXAGONS)
     keys = zip(found.plate.tolist(), (found.time // 1000).tolist(), strict=True)
     return {(found.plates[plate].decode(), second): kmh for (plate, second), kmh in
             zip(keys, (found.speed / 4096).tolist(), strict=True)}  # fmt: skip
@@ -74,7 +75,7 @@ def test_times_alone_say_which_pings_have_a_speed(seconds, with_speed):
         found = speeds_of(going("A", seconds, kmh))
         assert sorted(second for _, second in found) == list(with_speed)
         assert list(found.values()) == pytest.approx([min(kmh, 65)] * len(found), abs=0.02)
-    pings = with_speeds(*slot_of(going("A", seconds, 36)), RULES)
+    pings = with_speeds(*slot_of(going("A", seconds, 36)), RULES, HEXAGONS)
     assert pings.unpaired == len(list(seconds)) - len(list(with_speed)) and pings.repeats == 0
 
 
@@ -116,11 +117,11 @@ def test_what_cells_tell_to_be_too_fast_is_left_out_and_the_rest_is_clamped():
 
 def test_a_plate_and_time_counts_once_whichever_came_first():
     rows = [*going("A", [0, 20, 40], 36), ("A", 20, 52.3, 21.3), ("A", 20, 52.3, 21.2)]
-    expected = with_speeds(*slot_of(rows), RULES)
+    expected = with_speeds(*slot_of(rows), RULES, HEXAGONS)
     assert expected.repeats == 2 and expected.time.tolist() == sorted(set(expected.time.tolist()))
     for seed in range(20):
         order = np.random.default_rng(seed).permutation(len(rows))
-        again = with_speeds(*slot_of([rows[at] for at in order]), RULES)
+        again = with_speeds(*slot_of([rows[at] for at in order]), RULES, HEXAGONS)
         assert again.speed.tolist() == expected.speed.tolist() and again.repeats == 2
 
 
@@ -152,7 +153,7 @@ def values_of(pings):
 def test_a_plates_speeds_are_the_same_bytes_whoever_else_is_there():
     """In any order, with any other plates, in any part of the arrays: also to the last bit."""
     rows = fleet(5)
-    whole = values_of(with_speeds(*slot_of(rows), RULES))
+    whole = values_of(with_speeds(*slot_of(rows), RULES, HEXAGONS))
     for seed in range(30):
         dice = np.random.default_rng(seed)
         some = set(
@@ -161,14 +162,14 @@ def test_a_plates_speeds_are_the_same_bytes_whoever_else_is_there():
             ).tolist()
         )
         part = [rows[at] for at in dice.permutation(len(rows)) if rows[at][0] in some]
-        found = values_of(with_speeds(*slot_of(part), RULES))
+        found = values_of(with_speeds(*slot_of(part), RULES, HEXAGONS))
         assert found == {key: one for key, one in whole.items() if key[1].decode() in some}
 
 
 def test_windows_close_slots_with_speeds_by_movement_however_the_log_is_cut():
     settings = load(None, ["speed.from=movement", "hat.timezone=UTC"], {})
     rows = sorted(fleet(8), key=lambda row: row[1])
-    expected = values_of(with_speeds(*slot_of(rows), settings.movement_rules))
+    expected = values_of(with_speeds(*slot_of(rows), settings.movement_rules, HEXAGONS))
     line = '{{"license_plate":"{}","observationDateTime":"1970-01-02T00:{:02}:{:02}Z",'
     line += '"location":{{"coordinates":[{},{}]}}}}'
     messages = [
@@ -184,7 +185,7 @@ def test_windows_close_slots_with_speeds_by_movement_however_the_log_is_cut():
             )
             assert not refusals, "a ping without a speed is one"
             start, end = settings.calendar.slots.place(pings.time_ms)
-            cells = cells_of(pings.lat, pings.lon, 7)
+            cells = Hexagons(7).cells_of(pings.lat, pings.lon)
             assert windows.push(Frame(pings, cells, start, end)) == ([], [])
         (closed,) = windows.flush()
         assert values_of(closed) == expected

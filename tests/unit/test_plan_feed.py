@@ -15,6 +15,7 @@ from udp_stream.release.rehearsal import RehearsalResult
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet
+from udp_stream.windows.grid import Hexagons
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +99,9 @@ def test_a_file_without_an_accepted_ping_is_refused(capsys, tmp_path):
 
 
 def row(resolution, slot, error, constant=4.0, counts=3.0, served=0.5):
-    return Row(resolution, slot, 10, 10, 10, RehearsalResult(error, constant, counts, served))
+    return Row(
+        Hexagons(resolution), slot, 10, 10, 10, RehearsalResult(error, constant, counts, served)
+    )
 
 
 def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_guesses():

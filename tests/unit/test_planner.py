@@ -31,6 +31,7 @@ from udp_stream.release.pipeline import record_slot
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.windows.grid import HEXAGONS
 from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
 
 HOUR = 3_600_000
@@ -535,7 +536,16 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
     plan_slot(
         city()[0], dataclasses.replace(a_context(), planner=PlannedBy(curious)), MemoryLedger()
     )
-    public = ["city", "releases", "slots_since", "sums", "sums_since", "withdrawals", "withdrawn"]
+    public = [
+        "city",
+        "grid",
+        "releases",
+        "slots_since",
+        "sums",
+        "sums_since",
+        "withdrawals",
+        "withdrawn",
+    ]
     assert given == [*public, SlotCounts, SlotInPeriod, Policy, HatPlans, Balance]
 
 
@@ -548,7 +558,9 @@ def test_larger_hats_ask_first_over_the_whole_slot():
     )
     plan_slot(counts, context, ledger)
     order = [entry.release_id for entry in ledger.entries()]
-    sizes = dict(zip(ids_of(hats_of(counts)), np.diff(counts.hat_rows).tolist(), strict=True))
+    sizes = dict(
+        zip(ids_of(hats_of(counts, HEXAGONS)), np.diff(counts.hat_rows).tolist(), strict=True)
+    )
     assert [sizes[id_] for id_ in order] == sorted(sizes.values(), reverse=True)
 
 

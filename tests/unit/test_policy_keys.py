@@ -10,6 +10,7 @@ from udp_stream.mechanisms.statistics import priced
 from udp_stream.planning.policy import Policy, note_policy, written
 from udp_stream.settings import load
 from udp_stream.settings.loading import accepted_keys
+from udp_stream.windows.grid import Hexagons
 
 KEYS = {
     "hat.resolution": "7",
@@ -43,7 +44,7 @@ KEYS = {
 """A value of each key, as `written` spells it."""
 
 OTHER_VALUES = {
-    "resolution": 9,
+    "grid": Hexagons(9),
     "slot_seconds": 60,
     "timezone": "UTC",
     "grace_ms": 1,

@@ -136,7 +136,7 @@ class Once:
 def rules_of(settings, context, moments=None):
     slots = context.calendar.slots
     return ReadingRules(
-        PingDecoder(settings.ping_rules, JSON), settings.window_rules, slots, 7, str.encode, moments
+        PingDecoder(settings.ping_rules, JSON), settings.window_rules, slots, str.encode, moments
     )
 
 

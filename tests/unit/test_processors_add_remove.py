@@ -22,7 +22,8 @@ from udp_stream.release.promise import PROMISES
 from udp_stream.release.record import NOISED_SUMS, decode, kind_of
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.tables import SlotPings, cell_center, cells_of, tabulate
+from udp_stream.windows.grid import HEXAGONS
+from udp_stream.windows.tables import SlotPings, tabulate
 
 SETTINGS = load(None, (*FLAGS, "hat.timezone=UTC", "kafka.partitions=2", "kafka.shards=1"), {})
 DOMAIN = SETTINGS.domain
@@ -45,7 +46,7 @@ def sent(plates="abcdef"):
             if minute // 60 == EMPTY or plate not in plates:
                 continue
             lon, lat = (
-                cell_center(int(DOMAIN[(cell + number) % 3]))
+                HEXAGONS.center_of(int(DOMAIN[(cell + number) % 3]))
                 if not (plate in "fz" and leaves)
                 else (0.0, 50.0)
             )
@@ -86,10 +87,9 @@ def by_hand(plates="abcdef"):
         columns = (
             np.array([names.index(plate) for plate, *_ in rows], "u4"),
             np.array([(minute - 60 * hour) * MINUTE for _, minute, *_ in rows], "u4"),
-            cells_of(
+            HEXAGONS.cells_of(
                 np.array([lat for _, _, (_, lat), _ in rows]),
                 np.array([lon for _, _, (lon, _), _ in rows]),
-                7,
             ),
             np.array([speed * 4096 for *_, speed in rows], "i4"),
         )

@@ -19,7 +19,7 @@ MINUTE = 60_000
 PINGS = [TP(TOPICS.pings.name, of) for of in range(2)]
 WINDOWS = replace(SETTINGS.window_rules, in_processing_time=True)
 RULES = ReadingRules(
-    PingDecoder(SETTINGS.ping_rules, JSON), WINDOWS, SETTINGS.calendar.slots, 7, str.encode
+    PingDecoder(SETTINGS.ping_rules, JSON), WINDOWS, SETTINGS.calendar.slots, str.encode
 )
 
 

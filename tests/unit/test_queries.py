@@ -21,7 +21,7 @@ from udp_stream.queries.plane import (
     rho_per_square_metre,
 )
 from udp_stream.testing import seeded_bits
-from udp_stream.windows.tables import cells_of
+from udp_stream.windows.grid import HEXAGONS, Hexagons
 
 SPLITS = {"c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
 COSTS = {"rho": rho_per_square_metre(1e-3), "epsilon": pure(10**11)}
@@ -32,7 +32,12 @@ REGIONS = {
     "rectangle": Rectangle(1000, -500, 8000, 4000),
     "polygon": PlanarPolygon([np.array([[-3000, -3000], [6000, -2000], [1000, 5000]])]),
     "cells": cell_set(
-        cells_of(np.array([30.27, 30.29]), np.array([-97.74, -97.70]), 6).tolist(),
+        [
+            HEXAGONS.id_of(cell)
+            for cell in Hexagons(6)
+            .cells_of(np.array([30.27, 30.29]), np.array([-97.74, -97.70]))
+            .tolist()
+        ],
         Plane(30.27, -97.74),
     ),
 }

@@ -23,7 +23,6 @@ RULES = ReadingRules(
     PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON),
     WindowRules(grace_ms=120_000),
     SlotGrid(3600, ZoneInfo("UTC")),
-    7,
     str.encode,
 )
 START = 1_704_067_200_000

@@ -18,6 +18,7 @@ from udp_stream.export_formats import columns, flat, write_export
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release, decode
 from udp_stream.testing import released_slot
+from udp_stream.windows.grid import HEXAGONS
 
 ESTIMATES = [
     estimate("87608c4d2ffffff"),
@@ -42,7 +43,9 @@ def test_a_record_of_a_promise_that_is_not_known_here_is_not_read(field):
 
 def written(name, kind=Release, slots=(PAYLOADS[:1], [], PAYLOADS[1:])):
     out = io.BytesIO()
-    write_export(name, [payload + b"\n" for payloads in slots for payload in payloads], out, kind)
+    write_export(
+        name, [payload + b"\n" for payloads in slots for payload in payloads], out, kind, HEXAGONS
+    )
     return out.getvalue()
 
 

@@ -27,8 +27,9 @@ from udp_stream.shuffle.wire import (
     merge_pings,
 )
 from udp_stream.windows.clocks import SLOTS_MAX, Frame, SpanClock, SteadyClock
+from udp_stream.windows.grid import Hexagons
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader, Windows
-from udp_stream.windows.tables import SlotGrid, cells_of, tabulate
+from udp_stream.windows.tables import SlotGrid, tabulate
 
 MINUTE = 60_000
 WALL = replace(RULES, windows=replace(RULES.windows, in_processing_time=True))
@@ -255,7 +256,7 @@ def test_a_span_of_a_recording_closes_at_its_end_in_order_and_nothing_is_late(mo
         decoded, _ = WALL.decoder.decode([_ping("a", minute)])
         placed = WALL.grid.place(decoded.time_ms)
         closed, refused = windows.push(
-            Frame(decoded, cells_of(decoded.lat, decoded.lon, 7), *placed)
+            Frame(decoded, Hexagons(7).cells_of(decoded.lat, decoded.lon), *placed)
         )
         inside = 60 <= minute < 240
         assert closed == [] and [one.reason for one in refused] == [Reason.TIME_OUT_OF_RANGE] * (

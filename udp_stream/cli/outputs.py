@@ -31,6 +31,7 @@ from udp_stream.ledgers.opening import ledger_files
 from udp_stream.ledgers.sqlite import MAGIC
 from udp_stream.logs import log_message
 from udp_stream.settings import Settings
+from udp_stream.windows.grid import Grid
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ Write = Callable[[Sequence[bytes]], None]
 
 
 @contextmanager
-def records_out(name: str, kind: Kind) -> Iterator[Write]:
+def records_out(name: str, kind: Kind, grid: Grid) -> Iterator[Write]:
     """Write records to a file from its start, or to standard output for `-`. UsageError if it
     cannot be written."""
     with open_output(name) as out:
@@ -125,7 +126,7 @@ def records_out(name: str, kind: Kind) -> Iterator[Write]:
                 yield partial(_write_lines, lines)
             finally:
                 lines.seek(0)
-                write_export(name, lines, out, kind)
+                write_export(name, lines, out, kind, grid)
 
 
 def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:

@@ -48,8 +48,9 @@ from udp_stream.settings.rules import check
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import open_sources
 from udp_stream.windows.clocks import AgreementClock, Frame
+from udp_stream.windows.grid import Grid
 from udp_stream.windows.slots import slots_of
-from udp_stream.windows.tables import SlotCounts, cells_of
+from udp_stream.windows.tables import SlotCounts
 
 SLOTS: Final = "30m", "1h", "3h", "6h"
 """Slots that are compared with the configured slot, at the configured resolution and its neighbours."""
@@ -82,22 +83,22 @@ class Positions:
     time_ms: NDArray[np.int64]
     lat: NDArray[np.float64]
     lon: NDArray[np.float64]
-    by_resolution: dict[int, NDArray[np.uint64]] = field(default_factory=dict)
+    by_grid: dict[Grid, NDArray[np.uint64]] = field(default_factory=dict)
 
-    def cells(self, resolution: int) -> NDArray[np.uint64]:
+    def cells(self, grid: Grid) -> NDArray[np.uint64]:
         """The cell of each ping, computed once."""
-        if resolution not in self.by_resolution:
-            self.by_resolution[resolution] = cells_of(self.lat, self.lon, resolution)
-        return self.by_resolution[resolution]
+        if grid not in self.by_grid:
+            self.by_grid[grid] = grid.cells_of(self.lat, self.lon)
+        return self.by_grid[grid]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One resolution and slot. Half of the pings lie in HATs of at least `plates`; the median plate
+    """A grid and a slot. Half of the pings lie in HATs of at least `plates`; the median plate
     visits `visits` HATs; `is_longer`: the slot is longer than the file; `rehearsed`: share of
     pings, 1 without a sample."""
 
-    resolution: int
+    grid: Grid
     slot: str
     hats: int
     plates: int
@@ -108,7 +109,7 @@ class Row:
 
     @property
     def fineness(self) -> float:
-        return seconds_of("hat.slot", self.slot) / 7.0**self.resolution
+        return float(seconds_of("hat.slot", self.slot) / 7.0**self.grid.fineness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class FeedPlan:
 
 
 def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> FeedPlan:
-    """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of
+    """Rehearse every grid and slot; ConfigError if none can be. `entropy` is for the noise of
     rehearsals."""
     require_files(files)
     require_readable_pings(files, settings)
@@ -133,7 +134,7 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
             check(candidate)
             rows.append(row_of(positions, candidate, entropy, SAMPLE_PINGS))
         except ConfigError as error:
-            left_out[f"H3 {candidate.hat.resolution}, {candidate.hat.slot}"] = str(error)
+            left_out[f"{candidate.grid}, {candidate.hat.slot}"] = str(error)
     if not rows:
         raise ConfigError(next(iter(left_out.values())))
     return FeedPlan(rows, left_out, positions)
@@ -177,7 +178,7 @@ def row_of(
     is_longer = seconds_of("hat.slot", settings.hat.slot) > LONGER * float(last - first) / 1000
     rehearsed = sum(int(counts.count.sum()) for counts in chosen) / int(samples.sum())
     return Row(
-        settings.hat.resolution,
+        settings.grid,
         settings.hat.slot,
         int(plates.size),
         int(plates[half]),
@@ -211,23 +212,22 @@ def sample_of(
 
 
 def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
-    cells = positions.cells(settings.hat.resolution)
+    cells = positions.cells(settings.grid)
     plates = [b"%032d" % number for number in range(positions.plates)]
     unread = np.zeros(cells.size, dtype=np.int32)
     rules = settings.movement_rules
-    moving = None if rules is None else (positions.lat, positions.lon, rules)
+    moving = None if rules is None else (positions.lat, positions.lon, rules, settings.grid)
     grid = settings.calendar.slots
     found = slots_of(plates, positions.plate, positions.time_ms, cells, unread, grid, moving)
     return (counts for counts, _ in found)
 
 
 def _candidates(settings: Settings) -> Iterator[Settings]:
-    at = settings.hat.resolution
     replace = msgspec.structs.replace
     slots = sorted({*SLOTS, settings.hat.slot}, key=lambda slot: seconds_of("hat.slot", slot))
-    for resolution in range(max(0, at - 1), min(15, at + 1) + 1):
+    for keys in settings.grid.alternatives():
         for slot in slots:
-            yield replace(settings, hat=replace(settings.hat, resolution=resolution, slot=slot))
+            yield replace(settings, hat=replace(settings.hat, **keys, slot=slot))
 
 
 def start_of(rows: list[Row]) -> tuple[Row | None, str]:
@@ -277,14 +277,14 @@ def _print_rows(
         f"{counted(positions.time_ms.size, 'ping')} of {counted(positions.plates, 'plate')}, {first} to {last}; "
         f"{settings.policy.amount} per plate and {settings.policy.period}. Errors in km/h."
     )
-    sizes = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served"
+    sizes = settings.grid.kind, "slot", "HATs", "plates/HAT", "HATs/plate", "served"
     names = (*sizes, "expected error", "baseline guess", "+ counts", "verdict")
     cells = []
     for row in rows:
         expected = row.expected
         errors = (f"{error:.2f}" for error in (expected.error, expected.constant, expected.counts))
         sizes = (
-            str(row.resolution),
+            row.grid.size,
             row.slot,
             f"{row.hats:,}",
             str(row.plates),
@@ -302,11 +302,10 @@ def print_feed(plan: FeedPlan, settings: Settings) -> Console:
     printed."""
     start, why = start_of(plan.rows)
     out = _print_rows(plan.rows, plan.positions, settings, start)
-    advice = (
-        f"with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}"
-        if start
-        else "here"
-    )
+    advice = "here"
+    if start:
+        keys = (start.grid.keys | {"slot": start.slot}).items()
+        advice = f"with {' and '.join(f'hat.{key} = {value!r}' for key, value in keys)}"
     out.print(
         f"Start {advice}: {why}.\n"
         "plates/HAT: half of the pings lie in HATs of at least this many plates. HATs/plate: of the median plate, in "

@@ -29,13 +29,11 @@ from udp_stream.settings import Settings
 from udp_stream.settings.rules import check
 from udp_stream.settings.sections import (
     BudgetSection,
-    HatSection,
     PingsSection,
     PrivacySection,
     ReleaseSection,
 )
 from udp_stream.units import NANO
-from udp_stream.windows.tables import cell_name, cells_beside
 
 SMALL = 1.0
 """An epsilon at which add-remove is shown, too."""
@@ -93,8 +91,8 @@ def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Pr
     positions = plan.positions
     plain = _swap_values(settings)
     hides = settings.privacy.neighbours == "add-remove"
-    here = settings.hat.resolution, settings.hat.slot
-    known = next((row for row in plan.rows if (row.resolution, row.slot) == here), None)
+    here = settings.grid, settings.hat.slot
+    known = next((row for row in plan.rows if (row.grid, row.slot) == here), None)
     policy = plain.policy
     delta = plain.policy.delta or settings.budget.delta
     nano_of = ACCOUNTINGS["approximate"].nano
@@ -148,18 +146,13 @@ def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Sett
         return
     here = settings.hat
     interval = _interval(positions)
-    own = np.unique(positions.cells(here.resolution)).tolist()
-    domain = {*own, *(cell for cell_of_file in own for cell in cells_beside(cell_of_file))}
+    grid = settings.grid
+    own = np.unique(positions.cells(grid)).tolist()
+    domain = {*own, *(cell for cell_of_file in own for cell in grid.beside(cell_of_file))}
     with NamedTemporaryFile("w", suffix=".cells") as file:
-        file.writelines(f"{cell_name(cell)}\n" for cell in sorted(domain))
+        file.writelines(f"{grid.id_of(cell)}\n" for cell in sorted(domain))
         file.flush()
-        hat = HatSection(
-            resolution=here.resolution,
-            slot=here.slot,
-            timezone=here.timezone,
-            grace=here.grace,
-            domain=file.name,
-        )
+        hat = replace(here, domain=file.name)
         hidden = Settings(
             hat=hat, speed=settings.speed, pings=PingsSection(box=settings.pings.box, interval=interval),
             source=settings.source, privacy=PrivacySection(neighbours="add-remove"), release=ReleaseSection(),
@@ -185,7 +178,7 @@ def _interval(positions: Positions) -> str:
 
 def print_promises(plan: PromiseComparison, settings: Settings, out: Console) -> None:
     """The table, and what its rows promise."""
-    out.print(f"\nWhat may be hidden, at H3 {settings.hat.resolution} and {settings.hat.slot}:")
+    out.print(f"\nWhat may be hidden, at {settings.grid} and {settings.hat.slot}:")
     if plan.left_out:
         out.print(f"Not compared: {plan.left_out}.")
         return

@@ -36,13 +36,13 @@ plate. By H3 resolution, least and most over Surat's half hour and five days of 
 and 6 hours, HATs of at least 10 plates (`docs/measurements.md`)."""
 
 
-def beside_guess(resolution: int) -> str:
-    """The error of the guess, at the nearest resolution that was measured.
+def beside_guess(fineness: float) -> str:
+    """The error of the guess, in cells of the nearest size that was measured.
 
     >>> beside_guess(7)
     '2.1 to 3.3 of a guess by counts, on the feeds we measured at H3 7'
     """
-    measured = min(max(resolution, min(MEAN_COUNTS)), max(MEAN_COUNTS))
+    measured = min(MEAN_COUNTS, key=lambda known: abs(known - fineness))
     least, most = MEAN_COUNTS[measured]
     return f"{least} to {most} of a guess by counts, on the feeds we measured at H3 {measured}"
 
@@ -185,7 +185,7 @@ def utility_sentences(summary: Summary, settings: Settings) -> Iterator[str]:
         yield f"HATs withheld: {withheld:,}, because {why}."
     is_from_before = any(_from_before(summary, settings.policy))
     errors = []
-    guess = beside_guess(settings.hat.resolution)
+    guess = beside_guess(settings.grid.fineness)
     if summary.means:
         share = f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with one"
         errors.append(

@@ -23,7 +23,7 @@ import msgspec
 
 from udp_stream.dashboard.snapshot import CompressedText, Kind, Slot
 from udp_stream.logs import WARNING, log_message
-from udp_stream.windows.tables import is_cell
+from udp_stream.windows.grid import HEXAGONS, Grid
 
 APPLICATION_ID = 0x75647068
 APPLICATION_AT = 68  # "udph"; the byte of SQLite's header at which it is
@@ -105,8 +105,9 @@ class History:
     ([], None, [])
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, grid: Grid = HEXAGONS) -> None:
         self.name = name
+        self._grid = grid
         self._path = Path(name)
         try:
             # Kept open to the end: closing any file of the database would drop SQLite's own locks
@@ -227,8 +228,8 @@ class History:
     def cells(self) -> list[str]:
         cells = [str(cell) for (cell,) in self._read("SELECT cell FROM cells")]
         with reading():
-            if not all(is_cell(int(cell, 16)) for cell in cells):
-                raise ValueError("a cell is none")
+            for cell in cells:
+                self._grid.cell_of(cell)
         return cells
 
     def listed(self, span: TimeRange, most: int) -> list[tuple[int, bytes]]:
@@ -276,13 +277,13 @@ class _SlotListing(msgspec.Struct):
     hats: dict[str, int]
 
 
-def opened(name: str) -> History | None:
+def opened(name: str, grid: Grid = HEXAGONS) -> History | None:
     """The history of `dashboard.history`, or a new history in place of a damaged file; None if it
     cannot be used, which is said."""
     try:
-        return History(name) if name else None
+        return History(name, grid) if name else None
     except DamagedHistory as error:
-        return opened(name) if set_aside(name, str(error)) else None
+        return opened(name, grid) if set_aside(name, str(error)) else None
     except HistoryError as error:
         log_no_history(name, str(error))
         return None

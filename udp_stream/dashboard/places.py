@@ -14,7 +14,7 @@ import numpy as np
 from udp_stream.dashboard.snapshot import CompressedText, compressed
 from udp_stream.export_formats import cell_geometry
 from udp_stream.gtfs import Network, Stop
-from udp_stream.windows.tables import cell_center, cells_beside, cells_of, resolution_of
+from udp_stream.windows.grid import HEXAGONS, Grid
 
 COMPASS: Final = (
     "east",
@@ -47,24 +47,25 @@ class Places:
     'Main St'
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, grid: Grid = HEXAGONS) -> None:
         self._network = network
+        self._grid = grid
         self._served = cache(self._served_at)
 
     def place_of(self, cell: str) -> CellPlace | None:
         """Place of a cell; None where no stop is in the cell or beside it."""
-        number = int(cell, 16)
-        served = self._served(resolution_of(number))
+        grid = self._grid
+        number = grid.cell_of(cell)
+        served = self._served(grid.like(number))
         if number in served:
             return served[number][0]
-        beside = [(served[other][1], other) for other in cells_beside(number) if other in served]
+        beside = [(served[other][1], other) for other in grid.beside(number) if other in served]
         if not beside:
             return None
         other = max(beside)[1]
         name, routes = served[other][0]
-        return CellPlace(
-            f"{_direction(cell_center(other), cell_center(number)).capitalize()} of {name}", routes
-        )
+        way = _direction(grid.center_of(other), grid.center_of(number))
+        return CellPlace(f"{way.capitalize()} of {name}", routes)
 
     def name_of(self, cell: str) -> str:
         """Name of a cell; empty where there is none."""
@@ -79,7 +80,7 @@ class Places:
             place = self.place_of(cell)
             if place:
                 said = {"cell": cell, "name": place.name, "routes": place.routes}
-                features.append(_feature(cell_geometry(int(cell, 16)), said))
+                features.append(_feature(cell_geometry(cell, self._grid), said))
         return collection([*features, *self._lines] if features else []), len(features)
 
     @cached_property
@@ -92,7 +93,7 @@ class Places:
             for route, parts in lines.items()
         ]
 
-    def _served_at(self, resolution: int) -> dict[int, tuple[CellPlace, float]]:
+    def _served_at(self, grid: Grid) -> dict[int, tuple[CellPlace, float]]:
         """Each cell that has a named stop, and its trips a day."""
         stops = [stop for stop in self._network.stops if stop.name]
         lat, lon = (
@@ -100,7 +101,7 @@ class Places:
             for of in ("lat", "lon")
         )
         by_cell: dict[int, list[Stop]] = defaultdict(list)
-        for cell, stop in zip(cells_of(lat, lon, resolution).tolist(), stops, strict=True):
+        for cell, stop in zip(grid.cells_of(lat, lon).tolist(), stops, strict=True):
             by_cell[cell].append(stop)
         by_name: dict[str, list[int]] = defaultdict(list)
         found: dict[int, tuple[CellPlace, float]] = {}
@@ -119,7 +120,7 @@ class Places:
             by_name[first.name.casefold()].append(cell)
         for cells in by_name.values():
             if len(cells) > 1:
-                for cell, part in zip(cells, _parts(cells), strict=True):
+                for cell, part in zip(cells, _parts(cells, grid), strict=True):
                     (name, routes_), trips = found[cell]
                     found[cell] = CellPlace(f"{name}, {part}", routes_), trips
         return found
@@ -136,9 +137,9 @@ def _feature(geometry: object, properties: object) -> bytes:
     return msgspec.json.encode({"type": "Feature", "geometry": geometry, "properties": properties})
 
 
-def _parts(cells: list[int]) -> list[str]:
+def _parts(cells: list[int], grid: Grid) -> list[str]:
     """Suffixes that tell cells of the same name apart: where they lie among themselves."""
-    centres = np.array([cell_center(cell) for cell in cells])
+    centres = np.array([grid.center_of(cell) for cell in cells])
     middle = centres.mean(axis=0)
     apart = np.hypot(*((centres - middle) * (cos(radians(middle[1])), 1.0)).T)
     parts = [

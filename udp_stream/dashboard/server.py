@@ -53,6 +53,7 @@ from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
 from udp_stream.release.week import DAYS_MAX, TypicalHour
 from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
+from udp_stream.windows.grid import Grid
 
 STREAMS_MAX: Final = 2_000
 # Of this process, where the system allows it; often it has 1,024 until it asks.
@@ -105,7 +106,6 @@ AGAIN_S = 10  # answers of all cells in many slots that are made at a time; seco
 CHILD_NICE: Final = 10
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_CELL: Final = re.compile("[0-9a-f]{15}")
 _GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
 
 T = TypeVar("T")
@@ -288,14 +288,13 @@ class Dashboard:
         form = asked.get("form", LINES)
         if form not in TEXTS:
             raise _refused(f"form: expected {', '.join(TEXTS)}")
-        if cell is not None and _CELL.fullmatch(cell) is None:
-            raise _refused("cell: expected an H3 cell, 15 hexadecimal digits")
+        self._require_cell(cell)
         if day is not None and day not in CLASSES:
             raise _refused(f"day: expected {', '.join(CLASSES)}")
         if self.typical is None:
             raise web.HTTPServiceUnavailable(text="the typical week is being made\n")
         lane = self._of_slots if cell is None else self._of_cells
-        text = await lane.make(_of_week, self.typical, cell, day, form)
+        text = await lane.make(_of_week, self.typical, cell, day, form, self.slots.grid)
         more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'inline; filename="typical.{form}"'}
         return await _answer(request, text, TEXTS[form].media_type, more, TYPICAL)
 
@@ -352,7 +351,14 @@ class Dashboard:
     ) -> CompressedText:
         try:
             with reading():
-                return _made(kind, self.slots.parts_of(kind, starts), cell, form, self._place_of)
+                return _made(
+                    kind,
+                    self.slots.parts_of(kind, starts),
+                    cell,
+                    form,
+                    self.slots.grid,
+                    self._place_of,
+                )
         except DamagedHistory as error:
             self.slots.lose(error)
             raise web.HTTPServiceUnavailable(
@@ -363,14 +369,17 @@ class Dashboard:
     def _place_of(self) -> PlaceOf | None:
         return self.places.name_of if self.places else None
 
+    def _require_cell(self, cell: str | None) -> None:
+        if cell is not None and re.fullmatch(self.slots.grid.id_form, cell) is None:
+            raise _refused("cell: expected the id of a cell, as records have it")
+
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
         asked = _parameters(request, *RECORDS)
         form = asked.get("form", LINES)
         cell = asked.get("cell")
         if form not in TEXTS:
             raise _refused(f"form: expected {', '.join(TEXTS)}")
-        if cell is not None and _CELL.fullmatch(cell) is None:
-            raise _refused("cell: expected an H3 cell, 15 hexadecimal digits")
+        self._require_cell(cell)
         if asked.keys() & set(SPAN):
             if "slot" in asked:
                 raise _refused("slot: expected no from and no to beside it")
@@ -386,7 +395,9 @@ class Dashboard:
             (answer,) = parts
         else:
             lane = self._of_slots if cell is None else self._of_cells
-            answer = await lane.make(lane.kept, kind, parts, cell, form, self._place_of)
+            answer = await lane.make(
+                lane.kept, kind, parts, cell, form, self.slots.grid, self._place_of
+            )
         way = "inline" if form == LINES else "attachment"
         file = f'{way}; filename="{"synthetic-" * self.slots.is_synthetic}{kind}-{name}.{form}"'
         return await _answer(
@@ -451,20 +462,23 @@ def _made(
     parts: Iterable[CompressedText],
     cell: str | None,
     form: str,
+    grid: Grid,
     place_of: PlaceOf | None,
 ) -> CompressedText:
     lines = (
         line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell))
     )
-    return compressed(TEXTS[form].pieces(lines, KINDS[kind], place_of))
+    return compressed(TEXTS[form].pieces(lines, KINDS[kind], grid, place_of))
 
 
-def _of_week(rows: Iterable[bytes], cell: str | None, day: str | None, form: str) -> CompressedText:
+def _of_week(
+    rows: Iterable[bytes], cell: str | None, day: str | None, form: str, grid: Grid
+) -> CompressedText:
     parts = [
         f'"{name}":"{value}"'.encode() for name, value in (("cell", cell), ("day", day)) if value
     ]
     found = (row for row in rows if all(part in row for part in parts))
-    return compressed(TEXTS[form].pieces(found, TypicalHour, None))
+    return compressed(TEXTS[form].pieces(found, TypicalHour, grid, None))
 
 
 def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:

@@ -30,7 +30,7 @@ from udp_stream.dashboard.snapshot import NOTHING, CompressedText, Kind, Slot, c
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Hat, Privacy, Release
 from udp_stream.release.withdrawal import Withdrawal
-from udp_stream.windows.tables import cell_boundary, is_cell
+from udp_stream.windows.grid import HEXAGONS, Grid
 
 CELLS_MAX: Final = 50_000  # ten times those of a large city
 LINE_BYTES_MAX = 2**20
@@ -167,12 +167,13 @@ class Slots:
 
     def __init__(
         self, most: int, clock: Callable[[], float] = time.time, *, is_synthetic: bool = False,
-        history: History | None = None,
+        history: History | None = None, grid: Grid = HEXAGONS,
     ) -> None:  # fmt: skip
         self._most = most
         self._clock = clock
         self.is_synthetic = is_synthetic
         self.history = history
+        self.grid = grid
         self._filling: dict[int, _SlotRecords] = {}
         self._past: dict[int, _SlotRecords] = {}
         self._open: set[int] = set()
@@ -185,12 +186,15 @@ class Slots:
         self.refused = 0
         self.shown = PageState(0, (), self._listing(()), compressed([b"{}\n"]), None)
         self._outlines = {
-            cell: _outline(cell) for cell in (self._known(History.cells) or ())[:CELLS_MAX]
+            cell: self._outline(cell) for cell in (self._known(History.cells) or ())[:CELLS_MAX]
         }
         newest = self._known(lambda history: history.newest(most)) or ()
         self._filling = {start_ms: self._begun(start_ms, "", "") for start_ms in newest}
         self._open = set(self._filling)
         self._pack()
+
+    def _outline(self, cell: str) -> bytes:
+        return msgspec.json.encode(self.grid.rings_of(self.grid.cell_of(cell)))
 
     def _known(self, read: Callable[[History], T]) -> T | None:
         """Result of `read` on the history; None without a history, or where it turns out
@@ -236,16 +240,17 @@ class Slots:
         try:
             start_ms = milliseconds_of(hat.slot_start)
             end_ms = milliseconds_of(hat.slot_end)
+            self.grid.cell_of(hat.cell)
         except ValueError:
             return "no cell or slot"
-        if not 0 < end_ms - start_ms <= SLOT_MS_MAX or not is_cell(int(hat.cell, 16)):
+        if not 0 < end_ms - start_ms <= SLOT_MS_MAX:
             return "no cell or slot"
         if end_ms / 1000 > self._clock() + AHEAD_S:
             return "not over yet"
         if hat.cell not in self._outlines:
             if len(self._outlines) >= CELLS_MAX:
                 return "too many cells"
-            self._outlines[hat.cell] = _outline(hat.cell)
+            self._outlines[hat.cell] = self._outline(hat.cell)
         if isinstance(record, Release) and (self._privacy is None or self._privacy[0] <= start_ms):
             self._privacy = start_ms, record.privacy
         filling = self._slot_of(start_ms, hat)
@@ -436,10 +441,6 @@ def _share_of(part: CompressedText) -> float:
         else:
             together = max(together, cost / budget)
     return together + alone
-
-
-def _outline(cell: str) -> bytes:
-    return msgspec.json.encode(cell_boundary(int(cell, 16)))
 
 
 def milliseconds_of(moment: str) -> int:

@@ -34,7 +34,8 @@ from udp_stream.forecast.anomalies import (
 )
 from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.widths import mean_variance
-from udp_stream.windows.tables import DAY_MS, SlotCounts, neighbours_among, resolution_of
+from udp_stream.windows.grid import Grid
+from udp_stream.windows.tables import DAY_MS, SlotCounts
 
 PER_ROW = 12
 PER_HAT = 6
@@ -62,7 +63,7 @@ class SlotFeatures:
     by_hat: Floats
 
 
-def features_of(counts: SlotCounts) -> SlotFeatures:
+def features_of(counts: SlotCounts, grid: Grid) -> SlotFeatures:
     """The features of a slot: arrays of (rows, 12) and (HATs, 6)."""
     if not counts.plate.size:
         return SlotFeatures(np.zeros((0, PER_ROW)), np.zeros((0, PER_HAT)))
@@ -76,7 +77,7 @@ def features_of(counts: SlotCounts) -> SlotFeatures:
     usual = float(np.percentile(total[total > 0], 75))
     in_hat = np.bincount(hat, weights=pings, minlength=hats).astype(np.float64)
     in_hat_plates = np.diff(counts.hat_rows).astype(np.float64)
-    neighbours = neighbours_among(counts.cells)
+    neighbours = grid.around(counts.cells)
     dwell, around = _dwell(in_hat, in_hat_plates, neighbours, usual)
     own = np.log(pings / usual)
     elsewhere = total[plate] - pings
@@ -356,7 +357,7 @@ class Coefficients:
 
 
 # fmt: off
-SHIPPED = {resolution: Coefficients(*map(np.array, columns)) for resolution, columns in {
+SHIPPED = {fineness: Coefficients(*map(np.array, columns)) for fineness, columns in {
     6: ((-1.0777, 0.42273, 1.1676, 1.7135, -1.185, 3.6333, -1.1944, -0.26748, -1.346, 0.56093, 0.22986, 0.13564,
         -1.3923, 1.3274, 1.295, 1.4226), (0.61991, 0.22272, 0.37681, 0.79387, 0.22942, 0.91946, 0.13756, 0.37551,
         0.51982, 0.70595, 0.45385, 0.34413, 1.0599, 0.94459, 0.77526, 0.97001), (0.035141, 0.017029, -0.13875, 0.16181,
@@ -376,7 +377,7 @@ SHIPPED = {resolution: Coefficients(*map(np.array, columns)) for resolution, col
         (-2.6956, 2.5104, 0.098995, 1.4806, -2.5837, 0.99911), (0.5276, 0.32955, 0.080624, 0.87022, 0.42688, 0.90184)),
 }.items()}
 # fmt: on
-"""Coefficients by H3 resolution, as `python -m benchmarks.train_prior` prints them. Trained on
+"""Coefficients by fineness of the grid, as `python -m benchmarks.train_prior` prints them. Trained on
 CapMetrics (MIT licence), Austin, 2015-06-07, 2016-03-22, 2016-11-24, 2016-11-25 and 2017-03-21."""
 
 
@@ -397,18 +398,17 @@ class SlotPrior:
     features: Floats
 
 
-def prior_of(counts: SlotCounts, trained: Coefficients | None = None) -> SlotPrior:
+def prior_of(counts: SlotCounts, grid: Grid, trained: Coefficients | None = None) -> SlotPrior:
     """The prior of a slot: shapes (rows,), (HATs,) and (HATs, 6), rounded as records carry them.
 
-    Without coefficients it takes those that are shipped for the resolution nearest to the cells'.
+    Without coefficients it takes those that are shipped for the size nearest to the cells'.
     """
     rows = counts.plate.size
     hats = counts.cells.size
     if not rows:
         return SlotPrior(np.zeros(rows), np.zeros(hats), np.zeros((hats, PER_HAT)))
-    features = features_of(counts)
-    resolution = resolution_of(int(counts.cells[0]))
-    trained = trained or SHIPPED[min(SHIPPED, key=lambda known: abs(known - resolution))]
+    features = features_of(counts, grid)
+    trained = trained or SHIPPED[min(SHIPPED, key=lambda known: abs(known - grid.fineness))]
     by_hat = np.clip(
         (features.by_hat - trained.hat_centre) / trained.hat_scale, -HAT_CLIP, HAT_CLIP
     )
@@ -749,12 +749,18 @@ class SlotForecast:
 
 
 def forecast_slot(
-    counts: SlotCounts, memory: Memory, day: dt.date, part_of_day: float, max_kmh: float
+    counts: SlotCounts,
+    grid: Grid,
+    memory: Memory,
+    day: dt.date,
+    part_of_day: float,
+    max_kmh: float,
 ) -> SlotForecast:
     """Forecast a slot from its counts and earlier releases. It reads no speed.
 
     Args:
         counts: The counts of the slot.
+        grid: The grid of its cells.
         memory: What earlier releases have taught.
         day: The local date on which the slot starts.
         part_of_day: The part of the day that is over when the slot ends, in 0..1.
@@ -763,7 +769,7 @@ def forecast_slot(
     Returns:
         Mean speeds and variances of the slot's HATs, and mean speeds of their plates, km/h.
     """
-    prior = prior_of(counts)
+    prior = prior_of(counts, grid)
     hats = counts.cells.size
     hat = _hat_of_row(counts)
     part_of_slot = (counts.end_ms - counts.start_ms) / DAY_MS

@@ -595,9 +595,14 @@ seconds."""
 NEVER_ENDS = AMOUNT_LIMIT
 """The end of an id that tells no time."""
 
-_SLOT_OF_ID = re.compile(
-    r"(?:(?:withdrawn:)?[0-9a-f]{15}-|city:|clips:|presence:)(-?[0-9]{1,12})-([0-9]{1,9})"
+CELL_ID = "[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
+"""The id of a cell in records, and in the ids of HATs."""
+
+SLOT_OF_ID = re.compile(
+    rf"(?:(?:withdrawn:)?({CELL_ID})-|city:|clips:|presence:)(-?[0-9]{{1,12}})-([0-9]{{1,9}})"
 )
+"""Of an id: its cell where it has one, start and length of its slot in seconds."""
+
 _MOMENT_OF_ID = re.compile(
     r"(?:query:.*:(-?[0-9]{1,12})|round:.*:(-?[0-9]{1,12}):[0-9]+)", re.DOTALL
 )
@@ -612,8 +617,8 @@ def end_of(release_id: str) -> int:
     >>> end_of("query:stop 3:1641009600"), end_of("round:stop 3:1641009600:2")
     (1641009600, 1641009600)
     """
-    if (slot := _SLOT_OF_ID.fullmatch(release_id)) is not None:
-        return int(slot[1]) + int(slot[2])
+    if (slot := SLOT_OF_ID.fullmatch(release_id)) is not None:
+        return int(slot[2]) + int(slot[3])
     moment = _MOMENT_OF_ID.fullmatch(release_id)
     return NEVER_ENDS if moment is None else int(moment[1] or moment[2])
 

@@ -24,6 +24,7 @@ from udp_stream.mechanisms.base import Branching, Cap, Levels, PublicSettings, R
 from udp_stream.mechanisms.noise import MEASURES, Floats, Integers, Measure
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
+from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotGrid
 
 # Budget periods: a balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`.
@@ -480,7 +481,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     ('swap-values', 'auto', 16)
     """
 
-    resolution: int
+    grid: Grid
     slot_seconds: int
     timezone: str
     grace_ms: int
@@ -602,8 +603,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; settings without effect are left out."""
-        settings = msgspec.to_builtins(self)
-        del settings["prices"]
+        settings = msgspec.structs.asdict(self) | self.grid.keys
+        del settings["prices"], settings["grid"]
         settings |= {f"{name}_nano": nano for name, nano in self.stated_prices.items()}
         has_effect = {
             "counts_released": self.counts_released != "all",
@@ -642,7 +643,7 @@ def written(policy: Policy) -> dict[str, str]:
     if policy.period_seconds is not None:
         period = f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
     return {
-        "hat.resolution": plain(policy.resolution),
+        **{f"hat.{key}": str(value) for key, value in policy.grid.keys.items()},
         "hat.slot": duration_name(policy.slot_seconds),
         "hat.timezone": policy.timezone,
         "hat.grace": _duration(policy.grace_ms),

@@ -35,7 +35,7 @@ import numpy as np
 
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
 from udp_stream.units import nano_allowance
-from udp_stream.windows.tables import outlines_of
+from udp_stream.windows.grid import outlines_of
 
 QUANTA_PER_METRE = 16
 """Quanta in a metre: finer than any receiver, and far below any noise."""
@@ -313,11 +313,11 @@ class PlanarPolygon:
 Region = Rectangle | PlanarPolygon
 
 
-def cell_set(cells: Sequence[int], plane: Plane) -> PlanarPolygon:
-    """The area of H3 cells of equal resolution. Its straight edges are a few centimetres beside
-    H3's great circles.
+def cell_set(cells: Sequence[str], plane: Plane) -> PlanarPolygon:
+    """The area of H3 cells of equal resolution, by their ids. Its straight edges are a few
+    centimetres beside H3's great circles.
 
-    Raises ValueError for no cells, several resolutions, a number that is no cell, and a cell far
+    Raises ValueError for no cells, several resolutions, what is no cell, and a cell far
     from the centre.
     """
     return PlanarPolygon(

@@ -256,7 +256,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         if self.box is not None:
             return _rectangle(self._plane, self.box)
         if self.polygon is None:
-            return cell_set([_cell(cell) for cell in self.cells or ()], self._plane)
+            return cell_set(self.cells or (), self._plane)
         loop = _metres(self._plane, self.polygon)
         polygon = PlanarPolygon([loop])
         (x, y) = loop.T
@@ -283,10 +283,3 @@ def _rectangle(plane: Plane, box: tuple[float, float, float, float]) -> Rectangl
     )
     width, height = (float(np.hypot(*(sides[i + 1] - sides[i]))) for i in (0, 2))
     return Rectangle(float(middle[0]), float(middle[1]), width, height)
-
-
-def _cell(name: str) -> int:
-    try:
-        return int(name, 16)
-    except ValueError as error:
-        raise ValueError(f"expected H3 cells as 15 hexadecimal digits, got {name!r}") from error

@@ -70,7 +70,8 @@ from udp_stream.release.record import (
 )
 from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums, encode_sums
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center, cell_name, resolution_of
+from udp_stream.windows.grid import Grid
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 MEASURE = "zcdp"
 """Noise is Gaussian; other accountings are refused with the setting."""
@@ -100,13 +101,15 @@ def record_add_remove_slot(
     PrivacyRefused, before a charge and again before a draw, if the budget period overlaps others.
     """
     rules, forecaster = _of_mode(context)
+    grid = context.policy.grid
     forecaster.saw(counts)
     ids = [
-        release_id(cell_name(cell), counts.start_ms, counts.end_ms) for cell in rules.cells.tolist()
+        release_id(cell, counts.start_ms, counts.end_ms)
+        for cell in map(grid.id_of, rules.cells.tolist())
     ]
     require_relation("add-remove", ids, ledger.recorded(ids))
     sums = _sums_once(counts, values, rules, forecaster, context, ledger)
-    hats = _hats_of(sums.asked.domain, counts)
+    hats = _hats_of(sums.asked.domain, counts, grid)
     period = context.calendar.slot_in_period(counts.start_ms).period
 
     def derive(todo: Sequence[int]) -> list[bytes]:
@@ -124,12 +127,12 @@ def record_add_remove_slot(
     return RecordedSlot(done, drawn.made, ledger.mark(witness(payloads)))
 
 
-def _hats_of(domain: NDArray[np.uint64], counts: SlotCounts) -> list[HatInFlight]:
+def _hats_of(domain: NDArray[np.uint64], counts: SlotCounts, grid: Grid) -> list[HatInFlight]:
     """A HAT for each cell; their rows are for the operator's logs alone."""
     rows = dict(zip(counts.cells.tolist(), counts.each_rows(), strict=True))
     found = []
     for number, cell in enumerate(domain.tolist()):
-        name = cell_name(cell)
+        name = grid.id_of(cell)
         of_cell = rows.get(cell, slice(0, 0))
         id_ = release_id(name, counts.start_ms, counts.end_ms)
         found.append(HatInFlight(number, id_, name, of_cell, Terms(), EMPTY_ROWS))
@@ -157,7 +160,7 @@ def _sums_once(
 
     def draw(_: object) -> list[bytes]:
         forecast = np.rint(
-            forecaster.forecast(slot, LedgerHistory(ledger)) * QUANTA_PER_KMH
+            forecaster.forecast(slot, LedgerHistory(ledger, context.policy.grid)) * QUANTA_PER_KMH
         ).astype(np.int64)
         query = PlateQuery(np.maximum(forecast, 0), rules.full, rules.sigma, rules.plates)
         policy = context.policy
@@ -278,11 +281,12 @@ def records_of(
     for number in range(cells.size) if numbers is None else numbers:
         cell = int(cells[number])
         told = {which: round(amounts[number], 3)}
+        hat = Hat.of(cell, policy.grid, *ends)
         record = Release(
             schema=SCHEMA,
-            release_id=release_id(cell_name(cell), *slot),
+            release_id=release_id(hat.cell, *slot),
             status="released",
-            hat=Hat(cell_name(cell), resolution_of(cell), cell_center(cell), *ends),
+            hat=hat,
             mean=None,
             variance=None,
             cdf=None,

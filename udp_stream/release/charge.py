@@ -55,7 +55,8 @@ from udp_stream.release.forecaster import (
 )
 from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
-from udp_stream.windows.tables import SlotCounts, cell_name
+from udp_stream.windows.grid import Grid
+from udp_stream.windows.tables import SlotCounts
 
 # A HAT has three forms. `Terms` are stored with the verdict. A `HatPlan` follows from terms and
 # counts. A `HatInFlight` has both, the charges, and what is recorded. A `SlotPlan` has the terms
@@ -114,7 +115,8 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
     is what the ledger holds.
 
     >>> from udp_stream.testing import two_hats
-    >>> new = hats_of(two_hats()[0])[1]
+    >>> from udp_stream.windows.grid import HEXAGONS
+    >>> new = hats_of(two_hats()[0], HEXAGONS)[1]
     >>> withheld = new.withheld(Terms(withheld="few_plates"))
     >>> withheld.status, withheld.charge_nano, withheld.recorded(b"record").published().state.value
     ('withheld_few_plates', 0, 'published')
@@ -205,9 +207,9 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
         return ways[event]
 
 
-def hats_of(counts: SlotCounts) -> list[HatInFlight]:
+def hats_of(counts: SlotCounts, grid: Grid) -> list[HatInFlight]:
     """The HATs of a slot, new, by cell."""
-    names = map(cell_name, counts.cells.tolist())
+    names = map(grid.id_of, counts.cells.tolist())
     nothing = np.zeros_like(counts.count)
     no_terms = Terms()
     return [
@@ -259,7 +261,7 @@ class SlotToPlan:
             counts,
             in_period,
             context.policy,
-            LedgerHistory(ledger),
+            LedgerHistory(ledger, context.policy.grid),
             HatPlans(context.policy.public),
         )
 
@@ -376,7 +378,9 @@ class ReleaseContext:
 
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
         return (
-            [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
+            []
+            if self.forecaster is None
+            else self.forecaster.smoothed(slot, LedgerHistory(ledger, self.policy.grid))
         )
 
 
@@ -405,7 +409,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     period overlaps others, or could exceed one budget with positions.
     """
     require_public_counts(context.policy)
-    hats = hats_of(counts)
+    hats = hats_of(counts, context.policy.grid)
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
         context.forecaster.saw(counts)

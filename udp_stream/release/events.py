@@ -23,8 +23,9 @@ from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.record import Release, ResultStatus, Status, decode
 from udp_stream.units import REPEATS_SHARE, counted
+from udp_stream.windows.grid import Grid
 from udp_stream.windows.slots import ReadResult
-from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_name
+from udp_stream.windows.tables import SlotCounts, SlotGrid
 
 
 class PublishedRelease:
@@ -379,12 +380,12 @@ def slot_published(start_ms: int, releases: Sequence[PublishedRelease]) -> SlotP
     return SlotPublished(start_ms, dict(Counter(release.record.status for release in releases)))
 
 
-def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoothed:
+def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed], grid: Grid) -> SlotSmoothed:
     """The fact of a slot's estimates: of its own HATs alone, not of cells without pings."""
     samples = (
         np.add.reduceat(counts.count, counts.hat_rows[:-1]).tolist() if counts.cells.size else []
     )
-    of_cell = dict(zip(map(cell_name, counts.cells.tolist()), samples, strict=True))
+    of_cell = dict(zip(map(grid.id_of, counts.cells.tolist()), samples, strict=True))
     found = [
         (of_cell[estimate.hat.cell], estimate)
         for estimate in estimates

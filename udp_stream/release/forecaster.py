@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -44,6 +45,7 @@ from udp_stream.release.record import (
     NOISED_SUMS,
     Hat,
     Release,
+    cell_in,
     city_id,
     decode,
     kind_of,
@@ -54,7 +56,8 @@ from udp_stream.release.record import (
 from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums
 from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name, resolution_of
+from udp_stream.windows.grid import HEXAGONS, Grid
+from udp_stream.windows.tables import SlotCounts, SlotGrid
 
 HOUR_MS = 3_600_000
 
@@ -73,12 +76,13 @@ class LedgerHistory:
     [None]
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, grid: Grid = HEXAGONS) -> None:
         self._ledger = ledger
+        self.grid = grid
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
         payloads = self._ledger.recorded(
-            [release_id(cell_name(cell), start_ms, end_ms) for cell in cells]
+            [release_id(cell, start_ms, end_ms) for cell in map(self.grid.id_of, cells)]
         )
         return [None if payload is None else decode(payload) for payload in payloads]
 
@@ -93,7 +97,7 @@ class LedgerHistory:
 
     def withdrawn(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> set[int]:
         """Which of these HATs are withdrawn."""
-        ids = {release_id(cell_name(cell), start_ms, end_ms): cell for cell in cells}
+        ids = {release_id(self.grid.id_of(cell), start_ms, end_ms): cell for cell in cells}
         found = withdrawals_of(self._ledger, list(ids))
         return {cell for id_, cell in ids.items() if withdrawal_id(id_) in found}
 
@@ -102,7 +106,9 @@ class LedgerHistory:
         are passed over."""
         slots: dict[Slot, list[int]] = {}
         for id_, slot in self._since(start_ms, "hat"):
-            slots.setdefault(slot, []).append(int(id_.partition("-")[0], 16))
+            with suppress(ValueError):  # of another grid
+                cell = self.grid.cell_of(cell_in(id_))
+                slots.setdefault(slot, []).append(cell)
         return slots
 
     def sums(self, start_ms: int, end_ms: int) -> NoisedSums | None:
@@ -263,7 +269,7 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     "add-remove" every cell of the domain has one in every slot, from noised sums alone, with
     `traffic` or, where they are asked for, `plates`.
 
-    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
     >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, None, 0.12, "udp-stream 1.0")
     >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
     True
@@ -305,6 +311,7 @@ def smooth_slot(
     hours: float,
     max_kmh: float,
     software: str,
+    grid: Grid,
 ) -> list[Smoothed]:
     """Learn the releases of one slot (all its HATs, at least one) of so many hours, then estimate
     each HAT and cell seen.
@@ -312,12 +319,12 @@ def smooth_slot(
     HATs first, in the order of their records, then the other cells, by cell. A record without
     counts is taken for one of a single plate and ping, so its interval is wide.
     """
-    cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
+    cells = np.array([grid.cell_of(record.hat.cell) for record in records], dtype=np.uint64)
     prior = prior_of_records(records)
     unexplained = unexplained_of_records(records)
     carried = memory.carried(day, cells)
     measured = np.flatnonzero([record.mean is not None for record in records])
-    released = released_hats(records, hours)
+    released = released_hats(records, hours, grid)
     noise = released.noise
     learnt = memory.learn(day, released, max_kmh)
     here = memory.predict(day, cells, prior)
@@ -335,12 +342,12 @@ def smooth_slot(
     named = [(record.hat, record.release_id) for record in records]
     estimates = slot.estimates(named, found, (low, high), guess.mean)
     return estimates + _elsewhere(
-        sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot
+        sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot, grid
     )
 
 
 def _elsewhere(
-    cells: Sequence[int], memory: Memory, day: dt.date, slot: _SlotCommon
+    cells: Sequence[int], memory: Memory, day: dt.date, slot: _SlotCommon, grid: Grid
 ) -> list[Smoothed]:
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
     there = memory.predict(day, np.array(cells, dtype=np.uint64), prior)
@@ -351,10 +358,7 @@ def _elsewhere(
         there.mean, there.variance + unexplained, [NOTHING] * len(cells), slot.max_kmh
     )
     low, high = ends(found, one_plate, np.full(len(cells), 10**9), prior.features)
-    hats = [
-        msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell))
-        for cell in cells
-    ]
+    hats = [Hat.of(cell, grid, slot.hat.slot_start, slot.hat.slot_end) for cell in cells]
     return slot.estimates([(hat, None) for hat in hats], found, (low, high), guess.mean)
 
 
@@ -424,10 +428,10 @@ def _mean_distance(apart: float, off: float) -> float:
     )
 
 
-def released_hats(records: Sequence[Release], hours: float) -> ReleasedHats:
+def released_hats(records: Sequence[Release], hours: float, grid: Grid) -> ReleasedHats:
     """What the records with a mean say of a slot of so many hours."""
     chosen = [record for record in records if record.mean is not None]
-    cells = np.array([int(record.hat.cell, 16) for record in chosen], dtype=np.uint64)
+    cells = np.array([grid.cell_of(record.hat.cell) for record in chosen], dtype=np.uint64)
     value, noise, clipped = _measured(chosen)
     return ReleasedHats(
         cells,
@@ -639,7 +643,7 @@ class Forecaster(SlotForecaster):
         is never learnt."""
         self._learn(history, counts.start_ms)
         when = self._when((counts.start_ms, counts.end_ms))
-        return forecast_slot(counts, self._memory, *when, self._max_kmh)
+        return forecast_slot(counts, history.grid, self._memory, *when, self._max_kmh)
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:
         """What is known of the city's shape before a slot, after all earlier ones; None if nobody
@@ -668,12 +672,13 @@ class Forecaster(SlotForecaster):
         if not records:
             return []
         when = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS)
-        known = (self._max_kmh, self._software)
-        if self._judges_unit and self._judge_unit(records, slot, *when):
+        if self._judges_unit and self._judge_unit(records, slot, *when, history.grid):
             records = [msgspec.structs.replace(record, mean=None) for record in records]
         for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
             memory.count(*self._when(slot), sum(record.samples for record in records))
-        estimates = smooth_slot(records, self._memory, *when, *known)
+        estimates = smooth_slot(
+            records, self._memory, *when, self._max_kmh, self._software, history.grid
+        )
         answer = (
             None if self._shapes is None or withdrawn or self._is_doubted else history.city(*slot)
         )
@@ -698,7 +703,7 @@ class Forecaster(SlotForecaster):
         )
 
     def _judge_unit(
-        self, records: Sequence[Release], slot: Slot, day: dt.date, hours: float
+        self, records: Sequence[Release], slot: Slot, day: dt.date, hours: float, grid: Grid
     ) -> bool:
         """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict
         all is forgotten that was learnt since the first evidence. A doubt lasts until there are
@@ -708,7 +713,7 @@ class Forecaster(SlotForecaster):
         if self._is_doubted:
             return True
         memory = self._memory if self._usual is None else self._usual[0]
-        released = released_hats(records, hours)
+        released = released_hats(records, hours, grid)
         usual = memory.predict(day, released.cells, released.prior)
         self._evidence = self._evidence.more(evidence_of(usual, released, self._max_kmh))
         is_withheld = any(record.status == "withheld_unit" for record in records)
@@ -800,10 +805,7 @@ class AddRemoveForecaster(SlotForecaster):
             return []
         found = self._memory.learn(*self._when(slot), sums.kmh, sums.asked.forecast_kmh)
         start, end = (self._slots.iso(ms) for ms in slot)
-        hats = [
-            Hat(cell_name(cell), resolution_of(cell), cell_center(cell), start, end)
-            for cell in of.cells.tolist()
-        ]
+        hats = [Hat.of(cell, history.grid, start, end) for cell in of.cells.tolist()]
         return [
             Smoothed(
                 SCHEMA, hat, value, (low, high), off,

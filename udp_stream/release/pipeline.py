@@ -56,7 +56,7 @@ from udp_stream.release.record import (
     privacy_record,
     statistics,
 )
-from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 # Draw: the only place where speeds meet noise. Everything released is an integer vector plus noise
 # of one family, drawn in one call for all HATs of a slot; what follows is post-processing.
@@ -142,7 +142,7 @@ def record_slot(
     which this road does not keep.
     """
     require_public_counts(context.policy)
-    hats = hats_of(counts)
+    hats = hats_of(counts, context.policy.grid)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
         decided = decide([hats[i] for i in todo], counts, plan, context.policy)
@@ -347,13 +347,7 @@ def _record(
         schema=SCHEMA,
         release_id=hat.release_id,
         status=hat.status,
-        hat=Hat(
-            cell=hat.cell,
-            resolution=context.policy.resolution,
-            center=cell_center(int(counts.cells[hat.number])),
-            slot_start=slot_start,
-            slot_end=slot_end,
-        ),
+        hat=Hat.of(int(counts.cells[hat.number]), context.policy.grid, slot_start, slot_end),
         **statistics(hat.plan, estimate, left_out),
         counts=Counts(plates, pings, contributed, used) if context.policy.shows_counts else None,
         privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
@@ -439,7 +433,7 @@ def slot_norms(
     clamped = values.clamped(policy.max_speed)
     rows = [np.zeros(0, np.int64)]
     parts = [np.zeros((5, 0), np.int64)]
-    for hat in decide(hats_of(counts), counts, plan, policy):
+    for hat in decide(hats_of(counts, policy.grid), counts, plan, policy):
         around = None if hat.plan is None else hat.plan.around
         if around is None or not around.around.width.ball:
             continue

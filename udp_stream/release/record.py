@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import hypot
 from typing import Annotated, Any, Final, Literal
 
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from udp_stream.ledger.filters import epsilon_within
+from udp_stream.ledger.rules import CELL_ID, SLOT_OF_ID
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Positive
 from udp_stream.mechanisms.cdf import Cdf
@@ -26,6 +26,7 @@ from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, accounting_of
 from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position
 from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.windows.grid import Grid
 
 WORDS: Final[dict[str, dict[str, str]]] = {
     "Release": {
@@ -47,8 +48,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "noised": "add-remove: the noised sums of the cell, which are all that its plates tell; else left out",
     },
     "Hat": {
-        "cell": "H3 cell, 15 hexadecimal digits",
-        "resolution": "resolution of the cell, 0 to 15",
+        "cell": "id of the cell; of an H3 cell 15 hexadecimal digits",
+        "resolution": "resolution of an H3 cell, 0 to 15; left out of other cells",
         "center": "longitude and latitude of the cell's centre, degrees",
         "slot_start": "start of the slot, ISO 8601 with the zone's offset",
         "slot_end": "end of the slot, which the slot does not contain",
@@ -259,19 +260,31 @@ Status = Literal[
 ]
 
 
-class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An H3 cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset.
+class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset. H3's
+    cells alone have a `resolution`.
 
-    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
-    >>> hat.resolution, hat.center
-    (7, (72.83, 21.17))
+    >>> from udp_stream.windows.grid import HEXAGONS
+    >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> hat.cell, hat.resolution, hat.center
+    ('8742d98b6ffffff', 7, (72.84719, 21.178259))
     """
 
-    cell: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{15}$")]
-    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)]
+    cell: Annotated[str, msgspec.Meta(pattern=f"^{CELL_ID}$")]
+    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] | UnsetType = UNSET
     center: tuple[float, float]
     slot_start: str
     slot_end: str
+
+    @classmethod
+    def of(cls, cell: int, grid: Grid, slot_start: str, slot_end: str) -> Hat:
+        return cls(
+            cell=grid.id_of(cell),
+            center=grid.center_of(cell),
+            slot_start=slot_start,
+            slot_end=slot_end,
+            **grid.fields_of(cell),
+        )
 
 
 class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -424,7 +437,6 @@ class Release(
 _OWN = "mean", "variance", "cdf"
 """The fields of statistics."""
 
-_ID = re.compile(r"(?:(?:withdrawn:)?[0-9a-f]{15}-|clips:|city:|presence:)(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Release)
 
@@ -487,9 +499,19 @@ def sums_id(start_ms: int, end_ms: int) -> str:
 def slot_of(release_id: str) -> tuple[int, int]:
     """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT or
     slot."""
-    if (match := _ID.fullmatch(release_id)) is None:
+    _, start, seconds = _parts_of(release_id)
+    return int(start), int(start) + int(seconds)
+
+
+def cell_in(release_id: str) -> str:
+    """The cell of the HAT of an id; ValueError as `slot_of`."""
+    return _parts_of(release_id)[0]
+
+
+def _parts_of(release_id: str) -> Sequence[str]:
+    if (match := SLOT_OF_ID.fullmatch(release_id)) is None:
         raise ValueError(f"expected CELL-START-SECONDS, got {release_id!r}")
-    return int(match[1]), int(match[1]) + int(match[2])
+    return match.groups(default="")
 
 
 Estimate = Mapping[str, Any]

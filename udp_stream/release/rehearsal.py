@@ -25,7 +25,8 @@ from udp_stream.release.events import SlotRow
 from udp_stream.release.promise import promise_of, release_slot
 from udp_stream.release.record import decode, release_id
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.tables import SlotCounts, SlotValues, cell_name, resolution_of
+from udp_stream.windows.grid import Grid
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 CITY_MEAN = 19.0
 CITY_SLOPE = 20.0
@@ -45,7 +46,7 @@ HAT_SD = 1.1
 7."""
 
 FINER = 1.2
-"""The same is so many times as large in cells of the next finer resolution."""
+"""The same is so many times as large in cells of the next finer resolution of H3."""
 
 PLATE_SD = 5.6
 PING_SD = 9.6
@@ -97,7 +98,8 @@ class AveragePrior:
     mean is that of pings. `by_slot` has each slot's own, by start.
 
     >>> from udp_stream.testing import two_hats
-    >>> AveragePrior.from_counts([two_hats()[0]]).features.shape
+    >>> from udp_stream.windows.grid import HEXAGONS
+    >>> AveragePrior.from_counts([two_hats()[0]], HEXAGONS).features.shape
     (6,)
     """
 
@@ -106,8 +108,8 @@ class AveragePrior:
     by_slot: Mapping[int, SlotPrior]
 
     @classmethod
-    def from_counts(cls, slots: Sequence[SlotCounts]) -> AveragePrior:
-        by_slot = {counts.start_ms: prior_of(counts) for counts in slots}
+    def from_counts(cls, slots: Sequence[SlotCounts], grid: Grid) -> AveragePrior:
+        by_slot = {counts.start_ms: prior_of(counts, grid) for counts in slots}
         pings = np.concatenate([_of_hats(counts.count, counts) for counts in slots])
         by_hat = np.concatenate([prior.by_hat for prior in by_slot.values()])
         features = np.concatenate([prior.features for prior in by_slot.values()])
@@ -123,14 +125,16 @@ class RehearsedCity:
     plates do not depend on whether pings are asked for.
 
     >>> from udp_stream.testing import two_hats
+    >>> from udp_stream.windows.grid import HEXAGONS
     >>> counts, _ = two_hats()
-    >>> usual = AveragePrior.from_counts([counts])
-    >>> one, again = (RehearsedCity(0, usual).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
+    >>> usual = AveragePrior.from_counts([counts], HEXAGONS)
+    >>> one, again = (RehearsedCity(0, usual, HEXAGONS).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
     >>> bool((one.speed == again.speed).all()), one.starts.tolist()
     (True, [0, 1, 3, 5, 6, 7])
     """
 
-    def __init__(self, number: int, usual: AveragePrior) -> None:
+    def __init__(self, number: int, usual: AveragePrior, grid: Grid) -> None:
+        self._grid = grid
         self._usual = usual
         self._rng = np.random.default_rng(number)
         self._rng_of_pings = self._rng.spawn(1)[0]
@@ -163,7 +167,7 @@ class RehearsedCity:
         here = [
             self._cells.setdefault(cell, self._rng.normal(0, CELL_SD)) for cell in cells.tolist()
         ]
-        finer = FINER ** (resolution_of(int(cells[0])) - 7) if cells.size else 1.0
+        finer = FINER ** (self._grid.fineness - 7)
         usual = self._usual
         told = (
             self._slope * (prior.by_hat - usual.by_hat)
@@ -190,17 +194,18 @@ def rehearse(
     release would: ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too
     large.
     """
-    usual = AveragePrior.from_counts(slots)
+    grid = context.policy.grid
+    usual = AveragePrior.from_counts(slots, grid)
     hats = sum(counts.cells.size for counts in slots)
     pairs = min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
     released = range(2 * pairs if sample is None else pairs // 2 * 2)
     found = [
-        _of_city(RehearsedCity(number, usual), sample or slots, context, new_ledger())
+        _of_city(RehearsedCity(number, usual, grid), sample or slots, context, new_ledger())
         for number in stepwise(released)
     ]
     error, constant, counts, served = np.mean([errors for errors, _ in found], axis=0).tolist()
     if sample is not None:
-        cities = (RehearsedCity(number, usual) for number in range(2 * pairs))
+        cities = (RehearsedCity(number, usual, grid) for number in range(2 * pairs))
         guesses = [_guessed(city, slots, context.policy.max_speed) for city in cities]
         constant, counts = np.mean(guesses, axis=0).tolist()
     return RehearsalResult(error, constant, counts, served, found[0][1])
@@ -276,7 +281,7 @@ def _released(
     was released."""
     slot = counts.start_ms, counts.end_ms
     payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
-    cells = [cell_name(cell) for cell in counts.cells.tolist()]
+    cells = [*map(context.policy.grid.id_of, counts.cells.tolist())]
     ids = [release_id(cell, *slot) for cell in cells]
     records = {
         cell: decode(payloads[id_]) for cell, id_ in zip(cells, ids, strict=True) if id_ in payloads

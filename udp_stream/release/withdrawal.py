@@ -32,7 +32,8 @@ _EMPTY_PLATES = np.zeros(0, np.int64)
 class Withdrawal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The public mark on one record, for ever.
 
-    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> from udp_stream.windows.grid import HEXAGONS
+    >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
     >>> id_ = "8742d98b6ffffff-1641009600-3600"
     >>> Withdrawal(SCHEMA, f"withdrawn:{id_}", id_, hat, "unit was mph", "2022-01-02T09:00:00+00:00", "1.0").reason
     'unit was mph'
@@ -149,15 +150,11 @@ def noted(meta: Mapping[str, str]) -> list[WithdrawalNote]:
 
 
 def unpublished_withdrawals(
-    ledger: Ledger, is_ours: Callable[[int], bool] = lambda _: True
+    ledger: Ledger, is_ours: Callable[[str], bool] = lambda _: True
 ) -> dict[str, bytes]:
     """Withdrawals that readers do not have yet, by id; `is_ours` tells by the cell."""
     waiting = {id_: payload for id_, payload in ledger.unpublished() if kind_of(id_) == WITHDRAWN}
-    return {
-        id_: payload
-        for id_, payload in waiting.items()
-        if is_ours(int(_decode(payload).hat.cell, 16))
-    }
+    return {id_: payload for id_, payload in waiting.items() if is_ours(_decode(payload).hat.cell)}
 
 
 def withdrawals_of(ledger: Ledger, release_ids: Sequence[str]) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import ConfigError
 from udp_stream.gtfs import GtfsError, positions
-from udp_stream.windows.tables import cell_center, cells_of, cells_touched, is_cell, resolution_of
+from udp_stream.windows.grid import Grid
 
 CELLS_MAX = 20_000
 FILE_MAX = 1 << 24
@@ -75,34 +75,30 @@ class FeatureCollection(msgspec.Struct, frozen=True, tag=True, tag_field="type")
 _GEOJSON = msgspec.json.Decoder(Polygon | MultiPolygon | Feature | FeatureCollection)
 
 
-def read_domain(name: str, resolution: int, box: Box | None) -> NDArray[np.uint64]:
+def read_domain(name: str, grid: Grid, box: Box | None) -> NDArray[np.uint64]:
     """The cells of a domain, ascending. ConfigError, with the file, the line and the rule, for what
     is none."""
     path = Path(name)
     try:
         if path.is_dir() or zipfile.is_zipfile(path):
-            cells = _of_gtfs(path, resolution)
+            cells = _of_gtfs(path, grid)
         else:
             with path.open("rb") as file:
                 text = file.read(FILE_MAX + 1)
             _require(len(text) <= FILE_MAX, path, f"at most {FILE_MAX >> 20} MiB", "more")
             is_json = text.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
-            cells = (
-                _of_polygons(text, path, resolution)
-                if is_json
-                else _of_lines(text, path, resolution)
-            )
+            cells = _of_polygons(text, path, grid) if is_json else _of_lines(text, path, grid)
     except OSError as error:
         raise ConfigError(f"hat.domain: {path}: cannot be read ({error.strerror})") from error
     found = np.unique(cells)
     _require(found.size > 0, path, "at least one cell", "none")
     _require(found.size <= CELLS_MAX, path, f"at most {CELLS_MAX:,} cells", f"{found.size:,}")
-    if box is not None and not _meets(found, box, resolution):
+    if box is not None and not _meets(found, box, grid):
         _require(
             False,
             path,
             f"cells in pings.box {list(box)}",
-            f"all cells elsewhere, as {cell_center(int(found[0]))}",
+            f"all cells elsewhere, as {grid.center_of(int(found[0]))}",
         )
     return found
 
@@ -112,35 +108,29 @@ def digest_of(cells: NDArray[np.uint64]) -> str:
     return blake2b(cells.astype(">u8").tobytes(), digest_size=8).hexdigest()
 
 
-def _of_lines(text: bytes, path: Path, resolution: int) -> NDArray[np.uint64]:
+def _of_lines(text: bytes, path: Path, grid: Grid) -> NDArray[np.uint64]:
     found = []
     for number, line in enumerate(text.decode("utf-8-sig", errors="replace").splitlines(), 1):
         written = line.partition("#")[0].strip()
         if not written:
             continue
-        try:
-            cell = int(written, 16)
-        except ValueError:
-            cell = 0
         place = f"{path}, line {number}"
+        try:
+            cell = grid.cell_of(written)
+        except ValueError as error:
+            raise ConfigError(f"hat.domain: {place}: {error}") from error
+        ((key, own),) = grid.keys.items()
         _require(
-            0 < cell < 1 << 63 and is_cell(cell),
+            grid.is_own(cell),
             place,
-            "an H3 cell of 15 hexadecimal digits",
-            repr(written[:40]),
-        )
-        got = resolution_of(cell)
-        _require(
-            got == resolution,
-            place,
-            f"a cell of hat.resolution {resolution}",
-            f"{written} of {got}",
+            f"a cell of hat.{key} {own}",
+            f"{written} of {grid.like(cell)}",
         )
         found.append(cell)
     return np.array(found, dtype=np.uint64)
 
 
-def _of_polygons(text: bytes, path: Path, resolution: int) -> NDArray[np.uint64]:
+def _of_polygons(text: bytes, path: Path, grid: Grid) -> NDArray[np.uint64]:
     rule = "GeoJSON, a Polygon, MultiPolygon, Feature or FeatureCollection of these"
     try:
         shape = _GEOJSON.decode(text.removeprefix(b"\xef\xbb\xbf"))
@@ -151,28 +141,26 @@ def _of_polygons(text: bytes, path: Path, resolution: int) -> NDArray[np.uint64]
         for lon, lat, *_ in (position for ring in rings for position in ring):
             on_earth = -180 <= lon <= 180 and -90 <= lat <= 90
             _require(on_earth, path, "[longitude, latitude] in degrees", f"[{lon:g}, {lat:g}]")
-        touched = cells_touched(
-            [[(lat, lon) for lon, lat, *_ in ring] for ring in rings], resolution, CELLS_MAX
-        )
+        touched = grid.touched([[(lon, lat) for lon, lat, *_ in ring] for ring in rings], CELLS_MAX)
         _require(touched is not None, path, f"at most {CELLS_MAX:,} cells", "more")
         found |= touched or set()
         _require(len(found) <= CELLS_MAX, path, f"at most {CELLS_MAX:,} cells", "more")
     return np.array(sorted(found), dtype=np.uint64)
 
 
-def _of_gtfs(path: Path, resolution: int) -> NDArray[np.uint64]:
+def _of_gtfs(path: Path, grid: Grid) -> NDArray[np.uint64]:
     try:
-        return cells_of(*positions(path), resolution)
+        return grid.cells_of(*positions(path))
     except GtfsError as error:
         raise ConfigError(f"hat.domain: {error}") from error
 
 
-def _meets(cells: NDArray[np.uint64], box: Box, resolution: int) -> bool:
+def _meets(cells: NDArray[np.uint64], box: Box, grid: Grid) -> bool:
     """Whether a cell's centre lies in the box, or the cell of the box's centre, in a small one, is
     of the domain."""
     west, south, east, north = box
-    middle = cells_of(np.array([(south + north) / 2]), np.array([(west + east) / 2]), resolution)
-    centers = (cell_center(int(cell)) for cell in cells)
+    middle = grid.cells_of(np.array([(south + north) / 2]), np.array([(west + east) / 2]))
+    centers = (grid.center_of(int(cell)) for cell in cells)
     return bool(np.isin(middle, cells)[0]) or any(
         west <= lon <= east and south <= lat <= north for lon, lat in centers
     )

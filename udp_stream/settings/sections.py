@@ -62,6 +62,7 @@ from udp_stream.settings.queries import (
 )
 from udp_stream.units import QUANTA_PER_KMH, nano_charge
 from udp_stream.windows.clocks import WindowRules
+from udp_stream.windows.grid import GRIDS, Grid
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import ReadingRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
@@ -487,7 +488,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         budget = self.budget
         (period, period_seconds) = budget_period(self.budget.period)
         policy = Policy(
-            resolution=self.hat.resolution,
+            grid=self.grid,
             slot_seconds=whole_seconds("hat.slot", self.hat.slot),
             timezone=self.hat.timezone,
             grace_ms=milliseconds(self.hat.grace),
@@ -536,11 +537,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         )
 
     @cached_property
+    def grid(self) -> Grid:
+        (found,) = (made(getattr(self.hat, key)) for key, made in GRIDS.items())
+        return found
+
+    @cached_property
     def domain(self) -> NDArray[np.uint64]:
         """The public list of cells, ascending, from the file; empty where there is none."""
         if not self.hat.domain:
             return np.empty(0, np.uint64)
-        return read_domain(self.hat.domain, self.hat.resolution, self.pings.box)
+        return read_domain(self.hat.domain, self.grid, self.pings.box)
 
     @property
     def judges_unit(self) -> bool:
@@ -573,6 +579,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             grace_ms=milliseconds(self.hat.grace),
             movement=self.movement_rules,
             in_processing_time=self.privacy.relation.in_processing_time,
+            grid=self.grid,
         )
 
     def reading_rules(
@@ -583,12 +590,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ) -> ReadingRules:
         """The rules that readers of a log share; `archived_s` is up to when their ledger is archived, in
         Unix seconds."""
-        resolution = self.policy.resolution
         slots = self.calendar.slots
         windows = self.window_rules
         if archived_s is not None:
             windows = dataclasses.replace(windows, archived_ms=archived_s * 1000)
-        return ReadingRules(self.decoder, windows, slots, resolution, hash_plate, moments)
+        return ReadingRules(self.decoder, windows, slots, hash_plate, moments)
 
     @property
     def movement_rules(self) -> PingRules | None:

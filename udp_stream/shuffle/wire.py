@@ -703,7 +703,7 @@ class SourceProtocol:
     >>> from udp_stream.windows.tables import SlotGrid
     >>> from udp_stream.windows.slots import ReadingRules
     >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
-    >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode())
+    >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), lambda plate: plate.encode())
     >>> protocol = SourceProtocol(0, shards=2, reader=SourceReader(rules, SourceCheckpoint(40)))
     >>> eight_ms = 8 * 3_600_000
     >>> places = LogPlaces(np.array([40, 41]), np.full(2, eight_ms), np.array([False, True]))

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import PingRules, Pings
+from udp_stream.windows.grid import HEXAGONS, Grid
 from udp_stream.windows.tables import SlotGrid
 
 Times = NDArray[np.int64]
@@ -66,6 +67,7 @@ class WindowRules:
     movement: PingRules | None = None
     archived_ms: int = NEVER
     in_processing_time: bool = False
+    grid: Grid = HEXAGONS
 
     def late_by(
         self, slot_end: Times, watermark_before_ms: Times

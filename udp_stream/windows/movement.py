@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from udp_stream.pings.decode import PingRules
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.tables import SlotPings, cell_disk, first_per_plate_time
+from udp_stream.windows.grid import Grid
+from udp_stream.windows.tables import SlotPings, first_per_plate_time
 
 NEAREST_MS = 5_000
 FARTHEST_MS = 300_000
@@ -81,7 +82,9 @@ def km_between(
     return found
 
 
-def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> SlotPings:
+def with_speeds(
+    slot: SlotPings, lat: Places, lon: Places, rules: PingRules, grid: Grid
+) -> SlotPings:
     """A slot of a source partition with speeds by movement in place of those that it has.
 
     Rows are of the pings that have a speed, by plate and time. `repeats` counts pings of a plate
@@ -96,7 +99,8 @@ def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> 
     pair = rows[pair[has_pair]]
     seconds = seconds[has_pair]
     own = rows[has_pair]
-    may_be = _within_reach(slot.cell[own], slot.cell[pair], rules.reject_above_kmh * seconds / 3600)
+    reach_km = rules.reject_above_kmh * seconds / 3600
+    may_be = _within_reach(slot.cell[own], slot.cell[pair], reach_km, grid)
     pair = pair[may_be]
     seconds = seconds[may_be]
     own = own[may_be]
@@ -130,7 +134,10 @@ def _pairs(plate_time: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _within_reach(
-    cell: NDArray[np.uint64], other: NDArray[np.uint64], reach_km: NDArray[np.float64]
+    cell: NDArray[np.uint64],
+    other: NDArray[np.uint64],
+    reach_km: NDArray[np.float64],
+    grid: Grid,
 ) -> NDArray[np.bool_]:
     """Whether some two positions in the two cells are that near: by disks around the cells, so of a
     few too many."""
@@ -139,7 +146,7 @@ def _within_reach(
     if not cells.size:
         return np.ones(cell.size, np.bool_)
     lat, lon, radius_km = (
-        np.array(column) for column in zip(*map(cell_disk, cells.tolist()), strict=True)
+        np.array(column) for column in zip(*map(grid.disk_of, cells.tolist()), strict=True)
     )
     here, there = np.split(at, 2)
     lats = places_of(lat)

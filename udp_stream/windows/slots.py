@@ -40,6 +40,7 @@ from udp_stream.windows.clocks import (
     WallClock,
     WindowRules,
 )
+from udp_stream.windows.grid import Grid
 from udp_stream.windows.movement import places_of, with_speeds
 from udp_stream.windows.positions import Moment, MomentRules, SourceMoments
 from udp_stream.windows.tables import (
@@ -47,7 +48,6 @@ from udp_stream.windows.tables import (
     SlotGrid,
     SlotPings,
     SlotValues,
-    cells_of,
     tabulate,
 )
 
@@ -83,7 +83,7 @@ class _OpenSlot:
     start_ms: int
     end_ms: int
     first: int
-    movement: PingRules | None = None
+    rules: WindowRules
     chunks: list[NDArray[np.void]] = field(default_factory=list)
     rows: int = 0
     room: int = 0
@@ -114,7 +114,7 @@ class _OpenSlot:
             codes = codes[taken.size :]
             taken["time"] = pings.time_ms[part] - self.start_ms
             taken["cell"] = frame.cell[part]
-            if self.movement is None:
+            if self.rules.movement is None:
                 taken["speed"] = pings.speed[part]
             else:
                 taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
@@ -151,7 +151,7 @@ class _OpenSlot:
 
     @property
     def _row(self) -> np.dtype[np.void]:
-        return _ROW if self.movement is None else _MOVING
+        return _ROW if self.rules.movement is None else _MOVING
 
     def columns(self, hash_plate: Callable[[str], bytes], gaps: Iterable[Span]) -> SlotPings:
         last = self.chunks[-1] if self.chunks else np.empty(0, self._row)
@@ -164,9 +164,10 @@ class _OpenSlot:
             self.start_ms, self.end_ms, plates, plate, time, cell, of_speed[0],
             partial=is_partial(time, self.start_ms, self.end_ms, gaps),
         )  # fmt: skip
-        if self.movement is None or not self.rows:
+        movement = self.rules.movement
+        if movement is None or not self.rows:
             return pings
-        return with_speeds(pings, of_speed[0], of_speed[1], self.movement)
+        return with_speeds(pings, of_speed[0], of_speed[1], movement, self.rules.grid)
 
 
 Span = tuple[int, int]
@@ -290,7 +291,7 @@ class Windows:
             if slot is None:
                 first = int(here[0])
                 slot = _OpenSlot(
-                    start, int(frame.slot_end[first]), _offset(frame, first), self._rules.movement
+                    start, int(frame.slot_end[first]), _offset(frame, first), self._rules
                 )
                 self._open[start] = slot
             if self._rules.in_processing_time:
@@ -313,7 +314,7 @@ class Windows:
 
     def _over(self, span: Span) -> SlotPings:
         """A slot that is over, with its pings or without."""
-        slot = self._open.pop(span[0], None) or _OpenSlot(*span, 0, self._rules.movement)
+        slot = self._open.pop(span[0], None) or _OpenSlot(*span, 0, self._rules)
         return slot.columns(self._hash_plate, ())
 
     def _close(self, starts: list[int]) -> list[SlotPings]:
@@ -332,13 +333,13 @@ def slots_of(
     cell: NDArray[np.uint64],
     speed: NDArray[np.integer],
     grid: SlotGrid,
-    moving: tuple[NDArray[np.float64], NDArray[np.float64], PingRules] | None = None,
+    moving: tuple[NDArray[np.float64], NDArray[np.float64], PingRules, Grid] | None = None,
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
     """The tables of a recording's slots, in order, from pings as columns in any order; no ping is
     late.
 
-    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes, longitudes
-    and rules as `moving` it is derived instead.
+    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes, longitudes,
+    rules and grid as `moving` it is derived instead.
     """
     starts, ends = grid.place(time_ms)
     order = np.argsort(starts, kind="stable")
@@ -355,8 +356,8 @@ def slots_of(
             speed=speed[here].astype(np.int32),
         )
         if moving is not None:
-            lat, lon, rules = moving
-            pings = with_speeds(pings, places_of(lat[here]), places_of(lon[here]), rules)
+            lat, lon, rules, cells = moving
+            pings = with_speeds(pings, places_of(lat[here]), places_of(lon[here]), rules, cells)
         yield tabulate(pings)
 
 
@@ -431,14 +432,13 @@ class ReadingRules:
     >>> from datetime import UTC
     >>> from udp_stream.pings.decode import PingRules
     >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
-    >>> ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode()).resolution
-    7
+    >>> ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), lambda plate: plate.encode()).grid.seconds
+    3600
     """
 
     decoder: PingDecoder
     windows: WindowRules
     grid: SlotGrid
-    resolution: int
     hash_plate: Callable[[str], bytes]
     moments: MomentRules | None = None
 
@@ -458,7 +458,7 @@ class ReadingRules:
         frame."""
         pings, refusals = self.decoder.decode(messages)
         start, end = self.grid.place(pings.time_ms)
-        frame = Frame(pings, cells_of(pings.lat, pings.lon, self.resolution), start, end, places)
+        frame = Frame(pings, self.windows.grid.cells_of(pings.lat, pings.lon), start, end, places)
         closed, unplaced = windows.push(frame)
         tick = np.zeros(len(messages), bool) if places is None else places.tick
         offset = np.arange(len(messages)) if places is None else places.offset
@@ -495,7 +495,7 @@ class SourceReader:
     >>> from datetime import UTC
     >>> from udp_stream.pings.decode import PingRules
     >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
-    >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode())
+    >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), lambda plate: plate.encode())
     >>> reader = SourceReader(rules, SourceCheckpoint(40))
     >>> eight_ms = 8 * 3_600_000
     >>> read = reader.read([b"junk", b""], LogPlaces(np.array([40, 41]), np.full(2, eight_ms), np.array([False, True])))

@@ -1,4 +1,4 @@
-"""HATs: columns of positions and times to (H3 cell, timeslot). The only file that imports h3.
+"""Timeslots, and the tables of a closed slot.
 
 Slots follow the wall clock of the configured zone: they begin at local midnight and every `slot` of
 wall time after it. Where daylight saving time repeats an hour, slots that fit into what is repeated
@@ -9,164 +9,22 @@ exist. Consecutive slots always share a boundary, so every instant lies in exact
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import Any
 
-import h3.api.basic_int as h3
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 
 DAY_MS = 86_400_000
-_EARTH_KM = 6371.0
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _CACHED_DAYS = (
     64  # 1 KB each with slots of an hour; a log moves on day by day, but broken clocks jump about
 )
-
-
-def cells_of(
-    lat: NDArray[np.float64], lon: NDArray[np.float64], resolution: int
-) -> NDArray[np.uint64]:
-    """The H3 cell of each position (degrees, WGS 84), as H3's 64-bit integer."""
-    found = map(h3.latlng_to_cell, lat.tolist(), lon.tolist(), repeat(resolution))
-    return np.fromiter(found, dtype=np.uint64, count=lat.size)
-
-
-def resolution_of(cell: int) -> int:
-    """The H3 resolution of a cell."""
-    return int(h3.get_resolution(cell))
-
-
-def is_cell(cell: int) -> bool:
-    """Whether a number is an H3 cell.
-
-    >>> is_cell(0x87608C4D2FFFFFF), is_cell(0x97608C4D2FFFFFF)
-    (True, False)
-    """
-    return bool(h3.is_valid_cell(cell))
-
-
-@lru_cache(maxsize=2**16)
-def cell_name(cell: int) -> str:
-    """Name of a cell: H3's usual text form, 15 hexadecimal digits."""
-    return str(h3.int_to_str(cell))
-
-
-@lru_cache(maxsize=2**16)
-def cell_center(cell: int) -> tuple[float, float]:
-    """Centre of a cell as (lon, lat), GeoJSON's order, to 6 decimals (0.1 m)."""
-    lat, lon = h3.cell_to_latlng(cell)
-    return round(lon, 6), round(lat, 6)
-
-
-@lru_cache(maxsize=2**16)
-def cell_disk(cell: int) -> tuple[float, float, float]:
-    """Centre of a cell as (lat, lon), and the radius in km of a disk around it that holds the
-    cell."""
-    centre = h3.cell_to_latlng(cell)
-    # A hundredth more: the edges between the corners are drawn on another plane.
-    return *centre, 1.01 * max(
-        h3.great_circle_distance(centre, corner) for corner in h3.cell_to_boundary(cell)
-    )
-
-
-def cell_boundary(cell: int) -> list[list[tuple[float, float]]]:
-    """The corners of a cell as (lon, lat), counter-clockwise, to 6 decimals (0.1 m); the first
-    again at the end.
-
-    A ring, or two where the cell lies on both sides of the 180th meridian, which no ring may cross
-    (RFC 7946, section 3.1.9). A cell on a pole is not cut.
-    """
-    parts = _parts([(lon, lat) for lat, lon in h3.cell_to_boundary(cell)])
-    rounded = [[(round(lon, 6), round(lat, 6)) for lon, lat in part] for part in parts]
-    return [[*ring, ring[0]] for ring in rounded]
-
-
-def _parts(corners: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    crossings = sum(
-        abs(one[0] - other[0]) > 180
-        for one, other in zip(corners, [*corners[1:], corners[0]], strict=True)
-    )
-    if crossings != 2:  # around a pole it is crossed once
-        return [corners]
-    corners = [(lon % 360, lat) for lon, lat in corners]
-    west = [(lon, lat) for lon, lat in _cut(corners) if lon <= 180]
-    east = [(lon - 360, lat) for lon, lat in _cut(corners) if lon >= 180]
-    return [part for part in (west, east) if len({lon for lon, _ in part}) > 1]
-
-
-def _cut(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    found = []
-    for (lon, lat), (next_lon, next_lat) in zip(corners, [*corners[1:], corners[0]], strict=True):
-        found.append((lon, lat))
-        if (lon - 180) * (next_lon - 180) < 0:
-            found.append((180.0, lat + (next_lat - lat) * (180 - lon) / (next_lon - lon)))
-    return found
-
-
-@lru_cache(maxsize=100_000)
-def cells_beside(cell: int) -> tuple[int, ...]:
-    """The cell's neighbours, without itself: six in the order around it. Of H3's pentagons five;
-    there, and next to them, in any order."""
-    return tuple(other for other in h3.grid_disk(cell, 1) if other != cell)
-
-
-def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Neighbours of each of these cells (ascending) among them: positions in six columns, in the
-    order around the cell but near H3's pentagons; -1 where there is none.
-    """
-    # A pentagon has five: the cell itself fills up, and is left out below.
-    around = [(*cells_beside(cell), *[cell] * 6)[:6] for cell in cells.tolist()]
-    wanted = np.array(around, dtype=np.uint64).reshape(cells.size, 6)
-    at = np.minimum(np.searchsorted(cells, wanted), max(0, cells.size - 1))
-    found: NDArray[np.int64] = np.where((cells[at] == wanted) & (wanted != cells[:, None]), at, -1)
-    return found
-
-
-def cells_touched(
-    rings: Sequence[Sequence[tuple[float, float]]], resolution: int, most: int
-) -> set[int] | None:
-    """The cells that a polygon touches: an outer ring, then holes, of (latitude, longitude). None
-    if more than `most`, or if a box around it has over fifty times as many.
-
-    A ring whose longitudes are over 180 degrees apart crosses the antimeridian.
-    """
-    outer, *holes = rings
-    lat, lon = np.array(outer).T
-    width = np.ptp(lon) if np.ptp(lon) <= 180 else np.ptp(lon % 360)
-    around_km2 = np.ptp(np.sin(np.radians(lat))) * np.radians(width) * _EARTH_KM**2
-    if around_km2 > 50 * most * h3.average_hexagon_area(resolution, "km^2"):
-        return None
-    polygon = h3.LatLngPoly(outer, *holes)
-    found = list[int]()
-    for finer in range(
-        resolution + 1
-    ):  # coarse cells first: a number of cells bounds the work for the next
-        found = h3.h3shape_to_cells_experimental(polygon, finer, "overlap")
-        if len(found) > most:
-            return None
-    return set(found)
-
-
-def outlines_of(cells: Sequence[int]) -> list[NDArray[np.float64]]:
-    """The closed loops around cells of equal resolution, holes among them: rows of (latitude,
-    longitude) in degrees.
-
-    Raises ValueError for no cells, for what is no cell, and for cells of several resolutions.
-    """
-    if broken := [cell for cell in cells if not h3.is_valid_cell(cell)]:
-        raise ValueError(f"expected H3 cells, got {broken[0]}")
-    if len({h3.get_resolution(cell) for cell in cells}) != 1:
-        raise ValueError(f"expected H3 cells of one resolution, got {len(cells)} cells")
-    shape = h3.cells_to_h3shape(list(set(cells)))
-    polygons = [shape] if isinstance(shape, h3.LatLngPoly) else list(shape)
-    return [np.array(loop) for polygon in polygons for loop in (polygon.outer, *polygon.holes)]
 
 
 class SlotGrid:

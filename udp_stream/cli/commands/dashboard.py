@@ -27,6 +27,7 @@ from udp_stream.logs import WARNING, begin_log, counted, log_message
 
 if TYPE_CHECKING:
     from udp_stream.settings import Settings
+    from udp_stream.windows.grid import Grid
 
 OTHER_FORMS = ".gz", ".csv", ".geojson", ".parquet"
 
@@ -40,9 +41,9 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
     ours = settings.dashboard
     branding = Branding(ours.title, ours.note, ours.tiles, ours.tiles_credit)
     page = Dashboard(
-        Slots(ours.slots, history=opened(ours.history)),
+        Slots(ours.slots, history=opened(ours.history, settings.grid), grid=settings.grid),
         Statement(ours.statement).read,
-        _places(arguments.gtfs or ours.gtfs),
+        _places(arguments.gtfs or ours.gtfs, settings.grid),
         branding,
         holidays=ours.holidays,
     )
@@ -63,11 +64,11 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
         feed(batches, page.slots, page.announce)
 
 
-def _places(name: str) -> Places | None:
+def _places(name: str, grid: Grid) -> Places | None:
     if not name:
         return None
     try:
-        return Places(read_network(name))
+        return Places(read_network(name), grid)
     except GtfsError as error:
         log_message(f"{error}; the page has no names", "no_names", level=WARNING)
         return None

@@ -40,7 +40,8 @@ from udp_stream.runtime import EmbeddedRuntime, Smooth, release_sink, smoothed_s
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.trial.timetable import write_timetable
-from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
+from udp_stream.windows.grid import Grid
+from udp_stream.windows.tables import SlotGrid
 
 if TYPE_CHECKING:
     from udp_stream.dashboard.server import Dashboard
@@ -72,18 +73,18 @@ class TrueMeans:
     guess_kmh: float
 
 
-def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -> TrueMeans:
+def true_means(fleet: Fleet, slot_start: str, slots: SlotGrid, grid: Grid) -> TrueMeans:
     """The truth of the slot that starts at this time, as records write it."""
     cells = []
     speeds = []
     for chunk in fleet.chunks():
         if not chunk.time_ms.size:  # at night, perhaps amid the slot
             continue
-        starts, _ = grid.place(chunk.time_ms)
-        ours = np.array([grid.iso(int(start)) == slot_start for start in np.unique(starts)])
+        starts, _ = slots.place(chunk.time_ms)
+        ours = np.array([slots.iso(int(start)) == slot_start for start in np.unique(starts)])
         here = np.isin(starts, np.unique(starts)[ours])
         if here.any():
-            cells.append(cells_of(chunk.lat[here], chunk.lon[here], resolution))
+            cells.append(grid.cells_of(chunk.lat[here], chunk.lon[here]))
             speeds.append(chunk.speed_kmh[here])
         elif cells:
             break
@@ -91,7 +92,7 @@ def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -
     kmh = np.concatenate(speeds)
     found, at, pings = np.unique(cell, return_inverse=True, return_counts=True)
     sums = np.bincount(at, weights=kmh)
-    names = [cell_name(int(cell)) for cell in found]
+    names = [grid.id_of(int(cell)) for cell in found]
     means = dict(zip(names, (sums / pings).tolist(), strict=True))
     return TrueMeans(means, dict(zip(names, pings.tolist(), strict=True)), float(kmh.mean()))
 
@@ -263,7 +264,7 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         start=MORNING,
         hours=YEAR_HOURS if dashboard else arguments.slots * settings.policy.slot_seconds / 3600,
     )
-    with records_out(name, Release) as write:
+    with records_out(name, Release, settings.grid) as write:
         if dashboard is not None:
             _on_page(arguments, settings, fleet, dashboard, write)
             return
@@ -278,9 +279,8 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         truth = TrueMeans({}, {}, 0.0)
         slot = busiest_slot([release.record for release in releases])
         if slot:
-            truth = true_means(
-                fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution
-            )
+            start = slot[0].hat.slot_start
+            truth = true_means(fleet, start, settings.calendar.slots, settings.grid)
         print(picture(slot, estimates, truth, settings.speed.max_kmh))
     print_summary(summary, settings)
 
@@ -302,8 +302,9 @@ def _dashboard(settings: Settings) -> Dashboard | None:
         return None
     with TemporaryDirectory() as folder:
         write_timetable(Fleet(seed=1), Path(folder))
-        places = Places(read_network(folder))
-    return Dashboard(Slots(settings.dashboard.slots, is_synthetic=True), places=places)
+        places = Places(read_network(folder), settings.grid)
+    slots = Slots(settings.dashboard.slots, is_synthetic=True, grid=settings.grid)
+    return Dashboard(slots, places=places)
 
 
 def _on_page(

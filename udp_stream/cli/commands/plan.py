@@ -89,7 +89,7 @@ def _notes(policy: Policy, served: list[TypicalPlan]) -> list[str]:
     ]
     if any(typical.plan.mean is not None for typical in served):
         notes.append(
-            f"Expected error in km/h: {beside_guess(policy.resolution)}. A mean that errs more buys nothing that "
+            f"Expected error in km/h: {beside_guess(policy.grid.fineness)}. A mean that errs more buys nothing that "
             "counts do not tell."
         )
     if any(

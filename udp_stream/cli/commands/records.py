@@ -88,7 +88,7 @@ def records(arguments: argparse.Namespace, settings: Settings) -> None:
     require_distinct([("--out", name)], used_files(arguments, settings, files))
     found = batches(arguments, settings)
     first = next(found, ())  # before the output is emptied: there may be nothing to read from
-    with records_out(name, Smoothed if arguments.smoothed else Release) as write:
+    with records_out(name, Smoothed if arguments.smoothed else Release, settings.grid) as write:
         write(first)
         for batch in found:
             write(batch)

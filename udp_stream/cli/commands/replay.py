@@ -65,19 +65,19 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place))
         others = begin_run(place, ledger, settings)
-        out = stack.enter_context(records_out(arguments.out, Release))
+        out = stack.enter_context(records_out(arguments.out, Release, settings.grid))
         rejected = (
             stack.enter_context(open_output(arguments.rejected, PRIVATE))
             if arguments.rejected
             else None
         )
         smoothed = (
-            stack.enter_context(records_out(arguments.smoothed, Smoothed))
+            stack.enter_context(records_out(arguments.smoothed, Smoothed, settings.grid))
             if arguments.smoothed
             else None
         )
         answer = (
-            stack.enter_context(records_out(arguments.queries, QueryResult))
+            stack.enter_context(records_out(arguments.queries, QueryResult, settings.grid))
             if arguments.queries
             else None
         )

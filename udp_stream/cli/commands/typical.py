@@ -32,7 +32,7 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
     gtfs = arguments.gtfs or settings.dashboard.gtfs
     read = [*arguments.files, *([gtfs] if gtfs else [])]
     require_distinct([("--out", arguments.out)], used_files(arguments, settings, read))
-    places = Places(read_network(gtfs)) if gtfs else None
+    places = Places(read_network(gtfs), settings.grid) if gtfs else None
     files = [
         name for name in arguments.files if name != "-"
     ]  # on standard input withdrawals come before
@@ -56,7 +56,7 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError(
             f"{', '.join(arguments.files)}: expected releases, as `run --out` writes them, got none"
         )
-    with records_out(arguments.out, TypicalHour) as write:
+    with records_out(arguments.out, TypicalHour, settings.grid) as write:
         rows = week.rows(settings.dashboard.holidays)
         write(
             [
