@@ -105,7 +105,6 @@ from udp_stream.ledgers.stored import ChargedCall, Conflict, StoredLedger
 from udp_stream.logs import WARNING, log_message
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
-_BALANCE = struct.Struct("<qq")  # charged, charges
 
 
 class StoredAdmission(NamedTuple):
@@ -157,12 +156,6 @@ def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool)
 def ends_of(release_ids: Iterable[str]) -> bytes:
     """The times that close ids (`rules.closes_at`): eight bytes each."""
     return np.array([closes_at(release_id) for release_id in release_ids], "<i8").tobytes()
-
-
-def spent_and_charges(value: bytes) -> tuple[int, int]:
-    """One plate's balance."""
-    charged, charges = _BALANCE.unpack(value)
-    return charged, charges
 
 
 SCHEMA_VERSION = "1"
@@ -558,7 +551,7 @@ class RedisLedger(StoredLedger):
             self._session.script("snapshot", keys, fenced=False)
         )
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return length, [(period, plate, *spent_and_charges(value)) for plate, value in pairs]
+        return length, [(period, plate, *amounts(value).tolist()) for plate, value in pairs]
 
     def _entries_until(
         self, until: dict[str, int], otherwise: int, gone: list[str]
