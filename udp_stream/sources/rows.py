@@ -55,7 +55,6 @@ ROW_NO_HEADER = (
 )
 
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
-_DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)
 _TYPE: Path = ("location", "type")
 
 _LOOKED_AT = 50
@@ -379,9 +378,7 @@ def _json_number(cell: str) -> float | None:
 
 
 def _number(cell: str, delimiter: str) -> str | msgspec.Raw:
-    if delimiter != "," and _DECIMAL_COMMA.fullmatch(cell):
-        cell = cell.replace(",", ".")
-    match = _JSON_NUMBER.fullmatch(cell)
+    match = _JSON_NUMBER.fullmatch(cell if delimiter == "," else cell.replace(",", "."))
     return msgspec.Raw(match[1].encode()) if match else cell
 
 
