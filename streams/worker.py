@@ -208,9 +208,7 @@ async def _work(
     queries = QuerySet(asked, settings.zone, of_queries) if asked else None
     async with Producer(settings.kafka) as producer:
         await register(settings.kafka, topics.deployment, binding, producer)
-        clock = SteadyClock(
-            time.time, time.monotonic, hears=not settings.window_rules.in_processing_time
-        )
+        clock = settings.arrival_clock(time.time, time.monotonic)
         back_to_ms = clock.now_ms if deployment.resets_clock else None
         common = ProcessorContext(
             topics,

@@ -341,10 +341,7 @@ class LiveRuntime(_Runtime):
         self._estimated = outputs.estimated
         self._journal = journal
         self._check = check
-        hears = not settings.window_rules.in_processing_time
-        self._clock = (
-            SteadyClock(time.time, time.monotonic, hears=hears) if clock is None else clock
-        )
+        self._clock = clock or settings.arrival_clock(time.time, time.monotonic)
         self._idle_s = parse_duration(settings.kafka.idle_timeout)
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)

@@ -8,6 +8,7 @@ import difflib
 import json
 from collections.abc import Callable
 from functools import cached_property
+from math import inf
 from typing import Annotated, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -61,7 +62,7 @@ from udp_stream.settings.queries import (
     standing_queries,
 )
 from udp_stream.units import QUANTA_PER_KMH, nano_charge
-from udp_stream.windows.clocks import WindowRules
+from udp_stream.windows.clocks import SteadyClock, WindowRules
 from udp_stream.windows.grid import GRIDS, Grid
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import ReadingRules
@@ -581,6 +582,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             in_processing_time=self.privacy.relation.in_processing_time,
             grid=self.grid,
         )
+
+    def arrival_clock(
+        self, wall: Callable[[], float], monotonic: Callable[[], float], lag_max_s: float = inf
+    ) -> SteadyClock:
+        """The clock of arrivals, from both clocks of the machine in seconds. Pings of a sound
+        source are at most `lag_max_s` old; in processing time none of them moves it."""
+        hears = not self.window_rules.in_processing_time
+        return SteadyClock(wall, monotonic, lag_max_s, hears)
 
     def reading_rules(
         self,

@@ -25,7 +25,6 @@ from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source
 from udp_stream.sources.recordings import open_sources, require_one_form, scheme_of
 from udp_stream.trial.fleet import live_messages
-from udp_stream.windows.clocks import SteadyClock
 
 
 def create(_arguments: argparse.Namespace, settings: Settings) -> None:
@@ -56,8 +55,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         )
         if live:
             of = max_age_s(arguments.files[0], settings)
-            hears = not settings.window_rules.in_processing_time
-            clock = SteadyClock(time.time, time.monotonic, of, hears)
+            clock = settings.arrival_clock(time.time, time.monotonic, of)
             feed_check = LiveFeedCheck(
                 arguments.files[0], settings, clock=clock.now_s, hear=clock.hear
             )

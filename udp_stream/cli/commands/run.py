@@ -47,7 +47,6 @@ from udp_stream.sources.journal import JOURNAL_BYTES_MAX, NO_LIMIT, Journal
 from udp_stream.sources.live import ConnectedSource, Handover, LiveSource
 from udp_stream.sources.opening import live_source
 from udp_stream.units import REPEATS_SHARE
-from udp_stream.windows.clocks import SteadyClock
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -91,12 +90,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         summary = Summary(policy=settings.policy.fingerprint(), others=others)
         watch = RefusalWatch(settings)
         observers = [log.observe, summary.observe, *observers]
-        clock = SteadyClock(
-            time.time,
-            time.monotonic,
-            max_age_s(arguments.source, settings),
-            hears=not in_processing_time,
-        )
+        lag_max_s = max_age_s(arguments.source, settings)
+        clock = settings.arrival_clock(time.time, time.monotonic, lag_max_s)
         runtime = LiveRuntime(
             settings,
             ledger,
