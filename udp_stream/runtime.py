@@ -28,7 +28,7 @@ import numpy as np
 from udp_stream.errors import ConfigError, DataLoss
 from udp_stream.files import draft_of, named, sync_directory
 from udp_stream.forecast.unit import UnitDoubt
-from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.ledger.port import Entropy, Ledger, LedgerView
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.opening import ledger_place
 from udp_stream.logs import INFO, WARNING, log_message
@@ -170,7 +170,8 @@ class _Runtime:
             report_recorded(self._report, counts, recorded, list(releases.values()))
             new = [name for name in releases if self._is_due(name, name in recorded.made)]
             if self._due is None:  # a file that is written from its start has each behind its slot
-                withdrawn.update(withdrawals_of(self._ledger, list(releases)))
+                before = [name for name in releases if name not in recorded.made]
+                withdrawn.update(withdrawals_of(self._ledger, before))
             published = releases | {
                 name: PublishedRelease(payload) for name, payload in withdrawn.items()
             }
@@ -179,7 +180,9 @@ class _Runtime:
             )
             self._report(slot_published(slot.start_ms, list(releases.values())))
             if self._smooth is not None:
-                estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
+                meta = None if recorded.seen is None else recorded.seen.meta
+                ends = slot.start_ms, slot.end_ms
+                estimates = self._context.smoothed(ends, self._ledger, meta)
                 is_due = self._due is None or bool(new)
                 lacking = [
                     one
@@ -189,13 +192,13 @@ class _Runtime:
                 self._smooth(lacking if is_due else [])
                 self._report(slot_smoothed(counts, estimates, self._context.policy.grid))
 
-        release_slot(counts, values, self._context, self._ledger, publish)
-        self._released(counts)
+        recorded = release_slot(counts, values, self._context, self._ledger, publish)
+        self._released(counts, recorded.seen)
         if withdrawn:
             self._ledger.published(list(withdrawn))
 
-    def _released(self, counts: SlotCounts) -> None:
-        """A slot is out."""
+    def _released(self, counts: SlotCounts, seen: LedgerView | None) -> None:
+        """A slot is out; `seen` is the ledger after its charges, if at hand."""
 
     def _answer(self, moment: Moment, every_s: int | None = None) -> None:
         """Answer the queries of a moment, or those asked `every_s` alone."""
@@ -293,9 +296,9 @@ class EmbeddedRuntime(_Runtime):
             }
         )
 
-    def _released(self, counts: SlotCounts) -> None:
+    def _released(self, counts: SlotCounts, seen: LedgerView | None) -> None:
         self.summary.doubt = self.doubt()
-        left = self._promise.budget_left(counts, self._context, self._ledger)
+        left = self._promise.budget_left(counts, self._context, self._ledger, seen)
         if left is None:  # how many plates there are is secret, too
             return
         self.summary.spent(counts.start_ms, int(np.unique(counts.plate).size), left)

@@ -13,7 +13,14 @@ import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Ledger, Verdict
-from udp_stream.ledger.rules import AMOUNT_LIMIT, budget_balances, misfits, span_name, span_of
+from udp_stream.ledger.rules import (
+    AMOUNT_LIMIT,
+    budget_balances,
+    misfits,
+    span_name,
+    span_of,
+    view_of,
+)
 
 LedgerFactory = Callable[[], AbstractContextManager[Ledger]]
 """Opens the same ledger anew: to play several writers and restarts."""
@@ -539,6 +546,34 @@ def check_newest(open_ledger: LedgerFactory) -> None:
         )
 
 
+def check_view(open_ledger: LedgerFactory) -> None:
+    """A view is what the calls say one by one, of periods of each kind, however much is asked."""
+    plates = plates_of("view", 1100)
+    ids = [f"view/{number}" for number in range(1100)]
+    hours = [hour("4h", number) for number in range(6)]
+    with open_ledger() as ledger:
+        for period in ("view", "views", *hours, f"{hours[2]} in rho"):
+            charges = [3] * len(plates)
+            ledger.admit(period, 100, plates, [ask(f"view/of/{period}", charges)])
+        ledger.admit("view", 100, plates, [ask(name, []) for name in ids])
+        ledger.record([(name, name.encode()) for name in ids[::2]])
+        ledger.note("view", "is noted")
+        for period in ("view", "never charged", hours[3], hour("4h", 9)):
+            found = ledger.view(period, plates, ids)
+            expected = view_of(ledger, period, plates, ids)
+            expect(found.payloads, expected.payloads, "payloads of a view")
+            expect(found.payloads[0], ids[0].encode(), "the first payload of a view")
+            expect(found.meta, expected.meta, "facts of a view")
+            expect(found.meta["view"], "is noted", "a fact of a view")
+            expect(found.periods, expected.periods, "periods of a view")
+            for balances in ("charged", "charges"):
+                of_view = getattr(found.balance, balances).tolist()
+                expect(of_view, getattr(expected.balance, balances).tolist(), "balances of a view")
+        expect(ledger.view("view", plates[:1], ()).balance.charged.tolist(), [3], "a period's own")
+        in_window = ledger.view(hours[3], plates[:1], ()).balance.charged.tolist()
+        expect(in_window, [15], "the most in any window of a view")
+
+
 def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
     """The first text of a note is kept; progress counts HATs and payloads; periods are those with a
     charge."""
@@ -1051,7 +1086,7 @@ ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
     check_admit_charges_once, check_repeat_is_remembered, check_never_over_budget, check_allowances,
     check_min_admitted_charges_nobody, check_first_record_stands, check_record_needs_admission,
     check_unpublished_then_published, check_malformed_is_refused, check_table, check_balances_equal_entries,
-    check_newest, check_many_at_once, check_large_slots, check_survives_reopen, check_notes_and_progress,
+    check_newest, check_view, check_many_at_once, check_large_slots, check_survives_reopen, check_notes_and_progress,
     check_rolling_table, check_rolling_windows, check_rolling_crowd, check_concurrent_writers, check_archive,
 )  # fmt: skip
 """Every promise; run each on every store."""

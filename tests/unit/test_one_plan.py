@@ -148,7 +148,7 @@ def test_a_retry_with_fewer_samples_caps_at_the_largest_count_and_admits_nobody_
     now."""
     (counts, values), context, ledger = city(2), a_context(*ALL), MemoryLedger()
     with pytest.raises(Died):
-        run(ledger, context, (counts, values), dies_at=5)
+        run(ledger, context, (counts, values), dies_at=2)
     before = {entry.release_id: entry.charged for entry in ledger.entries()}
     ones = dataclasses.replace(counts, count=np.ones_like(counts.count))
     starts = np.arange(ones.count.size + 1)

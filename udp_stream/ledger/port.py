@@ -36,7 +36,7 @@ charges no plate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -122,6 +122,22 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What a ledger holds, read anew: the payload of each release asked for, what it knows of
+    itself, the charged periods that may overlap one, and what plates were charged of its budget.
+
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
+    >>> MemoryLedger().view("May", [b"plate"], ["hat"]).payloads
+    (None,)
+    """
+
+    payloads: tuple[bytes | None, ...]
+    meta: Mapping[str, str]
+    periods: list[str]
+    balance: Balance
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One remembered admission: who was charged what, for which release, in which period, under
     which budget.
@@ -201,6 +217,11 @@ class Ledger(Protocol):
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
+        ...
+
+    def view(self, period: str, plates: Sequence[bytes], release_ids: Sequence[str]) -> LedgerView:
+        """All that a slot's release has to know, in one request: `recorded`, `meta`, `periods`, and
+        the balances of whole windows. Its parts may be of different moments of the call."""
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:

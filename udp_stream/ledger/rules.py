@@ -19,7 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Balance, Entry, Ledger, Mark, Progress, Verdict
+from udp_stream.ledger.port import (
+    LAST_NAME,
+    Admission,
+    Balance,
+    Entry,
+    Ledger,
+    LedgerView,
+    Mark,
+    Progress,
+    Verdict,
+)
 from udp_stream.units import parse_duration
 
 # Rolling budgets: no stretch of a given length, wherever it begins, may cost a plate more than its
@@ -263,28 +273,44 @@ def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
     return found
 
 
-def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
-    """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by
-    alone."""
+def compared_ranges(period: str) -> list[tuple[str, str]]:
+    """Between which names the periods lie that may overlap this one: of a rolling budget's own
+    spans those near by alone."""
     span = span_of(period)
     bounds = names_around(period)
     if span is None or bounds is None:
-        return ledger.periods()
+        return [("", LAST_NAME)]
     prefix = account_prefix(span)
     # `~` sorts behind every date: other accounts come whole, our own only between the bounds.
-    return [*ledger.periods("", prefix), *ledger.periods(*bounds), *ledger.periods(f"{prefix}~")]
+    return [("", prefix), bounds, (f"{prefix}~", LAST_NAME)]
 
 
 def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
     """What the plates were charged of a budget: in the period or, in a span of a rolling one, the
     most in any window. Others may charge meanwhile; `admit` looks for itself."""
-    balance = ledger.balances(period, plates)
-    if (bounds := names_around(period)) is None:
-        return balance
-    windows = windows_around(period, ledger.periods(*bounds))
-    others = {other: ledger.balances(other, plates) for other in windows.others}
-    charged = most_elsewhere(windows, lambda other: others[other].charged, len(plates))
-    charges = most_elsewhere(windows, lambda other: others[other].charges, len(plates))
+    return ledger.view(period, plates, ()).balance
+
+
+def view_of(
+    ledger: Ledger, period: str, plates: Sequence[bytes], release_ids: Sequence[str]
+) -> LedgerView:
+    """`Ledger.view` by other calls, for stores that answer them in one request."""
+    periods = [name for ends in compared_ranges(period) for name in ledger.periods(*ends)]
+    balance = in_any_window(
+        period, periods, len(plates), lambda name: ledger.balances(name, plates)
+    )
+    return LedgerView(tuple(ledger.recorded(release_ids)), ledger.meta(), periods, balance)
+
+
+def in_any_window(
+    period: str, periods: Iterable[str], plates: int, balances: Callable[[str], Balance]
+) -> Balance:
+    """The balance of a period together with the most in any window that it is in."""
+    balance = balances(period)
+    windows = windows_around(period, periods)
+    others = {other: balances(other) for other in windows.others}
+    charged = most_elsewhere(windows, lambda other: others[other].charged, plates)
+    charges = most_elsewhere(windows, lambda other: others[other].charges, plates)
     return Balance(np.add(balance.charged, charged), np.add(balance.charges, charges))
 
 

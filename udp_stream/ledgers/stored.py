@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger.port import Admission, Balance, Ledger, Mark, Verdict
+from udp_stream.ledger.port import Admission, Balance, Ledger, LedgerView, Mark, Verdict
 from udp_stream.ledger.rules import (
     Decision,
     column,
@@ -42,6 +42,7 @@ from udp_stream.ledger.rules import (
     names_around,
     require_valid,
     span_of,
+    view_of,
     windows_around,
 )
 from udp_stream.ledgers.keys import compare, raise_mark
@@ -141,6 +142,9 @@ class StoredLedger(Ledger):
 
     def compare(self, mark: Mark | None = None) -> None:
         compare(self, self._id_file, self.place, mark)
+
+    def view(self, period: str, plates: Sequence[bytes], release_ids: Sequence[str]) -> LedgerView:
+        return view_of(self, period, plates, release_ids)
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
         (table,) = self._balances([period], plates)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
-from udp_stream.ledger.port import Balance
+from udp_stream.ledger.port import Balance, LedgerView
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.base import ForecastClipTerms, StatisticPlan, StatisticTerms
 from udp_stream.mechanisms.cdf import CdfPlan
@@ -73,7 +73,8 @@ class SlotPlan:
 
     Rows that were suppressed or could not pay were charged 0. `rows` are the counts; on a shard, a
     digest for each HAT. `priced`, where at hand, are the plans behind the charges; they do not
-    travel. `city` is the question to the city.
+    travel, nor does `seen`: the ledger behind the charges, with what is recorded of each HAT.
+    `city` is the question to the city.
 
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
@@ -91,6 +92,7 @@ class SlotPlan:
     charged: Integers
     priced: tuple[HatPlan | None, ...] | None = None
     city: CityPlan | None = None
+    seen: LedgerView | None = None
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:
@@ -110,7 +112,7 @@ class SlotPlan:
         return any(one.is_jointly_clipped for one in self.terms)
 
     @classmethod
-    def empty(cls, counts: SlotCounts) -> SlotPlan:
+    def empty(cls, counts: SlotCounts, seen: LedgerView | None = None) -> SlotPlan:
         none = np.empty(0, dtype=np.int64)
         return cls(
             counts.start_ms,
@@ -121,6 +123,7 @@ class SlotPlan:
             (),
             none,
             (),
+            seen=seen,
         )
 
     def find(self, cell: int, digest: bytes) -> int | None:
@@ -179,6 +182,7 @@ class SlotPlan:
             charged=self.charged[np.repeat(hats, sizes)],
             priced=None if self.priced is None else tuple(self.priced[hat] for hat in chosen),
             city=None if self.city is None else self.city.subset(np.repeat(hats, sizes)),
+            seen=None,
         )
 
 

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.forecast.unit import UnitDoubt
-from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, Verdict
+from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, LedgerView, Verdict
 from udp_stream.ledger.rules import (
     archived_s,
     budget_balances,
     iso_utc,
     largest_budgets,
-    periods_to_compare,
 )
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms
 from udp_stream.planning.policy import (
@@ -255,24 +254,30 @@ class SlotToPlan:
     plans: HatPlans
 
     @classmethod
-    def of_counts(cls, counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotToPlan:
+    def of_counts(
+        cls,
+        counts: SlotCounts,
+        context: ReleaseContext,
+        ledger: Ledger,
+        meta: Mapping[str, str] | None = None,
+    ) -> SlotToPlan:
+        """`meta`, where it is at hand, is what the ledger knows of itself."""
         in_period = context.calendar.slot_in_period(counts.start_ms)
         return cls(
             counts,
             in_period,
             context.policy,
-            LedgerHistory(ledger, context.policy.grid),
+            LedgerHistory(ledger, context.policy.grid, meta),
             HatPlans(context.policy.public),
         )
 
 
-def budget_left(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> float:
+def budget_left(counts: SlotCounts, balance: Balance, policy: Policy) -> float:
     """The share of the period's budget that is left of the slot's plates, on average; the least in
-    any window."""
-    period = context.calendar.slot_in_period(counts.start_ms).period
-    here = [counts.plates[plate] for plate in np.unique(counts.plate).tolist()]
-    spent = budget_balances(ledger, period, here).charged if here else np.zeros(1)
-    return max(0.0, 1 - float(spent.mean()) / context.policy.budget_nano)
+    any window. `balance` is for `counts.plates`."""
+    here = np.unique(counts.plate)
+    spent = float(balance.charged[here].mean()) if here.size else 0.0
+    return max(0.0, 1 - spent / policy.budget_nano)
 
 
 class Planner(Protocol):
@@ -376,12 +381,13 @@ class ReleaseContext:
         """The releases that give evidence of another unit of speed, if some do."""
         return None if self.forecaster is None else self.forecaster.doubt
 
-    def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
-        return (
-            []
-            if self.forecaster is None
-            else self.forecaster.smoothed(slot, LedgerHistory(ledger, self.policy.grid))
-        )
+    def smoothed(
+        self, slot: Slot, ledger: Ledger, meta: Mapping[str, str] | None = None
+    ) -> list[Smoothed]:
+        """The estimates of a slot; `meta` as `SlotToPlan.of_counts`."""
+        if self.forecaster is None:
+            return []
+        return self.forecaster.smoothed(slot, LedgerHistory(ledger, self.policy.grid, meta))
 
 
 def with_forecaster(context: ReleaseContext) -> ReleaseContext:
@@ -414,36 +420,40 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     if context.forecaster is not None:
         context.forecaster.saw(counts)
     policy = context.policy
-    recorded = ledger.recorded(ids_of(hats))
-    require_relation(policy.neighbours, ids_of(hats), recorded)
-    if None not in recorded:
-        return SlotPlan.empty(counts)
-    slot = SlotToPlan.of_counts(counts, context, ledger)
-    period = slot.in_period.period
+    period = context.calendar.slot_in_period(counts.start_ms).period
+    ids = ids_of(hats)
+    seen = ledger.view(period, counts.plates, ids)
+    require_relation(policy.neighbours, ids, seen.payloads)
+    if None not in seen.payloads:
+        return SlotPlan.empty(counts, seen)
+    slot = SlotToPlan.of_counts(counts, context, ledger, seen.meta)
     check = partial(
         require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates
     )
+    check(seen)
     # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one
     # the same balances.
     city = None
     question = context.question
     why = _withheld_reason(slot, context)
     asked = None if question is None else _city_plan(question, slot, context, why)
+    balance = seen.balance
     if question is not None and asked is not None:
-        check()
         context.before_charge()
         city = charge_city(asked, question, counts, period, policy, ledger)
+        balance = budget_balances(ledger, period, counts.plates)
     # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be
     # charged.
-    priced = _price(hats, slot, context.planner, ledger, why)
-    check()
+    priced = _price(hats, slot, context.planner, balance, why)
     context.before_charge()
     # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was
     # charged, 0 if it was not.
     charged = _charge(priced, slot, ledger)
     if not any(hat.charged.any() for hat in charged):
-        note_requested(period, ledger)
-    check()  # of two runs that begin at once, at least one sees the other here, before anything is drawn
+        note_requested(period, ledger, seen.meta)
+    # Of two runs that begin at once, at least one sees the other here, before anything is drawn.
+    seen = ledger.view(period, counts.plates, ids)
+    check(seen)
     # PLAN. The same as columns, by cell: it names no plate, and travels to shards.
     return SlotPlan(
         counts.start_ms,
@@ -455,6 +465,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         np.concatenate([hat.charged for hat in charged]),
         tuple(hat.plan for hat in charged),
         city,
+        seen,
     )
 
 
@@ -489,14 +500,14 @@ def _price(
     hats: Sequence[HatInFlight],
     slot: SlotToPlan,
     planner: Planner,
-    ledger: Ledger,
+    balance: Balance,
     why: WithheldReason,
 ) -> list[HatInFlight]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner
     leaves one out."""
     if why:
         return [hat.with_price(Terms(withheld=why).within(slot.policy), None) for hat in hats]
-    planned = planner.plan(slot, budget_balances(ledger, slot.in_period.period, slot.counts.plates))
+    planned = planner.plan(slot, balance)
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
     return [
@@ -584,17 +595,18 @@ def require_one_promise(
     calendar: BudgetCalendar | PositionPeriods,
     ledger: Ledger,
     plates: Sequence[bytes],
+    seen: LedgerView | None = None,
 ) -> None:
     """PrivacyRefused if a charged period, or one that was asked under another neighbour relation or
     for whole plates (`note_requested`), overlaps this one, or if these plates could exceed one
-    budget of speeds and positions."""
-    known = periods_to_compare(ledger, period)
-    meta = ledger.meta()
-    if period not in known:
-        require_not_archived(period, known, meta)
+    budget of speeds and positions. `seen` is a view of the ledger, if it was read anew just now."""
+    seen = ledger.view(period, (), ()) if seen is None else seen
+    meta = seen.meta
+    if period not in seen.periods:
+        require_not_archived(period, seen.periods, meta)
     asked = [name.removeprefix(REQUESTED_NOTE) for name in meta if name.startswith(REQUESTED_NOTE)]
-    known += [name for name in asked if ending_of(name) or ending_of(period)]
-    require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
+    known = [*seen.periods, *(name for name in asked if ending_of(name) or ending_of(period))]
+    require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger, meta)
     require_no_overlap(period, calendar.overlapping(period, known))
 
 
@@ -603,11 +615,11 @@ REQUESTED_NOTE = "asked:"
 was charged."""
 
 
-def note_requested(period: str, ledger: Ledger) -> None:
+def note_requested(period: str, ledger: Ledger, meta: Mapping[str, str] | None = None) -> None:
     """Note the period, whose name tells the neighbour relation, before anything is recorded where
     no charge tells it: where nobody was charged, and for whole plates always, as there it is secret
-    whether anybody was."""
-    if f"{REQUESTED_NOTE}{period}" not in ledger.meta():
+    whether anybody was. `meta`, where it is at hand, is what the ledger knows of itself."""
+    if f"{REQUESTED_NOTE}{period}" not in (ledger.meta() if meta is None else meta):
         ledger.note(f"{REQUESTED_NOTE}{period}", "")
 
 
@@ -710,23 +722,25 @@ def require_one_budget(
     known: Collection[str],
     one: OneBudget | None,
     ledger: Ledger,
+    meta: Mapping[str, str],
 ) -> None:
     """PrivacyRefused if plates could lose more than the one budget, by speeds and positions
     together.
 
     `known` are the ledger's periods of both kinds, `budget_nano` this period's budget, `one` the
-    budget of both kinds (None where each has its own). Ask as `require_no_overlap`.
+    budget of both kinds (None where each has its own), `meta` what the ledger knows of itself. Ask
+    as `require_no_overlap`.
     """
     names = of_same_time(period, known)
     if one is not None:
-        remembered = noted(ledger.meta()).get(time_of(period))
+        remembered = noted(meta).get(time_of(period))
         if names and (remembered != one or _is_over(one, names, plates, ledger)):
             _require_sum(one, period, budget_nano, names, ledger)
         # After the check: later runs trust the note, and then read no budgets.
         if remembered is None:
             ledger.note(f"{NOTE}{time_of(period)}", note_of(one))
     elif any(is_of_positions(name) != is_of_positions(period) for name in names):
-        for time, promised in noted(ledger.meta()).items():
+        for time, promised in noted(meta).items():
             if of_same_time(period, [time]):
                 _require_sum(promised, period, budget_nano, names, ledger)
 

@@ -76,24 +76,32 @@ class LedgerHistory:
     [None]
     """
 
-    def __init__(self, ledger: Ledger, grid: Grid = HEXAGONS) -> None:
+    def __init__(
+        self, ledger: Ledger, grid: Grid = HEXAGONS, meta: Mapping[str, str] | None = None
+    ) -> None:
+        """`meta`, where it is at hand, is what the ledger knows of itself."""
         self._ledger = ledger
         self.grid = grid
+        self._meta = meta
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-        payloads = self._ledger.recorded(
-            [release_id(cell, start_ms, end_ms) for cell in map(self.grid.id_of, cells)]
-        )
-        return [None if payload is None else decode(payload) for payload in payloads]
+        found, _ = self.releases_and_city(start_ms, end_ms, cells, city=False)
+        return found
 
-    def city(self, start_ms: int, end_ms: int) -> Answer | None:
+    def releases_and_city(
+        self, start_ms: int, end_ms: int, cells: Sequence[int], *, city: bool
+    ) -> tuple[list[Release | None], Answer | None]:
+        """The releases of these HATs and, if asked for, what their slot told of the whole city."""
         name = city_id(start_ms, end_ms)
-        (payload,) = self._ledger.recorded([name])
-        return None if payload is None else decode_city(name, payload).answer
+        ids = [release_id(cell, start_ms, end_ms) for cell in map(self.grid.id_of, cells)]
+        *payloads, told = self._ledger.recorded([*ids, name])
+        found = [None if payload is None else decode(payload) for payload in payloads]
+        return found, decode_city(name, told).answer if city and told is not None else None
 
     def withdrawals(self) -> int:
         """How often a person has withdrawn HATs."""
-        return sum(name.startswith(NOTE) for name in self._ledger.meta())
+        meta = self._ledger.meta() if self._meta is None else self._meta
+        return sum(name.startswith(NOTE) for name in meta)
 
     def withdrawn(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> set[int]:
         """Which of these HATs are withdrawn."""
@@ -667,7 +675,11 @@ class Forecaster(SlotForecaster):
         self, slot: Slot, cells: Sequence[int], history: LedgerHistory
     ) -> list[Smoothed]:
         withdrawn = history.withdrawn(*slot, cells) if self._withdrawals else set()
-        found = history.releases(*slot, [cell for cell in cells if cell not in withdrawn])
+        found, told = history.releases_and_city(
+            *slot,
+            [cell for cell in cells if cell not in withdrawn],
+            city=self._shapes is not None,
+        )
         records = [record for record in found if record is not None and record.noised is None]
         if not records:
             return []
@@ -679,9 +691,7 @@ class Forecaster(SlotForecaster):
         estimates = smooth_slot(
             records, self._memory, *when, self._max_kmh, self._software, history.grid
         )
-        answer = (
-            None if self._shapes is None or withdrawn or self._is_doubted else history.city(*slot)
-        )
+        answer = None if withdrawn or self._is_doubted else told
         return self._with_cdfs(estimates, records, slot, answer)
 
     def _with_cdfs(

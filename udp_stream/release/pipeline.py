@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, Mark
+from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, LedgerView, Mark
 from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.around import (
     AROUND,
@@ -160,14 +160,15 @@ def record_slot(
 
     # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps
     # the first.
-    drawn = draw_once(ledger, ids_of(hats), draw)
+    known = None if plan.seen is None else plan.seen.payloads
+    drawn = draw_once(ledger, ids_of(hats), draw, known)
     require_relation(context.policy.neighbours, ids_of(hats), drawn.payloads)
     done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
     if not done:
-        return RecordedSlot(done, drawn.made, None)
+        return RecordedSlot(done, drawn.made, None, plan.seen)
     # MARK. Raised last, so that whatever is published, some mark knows.
     payloads = dict(zip(ids_of(hats), drawn.payloads, strict=True))
-    return RecordedSlot(done, drawn.made, ledger.mark(witness(payloads)))
+    return RecordedSlot(done, drawn.made, ledger.mark(witness(payloads)), plan.seen)
 
 
 def witness(payloads: Mapping[str, bytes]) -> str:
@@ -181,7 +182,8 @@ class RecordedSlot:
     """HATs that are recorded, by cell, and the ledger's mark, which knows them; None where there
     are no HATs.
 
-    `made` are the ids of those that this call recorded; the others were there before.
+    `made` are the ids of those that this call recorded; the others were there before. `seen`
+    is the ledger after the charges of the slot's plates, where this process made them.
 
     >>> from udp_stream.testing import released_slot
     >>> slot = released_slot()
@@ -192,6 +194,7 @@ class RecordedSlot:
     hats: tuple[HatInFlight, ...]
     made: frozenset[str]
     mark: Mark | None
+    seen: LedgerView | None = None
 
     @property
     def payloads(self) -> dict[str, bytes]:
@@ -215,11 +218,15 @@ class DrawResult:
 
 
 def draw_once(
-    ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequence[int]], Sequence[bytes]]
+    ledger: Ledger,
+    release_ids: Sequence[str],
+    draw: Callable[[Sequence[int]], Sequence[bytes]],
+    known: Sequence[bytes | None] | None = None,
 ) -> DrawResult:
     """The payload of each id: the recorded one, else what `draw` makes of the positions of ids that
-    are not recorded. The ledger raises PrivacyRefused for an id that was never charged."""
-    known = ledger.recorded(release_ids)
+    are not recorded. The ledger raises PrivacyRefused for an id that was never charged. `known` has
+    what is recorded, if the ledger was read since the charge."""
+    known = ledger.recorded(release_ids) if known is None else known
     payloads = {i: payload for i, payload in enumerate(known) if payload is not None}
     todo = [i for i in range(len(release_ids)) if i not in payloads]
     if not todo:

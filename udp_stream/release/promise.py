@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from udp_stream.ledger.port import Ledger
+from udp_stream.ledger.port import Ledger, LedgerView
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.add_remove import (
@@ -59,12 +59,20 @@ class Promise:
     ]
 
     def budget_left(
-        self, counts: SlotCounts, context: ReleaseContext, ledger: Ledger
+        self,
+        counts: SlotCounts,
+        context: ReleaseContext,
+        ledger: Ledger,
+        seen: LedgerView | None = None,
     ) -> float | None:
         """The share of the period's budget that is left of the slot's plates, on average; None
-        where charges are secret."""
-        is_public = context.policy.relation.public_counts
-        return budget_left(counts, context, ledger) if is_public else None
+        where charges are secret. `seen` is the ledger after the slot's charges, if at hand."""
+        if not context.policy.relation.public_counts:
+            return None
+        if seen is None:
+            period = context.calendar.slot_in_period(counts.start_ms).period
+            seen = ledger.view(period, counts.plates, ())
+        return budget_left(counts, seen.balance, context.policy)
 
 
 PROMISES: dict[str, Promise] = {

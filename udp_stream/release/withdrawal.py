@@ -125,6 +125,8 @@ def recorded_in(places: Iterable[Ledger], release_ids: Sequence[str]) -> dict[st
     found: dict[str, bytes] = {}
     for place in places:
         left = [release_id for release_id in release_ids if release_id not in found]
+        if not left:
+            break
         payloads = zip(left, place.recorded(left), strict=True)
         found |= {release_id: payload for release_id, payload in payloads if payload is not None}
     return found
