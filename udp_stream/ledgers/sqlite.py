@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.files import draft_of, link_first
-from udp_stream.ledger.port import LAST_NAME, Entry, Mark, Progress
+from udp_stream.ledger.port import LAST_NAME, Entry, LedgerView, Mark, Progress
 from udp_stream.ledger.rules import (
     AMOUNT_LIMIT,
     ARCHIVED,
@@ -366,6 +366,10 @@ class SqliteLedger(StoredLedger):
     def _first(self, query: str) -> Any:
         row = self._connection.execute(query).fetchone()
         return None if row is None else row[0]
+
+    def view(self, period: str, plates: Sequence[bytes], release_ids: Sequence[str]) -> LedgerView:
+        with self._using("DEFERRED"):
+            return super().view(period, plates, release_ids)
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         with self._using("DEFERRED"):
