@@ -678,7 +678,7 @@ class Forecaster(SlotForecaster):
         found, told = history.releases_and_city(
             *slot,
             [cell for cell in cells if cell not in withdrawn],
-            city=self._shapes is not None,
+            city=self._shapes is not None and not withdrawn,
         )
         records = [record for record in found if record is not None and record.noised is None]
         if not records:
@@ -691,7 +691,7 @@ class Forecaster(SlotForecaster):
         estimates = smooth_slot(
             records, self._memory, *when, self._max_kmh, self._software, history.grid
         )
-        answer = None if withdrawn or self._is_doubted else told
+        answer = None if self._is_doubted else told
         return self._with_cdfs(estimates, records, slot, answer)
 
     def _with_cdfs(
