@@ -232,7 +232,7 @@ def a_record_for_cells_with_pings_alone(monkeypatch):
     monkeypatch.setattr(
         add_remove,
         "_hats_of",
-        lambda domain, counts: hats_of(domain[np.isin(domain, counts.cells)], counts),
+        lambda domain, counts, grid: hats_of(domain[np.isin(domain, counts.cells)], counts, grid),
     )
 
 
