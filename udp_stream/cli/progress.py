@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -61,6 +62,11 @@ class ReadingProgress:
             self._bar.update(self._task, completed=before + read)
 
         return told
+
+
+def busy(name: str) -> AbstractContextManager[object]:
+    """A sign that a step of unknown length goes on; nothing may be printed meanwhile."""
+    return console().status(name)
 
 
 def stepwise(name: str, steps: Sequence[Step]) -> Iterable[Step]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from udp_stream.cli import preflight
 from udp_stream.cli.preflight import named, require_files, still_warning, unclamped, warnings_of
+from udp_stream.cli.progress import busy
 from udp_stream.errors import (
     ConfigError,
     DependencyUnavailable,
@@ -135,7 +136,8 @@ def _timetable(name: str) -> str:
 def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
     error: UdpStreamError | None = None
     try:
-        said = check()
+        with busy(f"checking the {name}"):
+            said = check()
     except UdpStreamError as failed:
         said = str(failed)
         error = failed

@@ -41,7 +41,7 @@ from udp_stream.cli.preflight import (
     still_warning,
     zone_of,
 )
-from udp_stream.cli.progress import console
+from udp_stream.cli.progress import busy, console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
@@ -778,7 +778,8 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:
         if os.path.lexists(out):
             raise UsageError(f"{out} is there already: expected a new file for --out")
         require_place(pathlib.Path(out))
-    feed = find_feed(arguments.files)
+    with busy("looking at the feed"):
+        feed = find_feed(arguments.files)
     text = city_file(feed, named(arguments.files))
     with TemporaryDirectory() as folder:
         (check := pathlib.Path(folder, "city.toml")).write_text(text, encoding="utf-8")
