@@ -141,8 +141,8 @@ def may_be_secret(file: str) -> bool:
 
 
 def require_private(key: str, file: str) -> None:
-    """Raise ConfigError if anyone but its owner may read the file. A group may read a file of root's: so
-    Kubernetes and systemd hand secrets to a program that is not root."""
+    """Raise ConfigError if anyone but its owner may read the file. A group may read a file of
+    root's: so Kubernetes and systemd hand secrets to a program that is not root."""
     try:
         found = Path(file).stat()
     except OSError as error:

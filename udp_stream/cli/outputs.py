@@ -138,8 +138,8 @@ class Appender:
     """Adds lines to the file of a name; `-`, a pipe and a device are written to as they are.
 
     Each write first looks whether the file at the name is still ours. After logrotate it is another
-    file, or is gone: so each line is on the path, whole. UsageError if the file cannot be written at
-    the beginning, OSError later.
+    file, or is gone: so each line is on the path, whole. UsageError if the file cannot be written
+    at the beginning, OSError later.
     """
 
     def __init__(self, name: str, mode: int = PUBLIC) -> None:

@@ -53,7 +53,8 @@ from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts
 
 SLOTS: Final = "30m", "1h", "3h", "6h"
-"""Slots that are compared with the configured slot, at the configured resolution and its neighbours."""
+"""Slots that are compared with the configured slot, at the configured resolution and its
+neighbours."""
 
 WORTH = 0.8
 """The largest part of the better guess's error in a row to start with."""
@@ -71,7 +72,7 @@ ABOUT = 0.95, 1.05
 
 SAMPLE_PINGS = 200_000
 SAMPLE_HATS = 10_000
-"""Of more pings a sample is rehearsed: whole slots that hold at least as many pings, or HATs."""
+"""Limits beyond which a sample is rehearsed: whole slots that hold at least as many pings, or HATs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,8 @@ HIDES = {
 
 @dataclass(frozen=True, slots=True)
 class PromiseCost:
-    """A relation at a budget: its epsilon, and the epsilon at which swap-values would protect speeds as
-    much."""
+    """A relation at a budget: its epsilon, and the epsilon at which swap-values would protect
+    speeds as much."""
 
     neighbours: str
     epsilon: float

@@ -390,8 +390,8 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 
 class RefusalWatch:
     """Says once, in the log, that more of a live feed is refused than accepted, with advice. Before
-    the first slot closes: ConfigError if its pings are in another unit than `speed.unit`. Partitions
-    of a topic close it in turn, and the first may have one bus: it looks at each, until
+    the first slot closes: ConfigError if its pings are in another unit than `speed.unit`.
+    Partitions of a topic close it in turn, and the first may have one bus: it looks at each, until
     movement can tell."""
 
     REFUSALS_MIN = 10

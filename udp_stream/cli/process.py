@@ -101,8 +101,8 @@ def log_source_message(sentence: str) -> None:
 def observed(
     address: tuple[str, int] | None, software: str, settings: Settings | None = None
 ) -> Iterator[list[Observer]]:
-    """Observers for Prometheus at this address, none without an address. DependencyUnavailable if it
-    cannot be served."""
+    """Observers for Prometheus at this address, none without an address. DependencyUnavailable if
+    it cannot be served."""
     if address is None:
         yield []
         return

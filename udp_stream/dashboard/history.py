@@ -162,8 +162,8 @@ class History:
         self._writing.execute("PRAGMA synchronous = NORMAL")
 
     def write(self, slots: Iterable[Slot], cells: Iterable[str]) -> None:
-        """Write in a single transaction; sqlite3.Error if the disk is full, DamagedHistory if the file
-        is."""
+        """Write in a single transaction; sqlite3.Error if the disk is full, DamagedHistory if the
+        file is."""
         self._writing.execute("BEGIN IMMEDIATE")
         try:
             for slot in slots:

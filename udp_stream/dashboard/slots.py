@@ -320,7 +320,8 @@ class Slots:
         return self._spent[1]
 
     def parts_of(self, kind: Kind, starts: Sequence[int]) -> Iterator[CompressedText]:
-        """The records of a kind of these slots, in the order of their starts. DamagedHistory may leave."""
+        """The records of a kind of these slots, in the order of their starts. DamagedHistory may
+        leave."""
         shown = {slot.start_ms: slot.parts[kind] for slot in self.shown.slots}
         history = self.history
         past = iter(

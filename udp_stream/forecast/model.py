@@ -377,8 +377,9 @@ SHIPPED = {fineness: Coefficients(*map(np.array, columns)) for fineness, columns
         (-2.6956, 2.5104, 0.098995, 1.4806, -2.5837, 0.99911), (0.5276, 0.32955, 0.080624, 0.87022, 0.42688, 0.90184)),
 }.items()}
 # fmt: on
-"""Coefficients by fineness of the grid, as `python -m benchmarks.train_prior` prints them. Trained on
-CapMetrics (MIT licence), Austin, 2015-06-07, 2016-03-22, 2016-11-24, 2016-11-25 and 2017-03-21."""
+"""Coefficients by fineness of the grid, as `python -m benchmarks.train_prior` prints them.
+Trained on CapMetrics (MIT licence), Austin, 2015-06-07, 2016-03-22, 2016-11-24, 2016-11-25 and
+2017-03-21."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,8 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the ledger decided, and remembers, for one HAT: `charged[i]` nano-units of member i, 0
-    where HALT.
+    """The decision of the ledger for a HAT, which it remembers: `charged[i]` nano-units of member
+    i, 0 where HALT.
 
     >>> Verdict(charged=np.array([3, 0]), terms=b"").admitted
     array([ True, False])
@@ -110,7 +110,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What plates were charged in a period: nano-units, and in how many charges (one per HAT).
+    """Charges of plates in a period: nano-units, and in how many charges (one per HAT).
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> MemoryLedger().balances("May", [b"plate"])
@@ -123,7 +123,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """What a ledger holds, read anew: the payload of each release asked for, what it knows of
+    """The content of a ledger, read anew: the payload of each release asked for, what it knows of
     itself, the charged periods that may overlap one, and what plates were charged of its budget.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
@@ -277,7 +277,7 @@ class Ledger(Protocol):
         ...
 
     def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `schema`, `ledger_id`, `made`, `key_fingerprint` once
+        """Facts of the ledger about itself: `schema`, `ledger_id`, `made`, `key_fingerprint` once
         bound, and notes."""
         ...
 

@@ -60,7 +60,7 @@ from udp_stream.units import parse_duration
 # side for the zones.
 
 ROLLING = "rolling "
-"""What the names of rolling budgets begin with."""
+"""Beginning of the names of rolling budgets."""
 
 _NAME = re.compile(rf"{ROLLING}([^ ]+) from ([^ ]+) to ([^ ]+)( .*)?")
 _DAY_S = 86_400
@@ -130,7 +130,7 @@ def names_around(name: str) -> tuple[str, str] | None:
 
 
 def account_prefix(span: AccountSpan) -> str:
-    """What the names of spans with windows of this length begin with."""
+    """Beginning of the names of spans with windows of this length."""
     return f"{ROLLING}{span.length} from "
 
 
@@ -211,7 +211,7 @@ def most_elsewhere(
 
 
 class RollingSums:
-    """What plates were charged in spans, charge after charge: the most in any window. For reading
+    """Charges of plates in spans, charge after charge: the most in any window. For reading
     entries through.
 
     >>> edges = [f"2024-01-08T{hour:02}:00:00Z" for hour in range(5)]
@@ -286,7 +286,7 @@ def compared_ranges(period: str) -> list[tuple[str, str]]:
 
 
 def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
-    """What the plates were charged of a budget: in the period or, in a span of a rolling one, the
+    """Charges of the plates against a budget: in the period or, in a span of a rolling one, the
     most in any window. Others may charge meanwhile; `admit` looks for itself."""
     return ledger.view(period, plates, ()).balance
 
@@ -424,7 +424,7 @@ def decide_in_order(
 def _all_pay(
     balances: NDArray[np.int64], budget: int, admissions: Sequence[Admission]
 ) -> Charges | None:
-    """What is decided, if everybody can pay for all HATs within the least allowance: then for each,
+    """The decision if every plate can pay for all HATs within the least allowance: then for each,
     in any order. Nearly always so; None if not."""
     if any(one.members.size < one.min_admitted for one in admissions):
         return None
@@ -549,7 +549,7 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
 
 
 class Decision(NamedTuple):
-    """What was decided of a HAT: its plates, packed; what each was charged (0: HALT); its terms.
+    """The decision on a HAT: its plates, packed; what each was charged (0: HALT); its terms.
 
     >>> Decision(b"onetwo", np.array([4, 0]), b"terms").names()
     [b'one', b'two']
@@ -627,7 +627,7 @@ CELL_ID = "[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
 SLOT_OF_ID = re.compile(
     rf"(?:(?:withdrawn:)?({CELL_ID})-|city:|clips:|presence:)(-?[0-9]{{1,12}})-([0-9]{{1,9}})"
 )
-"""Of an id: its cell where it has one, start and length of its slot in seconds."""
+"""Parts of an id: its cell where it has any, start and length of its slot in seconds."""
 
 _MOMENT_OF_ID = re.compile(
     r"(?:query:.*:(-?[0-9]{1,12})|round:.*:(-?[0-9]{1,12}):[0-9]+)", re.DOTALL
@@ -704,7 +704,7 @@ _FORGOTTEN = "forgotten:"
 
 
 class AcceptedRollback(msgspec.Struct, frozen=True):
-    """What a person has accepted: in which words, when, and the mark that the ledger was behind.
+    """The acceptance of a person: in which words, when, and the mark that the ledger was behind.
 
     >>> AcceptedRollback("two HATs are forgotten", "2026-11-22", Mark("5eed", 0, 8, 6)).mark.admitted
     8
@@ -721,7 +721,7 @@ def digest_of(payload: bytes) -> bytes:
 
 
 def forgotten(meta: Mapping[str, str]) -> list[AcceptedRollback]:
-    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras
+    """Acceptances on this ledger, oldest first, from what it knows of itself; as many eras
     have ended."""
     found: list[AcceptedRollback] = []
     while (text := meta.get(f"{_FORGOTTEN}{len(found)}")) is not None:
@@ -746,7 +746,7 @@ def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class LedgerState(NamedTuple):
-    """What there is to see of a ledger: what it knows of itself, how far it is, and the digests of
+    """A look at a ledger: its facts about itself, how far it is, and the digests of
     some records.
 
     >>> seen = LedgerState({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {"last": b"digest"})

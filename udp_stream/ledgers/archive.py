@@ -55,8 +55,8 @@ Moved = dict[str, list[str]]
 
 
 class ArchiveResult(NamedTuple):
-    """What was done: up to when the ledger is closed, the file, how many entries of how many
-    periods it has (of whole plates, of those that were asked)."""
+    """The outcome of an archive: the time up to which the ledger is closed, the file, how many
+    entries of how many periods it has (of whole plates, of those that were asked)."""
 
     before_s: int
     path: Path

@@ -1,4 +1,4 @@
-"""What is kept beside a ledger: the key of its plates, its id, and the mark of how far it had come.
+"""Files beside a ledger: the key of its plates, its id, and the mark of how far it had come.
 
 **The key.** In the ledger a plate is a keyed hash, so that a copy without the key says nothing
 about who drove. Under another key every plate looks new and gets its budget again: a ledger is

@@ -164,7 +164,7 @@ def ledger_there(asked: LedgerSection) -> str | None:
 
 
 def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
-    """What a ledger has on this machine, made already or not: what each file is, and its path."""
+    """Files of a ledger on this machine, made already or not: what each file is, and its path."""
     url = asked.place
     key_file, id_file = _key_files(asked)
     files = [("the plates' key", key_file), ("the id of the ledger", id_file)]
@@ -179,8 +179,8 @@ def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
 
 
 def inspect_ledger(asked: LedgerSection) -> str:
-    """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if
-    the key is gone."""
+    """A sentence on the ledger that a worker would find; nothing is made. Raises as
+    `ledger_and_keys`, and if the key is gone."""
     url = asked.place
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
@@ -213,8 +213,8 @@ def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
 
 
 def _no_key(key_file: Path, url: str) -> PrivacyRefused:
-    """Of a ledger that exists: a new key would fit no plate in it, and might be taken for the one
-    that is lost."""
+    """Require the key of a ledger that exists: a new key would fit no plate in it, and might be
+    taken for the one that is lost."""
     return PrivacyRefused(
         f"{key_file.absolute()}: the key of the ledger's plates is not there, and the ledger at {ledger_place(url)} "
         f"needs it: restore it from the backup, or copy it there, and {key_file.name}.ledger-id beside it, from a "
@@ -399,7 +399,7 @@ def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
 
 
 def _value(keys: Mapping[str, str], key: str) -> str:
-    """What a policy has of a key. Without a mapping, a feed is in the contract's form."""
+    """The value of a key in a policy. Without a mapping, a feed is in the contract's form."""
     return keys.get(key) or ("unset" if key.startswith("source.") else "unknown")
 
 
@@ -516,7 +516,7 @@ def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
 
 
 class Holdings(NamedTuple):
-    """What a ledger holds: charged and recorded HATs (with rounds of queries), periods, doubts, the
+    """Counts of a ledger: charged and recorded HATs (with rounds of queries), periods, doubts, the
     newest id, the zone, and how many of these HATs a person has withdrawn.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger

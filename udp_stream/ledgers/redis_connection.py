@@ -145,7 +145,7 @@ def sentence(trouble: Exception | None, tls: bool = False) -> str:
 
 
 def full(trouble: Exception | None) -> str:
-    """What a person can do for a server without room; "" where that is not its trouble.
+    """Advice for a server without room; "" where that is not its trouble.
 
     >>> full(exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"))
     'its disk is full, or cannot be written: make room there'

@@ -67,7 +67,7 @@ _ONLY_DROP = {
     "admissions_stand": "BEFORE UPDATE ON admissions BEGIN SELECT RAISE(ABORT, 'admissions stand'); END",
     "releases_stay": "BEFORE DELETE ON releases BEGIN SELECT RAISE(ABORT, 'releases stay'); END",
 }
-"""What stands against all but `drop`, which takes it away and puts it back in one transaction."""
+"""Triggers against all but `drop`, which takes it away and puts it back in one transaction."""
 
 _KEPT = [f"CREATE TRIGGER {name} {what};" for name, what in _ONLY_DROP.items()]
 SCHEMA = f"""
@@ -253,7 +253,7 @@ def usable(path: Path) -> Iterator[None]:
 
 
 def _room(path: Path, error: sqlite3.DatabaseError) -> str:
-    """What to do about a full disk, which SQLite also calls an error of input and output, as of its
+    """Advice on a full disk, which SQLite also calls an error of input and output, as of its
     index."""
     code = error.sqlite_errorcode & 0xFF
     disk = os.statvfs(path.parent)
@@ -499,8 +499,8 @@ class SqliteLedger(StoredLedger):
 
     @contextmanager
     def _using(self, transaction: Literal["DEFERRED", "IMMEDIATE"] | None = None) -> Iterator[None]:
-        """One thread at a time. A transaction is all or nothing, and may have others inside; IMMEDIATE
-        takes the write lock before it reads."""
+        """One thread at a time. A transaction is all or nothing, and may have others inside;
+        IMMEDIATE takes the write lock before it reads."""
         with self._one_at_a_time, usable(self.path):
             if transaction is None or self._connection.in_transaction:
                 yield

@@ -57,7 +57,7 @@ _Made = tuple[str, float, str, str]
 
 @dataclass(slots=True)
 class _PeriodSpending:
-    """What one period's plates were charged; of a rolling budget the most in any window. `promised`
+    """Charges of the plates of a period; of a rolling budget the most in any window. `promised`
     has the largest budget of each period or span that was charged; of whole plates, where that is
     secret, of each that was asked.
     """
@@ -146,7 +146,7 @@ class _Account:
 
 
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
-    """What is promised, what was charged, and what is not protected; no plate, keyed or not, is in
+    """The promise, the charges, and the data that are not protected; no plate, keyed or not, is in
     it.
 
     Raises PrivacyRefused if the ledger holds a record that cannot be read.
@@ -222,7 +222,8 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
 
 
 def _archived(ledger: Ledger, closed: int) -> dict[str, Any]:
-    """What the statement does not know: it is in the archives, which have statements of their own."""
+    """The part that the statement does not know: it is in the archives, which have statements of
+    their own."""
     held = sum(1 for _ in ledger.newest())
     return {"before": iso_utc(closed), "entries_elsewhere": ledger.progress().admitted - held}
 
@@ -261,8 +262,8 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
 
 
 def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
-    """What a plate can lose by its pings in a whole period, to all releases, whichever slots were
-    charged."""
+    """The most that a plate can lose by its pings in a whole period, to all releases, whichever
+    slots were charged."""
     policy = settings.policy
     charged = {length: names.ending_of(length) for length, _ in account.under}
     lengths = {
@@ -297,7 +298,7 @@ def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
 
 
 def _between_speeds(account: _Account, delta: float) -> dict[str, Any]:
-    """Of whole plates: what they can lose by their speeds alone, as a change is a removal and an
+    """The most that whole plates can lose by their speeds alone, as a change is a removal and an
     addition."""
     budgets = [
         nano
@@ -313,7 +314,7 @@ def _between_speeds(account: _Account, delta: float) -> dict[str, Any]:
 
 
 def _with_overlapping(account: _Account) -> dict[str, Loss]:
-    """Of each period, or rolling budget, the most with the periods that overlap it and were
+    """The most, for each period or rolling budget, with the periods that overlap it and were
     charged."""
     promised = {
         name: nano for spent in account.speeds.values() for name, nano in spent.promised.items()

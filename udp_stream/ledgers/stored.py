@@ -83,8 +83,8 @@ class ChargedCall(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """What a store has otherwise: HATs of the call that are known, or balances of the plates that
-    pay; neither where spans have changed."""
+    """The state that a store has otherwise: HATs of the call that are known, or balances of the
+    plates that pay; neither where spans have changed."""
 
     known: dict[str, Decision]
     balances: NDArray[np.int64] | None = None

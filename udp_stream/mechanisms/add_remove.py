@@ -84,7 +84,8 @@ class PlateQuery(NamedTuple):
     plates: bool = False
 
     def require_valid(self) -> None:
-        """Raise ValueError for a query whose sums could outgrow 64 bits, or whose noise cannot be drawn."""
+        """Raise ValueError for a query whose sums could outgrow 64 bits, or whose noise cannot be
+        drawn."""
         if not (1 <= self.full <= FULL_MAX and 1 <= self.sigma <= SCALE_MAX):
             raise ValueError(
                 f"expected 1 <= full <= {FULL_MAX} pings and 1 <= sigma <= {SCALE_MAX} quanta, "

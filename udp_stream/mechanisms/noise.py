@@ -592,8 +592,8 @@ MEASURES: dict[str, Measure] = {
 
 
 def require_measure(name: str) -> None:
-    """Raise ValueError for a name that is not in `MEASURES`: what was charged under it allows nothing
-    that is known here."""
+    """Raise ValueError for a name that is not in `MEASURES`: what was charged under it allows
+    nothing that is known here."""
     if name not in MEASURES:
         raise ValueError(f"expected a measure of {', '.join(MEASURES)}, got {name!r}")
 
@@ -832,13 +832,11 @@ def exponential_choices(
     A release makes a single choice; experiments make many at once.
 
     Args:
-        bits: The source of random bits.
-        penalties: The penalty of each group, 0 or more. A plate moves each by at most `sensitivity`.
-        sizes: Candidates of each group (a length, in lattice points), 0 or more.
-        largest: Public: no penalty that values could have is above it.
-        sensitivity: The most by which a plate moves a penalty.
-        cost: What each choice costs.
-        draws: The number of choices.
+        bits: The source of random bits. penalties: The penalty of each group, 0 or more. A plate
+        moves each by at most `sensitivity`. sizes: Candidates of each group (a length, in lattice
+        points), 0 or more. largest: Public: no penalty that values could have is above it.
+        sensitivity: The most by which a plate moves a penalty. cost: What each choice costs. draws:
+        The number of choices.
 
     Returns:
         The index of each chosen group.

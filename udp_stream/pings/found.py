@@ -181,8 +181,8 @@ def found_mapping(
 ) -> tuple[FeedMapping, TimeForm, list[str]]:
     """The mapping of these records, the form of their times, and doubts. `beside`: what messages
     have beside their records, such as a time; `around`: of each record what the objects around it
-    have, such as a plate; `container`: as a `PingFormat` has it. Without a name of a speed, `speed` is "". ValueError
-    with a clause for each field without a path."""
+    have, such as a plate; `container`: as a `PingFormat` has it. Without a name of a speed, `speed`
+    is "". ValueError with a clause for each field without a path."""
     values = values_by_path(records)
     paths: dict[str, Path] = {}
     for field in ("longitude", "latitude", "speed", "time"):  # the plate last: much can be one

@@ -717,7 +717,8 @@ def joined_plates(*columns: Iterable[str]) -> list[str]:
 
 
 class SinglePing(NamedTuple):
-    """The parts of a ping that `feed` needs: the plate, the time as it stands, the length of the speed."""
+    """The parts of a ping that `feed` needs: the plate, the time as it stands, the length of the
+    speed."""
 
     plate: str
     time: TimeValue

@@ -221,7 +221,7 @@ def _within_allowance(
     context: ReleaseContext,
     ledger: Ledger,
 ) -> Integers:
-    """What each plate is charged: its vector's price, at most its share of what it has left."""
+    """Charge of each plate: its vector's price, at most its share of what it has left."""
     rules, _ = _of_mode(context)
     balances = budget_balances(ledger, slot.period, counts.plates)
     left = context.policy.budget_nano - balances.charged

@@ -341,7 +341,7 @@ def key_without_secret(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseContext:
-    """What every slot of a deployment needs: settings, calendar, bits, the software's name for
+    """The needs of every slot of a deployment: settings, calendar, bits, the software's name for
     records, a planner.
 
     `judges_unit`: whether releases may tell that speeds are in another unit, and slots are withheld

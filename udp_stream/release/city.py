@@ -44,7 +44,7 @@ is to be told."""
 
 
 class CityKnowledge(NamedTuple):
-    """What is known of the city before a slot, how often it was asked that day, and the most plates
+    """Knowledge of the city before a slot, how often it was asked that day, and the most plates
     that answered.
 
     >>> from udp_stream.forecast.shape import family
@@ -58,7 +58,7 @@ class CityKnowledge(NamedTuple):
 
 
 class CityQuestion(Protocol):
-    """What is asked of all plates of a slot together: sums of whole numbers over rows, to which
+    """A question to all plates of a slot together: sums of whole numbers over rows, to which
     noise is added.
 
     A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by,
@@ -74,7 +74,7 @@ class CityQuestion(Protocol):
         where nothing is asked."""
 
     def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
-        """What plates lose by the answer whose samples weigh so much in all: nano-units, rounded
+        """Loss of plates by the answer whose samples weigh so much in all: nano-units, rounded
         up."""
 
     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class CityQuestion(Protocol):
 
 
 class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was told of the city in one slot. `shares` are as drawn; `cdf` is of the nearest shares
+    """The answer of the city in a slot. `shares` are as drawn; `cdf` is of the nearest shares
     that there can be: none of them below 0, and 1 in all.
 
     `deviation` is the noise's, of each share; `plates` so many took part, as `full_plates` of ten
@@ -172,7 +172,7 @@ class ShapeQuestion:
 
 
 def weights_of_plates(counts: SlotCounts, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What the samples of each plate weigh in all; `weights` are those of a sample of each row."""
+    """Weight of all samples of each plate; `weights` are those of a sample of each row."""
     in_all = np.bincount(counts.plate, weights=weights * counts.count, minlength=len(counts.plates))
     return in_all.astype(np.int64)
 
@@ -194,7 +194,7 @@ def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> 
 
 
 def ask_nano(policy: Policy) -> int:
-    """What an answer costs a plate of full weight; 0 where the budget is for a lifetime."""
+    """Cost of an answer to a plate of full weight; 0 where the budget is for a lifetime."""
     if policy.period_seconds is None:
         return 0
     return policy.budget_nano * ASK_PART * DAY_S // (1000 * max(DAY_S, policy.period_seconds))
@@ -219,8 +219,8 @@ class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HatCdf(NamedTuple):
-    """What a smoothed record has of a HAT's distribution. Intervals hold 95 %; names are shares,
-    and speeds in km/h.
+    """The fields of a smoothed record on a HAT's distribution. Intervals hold 95 %; names are
+    shares, and speeds in km/h.
 
     >>> cdf = SmoothedCdf((65.0,), (1.0,), ((1.0,), (1.0,)), (1.0,))
     >>> HatCdf(cdf, {"0.5": 17.2}, {"0.5": (12.9, 21.0)}, {"5": 0.31}, {"5": (0.2, 0.4)}, 0.1).expected_sup_error
@@ -241,8 +241,8 @@ def hat_cdfs(
     deviation: NDArray[np.float64],
     plates: NDArray[np.int64],
 ) -> list[HatCdf]:
-    """Of each HAT of a slot by its smoothed mean, the standard deviation of that (km/h), and its
-    plates (0 without pings): public, all of it.
+    """The distribution of each HAT of a slot by its smoothed mean, the standard deviation of that
+    (km/h), and its plates (0 without pings): public, all of it.
     """
     shapes = hat_shapes(city, mean, deviation, plates)
     edges = city.edges_kmh

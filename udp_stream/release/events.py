@@ -59,9 +59,9 @@ ReleaseReader = Iterator[PublishedRelease]
 
 
 class Metric(NamedTuple):
-    """The series of Prometheus that a field of a fact makes: its latest value, what all facts add up
-    to ("sum"), or a count that only grows ("total"). A mapping has a series for each of `values`,
-    under `label`."""
+    """The series of Prometheus that a field of a fact makes: its latest value, what all facts add
+    up to ("sum"), or a count that only grows ("total"). A mapping has a series for each of
+    `values`, under `label`."""
 
     name: str
     text: str
@@ -291,8 +291,8 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class DiskStatus:
-    """Bytes of the ledger's file and of the journal, 0 without a file; and those that are free where
-    they are.
+    """Bytes of the ledger's file and of the journal, 0 without a file; and those that are free
+    where they are.
 
     >>> DiskStatus(ledger=4096, journal=0, free=10**9).free
     1000000000
@@ -628,8 +628,8 @@ class RunLog:
         *,
         at_the_end: bool = False,
     ) -> list[LogMessage]:
-        """Messages that are due now: about slots that are out, and about what comes in. Ask about once a
-        second. `doubt` is said where slots are withheld for their unit."""
+        """Messages that are due now: about slots that are out, and about what comes in. Ask about
+        once a second. `doubt` is said where slots are withheld for their unit."""
         out = [
             at
             for at, slot in self._slots.items()

@@ -159,7 +159,7 @@ NORMAL_TAIL = 1.96
 """The same of a normal variable."""
 
 ANOMALY_WIDER = 3.0
-"""What happens is seldom what the model has: its variance counts three times in intervals."""
+"""Speeds seldom follow the model: its variance counts three times in intervals."""
 
 FEW_PINGS = 0.3
 """By how much that is too wide for a HAT of a single ping; for one of n pings, by an n-th."""
@@ -189,7 +189,7 @@ def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
 
 
 def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
-    """What intervals take for the variance of HATs of so many pings: less for the fewest."""
+    """Factor on the variance of HATs of so many pings, in intervals: less for the fewest."""
     taken: Floats = (1 - FEW_PINGS / np.maximum(pings, 1)) ** 2 * variance
     return taken
 
@@ -230,7 +230,7 @@ AtKmh: TypeAlias = Literal["5", "10"]
 
 
 class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be said without any release of this cell: by the baseline guess, and by the HAT's
+    """A guess without any release of this cell: by the baseline guess, and by the HAT's
     counts.
 
     Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its
@@ -389,7 +389,7 @@ def with_cdfs(
 
 
 class _SlotCommon(msgspec.Struct, frozen=True):
-    """What the estimates of a slot say alike; `hat` is any of its HATs."""
+    """The fields that all estimates of a slot share; `hat` is any of its HATs."""
 
     hat: Hat
     constant: float
@@ -437,7 +437,7 @@ def _mean_distance(apart: float, off: float) -> float:
 
 
 def released_hats(records: Sequence[Release], hours: float, grid: Grid) -> ReleasedHats:
-    """What the records with a mean say of a slot of so many hours."""
+    """The records with a mean, of a slot of so many hours."""
     chosen = [record for record in records if record.mean is not None]
     cells = np.array([grid.cell_of(record.hat.cell) for record in chosen], dtype=np.uint64)
     value, noise, clipped = _measured(chosen)
@@ -453,7 +453,7 @@ def released_hats(records: Sequence[Release], hours: float, grid: Grid) -> Relea
 
 
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:
-    """What the records' forecasts read of counts; 0 for records that have none."""
+    """Values that the records' forecasts read of counts; 0 for records that have none."""
     priors = np.zeros((len(records), 1 + PER_HAT))
     for at, record in enumerate(records):
         if record.forecast is not None and len(record.forecast.prior) == 1 + PER_HAT:
@@ -492,7 +492,7 @@ def clipped_of(record: Release) -> ReleaseClip:
 
 
 def value_of(record: Release) -> tuple[float, float]:
-    """What the release says of the mean, and the variance of its noise."""
+    """The mean that the release has, and the variance of its noise."""
     forecast = record.forecast
     mean = record.mean
     if (
@@ -512,7 +512,7 @@ def value_of(record: Release) -> tuple[float, float]:
 
 
 class SlotForecaster(ABC):
-    """What learns slot by slot from what a ledger holds. Slots that are `due` were seen and not
+    """A learner, slot by slot, from the records of a ledger. Slots that are `due` were seen and not
     learnt yet."""
 
     doubt: UnitDoubt | None = None
@@ -534,7 +534,7 @@ class SlotForecaster(ABC):
             )
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:  # noqa: ARG002
-        """What is known of the city's shape before a slot, after all earlier ones; None if nobody
+        """The city's shape as known before a slot, after all earlier ones; None if nobody
         wants to know."""
         return None
 
@@ -594,7 +594,7 @@ class SlotForecaster(ABC):
 
     @abstractmethod
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
-        """What is to be learnt of a ledger's past."""
+        """The part of a ledger's past that is to be learnt."""
 
     @abstractmethod
     def _learn_slot(
@@ -622,7 +622,7 @@ class Forecaster(SlotForecaster):
     _is_doubted: bool
     _evidence: Evidence
     _usual: tuple[Memory, CityMemory | None] | None
-    """What was known before there was evidence."""
+    """The state before there was evidence."""
 
     def __init__(
         self,
@@ -654,7 +654,7 @@ class Forecaster(SlotForecaster):
         return forecast_slot(counts, history.grid, self._memory, *when, self._max_kmh)
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:
-        """What is known of the city's shape before a slot, after all earlier ones; None if nobody
+        """The city's shape as known before a slot, after all earlier ones; None if nobody
         wants to know."""
         if self._shapes is None:
             return None
@@ -787,7 +787,8 @@ class AddRemoveForecaster(SlotForecaster):
         self._forget()
 
     def forecast(self, slot: Slot, history: LedgerHistory) -> Floats:
-        """Of each cell, in km/h, after all earlier slots, which must be recorded by now."""
+        """Forecast speed of each cell, km/h, after all earlier slots, which must be recorded by
+        now."""
         self._learn(history, slot[0])
         return self._memory.forecast(*self._when(slot))
 

@@ -1,4 +1,5 @@
-"""The steps of a slot from its plan to its records under "swap-values": measure, draw, record, mark.
+"""The steps of a slot from its plan to its records under "swap-values": measure, draw, record,
+mark.
 
 A crash between any two steps loses nothing and repeats nothing: the ledger keeps the first terms,
 the first verdict and the first record of an id, so the next run comes to the same bytes.
@@ -381,7 +382,7 @@ def _record(
 # 2**64, of n plates.
 
 HASH_BYTES = 8
-"""Of a plate and its lengths, in what the ledger remembers of a slot."""
+"""Bytes of the hash of a plate and its lengths, which the ledger remembers of a slot."""
 
 
 def slot_factors(

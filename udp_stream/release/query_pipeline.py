@@ -75,7 +75,7 @@ from udp_stream.windows.tables import SlotGrid
 
 @dataclass(frozen=True)
 class QueryContext:
-    """What every moment is answered with: the budget periods of positions, and what releases are
+    """The context of every answer: the budget periods of positions, and what releases are
     made with."""
 
     periods: PositionPeriods
@@ -254,7 +254,7 @@ class _Rounds:
         return [encode_round(pie.settled(state, found))]
 
     def _charge(self, number: int, due: NextRound) -> Integers:
-        """What each plate of the round is charged, in its first admission, 0 for those that had too
+        """Charge of each plate of the round, in its first admission, 0 for those that had too
         little left."""
         # Remembered terms may have another budget than the settings: the lower one keeps both
         # promises.
@@ -315,7 +315,8 @@ def encode_round(found: Round) -> bytes:
 
 
 def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
-    """What `encode_round` wrote; PrivacyRefused for anything else, as there is no going on from it."""
+    """The round that `encode_round` wrote; PrivacyRefused for anything else, as there is no going
+    on from it."""
     try:
         record = msgspec.json.decode(payload, type=_RoundRecord)
         values = np.array(record.values, np.int64).reshape(-1, dimensions)

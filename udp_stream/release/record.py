@@ -302,7 +302,7 @@ class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was forecast of the mean before it was taken: from counts and earlier releases, so it
+    """The forecast of the mean before it was taken: from counts and earlier releases, so it
     costs nothing.
 
     `deviation_kmh` is its standard deviation, `rest_kmh` the part of that which releases of other
@@ -380,7 +380,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Noised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the plates of a cell tell under "add-remove": sums with noise, and the forecast that
+    """The sums of a cell's plates under "add-remove": sums with noise, and the forecast that
     residuals are around.
 
     >>> Noised(residual=-12.5, sd=25.488, forecast_kmh=18.0, weight=3.1).weight
@@ -463,7 +463,7 @@ released under it."""
 
 
 def kind_of(release_id: str) -> str:
-    """What is released under an id: a HAT, or what stands before its first colon."""
+    """The kind of an id: a HAT, or what stands before its first colon."""
     kind, colon, _ = release_id.partition(":")
     return kind if colon else "hat"
 
@@ -515,13 +515,13 @@ def _parts_of(release_id: str) -> Sequence[str]:
 
 
 Estimate = Mapping[str, Any]
-"""What came out for one HAT: by statistic what its `values` made of it."""
+"""The estimate of a HAT: for each statistic the result of its `values`."""
 
 
 def forecast_record(
     terms: Terms, plan: HatPlan | None, estimate: Estimate | None
 ) -> Forecast | None:
-    """What was forecast of the HAT, and what was measured around it; None where nothing was
+    """The forecast of the HAT, and the value measured around it; None where nothing was
     forecast."""
     forecast = terms.forecast
     if forecast is None:
@@ -585,7 +585,7 @@ ResultStatus = Literal["answered", "withheld_other_plates"]
 
 
 class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was asked; places are (longitude, latitude) in degrees.
+    """A request; places are (longitude, latitude) in degrees.
 
     A range count and a threshold have a `box`, a `polygon` or `cells`; a density and the nearest
     have a `place`. `share` and `edge_m` are a threshold's, and absent for other kinds.
@@ -637,8 +637,8 @@ class QueryPlates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rho per square kilometre implies: (epsilon, delta, Lambda)-geo-privacy, of inputs at
-    most Lambda apart.
+    """The guarantee that a rho per square kilometre implies: (epsilon, delta, Lambda)-geo-privacy,
+    of inputs at most Lambda apart.
 
     >>> within_1km("zcdp", 10**9, 1e-6)
     Within(epsilon_per_km=8.016993, delta=1e-06)
@@ -649,8 +649,8 @@ class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def within_1km(measure: str, nano: int, delta: float) -> Within | UnsetType:
-    """Of an amount by distance; an epsilon per kilometre is one already (*Adaptive Privacy
-    Budgeting*, equation 10)."""
+    """The guarantee of an amount by distance; an epsilon per kilometre is one already (*Adaptive
+    Privacy Budgeting*, equation 10)."""
     if MEASURES[measure].noise.power == 1:
         return UNSET
     return Within(epsilon_within(nano, delta, 1.0), delta)

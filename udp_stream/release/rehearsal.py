@@ -30,7 +30,7 @@ from udp_stream.windows.tables import SlotCounts, SlotValues
 
 CITY_MEAN = 19.0
 CITY_SLOPE = 20.0
-"""Of invented cities, in km/h: mean speed, and slope of counts (`forecast/model.py`)."""
+"""Values of invented cities, km/h: mean speed, and slope of counts (`forecast/model.py`)."""
 
 CITY_OFF = 2.5
 SLOPE_OFF = 4.0
@@ -38,7 +38,7 @@ SLOPE_OFF = 4.0
 km/h; slopes of 17 to 24 km/h at H3 7 and 8 (once 13), up to 34 at H3 6."""
 
 FEATURE_SD = 1.1
-"""Of the slope of a HAT's standardised feature, in km/h."""
+"""Standard deviation of the slope of a HAT's standardised feature, km/h."""
 
 CELL_SD = 1.8
 HAT_SD = 1.1
@@ -55,7 +55,7 @@ at 17 km/h, so 11 for one ping and 6 for ten, as measured on recorded days. It i
 few plates are much faster."""
 
 WITHIN_SD = 10.0
-"""Of the pings of one plate in one HAT, in km/h."""
+"""Standard deviation of the pings of a plate in a HAT, km/h."""
 
 SLOWEST = 3.0
 FASTEST_FACTOR = 2.0

@@ -1,4 +1,4 @@
-"""What a ledger holds of a slot under "add-remove": what every plate was asked, and the noised sums
+"""The records of a slot under "add-remove": the question to every plate, and the noised sums
 of their answers.
 
 Both are public: the question follows from settings and earlier sums, and nothing of a plate is in

@@ -60,7 +60,7 @@ class TypicalHour(msgspec.Struct, frozen=True):
 
 
 def class_of(date: str, holidays: Collection[str] = ()) -> DayClass:
-    """Of a local date.
+    """The kind of a local date.
 
     >>> class_of("2024-01-08"), class_of("2024-01-08", ["2024-01-08"]), class_of("2024-01-06")
     ('weekday', 'sunday', 'saturday')

@@ -49,7 +49,7 @@ class Withdrawal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WithdrawalNote(msgspec.Struct, frozen=True):
-    """What a person has withdrawn at once: why, when, and how many HATs.
+    """A withdrawal by a person: why, when, and how many HATs.
 
     >>> WithdrawalNote("unit was mph", "2022-01-02T09:00:00+00:00", 12).hats
     12
@@ -144,7 +144,7 @@ def _note(ledger: Ledger, text: str) -> None:
 
 
 def noted(meta: Mapping[str, str]) -> list[WithdrawalNote]:
-    """What was withdrawn on this ledger, oldest first, from what it knows of itself."""
+    """Withdrawals on this ledger, oldest first, from what it knows of itself."""
     notes = (
         meta.get(f"{NOTE}{number}") for number in range(sum(name.startswith(NOTE) for name in meta))
     )

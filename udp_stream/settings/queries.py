@@ -50,7 +50,8 @@ HOW: dict[Kind, How] = {
     "nearest": "distance",
     "threshold": "distance",
 }
-"""The quantity that gets noise, by kind, where it errs less: a density from noisy distances is biased upwards."""
+"""The quantity that gets noise, by kind, where it errs less: a density from noisy distances is
+biased upwards."""
 
 KEYS: dict[Kind, tuple[str, ...]] = {
     "range": _REGIONS,

@@ -63,7 +63,7 @@ class Exclusion(NamedTuple):
 def _under(
     neighbours: str, keys: tuple[str, ...], reason: str, values: tuple[object, ...] = ()
 ) -> Exclusion:
-    """What a neighbour relation excludes."""
+    """Exclusions of the neighbour relations."""
     mode = f'privacy.neighbours is "{neighbours}"'
     is_on = lambda settings: settings.privacy.neighbours == neighbours  # noqa: E731
     return Exclusion(mode, is_on, keys, reason, values)

@@ -361,8 +361,8 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bounds of what a source may send: `box` is [west, south, east, north] in degrees, absent for the whole
-    world. A bus sends a ping every `interval`."""
+    """Bounds of what a source may send: `box` is [west, south, east, north] in degrees, absent for
+    the whole world. A bus sends a ping every `interval`."""
 
     box: tuple[float, float, float, float] | None = None
     interval: str = ""
@@ -423,8 +423,8 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.accounted.nano(promised, self.delta)
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
-        """The largest charge of a release of this epsilon, in the same units, rounded up; None is for
-        "auto"."""
+        """The largest charge of a release of this epsilon, in the same units, rounded up; None is
+        for "auto"."""
         return (
             None if epsilon == "auto" else self.accounted.measure.price_nano(nano_charge(epsilon))
         )
@@ -597,8 +597,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         moments: MomentRules | None = None,
         archived_s: int | None = None,
     ) -> ReadingRules:
-        """The rules that readers of a log share; `archived_s` is up to when their ledger is archived, in
-        Unix seconds."""
+        """The rules that readers of a log share; `archived_s` is up to when their ledger is
+        archived, in Unix seconds."""
         slots = self.calendar.slots
         windows = self.window_rules
         if archived_s is not None:

@@ -2,8 +2,8 @@
 redirects.
 
 aiohttp checks certificates, names, and that a body is as long as was promised. The time for an
-answer is for all of it: a server that sends a byte a second is given up. Redirects are followed here,
-by a rule of ours:
+answer is for all of it: a server that sends a byte a second is given up. Redirects are followed
+here, by a rule of ours:
 
 **The token goes to the address that was named, and to no other scheme, host or port.** A redirect
 elsewhere is followed without it, and is not followed at all from https to http, or where the server
@@ -108,8 +108,8 @@ class HttpGet:
         return f"{self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
 
     def get(self, validators: dict[str, str]) -> HttpAnswer:
-        """The answer of the address; `validators` are those of an earlier answer. Failed if there is
-        no good answer."""
+        """The answer of the address; `validators` are those of an earlier answer. Failed if there
+        is no good answer."""
         from aiohttp import ClientError
 
         try:

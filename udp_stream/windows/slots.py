@@ -338,8 +338,8 @@ def slots_of(
     """The tables of a recording's slots, in order, from pings as columns in any order; no ping is
     late.
 
-    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes, longitudes,
-    rules and grid as `moving` it is derived instead.
+    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes,
+    longitudes, rules and grid as `moving` it is derived instead.
     """
     starts, ends = grid.place(time_ms)
     order = np.argsort(starts, kind="stable")
