@@ -27,8 +27,7 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.opening import ledger_place
 from udp_stream.logs import log_message
 from udp_stream.release.events import PublishedRelease, QueryRecorded, Summary, hat_recorded
-from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.record import decode_result, moment_of
+from udp_stream.release.record import Smoothed, decode_result, moment_of
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import Fleet
 

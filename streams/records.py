@@ -8,13 +8,12 @@ from functools import cache
 
 from streams.kafka import Headers, OutgoingRecord
 from streams.topics import Topics
-from udp_stream.release import forecaster, record, withdrawal
+from udp_stream.release import record, withdrawal
 from udp_stream.release.events import (
     PublishedRelease,
 )
-from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_pipeline import RecordedAnswer
-from udp_stream.release.record import decode_result
+from udp_stream.release.record import Smoothed, decode_result, encode_smoothed
 from udp_stream.release.withdrawal import decode_withdrawal
 
 
@@ -66,7 +65,9 @@ def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[Outg
         payload = encode_smoothed(estimate)
         id_ = f"{hat.cell}/{hat.slot_start}/{hat.slot_end}"
         made.append(
-            _event(topics.smoothed.name, forecaster.SCHEMA, id_, hat.slot_end, hat.cell, payload)
+            _event(
+                topics.smoothed.name, record.SMOOTHED_SCHEMA, id_, hat.slot_end, hat.cell, payload
+            )
         )
     return made
 

@@ -54,10 +54,10 @@ from udp_stream.release.events import (
     slot_published,
     slot_smoothed,
 )
-from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.promise import promise_of, release_slot
 from udp_stream.release.query_pipeline import QueryContext, QuerySet, report_answers
+from udp_stream.release.record import Smoothed, encode_smoothed
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import LedgerSection, Settings, is_file
 from udp_stream.sources.journal import Journal, JournalFrame

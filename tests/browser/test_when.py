@@ -15,8 +15,7 @@ from tests.forms import long_but
 from udp_stream.dashboard.history import opened
 from udp_stream.dashboard.server import Dashboard, serving
 from udp_stream.dashboard.slots import Slots
-from udp_stream.release.forecaster import encode_smoothed
-from udp_stream.release.record import encode
+from udp_stream.release.record import encode, encode_smoothed
 
 pytestmark = pytest.mark.browser
 

@@ -34,8 +34,8 @@ from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
-from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
-from udp_stream.release.record import decode
+from udp_stream.release.forecaster import LedgerHistory
+from udp_stream.release.record import decode, encode_smoothed
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 

@@ -25,9 +25,8 @@ from udp_stream.ledgers.statement import statement
 from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.planning import policy
 from udp_stream.release import add_remove
-from udp_stream.release.forecaster import encode_smoothed
 from udp_stream.release.promise import PROMISES, release_slot
-from udp_stream.release.record import sums_id
+from udp_stream.release.record import encode_smoothed, sums_id
 from udp_stream.settings import load
 from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate

@@ -46,8 +46,7 @@ from udp_stream.dashboard.server import STATIC, Dashboard, serving
 from udp_stream.dashboard.slots import KINDS, Slots
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.export_formats import columns, flat
-from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.record import Release
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.windows.grid import HEXAGONS
 
 ROOT = Path(__file__).parents[2]

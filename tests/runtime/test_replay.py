@@ -22,8 +22,8 @@ from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.pings.snapshots import GTFS_REALTIME
-from udp_stream.release import forecaster, withdrawal
 from udp_stream.release import record as release
+from udp_stream.release import withdrawal
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
@@ -219,7 +219,7 @@ def test_values_keep_to_the_contract(tmp_path):
 def test_the_published_schema_is_the_types_schema():
     assert json.loads(SCHEMA.read_text()) == release.described(release.Release, release.SCHEMA)
     assert json.loads(SCHEMA.with_name("smoothed.schema.json").read_text()) == release.described(
-        forecaster.Smoothed, forecaster.SCHEMA
+        release.Smoothed, release.SMOOTHED_SCHEMA
     )
     assert json.loads(SCHEMA.with_name("withdrawal.schema.json").read_text()) == release.described(
         withdrawal.Withdrawal, withdrawal.SCHEMA

@@ -27,10 +27,18 @@ from udp_stream.release import charge
 from udp_stream.release.add_remove import record_add_remove_slot, rows_in
 from udp_stream.release.charge import plan_slot, require_one_promise
 from udp_stream.release.events import Summary
-from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory, encode_smoothed
+from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory
 from udp_stream.release.pipeline import record_slot
 from udp_stream.release.promise import PROMISES, release_slot
-from udp_stream.release.record import NOISED_SUMS, decode, encode, kind_of, slot_of, sums_id
+from udp_stream.release.record import (
+    NOISED_SUMS,
+    decode,
+    encode,
+    encode_smoothed,
+    kind_of,
+    slot_of,
+    sums_id,
+)
 from udp_stream.release.sums import decode_sums
 from udp_stream.release.withdrawal import withdraw
 from udp_stream.settings import load

@@ -27,8 +27,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import pipeline as balls
 from udp_stream.release.city import decode_city
-from udp_stream.release.forecaster import encode_smoothed
-from udp_stream.release.record import CITY, CLIPS, decode, encode, kind_of
+from udp_stream.release.record import CITY, CLIPS, decode, encode, encode_smoothed, kind_of
 from udp_stream.settings import load
 
 IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip")

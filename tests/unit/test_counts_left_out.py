@@ -12,9 +12,9 @@ from benchmarks.forecast_days import OURS, day_of_fleet, run
 from tests.forms import PURE_ENV
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
-from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
+from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import decode, encode_smoothed
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import Fleet

@@ -17,8 +17,9 @@ from udp_stream.planning.plan import HatPlans
 from udp_stream.planning.policy import EPSILON_NANO_MAX
 from udp_stream.planning.slot import terms_around
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed
+from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.promise import release_slot
+from udp_stream.release.record import encode_smoothed
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, tabulate

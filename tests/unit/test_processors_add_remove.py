@@ -17,9 +17,8 @@ from tests.unit.test_processors import START, TOPICS, Broker, Worker, lives, out
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.add_remove import record_add_remove_slot
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.forecaster import encode_smoothed
 from udp_stream.release.promise import PROMISES
-from udp_stream.release.record import NOISED_SUMS, decode, kind_of
+from udp_stream.release.record import NOISED_SUMS, decode, encode_smoothed, kind_of
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.grid import HEXAGONS

@@ -24,8 +24,8 @@ from tests.unit.test_processors_planner import (
 )
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed
-from udp_stream.release.record import decode, slot_of
+from udp_stream.release.forecaster import Forecaster, LedgerHistory
+from udp_stream.release.record import decode, encode_smoothed, slot_of
 from udp_stream.release.withdrawal import decode_withdrawal, unpublished_withdrawals, withdraw
 from udp_stream.shuffle.wire import CountsEnd, PingChunk, ReleaseMarker, decode_message
 

@@ -15,8 +15,7 @@ from h3.api.basic_int import cell_to_boundary, latlng_to_cell
 
 from tests.board import estimate
 from udp_stream.export_formats import columns, flat, write_export
-from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.record import Release, decode
+from udp_stream.release.record import Release, Smoothed, decode
 from udp_stream.testing import released_slot
 from udp_stream.windows.grid import HEXAGONS
 

@@ -12,8 +12,7 @@ from benchmarks.made_up_city import MadeUpCity
 from benchmarks.typical import Known, published, weekdays
 from tests.verbs import run_verb
 from udp_stream.errors import UsageError
-from udp_stream.release.forecaster import encode_smoothed
-from udp_stream.release.record import encode
+from udp_stream.release.record import encode, encode_smoothed
 from udp_stream.release.week import Week, class_of
 
 DAYS, BEFORE = 9, 6

@@ -48,8 +48,8 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.export_formats import LINES, TEXTS, PlaceOf
 from udp_stream.forecast.typical import CLASSES
 from udp_stream.logs import WARNING, counted, log_message
-from udp_stream.release.forecaster import SCHEMA as SMOOTHED
 from udp_stream.release.record import SCHEMA as RELEASE
+from udp_stream.release.record import SMOOTHED_SCHEMA as SMOOTHED
 from udp_stream.release.record import described
 from udp_stream.release.week import DAYS_MAX, TypicalHour
 from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL

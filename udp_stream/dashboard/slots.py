@@ -27,8 +27,7 @@ from udp_stream.dashboard.history import (
     set_aside,
 )
 from udp_stream.dashboard.snapshot import NOTHING, CompressedText, Kind, Slot, compressed
-from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.record import Hat, Privacy, Release
+from udp_stream.release.record import Hat, Privacy, Release, Smoothed
 from udp_stream.release.withdrawal import Withdrawal
 from udp_stream.windows.grid import HEXAGONS, Grid
 

@@ -45,14 +45,8 @@ from udp_stream.planning.policy import (
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
-from udp_stream.release.forecaster import (
-    Forecaster,
-    LedgerHistory,
-    Slot,
-    SlotForecaster,
-    Smoothed,
-)
-from udp_stream.release.record import Status, city_id, release_id
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, SlotForecaster
+from udp_stream.release.record import Smoothed, Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts

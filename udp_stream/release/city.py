@@ -22,7 +22,7 @@ from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_w
 from udp_stream.mechanisms.noise import Cost, noise_of
 from udp_stream.planning.policy import DAY_S, Policy
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.record import city_id
+from udp_stream.release.record import SmoothedCdf, city_id
 from udp_stream.windows.tables import SlotCounts
 
 if TYPE_CHECKING:
@@ -202,20 +202,6 @@ def ask_nano(policy: Policy) -> int:
 
 QUANTILES = 0.1, 0.5, 0.9
 SLOW_KMH = 5.0, 10.0
-
-
-class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The share of a HAT's samples at or below each edge, a 95 % band (its lower ends, its upper
-    ends), and the city's CDF as the guess.
-
-    >>> SmoothedCdf((0.0, 65.0), (0.2, 1.0), ((0.1, 1.0), (0.3, 1.0)), (0.3, 1.0)).values[-1]
-    1.0
-    """
-
-    edges_kmh: tuple[NonNegative, ...]
-    values: tuple[Share, ...]
-    band: tuple[tuple[Share, ...], tuple[Share, ...]]
-    guess: tuple[Share, ...]
 
 
 class HatCdf(NamedTuple):

@@ -19,9 +19,8 @@ import numpy as np
 
 from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.pings.decode import Reason
-from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.pipeline import RecordedSlot
-from udp_stream.release.record import Release, ResultStatus, Status, decode
+from udp_stream.release.record import Release, ResultStatus, Smoothed, Status, decode
 from udp_stream.units import REPEATS_SHARE, counted
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.slots import ReadResult

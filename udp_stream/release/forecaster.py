@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,16 +35,20 @@ from udp_stream.forecast.model import (
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.forecast.unit import Evidence, UnitDoubt, evidence_of, likely_unit
 from udp_stream.ledger.port import Ledger
-from udp_stream.mechanisms.base import NonNegative, Share
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.city import CityKnowledge, SmoothedCdf, decode_city, hat_cdfs
+from udp_stream.release.city import CityKnowledge, decode_city, hat_cdfs
 from udp_stream.release.record import (
     NOISED_SUMS,
+    SMOOTHED_SCHEMA,
+    Guess,
     Hat,
+    Plates,
     Release,
+    Smoothed,
+    Traffic,
     cell_in,
     city_id,
     decode,
@@ -218,98 +222,8 @@ def ends(
 # not measured gets its forecast, after the slot's other releases; so does every cell that was
 # observed before. People should read this.
 
-SCHEMA: Final = "udp-stream/smoothed/1"
-
-
 MEAN_ABS_PER_SD = 0.798
 """The expected size of a normal variable over its standard deviation: sqrt(2 / pi)."""
-
-
-AtShare: TypeAlias = Literal["0.1", "0.5", "0.9"]
-AtKmh: TypeAlias = Literal["5", "10"]
-
-
-class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A guess without any release of this cell: by the baseline guess, and by the HAT's
-    counts.
-
-    Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its
-    own distance from the estimate, and by what that is likely to err by.
-
-    >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
-    16.5
-    """
-
-    constant_kmh: NonNegative
-    counts_kmh: NonNegative
-    expected_abs_error_kmh: NonNegative
-
-
-class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hours that buses spent in a HAT, each at most half of its slot.
-
-    >>> Traffic(bus_hours=3.2, interval95=(2.1, 4.6)).bus_hours
-    3.2
-    """
-
-    bus_hours: NonNegative
-    interval95: tuple[NonNegative, NonNegative]
-
-
-class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many plates were in a HAT.
-
-    >>> Plates(value=14.1, interval95=(8.9, 20.3)).value
-    14.1
-    """
-
-    value: NonNegative
-    interval95: tuple[NonNegative, NonNegative]
-
-
-class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The estimate of one HAT's mean speed, from releases and counts alone.
-
-    `release_id` is that of the HAT's release; null for a cell without pings in the slot. `news` is
-    the probability that the HAT is not as usual: maps mark it above a half. `cdf` is null before
-    the city was told its own, and where no CDF is asked for: `cdf_withheld` says which. `trial` is
-    there, and true, if it follows from releases that were made on a ledger of one run only. Under
-    "add-remove" every cell of the domain has one in every slot, from noised sums alone, with
-    `traffic` or, where they are asked for, `plates`.
-
-    >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
-    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, None, 0.12, "udp-stream 1.0")
-    >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
-    True
-    """
-
-    schema: Literal["udp-stream/smoothed/1"]
-    hat: Hat
-    value_kmh: NonNegative
-    interval95_kmh: tuple[NonNegative, NonNegative]
-    expected_abs_error_kmh: Annotated[float, msgspec.Meta(ge=0)]
-    guess: Guess
-    cdf: SmoothedCdf | None
-    release_id: str | None
-    news: Share
-    software: str
-    trial: bool = False
-    quantiles_kmh: Mapping[AtShare, NonNegative] | None = None
-    quantiles_interval95_kmh: Mapping[AtShare, tuple[NonNegative, NonNegative]] | None = None
-    share_below_kmh: Mapping[AtKmh, Share] | None = None
-    share_below_interval95: Mapping[AtKmh, tuple[Share, Share]] | None = None
-    expected_sup_error: NonNegative | None = None
-    cdf_withheld: Literal["off", "city_untold"] | None = None
-    traffic: Traffic | None = None
-    plates: Plates | None = None
-
-
-_ENCODER = msgspec.json.Encoder()
-
-
-def encode_smoothed(estimate: Smoothed) -> bytes:
-    """The record's bytes: JSON on one line."""
-    return _ENCODER.encode(estimate)
 
 
 def smooth_slot(
@@ -412,7 +326,7 @@ class _SlotCommon(msgspec.Struct, frozen=True):
         constant = self._clip(self.constant)
         return [
             Smoothed(
-                SCHEMA, hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
+                SMOOTHED_SCHEMA, hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), None, release_id,
                 round(is_anomaly, 3), self.software, self.trial,
             )
@@ -819,7 +733,7 @@ class AddRemoveForecaster(SlotForecaster):
         hats = [Hat.of(cell, history.grid, start, end) for cell in of.cells.tolist()]
         return [
             Smoothed(
-                SCHEMA, hat, value, (low, high), off,
+                SMOOTHED_SCHEMA, hat, value, (low, high), off,
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), off / MEAN_ABS_PER_SD), 3)), None,
                 release_id(hat.cell, *slot), news, self._software, self._trial, cdf_withheld="off", **amount,
             )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from math import hypot
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from udp_stream.ledger.filters import epsilon_within
 from udp_stream.ledger.rules import CELL_ID, SLOT_OF_ID
 from udp_stream.mechanisms.around import FORECAST_CLIP
-from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Positive
+from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Positive, Share
 from udp_stream.mechanisms.cdf import Cdf
 from udp_stream.mechanisms.means import Mean
 from udp_stream.mechanisms.noise import MEASURES, Integers
@@ -572,6 +572,109 @@ def privacy_record(
         holds_for="slot" if terms.is_jointly_clipped and charge_nano else "record",
         speeds=policy.speed_from,
     )
+
+
+# Estimates of HATs, from releases and counts alone.
+
+SMOOTHED_SCHEMA: Final = "udp-stream/smoothed/1"
+
+AtShare: TypeAlias = Literal["0.1", "0.5", "0.9"]
+AtKmh: TypeAlias = Literal["5", "10"]
+
+
+class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A guess without any release of this cell: by the baseline guess, and by the HAT's
+    counts.
+
+    Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its
+    own distance from the estimate, and by what that is likely to err by.
+
+    >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
+    16.5
+    """
+
+    constant_kmh: NonNegative
+    counts_kmh: NonNegative
+    expected_abs_error_kmh: NonNegative
+
+
+class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hours that buses spent in a HAT, each at most half of its slot.
+
+    >>> Traffic(bus_hours=3.2, interval95=(2.1, 4.6)).bus_hours
+    3.2
+    """
+
+    bus_hours: NonNegative
+    interval95: tuple[NonNegative, NonNegative]
+
+
+class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many plates were in a HAT.
+
+    >>> Plates(value=14.1, interval95=(8.9, 20.3)).value
+    14.1
+    """
+
+    value: NonNegative
+    interval95: tuple[NonNegative, NonNegative]
+
+
+class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of a HAT's samples at or below each edge, a 95 % band (its lower ends, its upper
+    ends), and the city's CDF as the guess.
+
+    >>> SmoothedCdf((0.0, 65.0), (0.2, 1.0), ((0.1, 1.0), (0.3, 1.0)), (0.3, 1.0)).values[-1]
+    1.0
+    """
+
+    edges_kmh: tuple[NonNegative, ...]
+    values: tuple[Share, ...]
+    band: tuple[tuple[Share, ...], tuple[Share, ...]]
+    guess: tuple[Share, ...]
+
+
+class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The estimate of one HAT's mean speed, from releases and counts alone.
+
+    `release_id` is that of the HAT's release; null for a cell without pings in the slot. `news` is
+    the probability that the HAT is not as usual: maps mark it above a half. `cdf` is null before
+    the city was told its own, and where no CDF is asked for: `cdf_withheld` says which. `trial` is
+    there, and true, if it follows from releases that were made on a ledger of one run only. Under
+    "add-remove" every cell of the domain has one in every slot, from noised sums alone, with
+    `traffic` or, where they are asked for, `plates`.
+
+    >>> from udp_stream.windows.grid import HEXAGONS
+    >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> one = Smoothed(SMOOTHED_SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, None, 0.12, "udp-stream 1.0")
+    >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
+    True
+    """
+
+    schema: Literal["udp-stream/smoothed/1"]
+    hat: Hat
+    value_kmh: NonNegative
+    interval95_kmh: tuple[NonNegative, NonNegative]
+    expected_abs_error_kmh: Annotated[float, msgspec.Meta(ge=0)]
+    guess: Guess
+    cdf: SmoothedCdf | None
+    release_id: str | None
+    news: Share
+    software: str
+    trial: bool = False
+    quantiles_kmh: Mapping[AtShare, NonNegative] | None = None
+    quantiles_interval95_kmh: Mapping[AtShare, tuple[NonNegative, NonNegative]] | None = None
+    share_below_kmh: Mapping[AtKmh, Share] | None = None
+    share_below_interval95: Mapping[AtKmh, tuple[Share, Share]] | None = None
+    expected_sup_error: NonNegative | None = None
+    cdf_withheld: Literal["off", "city_untold"] | None = None
+    traffic: Traffic | None = None
+    plates: Plates | None = None
+
+
+def encode_smoothed(estimate: Smoothed) -> bytes:
+    """The record's bytes: JSON on one line."""
+    return _ENCODER.encode(estimate)
 
 
 # The record of a standing query's answer. Rounds have records too, which are never published: they

@@ -25,8 +25,8 @@ from udp_stream.forecast.typical import (
 )
 from udp_stream.mechanisms.base import NonNegative
 from udp_stream.mechanisms.noise import Floats, Integers
-from udp_stream.release.forecaster import Smoothed, clipped_of, unexplained_of, value_of
-from udp_stream.release.record import Release
+from udp_stream.release.forecaster import clipped_of, unexplained_of, value_of
+from udp_stream.release.record import Release, Smoothed
 
 DAYS_MAX: Final = 120
 """The newest days that a typical week is made of: a city is another after a season."""

@@ -34,8 +34,7 @@ from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.logs import counted, log_message
 from udp_stream.release.events import PublishedRelease, ReleaseSink, Summary
-from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.record import Release
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.runtime import EmbeddedRuntime, Smooth, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet

@@ -36,12 +36,7 @@ from udp_stream.ledgers.sqlite import MAGIC
 from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import BudgetCalendar
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.forecaster import SCHEMA as SMOOTHED
-from udp_stream.release.forecaster import (
-    Slot,
-    Smoothed,
-    encode_smoothed,
-)
+from udp_stream.release.forecaster import Slot
 from udp_stream.release.pipeline import witness
 from udp_stream.release.promise import promise_of
 from udp_stream.release.record import (
@@ -50,10 +45,13 @@ from udp_stream.release.record import (
     UNPUBLISHED_KINDS,
     WITHDRAWN,
     Release,
+    Smoothed,
+    encode_smoothed,
     kind_of,
     moment_of,
     slot_of,
 )
+from udp_stream.release.record import SMOOTHED_SCHEMA as SMOOTHED
 from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 from udp_stream.release.withdrawal import recorded_in
 from udp_stream.release.withdrawal import withdraw as withdraw_hats

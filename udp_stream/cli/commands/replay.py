@@ -25,8 +25,7 @@ from udp_stream.export_formats import require_format
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.release.events import Summary
-from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.record import QueryResult, Release
+from udp_stream.release.record import QueryResult, Release, Smoothed
 from udp_stream.runtime import EmbeddedRuntime, rejected_writer, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import open_sources
