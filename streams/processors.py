@@ -33,9 +33,9 @@ from streams.topics import (
 )
 from udp_stream.errors import ConfigError, DataLoss, Fenced
 from udp_stream.forecast.unit import UnitDoubt
+from udp_stream.ledger.ids import HAT, QUERY, ROUND, Id, end_of, kind_of
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decode import Reason, Refusal
-from udp_stream.pings.times import parse_timestamps
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import ReleaseContext
@@ -59,7 +59,6 @@ from udp_stream.release.pipeline import (
 )
 from udp_stream.release.promise import promise_of
 from udp_stream.release.query_pipeline import QuerySet, report_answers
-from udp_stream.release.record import decode, kind_of, moment_of
 from udp_stream.release.withdrawal import unpublished_withdrawals
 from udp_stream.runtime import log_clock_ahead
 from udp_stream.shuffle import protocol as steps
@@ -1024,11 +1023,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
         return encode_checkpoint(to, self._binding.text, self._mark)
 
 
-# --- what readers get: records with CloudEvents in their headers (binary mode) ---
-#
-# Each follows from its slot or moment alone: a repeat has the same bytes.
-
-
 def settle(
     ledger: Ledger,
     shard: int,
@@ -1041,37 +1035,22 @@ def settle(
     """Inform the ledger of what the shard has published, by its checkpoint: slots that end by
     `released_ms`, moments up to `answered_ms`; `periods` are those of positions, where queries are
     asked."""
-    waiting = [(id_, payload) for id_, payload in ledger.unpublished()]
-    gone = _released(
-        [one for one in waiting if kind_of(one[0]) == "hat"], shard, shards, released_ms, grid
-    )
-    if periods is not None:
-        gone += [
-            id_ for id_, _ in waiting if _is_answered(id_, shard, shards, answered_ms, periods)
-        ]
+    waiting = [id_ for id_, _ in ledger.unpublished()]
+    hats = [id_ for id_ in waiting if kind_of(id_) == HAT and 1000 * end_of(id_) <= released_ms]
+    of = _shards_of((Id.of(id_).key for id_ in hats), grid, shards)
+    gone = [id_ for id_, at in zip(hats, of.tolist(), strict=True) if at == shard]
+    for id_ in waiting:
+        moment_ms = 1000 * end_of(id_)
+        if (
+            periods is not None
+            and kind_of(id_) in (QUERY, ROUND)
+            and moment_ms <= answered_ms
+            and wire.shard_of_period(periods.start_of(moment_ms), shards) == shard
+        ):
+            gone.append(id_)
     if gone:
         ledger.published(gone)
 
 
-def _released(
-    waiting: list[tuple[str, bytes]], shard: int, shards: int, released_ms: int, grid: Grid
-) -> list[str]:
-    if not waiting:
-        return []
-    hats = [decode(payload).hat for _, payload in waiting]
-    ends, _ = parse_timestamps([hat.slot_end for hat in hats])
-    of = _shards_of([hat.cell for hat in hats], grid, shards)
-    through = (ends <= released_ms) & (of == shard)
-    return [id_ for (id_, _), is_gone in zip(waiting, through.tolist(), strict=True) if is_gone]
-
-
 def _shards_of(ids: Iterable[str], grid: Grid, shards: int) -> NDArray[np.int64]:
     return wire.shard_of(np.fromiter(map(grid.cell_of, ids), np.uint64), shards)
-
-
-def _is_answered(
-    id_: str, shard: int, shards: int, answered_ms: int, periods: PositionPeriods
-) -> bool:
-    if kind_of(id_) not in ("query", "round") or (moment_ms := moment_of(id_)) > answered_ms:
-        return False
-    return wire.shard_of_period(periods.start_of(moment_ms), shards) == shard

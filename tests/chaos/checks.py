@@ -7,18 +7,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from udp_stream.ledger.ids import CITY, CLIPS, Id, id_of, kind_of
 from udp_stream.ledger.port import Entry
 from udp_stream.release.city import decode_city
-from udp_stream.release.record import (
-    CITY,
-    CLIPS,
-    Privacy,
-    Release,
-    clips_id,
-    decode,
-    kind_of,
-    slot_of,
-)
+from udp_stream.release.record import Privacy, Release, decode
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -233,11 +225,11 @@ def shared_clips_are_remembered_once(seen: Collected) -> Iterator[str]:
         if entry.plates or entry.payload is not None:
             yield f"{id_}: expected no charge and no payload, got {len(entry.plates)} plates and {entry.payload!r}"
     slots = {
-        slot_of(id_)
+        Id.of(id_).slot
         for id_, payload in seen.released
         if decode(payload).privacy.holds_for == "slot"
     }
-    wanted = {clips_id(start, end - start) for start, end in slots}
+    wanted = {id_of(CLIPS, 1000 * start, 1000 * end) for start, end in slots}
     yield from (f"{id_} is not in the ledger" for id_ in sorted(wanted - held.keys()))
     yield from (
         f"{id_} is in the ledger, and no release shares clips"
@@ -251,12 +243,12 @@ def what_the_city_told_is_told_once(seen: Collected) -> Iterator[str]:
     earliest: dict[tuple[int, int], int] = {}
     for at, entry in enumerate(seen.entries):
         if kind_of(entry.release_id) == "hat":
-            earliest.setdefault(slot_of(entry.release_id), at)
+            earliest.setdefault(Id.of(entry.release_id).slot, at)
     for at, entry in enumerate(seen.entries):
         if kind_of(entry.release_id) != CITY:
             continue
         id_, paid = entry.release_id, int((entry.charged > 0).sum())
-        if earliest.get(slot_of(id_), -1) < at:
+        if earliest.get(Id.of(id_).slot, -1) < at:
             yield f"{id_} was charged behind a HAT of its slot, or of a slot without HATs"
         told = 0 if entry.payload is None else decode_city(id_, entry.payload).plates
         if told != paid:

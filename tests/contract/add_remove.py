@@ -17,13 +17,13 @@ from tests.contract.queries import ask
 from tests.failing import Died, DyingLedger, RivalledLedger
 from tests.unit.test_flow import START, a_context, slot
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.ids import NOISED_SUMS, kind_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.release import add_remove
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.promise import PROMISES, release_slot
-from udp_stream.release.record import NOISED_SUMS, kind_of
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_moment
 from udp_stream.windows.positions import Moment

@@ -12,10 +12,11 @@ from tests.city_question import MeanSpeed
 from tests.contract.checks import LedgerFactory
 from tests.failing import Died, RivalledLedger
 from tests.unit.test_flow import a_context, run, slot
+from udp_stream.ledger.ids import CITY, CLIPS, kind_of
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
-from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
+from udp_stream.release.record import Release, decode
 
 _CITY = "release.mean=forecast-clip", "release.cdf_epsilon=0"
 

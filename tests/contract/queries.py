@@ -13,12 +13,13 @@ import pytest
 from tests.contract.checks import LedgerFactory
 from tests.failing import Died, DyingLedger, RivalledLedger, a_ramp, a_threshold
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.ids import QUERY, ROUND, id_of, kind_of
 from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.planning.policy import OneBudget
 from udp_stream.queries.elimination import ABOVE, IN, Round
 from udp_stream.release.charge import require_one_promise
 from udp_stream.release.query_pipeline import decode_round, encode_round
-from udp_stream.release.record import decode_result, kind_of, query_id, round_id
+from udp_stream.release.record import decode_result
 from udp_stream.testing import a_context, a_moment, a_query, a_query_context, answer_moment
 
 Opening = Callable[[], LedgerFactory]
@@ -104,7 +105,7 @@ def require_whole(ledger: Ledger, published: set[bytes], charged_before=()) -> N
     entries = {
         entry.release_id: entry for entry in ledger.entries() if ":other:" not in entry.release_id
     }
-    assert entries.pop(query_id("in-the-middle", moment.time_ms)).payload == payload
+    assert entries.pop(id_of(QUERY, moment.time_ms, key="in-the-middle")).payload == payload
     assert len(entries) == result.plates.rounds and {kind_of(id_) for id_ in entries} == {"round"}
     charged = dict.fromkeys(moment.plates, 0)
     for id_, entry in entries.items():
@@ -141,7 +142,14 @@ def goes_on_elsewhere_with_the_plates_that_were_asked(new_ledger: Opening) -> No
             np.zeros((8, 1), np.int64),
             np.array([IN, ABOVE, IN] + [ABOVE] * 5, np.int8),
         )
-        ledger.record([(round_id("in-the-middle", a_moment().time_ms, 1), encode_round(all_zero))])
+        ledger.record(
+            [
+                (
+                    id_of(ROUND, a_moment().time_ms, key="in-the-middle", number=1),
+                    encode_round(all_zero),
+                )
+            ]
+        )
         ask(ledger, seed=2)
         first, second = list(ledger.entries())[:2]
         assert second.release_id.endswith(":2") and set(second.plates) == {

@@ -22,8 +22,8 @@ from tests.contract.pipeline import (
     rival_at_every_call_in_rho,
     rival_at_every_call_of_a_city,
 )
+from udp_stream.ledger.ids import CITY, CLIPS, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
-from udp_stream.release.record import CITY, CLIPS, kind_of
 
 
 def in_memory(_: Path) -> Opening:

@@ -20,9 +20,9 @@ from streams.kafka import Producer, TransactionalPublisher
 from streams.processors import AtLeastOncePublisher
 from streams.worker import Deployment, run_worker
 from udp_stream.errors import UdpStreamError
+from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.release.city import ShapeQuestion
-from udp_stream.release.record import kind_of
 from udp_stream.settings import load
 from udp_stream.settings.sections import Settings
 from udp_stream.testing import SeededEntropy

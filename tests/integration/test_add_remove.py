@@ -12,8 +12,9 @@ import pytest
 
 from tests.integration.deployment import worker
 from tests.unit.test_flow import a_context, slot
+from udp_stream.ledger.ids import NOISED_SUMS, kind_of
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import NOISED_SUMS, decode, kind_of
+from udp_stream.release.record import decode
 
 HEAD = """\
 [privacy]

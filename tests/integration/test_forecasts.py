@@ -10,8 +10,8 @@ import pytest
 from tests.integration.deployment import agree, worker
 from tests.integration.seeded_worker import UNDERPAID
 from tests.runtime.harness import fleet_log
+from udp_stream.ledger.ids import CITY, kind_of
 from udp_stream.release import record as release
-from udp_stream.release.record import CITY, kind_of
 
 FORECASTS = {
     "mean": "forecast-clip",

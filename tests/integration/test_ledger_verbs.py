@@ -5,12 +5,13 @@ from streams.processors import ERROR
 from tests.integration.deployment import worker
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.release.record import decode, slot_of
+from udp_stream.ledger.ids import Id
+from udp_stream.release.record import decode
 from udp_stream.release.withdrawal import decode_withdrawal
 
 
 def slots_of(ids):
-    return sorted({slot_of(id_) for id_ in ids})
+    return sorted({Id.of(id_).slot for id_ in ids})
 
 
 def test_marks_reach_the_topic_once_with_the_next_slot_and_stay_when_a_worker_dies(city):
@@ -20,8 +21,8 @@ def test_marks_reach_the_topic_once_with_the_next_slot_and_stay_when_a_worker_di
     here.set_idle("1h")  # no tick: it would tell the time of today
     here.feed(messages[:half])
     first, second, *_ = slots_of(expected)
-    early = {id_ for id_ in expected if slot_of(id_) in (first, second)}
-    wrong = sorted(id_ for id_ in expected if slot_of(id_) == first)
+    early = {id_ for id_ in expected if Id.of(id_).slot in (first, second)}
+    wrong = sorted(id_ for id_ in expected if Id.of(id_).slot == first)
     with worker(here, "one") as one:
         here.wait_for(early, one)
         words = "--config", here.config, "--reason", "a wrong unit", *wrong
@@ -31,7 +32,7 @@ def test_marks_reach_the_topic_once_with_the_next_slot_and_stay_when_a_worker_di
         here.wait_for({f"withdrawn:{id_}" for id_ in wrong}, one)
         one.kill()
         one.wait()
-    late = {id_ for id_ in expected if slot_of(id_) == slots_of(expected)[-3]}
+    late = {id_ for id_ in expected if Id.of(id_).slot == slots_of(expected)[-3]}
     with worker(here, "two") as two:
         here.wait_for(late, two)
     records = here.read(here.topics.release)
@@ -53,9 +54,11 @@ def test_pings_of_archived_times_are_late(city):
         ledger.close_before(second[1])
     here.feed()
     with worker(here) as one:
-        here.wait_for({id_ for id_ in expected if slot_of(id_) == third}, one)
+        here.wait_for({id_ for id_ in expected if Id.of(id_).slot == third}, one)
     found = here.releases()
-    assert {slot_of(id_) for id_ in found} & {first, second} == set() and third in slots_of(found)
+    assert {Id.of(id_).slot for id_ in found} & {first, second} == set() and third in slots_of(
+        found
+    )
     reasons = {
         dict(record.headers)[f"{ERROR}.reason"] for record in here.read(here.topics.rejected)
     }

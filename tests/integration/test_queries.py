@@ -16,7 +16,8 @@ from tests.integration.test_status import until as reported
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_standing import SURAT
 from tests.verbs import run_verb
-from udp_stream.release.record import decode_result, kind_of
+from udp_stream.ledger.ids import kind_of
+from udp_stream.release.record import decode_result
 
 FULL = """
 [[query]]

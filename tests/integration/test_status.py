@@ -13,8 +13,8 @@ from tests.integration.deployment import charges, log_of, worker
 from tests.prometheus import series_once, told_apart
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
+from udp_stream.ledger.ids import Id
 from udp_stream.planning.policy import written
-from udp_stream.release.record import slot_of
 
 PATIENCE_S = 90
 
@@ -67,7 +67,7 @@ def test_status_follows_workers_through_their_lives(city, redis_server):
         expected, _ = here.embedded()
         here.wait_for(expected, one)
         _, found = until(here, lambda found: found["last_slot"])
-        last_s = max(slot_of(release_id)[0] for release_id in expected)
+        last_s = max(Id.of(release_id).slot[0] for release_id in expected)
         assert datetime.fromisoformat(found["last_slot"]["slot_start"]).timestamp() == last_s
         assert found["ledger"]["kind"] == "redis" and found["ledger"]["holdings"]["caveats"] == []
         assert verb(here, "doctor")[0] == 0

@@ -21,13 +21,14 @@ import h3
 import msgspec
 import numpy as np
 
+from udp_stream.ledger.ids import Id
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
 from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.mechanisms.add_remove import Entries, PlateQuery
 from udp_stream.release import add_remove as road
-from udp_stream.release.record import decode, slot_of
+from udp_stream.release.record import decode
 from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, release_sink, smoothed_sink
 from udp_stream.settings import Settings, load
 from udp_stream.sources.journal import Journal
@@ -553,7 +554,7 @@ class Recorded:
         for name, drawn in self.tape.drawn.items():
             played = tape.drawn[name]
             off = drawn.exact - played.exact
-            start_s, _ = slot_of(name)
+            start_s, _ = Id.of(name).slot
             period = self.settings.calendar.slot_in_period(1000 * start_s).period
             spent[period] += Fraction(
                 int((off.astype(object) ** 2).sum()) * NANO, 2 * drawn.sigma**2

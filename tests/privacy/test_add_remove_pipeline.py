@@ -20,13 +20,14 @@ from tests.contract.add_remove import CELLS, FLAGS, HOUR, context_of
 from tests.failing import Died, DyingLedger
 from tests.forms import long_but, soaked
 from tests.unit.test_flow import START
+from udp_stream.ledger.ids import NOISED_SUMS, id_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import statement
 from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.planning import policy
 from udp_stream.release import add_remove
 from udp_stream.release.promise import PROMISES, release_slot
-from udp_stream.release.record import encode_smoothed, sums_id
+from udp_stream.release.record import encode_smoothed
 from udp_stream.settings import load
 from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate
@@ -136,7 +137,7 @@ def outputs(tape, pings, dice=None):
     for hour in HOURS:
         contents = slot_of(hour, pings[hour])
         slot = contents[0].start_ms, contents[0].end_ms
-        tape.slot = sums_id(*slot)
+        tape.slot = id_of(NOISED_SUMS, *slot)
         while True:
             dying = (
                 ledger

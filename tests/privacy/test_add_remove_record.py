@@ -44,11 +44,11 @@ from tests.unit import test_processors
 from tests.unit.test_processors import TOPICS, Broker, Worker, outcome, rules_of
 from tests.unit.test_processors import Died as ProcessorDied
 from tests.verbs import run_verb
+from udp_stream.ledger.ids import NOISED_SUMS, id_of
 from udp_stream.ledgers.sqlite import MemoryLedger, SqliteLedger
 from udp_stream.ledgers.statement import statement
 from udp_stream.release import add_remove as road
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory
-from udp_stream.release.record import sums_id
 from udp_stream.windows import slots as windows
 from udp_stream.windows.clocks import AppendClock, WallClock
 
@@ -231,7 +231,7 @@ def told_truly():
     sums = LedgerHistory.sums
 
     def true(self, *slot):
-        found, name = sums(self, *slot), sums_id(*slot)
+        found, name = sums(self, *slot), id_of(NOISED_SUMS, *slot)
         if found is None or name not in Tape.running.drawn:
             return found
         residual, weight = Tape.running.drawn[name].exact.tolist()

@@ -13,13 +13,14 @@ from h3.api.basic_int import grid_disk
 from tests.failing import Died
 from tests.unit.test_flow import run
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.ids import CITY, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.city_tree import CityTree
 from udp_stream.mechanisms.noise import counts_scale
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.city import ShapeQuestion
 from udp_stream.release.pipeline import slot_sums
-from udp_stream.release.record import CITY, decode, kind_of
+from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.testing import SeededEntropy

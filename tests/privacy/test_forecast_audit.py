@@ -21,6 +21,7 @@ import pytest
 from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import frames_of
 from udp_stream.forecast import shape
+from udp_stream.ledger.ids import CITY, Id, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import city_tree
 from udp_stream.mechanisms.around import FORECAST_CLIP
@@ -31,7 +32,6 @@ from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
 from udp_stream.release import city
 from udp_stream.release import pipeline as estimate
-from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -103,10 +103,10 @@ class Watched:
         return self.kept.admit(period, budget, plates, admissions)
 
     def asked_in(self, start_s):
-        return [one for call in self.calls for one in call[3] if slot_of(one[0])[0] == start_s]
+        return [one for call in self.calls for one in call[3] if Id.of(one[0]).start == start_s]
 
     def slots(self):
-        return sorted({slot_of(one[0])[0] for call in self.calls for one in call[3]})
+        return sorted({Id.of(one[0]).start for call in self.calls for one in call[3]})
 
 
 @dataclass

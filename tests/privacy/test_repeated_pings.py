@@ -18,10 +18,11 @@ from tests.failing import a_threshold
 from tests.unit.test_processors import TOPICS, Broker, lives
 from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
+from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode, kind_of
+from udp_stream.release.record import decode
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections

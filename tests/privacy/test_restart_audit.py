@@ -21,12 +21,12 @@ from tests.forms import long_rows
 from tests.runtime.harness import frames_of
 from tests.unit import test_processors
 from tests.unit.test_processors import START, TOPICS, Broker, Worker
+from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import pipeline as balls
 from udp_stream.release import pipeline as estimate
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import kind_of
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.shuffle import wire

@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from tests.contract.dictionary_ledger import DictionaryLedger
+from udp_stream.ledger.ids import Id, kind_of
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext, plan_slot
@@ -40,7 +41,7 @@ from udp_stream.release.pipeline import (
     slot_norms,
     slot_sums,
 )
-from udp_stream.release.record import decode, kind_of, slot_of
+from udp_stream.release.record import decode
 from udp_stream.settings import Settings, load
 from udp_stream.shuffle.protocol import (
     CountSlot,
@@ -745,7 +746,7 @@ class World:
         """What a forecaster would read: all that was admitted of slots that begin before."""
         for entry in self.ledgers.objects[ledger].entries():
             is_hat = kind_of(entry.release_id) == "hat"
-            if is_hat and slot_of(entry.release_id)[0] * 1000 < before and entry.payload is None:
+            if is_hat and Id.of(entry.release_id).slot[0] * 1000 < before and entry.payload is None:
                 raise Violation(
                     f"{entry.release_id} is not recorded, and what follows on it begins"
                 )

@@ -9,12 +9,12 @@ from tests.forms import long_rows
 from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
 from udp_stream.forecast.shape import CityShape, family
+from udp_stream.ledger.ids import CITY, Id, kind_of
 from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.city import CityKnowledge, decode_city
 from udp_stream.release.forecaster import Forecaster
-from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.settings import load
 from udp_stream.shuffle.protocol import PlannerState, QueryCity, ReleaseSlot
 from udp_stream.shuffle.wire import cut_counts, cut_norms
@@ -94,7 +94,7 @@ class Cities(Following):
             if not any(
                 one.payload
                 for one in self.of_city(ledger)
-                if slot_of(one.release_id)[0] * 1000 == step.start
+                if Id.of(one.release_id).slot[0] * 1000 == step.start
             ):
                 raise Violation("a HAT is drawn, and what the city told is not recorded")
         return super().record(actor, state, fault)

@@ -8,11 +8,11 @@ import pytest
 from tests.forms import long_rows
 from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
+from udp_stream.ledger.ids import CLIPS, kind_of
 from udp_stream.mechanisms.around import WHOLE, PlateNorms
 from udp_stream.planning.slot import terms_around
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import Forecaster
-from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.settings import load
 from udp_stream.shuffle import protocol as planner_module
 from udp_stream.shuffle.protocol import PlannerState, ReleaseSlot, ShardProtocol

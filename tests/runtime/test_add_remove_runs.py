@@ -15,9 +15,10 @@ from tests.failing import Died, DyingLedger
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of, ledger_at, line_writer
 from tests.runtime.test_wall_runs import START, Machine, morning
+from udp_stream.ledger.ids import NOISED_SUMS, kind_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
-from udp_stream.release.record import NOISED_SUMS, decode, kind_of
+from udp_stream.release.record import decode
 from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, release_sink, smoothed_sink
 from udp_stream.settings import load
 from udp_stream.sources.journal import Journal

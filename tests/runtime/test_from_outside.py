@@ -24,6 +24,7 @@ from udp_stream.dashboard.places import Places
 from udp_stream.dashboard.server import Dashboard, serving
 from udp_stream.dashboard.slots import Slots
 from udp_stream.gtfs import Network, Stop
+from udp_stream.ledger.ids import HAT, id_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.base import (
@@ -53,7 +54,6 @@ from udp_stream.release.record import (
     Release,
     decode,
     encode,
-    release_id,
 )
 from udp_stream.settings import known_keys, load
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -254,7 +254,7 @@ def record_cells(counts, values, plan, context, ledger, factors):
     """How many cells the plates are in, each plate in the first of its own: who swaps it moves the
     number by at most 1, and pays epsilon 1."""
     slot = counts.start_ms, counts.end_ms
-    id_, everyone = release_id(TOWN, *slot), np.arange(len(counts.plates))
+    id_, everyone = id_of(HAT, *slot, TOWN), np.arange(len(counts.plates))
     policy, iso = context.policy, context.calendar.slots.iso
     period = context.calendar.slot_in_period(counts.start_ms).period
     context.before_charge()

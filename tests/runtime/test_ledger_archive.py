@@ -21,7 +21,8 @@ from tests.forms import long_rows
 from tests.runtime.harness import runtime_on
 from tests.verbs import run_verb
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.rules import end_of, see
+from udp_stream.ledger.ids import end_of
+from udp_stream.ledger.rules import see
 from udp_stream.ledgers import archive as module
 from udp_stream.ledgers.archive import archive, open_archive, whole_periods
 from udp_stream.ledgers.opening import ledger_and_keys

@@ -23,12 +23,13 @@ from tests.runtime.test_ledger_archive import (
 from tests.runtime.test_ledger_archive import made as made
 from tests.runtime.test_live_run import Clock, ids, lines, live
 from tests.runtime.test_live_run import frames as frames
+from udp_stream.ledger.ids import Id, kind_of
 from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode, kind_of, slot_of
+from udp_stream.release.record import decode
 from udp_stream.release.withdrawal import (
     SCHEMA,
     decode_withdrawal,
@@ -154,9 +155,9 @@ def estimates_since(ledger, day, forecaster=None):
     since = (MONDAY + timedelta(days=day)).timestamp()
     slots = sorted(
         {
-            slot_of(id_)
+            Id.of(id_).slot
             for id_ in ledger.newest()
-            if kind_of(id_) == "hat" and slot_of(id_)[0] >= since
+            if kind_of(id_) == "hat" and Id.of(id_).slot[0] >= since
         }
     )
     return [one.smoothed((1000 * start, 1000 * end), LedgerHistory(ledger)) for start, end in slots]
@@ -179,7 +180,7 @@ def test_estimates_are_as_if_the_hats_had_never_been(city):
     ids_ = [
         id_
         for id_ in whole.newest()
-        if slot_of(id_)[0] >= (MONDAY + timedelta(days=3, hours=12)).timestamp()
+        if Id.of(id_).slot[0] >= (MONDAY + timedelta(days=3, hours=12)).timestamp()
     ]
     wrong = ids_[::3]
     lacking, forecaster = copy_of(city, wrong), None
@@ -336,7 +337,9 @@ def test_an_archive_that_was_moved_is_named_and_one_that_lacks_is_asked_for(city
         city, "--from", "2024-01-10", "--to", "2024-01-10T03:00"
     )  # what is not archived needs no archive
     late = marks_in(city)
-    assert late and all(slot_of(id_)[0] >= (MONDAY + timedelta(days=2)).timestamp() for id_ in late)
+    assert late and all(
+        Id.of(id_).slot[0] >= (MONDAY + timedelta(days=2)).timestamp() for id_ in late
+    )
     assert b"1 HAT withdrawn" in withdrawn(city, published[0], "--archive", "elsewhere/old").stdout
     assert marks_in(city) == [published[0], *late]
     shutil.copytree(city, city.parent / "other")
@@ -414,7 +417,7 @@ def test_interrupted_it_is_to_be_called_again(call, made, tmp_path, monkeypatch)
             withdraw(ledger, wrong, "wrong", AT, "test")
     withdraw(ledger, wrong, "wrong", AT, "test")
     assert all(
-        LedgerHistory(ledger).withdrawn(*(1000 * s for s in slot_of(id_)), [int(id_[:15], 16)])
+        LedgerHistory(ledger).withdrawn(*(1000 * s for s in Id.of(id_).slot), [int(id_[:15], 16)])
         for id_ in wrong
     )
     assert len(noted(ledger.meta())) == 1 and ledger.verify() == []

@@ -15,8 +15,8 @@ from tests.failing import DyingLedger
 from tests.unit.test_flow import START, a_context, slot
 from udp_stream.cli.report import utility_sentences
 from udp_stream.errors import PrivacyRefused, UdpStreamError
+from udp_stream.ledger.ids import NOISED_SUMS, Id, end_of, id_of, kind_of
 from udp_stream.ledger.port import Admission
-from udp_stream.ledger.rules import end_of
 from udp_stream.ledgers.archive import archive, open_archive, periods_of, whole_periods
 from udp_stream.ledgers.opening import Holdings, ledger_sentence, progress_of
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
@@ -30,15 +30,7 @@ from udp_stream.release.events import Summary
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory
 from udp_stream.release.pipeline import record_slot
 from udp_stream.release.promise import PROMISES, release_slot
-from udp_stream.release.record import (
-    NOISED_SUMS,
-    decode,
-    encode,
-    encode_smoothed,
-    kind_of,
-    slot_of,
-    sums_id,
-)
+from udp_stream.release.record import decode, encode, encode_smoothed
 from udp_stream.release.sums import decode_sums
 from udp_stream.release.withdrawal import withdraw
 from udp_stream.settings import load
@@ -50,7 +42,9 @@ MIDNIGHT = START - 10 * HOUR
 
 
 def sums_entry(ledger, start=START):
-    (entry,) = (one for one in ledger.entries() if one.release_id == sums_id(start, start + HOUR))
+    (entry,) = (
+        one for one in ledger.entries() if one.release_id == id_of(NOISED_SUMS, start, start + HOUR)
+    )
     return entry
 
 
@@ -216,7 +210,7 @@ def test_estimates_have_traffic_and_a_release_for_every_cell():
         of_slot = START + plates * HOUR, START + (1 + plates) * HOUR
         for one in context.smoothed(of_slot, ledger):
             low, high = one.interval95_kmh
-            assert low <= one.value_kmh <= high <= 65 and slot_of(one.release_id) == tuple(
+            assert low <= one.value_kmh <= high <= 65 and Id.of(one.release_id).slot == tuple(
                 ms // 1000 for ms in of_slot
             )
             assert (one.cdf, one.cdf_withheld, one.plates is None) == (None, "off", not plates)
@@ -238,7 +232,7 @@ def test_nothing_is_learnt_of_a_slot_of_which_a_hat_is_withdrawn():
     wrong = [
         id_
         for id_ in ledger.newest()
-        if kind_of(id_) == "hat" and slot_of(id_)[0] * 1000 >= MIDNIGHT + 10 * HOUR
+        if kind_of(id_) == "hat" and Id.of(id_).slot[0] * 1000 >= MIDNIGHT + 10 * HOUR
     ]
     withdraw(ledger, [wrong[0], wrong[-1]], "unit was mph", "2022-01-02T09:00:00+00:00", "test")
     after = context.forecaster.forecast(other, LedgerHistory(ledger))
@@ -363,7 +357,7 @@ def test_another_promise_at_the_same_time_is_refused_with_and_without_plates(pin
 def test_sums_and_terms_of_another_version_are_refused_in_words():
     ledger, context = MemoryLedger(), context_of()
     period, nobody = context.calendar.slot_in_period(START).period, np.zeros(0, np.int64)
-    name = sums_id(START, START + HOUR)
+    name = id_of(NOISED_SUMS, START, START + HOUR)
     ledger.admit(period, 10**9, (), [Admission(name, nobody, nobody, 0, b'{"v":"presence.0"}')])
     with pytest.raises(PrivacyRefused, match="another version"):
         run(ledger, context, slot())
@@ -406,8 +400,11 @@ def test_a_statement_has_no_figure_that_follows_from_pings():
 
 def test_a_ledger_s_sentence_and_view_know_sums_that_wait_for_no_reader():
     ledger, context = MemoryLedger(), context_of()
-    name = sums_id(START, START + HOUR)
-    assert end_of(name) == (START + HOUR) // 1000 and slot_of(name) == (START // 1000, end_of(name))
+    name = id_of(NOISED_SUMS, START, START + HOUR)
+    assert end_of(name) == (START + HOUR) // 1000 and Id.of(name).slot == (
+        START // 1000,
+        end_of(name),
+    )
     ledger.published = lambda ids: None
     recorded = record_add_remove_slot(*slot(), context, ledger)
     assert name in dict(ledger.unpublished()) and Holdings.of(ledger).unpublished == CELLS

@@ -23,11 +23,12 @@ from tests.chaos.clips import clips_amiss
 from tests.forms import PURE_ENV
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
 from udp_stream.forecast import shape
+from udp_stream.ledger.ids import CITY, CLIPS, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import pipeline as balls
 from udp_stream.release.city import decode_city
-from udp_stream.release.record import CITY, CLIPS, decode, encode, encode_smoothed, kind_of
+from udp_stream.release.record import decode, encode, encode_smoothed
 from udp_stream.settings import load
 
 IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip")

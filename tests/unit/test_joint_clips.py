@@ -9,6 +9,7 @@ import pytest
 
 from tests.forms import PURE_ENV
 from tests.runtime.harness import fleet_log, frames_of
+from udp_stream.ledger.ids import CLIPS, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -27,7 +28,6 @@ from udp_stream.release.pipeline import (
     slot_factors,
     slot_norms,
 )
-from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.shuffle.wire import (

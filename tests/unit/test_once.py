@@ -11,6 +11,7 @@ from streams.processors import settle
 from tests.forms import PURE_ENV
 from tests.unit.test_flow import a_context, run, slot
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.ids import ROUND, id_of, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
@@ -18,7 +19,7 @@ from udp_stream.planning.plan import Terms
 from udp_stream.release.charge import charge_once, terms_from
 from udp_stream.release.pipeline import draw_once
 from udp_stream.release.query_pipeline import record_moment
-from udp_stream.release.record import decode, kind_of, round_id
+from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import a_moment, a_query, a_query_context
 
@@ -124,7 +125,9 @@ def test_a_round_of_another_version_is_refused_before_it_is_drawn(measure):
     )
     terms = b'{"query":%s,"plates":"5eed"}' % query
     charges = np.arange(8), np.full(8, 5 * 10**9)
-    first = Admission(round_id("in-the-middle", moment.time_ms, 1), *charges, 0, terms)
+    first = Admission(
+        id_of(ROUND, moment.time_ms, key="in-the-middle", number=1), *charges, 0, terms
+    )
     ledger.admit(
         context.periods.name_at(moment.time_ms), context.periods.budget_nano, moment.plates, [first]
     )

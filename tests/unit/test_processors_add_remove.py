@@ -14,11 +14,12 @@ from streams.processors import TICK, settle
 from tests.contract.add_remove import CELLS, FLAGS
 from tests.forms import long_but
 from tests.unit.test_processors import START, TOPICS, Broker, Worker, lives, outcome, ping
+from udp_stream.ledger.ids import NOISED_SUMS, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.add_remove import record_add_remove_slot
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.promise import PROMISES
-from udp_stream.release.record import NOISED_SUMS, decode, encode_smoothed, kind_of
+from udp_stream.release.record import decode, encode_smoothed
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.grid import HEXAGONS

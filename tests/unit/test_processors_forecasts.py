@@ -23,9 +23,10 @@ from tests.unit.test_processors_planner import (
     sources_alone,
 )
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.ids import Id
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
-from udp_stream.release.record import decode, encode_smoothed, slot_of
+from udp_stream.release.record import decode, encode_smoothed
 from udp_stream.release.withdrawal import decode_withdrawal, unpublished_withdrawals, withdraw
 from udp_stream.shuffle.wire import CountsEnd, PingChunk, ReleaseMarker, decode_message
 
@@ -306,7 +307,7 @@ def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_fro
     history, later = LedgerHistory(ledger), smoothed(broker)[len(before) :]
     slots = sorted(
         {
-            slot_of(entry.release_id)
+            Id.of(entry.release_id).slot
             for entry in ledger.entries()
             if entry.release_id.startswith("8")
         }

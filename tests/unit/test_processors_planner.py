@@ -28,12 +28,13 @@ from tests.unit.test_processors import (
 )
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast import shape, unit
+from udp_stream.ledger.ids import CITY as OF_CITY
+from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import CITY as OF_CITY
-from udp_stream.release.record import decode, encode_smoothed, kind_of
+from udp_stream.release.record import decode, encode_smoothed
 from udp_stream.settings import load
 from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.wire import (

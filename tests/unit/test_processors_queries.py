@@ -17,11 +17,12 @@ from tests.forms import PURE_ENV, long_but
 from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
 from tests.unit.test_processors_planner import CITY, city
 from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_pipeline import QueryContext, QuerySet
-from udp_stream.release.record import decode_result, kind_of
+from udp_stream.release.record import decode_result
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle import wire as source_protocol

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tests.failing import Died, DyingLedger, a_ramp
 from udp_stream.errors import ConfigError
+from udp_stream.ledger.ids import QUERY, ROUND, id_of, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.standing import QUARTERS
 from udp_stream.release.query_pipeline import QueryContext, QuerySet, record_moment
-from udp_stream.release.record import decode_result, kind_of, query_id, round_id
+from udp_stream.release.record import decode_result
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.testing import a_context, a_moment, a_query, a_query_context
@@ -187,7 +188,7 @@ def test_over_a_day_savings_go_to_later_moments_and_no_plate_is_charged_beyond_i
         assert nano <= most
         given[name, seconds] = max(given.get((name, seconds), 0), most)
     for (name, seconds), most in given.items():
-        privacy = told[query_id(name, int(seconds) * 1000)].privacy
+        privacy = told[id_of(QUERY, int(seconds) * 1000, key=name)].privacy
         assert privacy.charged <= privacy.moment <= most / 1e9 + 1e-9 or name == "middle"
     evens = {name: query.budget_nano for name, query in queries.items()}
     assert all(one.privacy.moment == evens[one.query.name] / 1e9 for one in plain.values())
@@ -230,7 +231,9 @@ def test_what_was_handed_on_first_stands_for_all_rounds_whatever_is_charged_mean
     (given_,) = query.budgets(1, quarters).tolist()
     (period,) = ledger.periods()
     everyone, all_saved = np.arange(len(moment.plates)), np.full(len(moment.plates), 60 * 10**9)
-    other = Admission(round_id("other", moment.time_ms, 1), everyone, all_saved, 0, b"")
+    other = Admission(
+        id_of(ROUND, moment.time_ms, key="other", number=1), everyone, all_saved, 0, b""
+    )
     ledger.admit(period, query.period_budget_nano, moment.plates, [other])
     (answer,) = record_moment([query], moment, a_query_context(2), ledger).answers
     found = decode_result(answer.payload)

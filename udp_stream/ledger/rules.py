@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.ids import NEVER_ENDS, closes_at, end_of
 from udp_stream.ledger.port import (
     LAST_NAME,
     Admission,
@@ -618,36 +619,6 @@ ARCHIVED = "archived"
 """Among what a ledger knows of itself: up to when nothing new is admitted or recorded, in Unix
 seconds."""
 
-NEVER_ENDS = AMOUNT_LIMIT
-"""The end of an id that tells no time."""
-
-CELL_ID = "[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
-"""The id of a cell in records, and in the ids of HATs."""
-
-SLOT_OF_ID = re.compile(
-    rf"(?:(?:withdrawn:)?({CELL_ID})-|city:|clips:|presence:)(-?[0-9]{{1,12}})-([0-9]{{1,9}})"
-)
-"""Parts of an id: its cell where it has any, start and length of its slot in seconds."""
-
-_MOMENT_OF_ID = re.compile(
-    r"(?:query:.*:(-?[0-9]{1,12})|round:.*:(-?[0-9]{1,12}):[0-9]+)", re.DOTALL
-)
-
-
-def end_of(release_id: str) -> int:
-    """The end of the slot that an id is of, or its moment, in Unix seconds; `NEVER_ENDS` of another
-    id.
-
-    >>> end_of("8742d98b6ffffff-1641009600-3600"), end_of("city:1641009600-3600"), end_of("hat") == NEVER_ENDS
-    (1641013200, 1641013200, True)
-    >>> end_of("query:stop 3:1641009600"), end_of("round:stop 3:1641009600:2")
-    (1641009600, 1641009600)
-    """
-    if (slot := SLOT_OF_ID.fullmatch(release_id)) is not None:
-        return int(slot[2]) + int(slot[3])
-    moment = _MOMENT_OF_ID.fullmatch(release_id)
-    return NEVER_ENDS if moment is None else int(moment[1] or moment[2])
-
 
 def archived_s(meta: Mapping[str, str]) -> int | None:
     """Up to when a ledger is archived, Unix seconds; None if it is not."""
@@ -670,17 +641,6 @@ def archived(release_id: str, seconds: int) -> PrivacyRefused:
 def never_admitted(release_id: str) -> PrivacyRefused:
     """The refusal of a record before its charge."""
     return PrivacyRefused(f"expected an admission before the record of {release_id!r}, got none")
-
-
-def closes_at(release_id: str) -> int:
-    """The time that, once archived, closes an id: its end; of a withdrawal, which charges and draws
-    nothing, none.
-
-    >>> id_ = "8742d98b6ffffff-1641009600-3600"
-    >>> closes_at(id_) == end_of(id_) == end_of(f"withdrawn:{id_}"), closes_at(f"withdrawn:{id_}") == NEVER_ENDS
-    (True, True)
-    """
-    return NEVER_ENDS if release_id.startswith("withdrawn:") else end_of(release_id)
 
 
 def require_open(release_ids: Iterable[str], closed: int | None) -> None:

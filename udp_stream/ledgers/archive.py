@@ -33,11 +33,11 @@ from typing import Any, NamedTuple
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.forecast.model import DAYS
+from udp_stream.ledger.ids import NEVER_ENDS, WITHDRAWN, end_of, kind_of
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.ledger.rules import NEVER_ENDS, amounts_of, archived_s, end_of, iso_utc
+from udp_stream.ledger.rules import amounts_of, archived_s, iso_utc
 from udp_stream.ledgers.sqlite import CHARGE, REMEMBER, SCHEMA, SqliteLedger, usable
 from udp_stream.planning.policy import CLOCK_CHANGE_S, Period, ending_of, period_of
-from udp_stream.release.record import WITHDRAWN, kind_of
 
 ARCHIVE_ID = 0x75647061  # "udpa"
 

@@ -17,6 +17,7 @@ import msgspec
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
 from udp_stream.files import TLS_FILES, tls_context, with_secrets
+from udp_stream.ledger.ids import CLIPS, NOISED_SUMS, UNPUBLISHED_KINDS, WITHDRAWN, Id, kind_of
 from udp_stream.ledger.port import Ledger, Mark, Progress
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import (
@@ -32,15 +33,7 @@ from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.release.query_pipeline import QUERY_NOTE
-from udp_stream.release.record import (
-    CLIPS,
-    NOISED_SUMS,
-    UNPUBLISHED_KINDS,
-    WITHDRAWN,
-    decode,
-    kind_of,
-    slot_of,
-)
+from udp_stream.release.record import decode
 from udp_stream.release.withdrawal import NOTE
 from udp_stream.release.withdrawal import noted as withdrawals
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
@@ -510,7 +503,8 @@ def trial_ledger(settings: Settings) -> Iterator[LedgerSection]:
 def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
     """When the slot of an id starts; None for an id that tells none, or no time that there is."""
     try:
-        return None if release_id is None else slots.iso(slot_of(release_id)[0] * 1000)
+        id_ = Id.of(release_id or "")
+        return slots.iso(id_.start * 1000) if id_.seconds else None
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -77,6 +77,7 @@ from numpy.typing import NDArray
 from redis import exceptions
 
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
+from udp_stream.ledger.ids import closes_at
 from udp_stream.ledger.port import LAST_NAME, Admission, Entry, Progress
 from udp_stream.ledger.rules import (
     VOLATILE,
@@ -86,7 +87,6 @@ from udp_stream.ledger.rules import (
     archived,
     archived_s,
     between,
-    closes_at,
     misfits,
     names_around,
     never_admitted,

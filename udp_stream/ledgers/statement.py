@@ -23,6 +23,7 @@ from msgspec import UNSET
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import Loss, epsilon_of, epsilon_of_both
+from udp_stream.ledger.ids import CITY, CLIPS, WITHDRAWN, kind_of
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rules import RollingSums, archived_s, caveats, iso_utc, span_of
 from udp_stream.mechanisms.noise import Measure
@@ -44,7 +45,7 @@ from udp_stream.planning.promise import (
     NeighbourRelation,
     accounting_of,
 )
-from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of, within_1km
+from udp_stream.release.record import Release, decode, within_1km
 from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
 from udp_stream.units import NANO

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import UdpStreamError
+from udp_stream.ledger.ids import HAT, NOISED_SUMS, id_of
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.ledger.rules import budget_balances
 from udp_stream.mechanisms.add_remove import (
@@ -58,16 +59,7 @@ from udp_stream.release.charge import (
 )
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory
 from udp_stream.release.pipeline import RecordedSlot, draw_once, witness
-from udp_stream.release.record import (
-    SCHEMA,
-    Hat,
-    Noised,
-    Privacy,
-    Release,
-    encode,
-    release_id,
-    sums_id,
-)
+from udp_stream.release.record import SCHEMA, Hat, Noised, Privacy, Release, encode
 from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums, encode_sums
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
@@ -104,7 +96,7 @@ def record_add_remove_slot(
     grid = context.policy.grid
     forecaster.saw(counts)
     ids = [
-        release_id(cell, counts.start_ms, counts.end_ms)
+        id_of(HAT, counts.start_ms, counts.end_ms, cell)
         for cell in map(grid.id_of, rules.cells.tolist())
     ]
     require_relation("add-remove", ids, ledger.recorded(ids))
@@ -134,7 +126,7 @@ def _hats_of(domain: NDArray[np.uint64], counts: SlotCounts, grid: Grid) -> list
     for number, cell in enumerate(domain.tolist()):
         name = grid.id_of(cell)
         of_cell = rows.get(cell, slice(0, 0))
-        id_ = release_id(name, counts.start_ms, counts.end_ms)
+        id_ = id_of(HAT, counts.start_ms, counts.end_ms, name)
         found.append(HatInFlight(number, id_, name, of_cell, Terms(), EMPTY_ROWS))
     return found
 
@@ -156,7 +148,7 @@ def _sums_once(
 ) -> NoisedSums:
     """The noised sums of the slot as the ledger holds them."""
     slot = counts.start_ms, counts.end_ms
-    name = sums_id(*slot)
+    name = id_of(NOISED_SUMS, *slot)
 
     def draw(_: object) -> list[bytes]:
         forecast = np.rint(
@@ -284,7 +276,7 @@ def records_of(
         hat = Hat.of(cell, policy.grid, *ends)
         record = Release(
             schema=SCHEMA,
-            release_id=release_id(hat.cell, *slot),
+            release_id=id_of(HAT, *slot, hat.cell),
             status="released",
             hat=hat,
             mean=None,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.forecast.unit import UnitDoubt
+from udp_stream.ledger.ids import CITY, HAT, id_of
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, LedgerView, Verdict
 from udp_stream.ledger.rules import (
     archived_s,
@@ -46,7 +47,7 @@ from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, SlotForecaster
-from udp_stream.release.record import Smoothed, Status, city_id, release_id
+from udp_stream.release.record import Smoothed, Status
 from udp_stream.units import duration_name
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts
@@ -208,7 +209,7 @@ def hats_of(counts: SlotCounts, grid: Grid) -> list[HatInFlight]:
     return [
         HatInFlight(
             number,
-            release_id(name, counts.start_ms, counts.end_ms),
+            id_of(HAT, counts.start_ms, counts.end_ms, name),
             name,
             rows,
             no_terms,
@@ -807,7 +808,9 @@ def charge_city(
     least = ceil(CITY_ADMITTED_MIN * members.size)
     terms = _terms(asked, counts)
     charges = asked.charged[first]
-    admission = Admission(city_id(counts.start_ms, counts.end_ms), members, charges, least, terms)
+    admission = Admission(
+        id_of(CITY, counts.start_ms, counts.end_ms), members, charges, least, terms
+    )
     (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [admission])
     if verdict.terms != terms or not verdict.admitted.any():
         return None

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast.shape import SLOTS_APART_DAYS, Answer, CityShape, hat_shapes, projected
+from udp_stream.ledger.ids import CITY, id_of
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import NonNegative, Share, noisy_integers
 from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_weights
 from udp_stream.mechanisms.noise import Cost, noise_of
 from udp_stream.planning.policy import DAY_S, Policy
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.record import SmoothedCdf, city_id
+from udp_stream.release.record import SmoothedCdf
 from udp_stream.windows.tables import SlotCounts
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> 
     )
     if unpaid:
         raise PrivacyRefused(
-            f"{city_id(counts.start_ms, counts.end_ms)}: expected plates to be charged what this answer lets them "
+            f"{id_of(CITY, counts.start_ms, counts.end_ms)}: expected plates to be charged what this answer lets them "
             f"lose, got {unpaid} that were charged less; nothing is drawn"
         )
 

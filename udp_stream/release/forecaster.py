@@ -34,6 +34,7 @@ from udp_stream.forecast.model import (
 )
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.forecast.unit import Evidence, UnitDoubt, evidence_of, likely_unit
+from udp_stream.ledger.ids import CITY, HAT, NOISED_SUMS, Id, id_of, kind_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
@@ -41,7 +42,6 @@ from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
 from udp_stream.release.city import CityKnowledge, decode_city, hat_cdfs
 from udp_stream.release.record import (
-    NOISED_SUMS,
     SMOOTHED_SCHEMA,
     Guess,
     Hat,
@@ -49,13 +49,7 @@ from udp_stream.release.record import (
     Release,
     Smoothed,
     Traffic,
-    cell_in,
-    city_id,
     decode,
-    kind_of,
-    release_id,
-    slot_of,
-    sums_id,
 )
 from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums
 from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
@@ -96,8 +90,8 @@ class LedgerHistory:
         self, start_ms: int, end_ms: int, cells: Sequence[int], *, city: bool
     ) -> tuple[list[Release | None], Answer | None]:
         """The releases of these HATs and, if asked for, what their slot told of the whole city."""
-        name = city_id(start_ms, end_ms)
-        ids = [release_id(cell, start_ms, end_ms) for cell in map(self.grid.id_of, cells)]
+        name = id_of(CITY, start_ms, end_ms)
+        ids = [id_of(HAT, start_ms, end_ms, cell) for cell in map(self.grid.id_of, cells)]
         *payloads, told = self._ledger.recorded([*ids, name])
         found = [None if payload is None else decode(payload) for payload in payloads]
         return found, decode_city(name, told).answer if city and told is not None else None
@@ -109,7 +103,7 @@ class LedgerHistory:
 
     def withdrawn(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> set[int]:
         """Which of these HATs are withdrawn."""
-        ids = {release_id(self.grid.id_of(cell), start_ms, end_ms): cell for cell in cells}
+        ids = {id_of(HAT, start_ms, end_ms, self.grid.id_of(cell)): cell for cell in cells}
         found = withdrawals_of(self._ledger, list(ids))
         return {cell for id_, cell in ids.items() if withdrawal_id(id_) in found}
 
@@ -119,13 +113,13 @@ class LedgerHistory:
         slots: dict[Slot, list[int]] = {}
         for id_, slot in self._since(start_ms, "hat"):
             with suppress(ValueError):  # of another grid
-                cell = self.grid.cell_of(cell_in(id_))
+                cell = self.grid.cell_of(Id.of(id_).key)
                 slots.setdefault(slot, []).append(cell)
         return slots
 
     def sums(self, start_ms: int, end_ms: int) -> NoisedSums | None:
         """The noised sums of a slot under "add-remove"."""
-        name = sums_id(start_ms, end_ms)
+        name = id_of(NOISED_SUMS, start_ms, end_ms)
         (payload,) = self._ledger.recorded([name])
         return None if payload is None else decode_sums(name, payload)
 
@@ -138,7 +132,7 @@ class LedgerHistory:
             if kind_of(id_) != kind:
                 continue
             try:
-                start, end = (1000 * seconds for seconds in slot_of(id_))
+                start, end = (1000 * seconds for seconds in Id.of(id_).slot)
             except ValueError:
                 continue
             if start < start_ms - SLACK_MS:
@@ -735,7 +729,7 @@ class AddRemoveForecaster(SlotForecaster):
             Smoothed(
                 SMOOTHED_SCHEMA, hat, value, (low, high), off,
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), off / MEAN_ABS_PER_SD), 3)), None,
-                release_id(hat.cell, *slot), news, self._software, self._trial, cdf_withheld="off", **amount,
+                id_of(HAT, *slot, hat.cell), news, self._software, self._trial, cdf_withheld="off", **amount,
             )
             for hat, value, low, high, off, guess, news, amount, constant in zip(
                 hats, *(_rounded(one) for one in (

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.ids import CITY, CLIPS, id_of
 from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, LedgerView, Mark
 from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.around import (
@@ -50,8 +51,6 @@ from udp_stream.release.record import (
     Estimate,
     Hat,
     Release,
-    city_id,
-    clips_id,
     encode,
     forecast_record,
     privacy_record,
@@ -407,8 +406,7 @@ def factors_once(
     for a plate with other lengths than the ledger remembers, or not as many HATs as `expected`."""
     if not expected:
         return {}
-    start, end = slot
-    name = clips_id(start // 1000, (end - start) // 1000)
+    name = id_of(CLIPS, *slot)
     policy = context.policy
     # A key of this slot's own, so that equal lengths have other hashes in another slot.
     key = context.derive_key(name)
@@ -423,7 +421,7 @@ def factors_once(
     }
     asked = Admission(name, EMPTY_ROWS, EMPTY_ROWS, 0, b"".join(sorted(hashes.values())))
     (verdict,) = ledger.admit(
-        context.calendar.slot_in_period(start).period, policy.budget_nano, (), [asked]
+        context.calendar.slot_in_period(slot[0]).period, policy.budget_nano, (), [asked]
     )
     held = set(cut(verdict.terms, len(verdict.terms) // HASH_BYTES))
     factors = norms.factors(expected)
@@ -493,7 +491,7 @@ def record_city(
     happens."""
     if (city := plan.city) is None or question is None or not sums:
         return
-    name = city_id(plan.start_ms, plan.end_ms)
+    name = id_of(CITY, plan.start_ms, plan.end_ms)
 
     def draw(_: object) -> list[bytes]:
         ((_, bits),) = entropy.streams([name])

@@ -38,6 +38,7 @@ import numpy as np
 from msgspec import UNSET
 
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.ids import QUERY, ROUND, id_of
 from udp_stream.ledger.port import Admission, Ledger, Mark
 from udp_stream.mechanisms.noise import MEASURES, Integers
 from udp_stream.planning.policy import PositionPeriods
@@ -64,8 +65,6 @@ from udp_stream.release.record import (
     ResultStatus,
     decode_result,
     encode_result,
-    query_id,
-    round_id,
     within_1km,
 )
 from udp_stream.units import NANO, duration_name
@@ -132,7 +131,7 @@ def record_moment(
     """
     found = tuple(_answered(query, moment, context, ledger) for query in queries)
     rounds = [
-        round_id(query.name, moment.time_ms, number + 1)
+        id_of(ROUND, moment.time_ms, key=query.name, number=number + 1)
         for query in queries
         for number in range(query.rounds)
     ]
@@ -143,7 +142,7 @@ def record_moment(
 def _answered(
     query: StandingQuery, moment: Moment, context: QueryContext, ledger: Ledger
 ) -> RecordedAnswer:
-    id_ = query_id(query.name, moment.time_ms)
+    id_ = id_of(QUERY, moment.time_ms, key=query.name)
 
     def draw(_: object) -> list[bytes]:
         rounds = _Rounds(query, moment, context, ledger)
@@ -294,7 +293,7 @@ class _Rounds:
         )
 
     def _round_id(self, number: int) -> str:
-        return round_id(self._query.name, self._moment.time_ms, number)
+        return id_of(ROUND, self._moment.time_ms, key=self._query.name, number=number)
 
 
 class _RoundRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import hypot
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from udp_stream.ledger.filters import epsilon_within
-from udp_stream.ledger.rules import CELL_ID, SLOT_OF_ID
+from udp_stream.ledger.ids import CELL_ID
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Positive, Share
 from udp_stream.mechanisms.cdf import Cdf
@@ -451,69 +451,6 @@ def decode(payload: bytes) -> Release:
     return _DECODER.decode(payload)
 
 
-def release_id(cell: str, start_ms: int, end_ms: int) -> str:
-    """The id of a HAT's only release: made of what the HAT is, and of nothing else: no setting can
-    change it."""
-    return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
-
-
-CLIPS = "clips"
-"""The kind of what a ledger remembers of a slot whose plates share clips: nothing is charged or
-released under it."""
-
-
-def kind_of(release_id: str) -> str:
-    """The kind of an id: a HAT, or what stands before its first colon."""
-    kind, colon, _ = release_id.partition(":")
-    return kind if colon else "hat"
-
-
-def clips_id(start_s: int, seconds: int) -> str:
-    """The id of what a ledger remembers of the clips that plates share in a slot."""
-    return f"{CLIPS}:{start_s}-{seconds}"
-
-
-CITY = "city"
-
-NOISED_SUMS = "presence"
-"""The kind of the noised sums of a slot under "add-remove" (`add_remove.py`): recorded, and
-released cell by cell."""
-
-UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS
-"""Kinds of what is recorded and waits for no reader."""
-
-WITHDRAWN = "withdrawn"
-"""The kind of the public mark on a HAT's record (`withdrawal.py`)."""
-
-
-def city_id(start_ms: int, end_ms: int) -> str:
-    """The id of what a slot's plates tell of the whole city, which is recorded, and not released."""
-    return f"{CITY}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
-
-
-def sums_id(start_ms: int, end_ms: int) -> str:
-    """The id of the noised sums of a slot: one draw for all cells of the domain."""
-    return f"{NOISED_SUMS}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
-
-
-def slot_of(release_id: str) -> tuple[int, int]:
-    """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT or
-    slot."""
-    _, start, seconds = _parts_of(release_id)
-    return int(start), int(start) + int(seconds)
-
-
-def cell_in(release_id: str) -> str:
-    """The cell of the HAT of an id; ValueError as `slot_of`."""
-    return _parts_of(release_id)[0]
-
-
-def _parts_of(release_id: str) -> Sequence[str]:
-    if (match := SLOT_OF_ID.fullmatch(release_id)) is None:
-        raise ValueError(f"expected CELL-START-SECONDS, got {release_id!r}")
-    return match.groups(default="")
-
-
 Estimate = Mapping[str, Any]
 """The estimate of a HAT: for each statistic the result of its `values`."""
 
@@ -819,21 +756,3 @@ def encode_result(result: QueryResult) -> bytes:
 def decode_result(payload: bytes) -> QueryResult:
     """The result of some bytes; raises msgspec.ValidationError if they are none."""
     return msgspec.json.decode(payload, type=QueryResult)
-
-
-def query_id(name: str, moment_ms: int) -> str:
-    """The id of an answer: the query's name, and the moment in Unix seconds."""
-    return f"query:{name}:{moment_ms // 1000}"
-
-
-def round_id(name: str, moment_ms: int, number: int) -> str:
-    """The id of one of its rounds, counted from 1: of a kind that is never published."""
-    return f"round:{name}:{moment_ms // 1000}:{number}"
-
-
-def moment_of(id_: str) -> int:
-    """The moment of an answer's id or a round's, Unix ms. ValueError for another id."""
-    parts = id_.split(":")
-    if (parts[0], len(parts)) not in (("query", 3), ("round", 4)):
-        raise ValueError(f"expected the id of a query's answer or round, got {id_}")
-    return int(parts[2]) * 1000

@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
+from udp_stream.ledger.ids import HAT, id_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.noise import Floats
 from udp_stream.mechanisms.widths import at_speed
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import SlotRow
 from udp_stream.release.promise import promise_of, release_slot
-from udp_stream.release.record import decode, release_id
+from udp_stream.release.record import decode
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts, SlotValues
@@ -282,7 +283,7 @@ def _released(
     slot = counts.start_ms, counts.end_ms
     payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
     cells = [*map(context.policy.grid.id_of, counts.cells.tolist())]
-    ids = [release_id(cell, *slot) for cell in cells]
+    ids = [id_of(HAT, *slot, cell) for cell in cells]
     records = {
         cell: decode(payloads[id_]) for cell, id_ in zip(cells, ids, strict=True) if id_ in payloads
     }

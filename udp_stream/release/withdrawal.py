@@ -18,8 +18,9 @@ import msgspec
 import numpy as np
 
 from udp_stream.errors import UsageError
+from udp_stream.ledger.ids import WITHDRAWN, Id, kind_of
 from udp_stream.ledger.port import Admission, Ledger
-from udp_stream.release.record import WITHDRAWN, Hat, decode, kind_of, slot_of
+from udp_stream.release.record import Hat, decode
 
 SCHEMA: Final = "udp-stream/withdrawal/1"
 NOTE: Final = "withdrawal:"
@@ -133,8 +134,7 @@ def recorded_in(places: Iterable[Ledger], release_ids: Sequence[str]) -> dict[st
 
 
 def _period_of(id_: str, hat: Hat) -> str:
-    start, end = slot_of(id_)
-    return f"{end - start}s from {hat.slot_start}"
+    return f"{Id.of(id_).seconds}s from {hat.slot_start}"
 
 
 def _note(ledger: Ledger, text: str) -> None:

@@ -13,7 +13,7 @@ import h3.api.basic_int as h3
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.rules import CELL_ID
+from udp_stream.ledger.ids import CELL_ID
 
 Ring: TypeAlias = list[tuple[float, float]]
 """Corners as (lon, lat) in degrees, to 6 decimals (0.1 m), the first again at the end."""

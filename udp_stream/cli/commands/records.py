@@ -20,8 +20,9 @@ from udp_stream.cli.outputs import records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import UsageError, needs
 from udp_stream.export_formats import LINES, require_format
+from udp_stream.ledger.ids import HAT, QUERY, UNPUBLISHED_KINDS, WITHDRAWN, Id, end_of, kind_of
 from udp_stream.ledger.port import Ledger
-from udp_stream.ledger.rules import archived_s, end_of
+from udp_stream.ledger.rules import archived_s
 from udp_stream.ledgers.archive import archive as run_archive
 from udp_stream.ledgers.archive import (
     latest_day,
@@ -42,16 +43,11 @@ from udp_stream.release.promise import promise_of
 from udp_stream.release.record import (
     QUERY_SCHEMA,
     SCHEMA,
-    UNPUBLISHED_KINDS,
-    WITHDRAWN,
+    SMOOTHED_SCHEMA,
     Release,
     Smoothed,
     encode_smoothed,
-    kind_of,
-    moment_of,
-    slot_of,
 )
-from udp_stream.release.record import SMOOTHED_SCHEMA as SMOOTHED
 from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 from udp_stream.release.withdrawal import recorded_in
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
@@ -137,7 +133,7 @@ def _of_files(arguments: argparse.Namespace, settings: Settings) -> Batches:
     kinds = (
         (QUERY_SCHEMA,)
         if arguments.queries
-        else (SMOOTHED,)
+        else (SMOOTHED_SCHEMA,)
         if arguments.smoothed
         else (SCHEMA, WITHDRAWAL)
     )
@@ -248,7 +244,7 @@ def withdraw(arguments: argparse.Namespace, settings: Settings) -> None:
         span = _span(arguments, zone)
         places = [*archives, ledger]
         found = arguments.ids or [
-            id_ for place in places for id_ in ids_in(place, span) if kind_of(id_) == "hat"
+            id_ for place in places for id_ in ids_in(place, span) if kind_of(id_) == HAT
         ]
         if cells:
             found = [id_ for id_ in found if id_.partition("-")[0] in cells]
@@ -278,15 +274,15 @@ def ids_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
     found = []
     for id_ in ledger.newest():
         with suppress(ValueError):  # an id that tells no slot
-            if kind_of(id_) in ("hat", WITHDRAWN) and span[0] <= slot_of(id_)[0] < span[1]:
-                found.append((*slot_of(id_), id_))
-    return [id_ for *_, id_ in sorted(found)]
+            if kind_of(id_) in (HAT, WITHDRAWN) and span[0] <= Id.of(id_).start < span[1]:
+                found.append((Id.of(id_).slot, id_))
+    return [id_ for _, id_ in sorted(found)]
 
 
 def answers_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
     """The ids of queries' answers whose moments lie in this span of Unix seconds, moment by moment."""
-    moments = {id_: moment_of(id_) for id_ in ledger.newest() if kind_of(id_) == "query"}
-    found = [id_ for id_, at_ms in moments.items() if span[0] <= at_ms / 1000 < span[1]]
+    moments = {id_: Id.of(id_).start for id_ in ledger.newest() if kind_of(id_) == QUERY}
+    found = [id_ for id_, at_s in moments.items() if span[0] <= at_s < span[1]]
     return sorted(found, key=lambda id_: (moments[id_], id_))
 
 
@@ -301,7 +297,8 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
     asked = ReleaseContext(settings.policy, calendar, OsEntropy(), SOFTWARE, domain=settings.domain)
     context = promise_of(settings.policy).with_forecaster(asked)
     slots: dict[Slot, None] = {
-        (1000 * start, 1000 * end): None for start, end in map(slot_of, ids_in(ledger, span))
+        (1000 * start, 1000 * end): None
+        for start, end in (Id.of(id_).slot for id_ in ids_in(ledger, span))
     }
     for slot in slots:
         yield [encode_smoothed(estimate) for estimate in context.smoothed(slot, ledger)]
