@@ -28,15 +28,24 @@ from udp_stream.forecast.anomalies import (
     PosteriorMixture,
     happened_variance,
 )
-from udp_stream.forecast.model import CITY_MEAN, CITY_SD, DAYS, EDGE_KMH, Arrow, on_one_thread
+from udp_stream.forecast.arrow import Design, on_one_thread
+from udp_stream.forecast.model import EDGE_KMH
 from udp_stream.forecast.traffic import TrafficFilter, TrafficPosterior
+from udp_stream.forecast.usual_week import (
+    CITY_CELLS,
+    CITY_NOW,
+    HOURS,
+    SUMS_SPREADS,
+    NoisedMeans,
+    SumsWeek,
+    course,
+    design,
+    features_of,
+    kind_of_day,
+    scale_of,
+    update_city,
+)
 from udp_stream.mechanisms.noise import Floats
-
-TRAFFIC_SLOPE = -4.0
-TRAFFIC_SLOPE_SD = 1.5
-CELL_SD = 8.0
-"""Km/h for each e-fold of traffic, as buses are slow where they are many; and by which cells differ
-beside that."""
 
 UNEXPLAINED = 2.0
 BETWEEN_PLATES = 16.0
@@ -58,11 +67,7 @@ SLACK = 50.0
 """km2/h2 that a residual may be off by beside its forecast's variance: an unusual day is read, too."""
 
 REMEMBERED = 0.8
-BUSY_SHARE = 0.9
-SHARE_MORE = 0.07
-LOG_SHARE = (-2.7, 1.5)
-"""Weight of the traffic of an hour ago. Cells are relative to those with nine tenths of all
-traffic; little is added before the logarithm, which is cut, as that of an empty cell is noise."""
+"""Weight of the traffic of an hour ago, on a first day."""
 
 HAPPENS = 0.12
 CARRIED_FROM = 1.5
@@ -129,103 +134,6 @@ class _Rules(NamedTuple):
     max_kmh: float
 
 
-class _City:
-    """Beliefs about speeds and traffic, from the slots of a day or two; `hours` since the last slot
-    of the day."""
-
-    def __init__(self, rules: _Rules) -> None:
-        self._rules = rules
-        self._at = np.arange(rules.cells)
-        mean = np.array([CITY_MEAN, TRAFFIC_SLOPE])
-        covariance = np.diag([CITY_SD**2, TRAFFIC_SLOPE_SD**2])
-        self._speeds = Arrow(mean, covariance, CELL_SD)
-        self._speeds.grow(rules.cells)
-        self._traffic = TrafficFilter(rules.cells, rules.noise / WEIGHT_KMH**2)
-        self._sum = self._log_share = np.zeros(rules.cells)
-        self._anomaly = self._off = np.zeros(rules.cells)
-
-    def next_day(self) -> None:
-        """A night has passed, and with it the news."""
-        self._speeds.next_day()
-        self._traffic.next_day()
-        self._anomaly = self._off = np.zeros(self._rules.cells)
-
-    def forecast(self, hours: float) -> Floats:
-        """Forecast speed of each cell, km/h, shape (cells,)."""
-        return self._predict()[0] + self._moved(hours)
-
-    def _predict(self) -> tuple[Floats, Floats]:
-        return self._speeds.predict(self._at, _design(self._log_share))
-
-    def _moved(self, hours: float) -> Floats:
-        """Rest of the last slot's anomalies after `hours`, km/h, shape (cells,)."""
-        left = self._anomaly * self._off * GOES_ON_BY**hours
-        return np.where(self._anomaly > CARRIED_FROM * HAPPENS, left, 0.0)
-
-    def learn(self, noised: Floats, forecast: Floats, hours: float) -> AddRemoveEstimates:
-        """The two sums of each cell, and the forecast that residuals were taken around."""
-        rules = self._rules
-        moved = self._moved(hours)
-        self._speeds.pass_hours(hours)
-        traffic = self._traffic.learn(noised[1] / WEIGHT_KMH, hours)
-        self._follow(traffic.mean, hours)
-        mean, variance = before = self._predict()
-        unexplained = UNEXPLAINED + rules.apart / np.maximum(traffic.mean, 1.0)
-        spread = variance + unexplained + SLACK
-        carried = self._anomaly * GOES_ON**hours
-        residual, noise = traffic.residual(
-            noised[0] / rules.gain, rules.noise / rules.gain**2, spread
-        )
-        seen = _CellObservations(
-            forecast + residual, noise, unexplained, np.maximum(HAPPENS, carried), moved
-        )
-        taken = (noise + unexplained) / (
-            1 - np.minimum(seen.posterior(mean, variance).anomaly, PROBABILITY_MAX)
-        )
-        at = np.flatnonzero(np.isfinite(taken))
-        if at.size:
-            self._speeds.update(at, _design(self._log_share[at]), seen.value[at], taken[at])
-        after = self._predict()
-        # The HAT's own residual is taken out of its forecast again: the mixture weighs it.
-        precision = 1 / after[1] - 1 / taken
-        known = (precision > 1 / before[1]) | np.isinf(taken)
-        own = np.where(np.isinf(taken), 0.0, seen.value / taken)
-        mean = np.where(known, (after[0] / after[1] - own) / precision, before[0])
-        found = seen.posterior(mean, np.where(known, 1 / precision, before[1]))
-        self._anomaly = found.anomaly
-        self._off = found.anomaly_mean - mean
-        return self._estimates(found, unexplained, traffic)
-
-    def _follow(self, number: Floats, hours: float) -> None:
-        """Update each cell's share of all traffic so far."""
-        self._sum = self._sum * REMEMBERED**hours + number
-        top = np.sort(self._sum)[::-1]
-        busy = 1 + int(np.searchsorted(np.cumsum(top), BUSY_SHARE * top.sum()))
-        self._log_share = np.clip(np.log(self._sum / top[:busy].mean() + SHARE_MORE), *LOG_SHARE)
-
-    def _estimates(
-        self, found: PosteriorMixture, unexplained: Floats, traffic: TrafficPosterior
-    ) -> AddRemoveEstimates:
-        rules = self._rules
-        unit = self._rules.unit
-        deviations = np.sqrt(np.array([found.usual_variance, found.anomaly_variance]))
-        value, low, high = (found.quantile(share, deviations) for share in (0.5, 0.025, 0.975))
-        high = value + (1 + OPEN_ROADS * np.maximum(1 - FEW_FROM / unexplained, 0.0)) * (
-            high - value
-        )
-        number = traffic.mean
-        (least, most) = traffic.interval95(GIVEN_SD)
-        guess = _design(self._log_share) @ self._speeds.mean
-        value, low, high, guess = (
-            np.clip(kmh, 0.0, rules.max_kmh) for kmh in (value, low, high, guess)
-        )
-        return AddRemoveEstimates(
-            value, low, high, found.anomaly, ERROR_PER_SD * np.sqrt(found.variance),
-            unit * number, unit * least, unit * most,
-            guess, float((number * value).sum() / number.sum()),
-        )  # fmt: skip
-
-
 class _CellObservations(NamedTuple):
     """A slot's observations of cells: value and variance of its noise (inf: none), variance of the
     HAT's rest; and beforehand: probability of news, and by how much it would go on being off."""
@@ -255,23 +163,19 @@ class _CellObservations(NamedTuple):
         )
 
 
-def _design(log_share: Floats) -> Floats:
-    return np.column_stack([np.ones(log_share.size), log_share])
-
-
 class AddRemoveMemory:
     """Forecasts and estimates of the domain's cells, slot by slot, in order; `day` is always the
     local date on which the slot starts, `hours` are those of the day gone then.
 
-    It remembers the slot's day and the day before, so it follows from their noised sums.
-    `sigma_kmh` is the deviation of the noise of both sums; `full` the pings of a whole slot; with
-    `plates` the second sum counts plates.
+    A day begins with what earlier days have told (`forecast/usual_week.py`), so all follows from
+    noised sums. `sigma_kmh` is the deviation of the noise of both sums; `full` the pings of a whole
+    slot; with `plates` the second sum counts plates.
 
     >>> memory = AddRemoveMemory(np.arange(2, dtype=np.uint64), 1.0, full=120, slot_hours=1.0, max_kmh=65.0)
     >>> monday, seen = dt.date(2024, 1, 8), np.array([[0.0, 400.0], [0.0, 100.0]])  # 20 km/h above, 4 bus-hours
     >>> _ = memory.learn(monday, 7.0, seen, memory.forecast(monday, 7.0))
     >>> [bool(memory.forecast(monday + dt.timedelta(days), 8.0)[1] > 24) for days in (0, 1, 2)]
-    [True, True, False]
+    [True, True, True]
     """
 
     def __init__(
@@ -289,19 +193,20 @@ class AddRemoveMemory:
             max_kmh=max_kmh,
         )
         self._slot_hours = slot_hours
-        self._older = _City(self._rules)
-        self._younger = _City(self._rules)
-        self._day = dt.date.min
-        self._last = -np.inf
+        self.week = SumsWeek(cells.size, self._rules.apart)
+        self._at = np.arange(cells.size)
+        self._day = self._begun = dt.date.min
 
     @on_one_thread
     def forecast(self, day: dt.date, hours: float) -> Floats:
         """Speeds of the cells before a slot, in km/h, in the order of cells."""
         gone = self._turn_to(day, hours)
+        usual, _ = self._speeds.predict(self._at, self._design(hours))
+        return self._clipped(usual + self._moved(gone))
+
+    def _clipped(self, kmh: Floats) -> Floats:
         edge = min(EDGE_KMH, self._rules.max_kmh / 4)
-        return np.asarray(
-            np.clip(self._older.forecast(gone), edge, self._rules.max_kmh - edge).round(DIGITS)
-        )
+        return np.asarray(np.clip(kmh, edge, self._rules.max_kmh - edge).round(DIGITS))
 
     @on_one_thread
     def learn(
@@ -309,21 +214,145 @@ class AddRemoveMemory:
     ) -> AddRemoveEstimates:
         """A slot's noised sums, of shape (2, cells), in km/h, taken around this forecast; gives its
         estimates."""
+        rules = self._rules
         gone = self._turn_to(day, hours)
         self._last = hours
-        # The younger judges the news by itself: nothing in it may follow from yesterday.
-        self._younger.learn(noised_kmh, forecast_kmh, gone)
-        return self._older.learn(noised_kmh, forecast_kmh, gone)
+        self.remember(day, hours, noised_kmh, forecast_kmh)
+        moved = self._moved(gone)
+        if gone:
+            SUMS_SPREADS.pass_hours(self._speeds, gone)
+        amounts = noised_kmh[1] / WEIGHT_KMH
+        usual = None if self.week.is_new else self.week.traffic(*self._hours(day, hours))
+        traffic = self._traffic.learn(amounts, gone, usual)
+        self._amount = traffic.mean
+        self._around = forecast_kmh
+        if self.week.is_new:
+            self._sum = self._sum * REMEMBERED**gone + traffic.mean
+            self._features = features_of(self._sum)
+        columns = self._design(hours)
+        mean, variance = before = self._speeds.predict(self._at, columns)
+        self._scale = scale_of(mean)
+        unexplained = UNEXPLAINED + rules.apart / np.maximum(traffic.mean, 1.0)
+        spread = variance + unexplained + SLACK
+        carried = self._anomaly * GOES_ON**gone
+        residual, noise = traffic.residual(
+            noised_kmh[0] / rules.gain, rules.noise / rules.gain**2, spread
+        )
+        value = forecast_kmh + residual
+        seen = _CellObservations(value, noise, unexplained, np.maximum(HAPPENS, carried), moved)
+        taken = (noise + unexplained) / (
+            1 - np.minimum(seen.posterior(mean, variance).anomaly, PROBABILITY_MAX)
+        )
+        at = np.flatnonzero(np.isfinite(taken))
+        if at.size:
+            self._speeds.update(at, columns.of(at), seen.value[at], taken[at])
+        after = self._speeds.predict(self._at, columns)
+        # The HAT's own residual is taken out of its forecast again: the mixture weighs it.
+        precision = 1 / after[1] - 1 / taken
+        known = (precision > 1 / before[1]) | np.isinf(taken)
+        own = np.where(np.isinf(taken), 0.0, seen.value / taken)
+        mean = np.where(known, (after[0] / after[1] - own) / precision, before[0])
+        found = seen.posterior(mean, np.where(known, 1 / precision, before[1]))
+        self._anomaly = found.anomaly
+        self._off = found.anomaly_mean - mean
+        return self._estimates(columns, found, unexplained, traffic)
+
+    def remember(
+        self, day: dt.date, hours: float, noised_kmh: Floats, forecast_kmh: Floats
+    ) -> None:
+        """A slot, for the days that follow only: the usual week has its sums from tomorrow on."""
+        self._pass_nights(day)
+        rules = self._rules
+        scales = np.array([[rules.gain], [WEIGHT_KMH]])
+        noise = rules.noise / scales[:, 0] ** 2
+        kind = kind_of_day(day)
+        hour = min(int(hours), HOURS - 1)
+        self.week.add(kind, hour, noised_kmh / scales, forecast_kmh, *noise.tolist(), self._slot_hours)
+
+    @on_one_thread
+    def morning(self, day: dt.date) -> Floats:
+        """Forecasts of each hour of a day from earlier days alone, km/h, shape (24, cells): what the
+        residuals of a whole day are taken around."""
+        self._turn_to(day, 0.0)
+        return self._morning
+
+    def learn_day(self, day: dt.date, noised_kmh: Floats, noise: Floats) -> None:
+        """Noised sums of the whole day, of shape (2, cells), around the forecasts of its morning:
+        weighed residuals, and weights, in units of `STAY` of a slot; `noise` has both variances."""
+        kind = kind_of_day(day)
+        self.week.add_day(kind, noised_kmh, self.week.over_service(kind, self.morning(day)), *noise.tolist())
+
+    @on_one_thread
+    def learn_city(self, day: dt.date, hours: float, noised_kmh: Floats, noise: Floats) -> None:
+        """Noised sums of a slot over all cells, of shape (2,), around its forecasts; after `learn` of
+        the slot. Units are those of `learn_day`."""
+        (kind, hour, _), sums = self._hours(day, hours), noised_kmh.tolist()
+        self.week.add_city(kind, hour, sums, *noise.tolist(), self._slot_hours)
+        seen = NoisedMeans(noised_kmh[0], np.zeros(()), noised_kmh[1], *noise, np.ones(()))
+        share = self._amount / self._amount.sum()
+        rest = CITY_NOW + CITY_CELLS * float(share @ share)
+        update_city(self._speeds, self._design(hours), self._amount, self._around, seen, rest)
 
     def _turn_to(self, day: dt.date, hours: float) -> float:
         """The hours since the slot before; 0 for the first slot of a day."""
-        if day > self._day:
-            if (day - self._day).days < DAYS:
-                self._older = self._younger
-                self._older.next_day()
-            else:
-                self._older = _City(self._rules)
-            self._younger = _City(self._rules)
-            self._day = day
-            self._last = -np.inf
+        self._pass_nights(day)
+        if self._begun < self._day:
+            self._begin()
         return 0.0 if np.isinf(self._last) else max(hours - self._last, self._slot_hours)
+
+    def _pass_nights(self, day: dt.date) -> None:
+        if day > self._day:
+            if self._day > dt.date.min:
+                self.week.night(self._day)
+            self._day = day
+
+    def _begin(self) -> None:
+        cells = self._rules.cells
+        self._begun = self._day
+        self._last = -np.inf
+        self._speeds = self.week.beliefs()
+        self._features = self.week.features
+        self._traffic = TrafficFilter(cells, self._rules.noise / WEIGHT_KMH**2)
+        self._sum = self._anomaly = self._off = self._amount = self._around = np.zeros(cells)
+        self._scale = np.ones(cells)
+        hours = (self._speeds.predict(self._at, self._design(float(hour))) for hour in range(HOURS))
+        self._morning = np.array([self._clipped(kmh) for kmh, _ in hours])
+
+    def _design(self, hours: float) -> Design:
+        at = course(hours + self._slot_hours / 2)
+        return design(at, kind_of_day(self._day), self._features, self._scale)
+
+    def _hours(self, day: dt.date, hours: float) -> tuple[int, int, int]:
+        hour = min(int(hours), HOURS - 1)
+        return kind_of_day(day), hour, hour + 1
+
+    def _moved(self, hours: float) -> Floats:
+        """Rest of the last slot's anomalies after `hours`, km/h, shape (cells,)."""
+        left = self._anomaly * self._off * GOES_ON_BY**hours
+        return np.where(self._anomaly > CARRIED_FROM * HAPPENS, left, 0.0)
+
+    def _estimates(
+        self,
+        columns: Design,
+        found: PosteriorMixture,
+        unexplained: Floats,
+        traffic: TrafficPosterior,
+    ) -> AddRemoveEstimates:
+        rules = self._rules
+        unit = self._rules.unit
+        deviations = np.sqrt(np.array([found.usual_variance, found.anomaly_variance]))
+        value, low, high = (found.quantile(share, deviations) for share in (0.5, 0.025, 0.975))
+        high = value + (1 + OPEN_ROADS * np.maximum(1 - FEW_FROM / unexplained, 0.0)) * (
+            high - value
+        )
+        number = traffic.mean
+        (least, most) = traffic.interval95(GIVEN_SD)
+        guess, _ = self._speeds.predict(np.full(rules.cells, -1), columns)
+        value, low, high, guess = (
+            np.clip(kmh, 0.0, rules.max_kmh) for kmh in (value, low, high, guess)
+        )
+        return AddRemoveEstimates(
+            value, low, high, found.anomaly, ERROR_PER_SD * np.sqrt(found.variance),
+            unit * number, unit * least, unit * most,
+            guess, float((number * value).sum() / number.sum()),
+        )  # fmt: skip

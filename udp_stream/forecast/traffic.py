@@ -8,6 +8,7 @@ ours (docs/mechanisms/forecast.md).
 
 from __future__ import annotations
 
+from functools import cache
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -29,6 +30,9 @@ COMMON_POWER = 0.5
 """A cell's prior: this weight on empty numbers, else the root of traffic, up to 60: domains are
 drawn around buses."""
 
+_PRIOR = np.where(TRAFFIC < EMPTY_BELOW, EMPTY, np.minimum(TRAFFIC, COMMON_UPTO) ** COMMON_POWER)
+TRAFFIC_PRIOR = _PRIOR / _PRIOR.sum()
+
 WALK = 0.3
 JUMPS = 0.2
 JUMP = 1.2
@@ -45,10 +49,18 @@ FACTOR_PRIOR = 4.0
 """A slot changes the city's traffic by a factor up to this, fitted over cells above so many
 deviations of the noise; so many of its variances hold it near 1."""
 
-OF_EARLIER_DAY = 1.2
-UNLIKE_EARLIER_DAY = 0.03
-"""Deviation of a cell's mean from that of the day before, before a day's first slot, and the weight
-of cells that are unlike it."""
+LIKE_USUAL_SD = 0.35
+UNLIKE_USUAL = 0.15
+UNLIKE_USUAL_SD = 1.2
+UNLIKELY = 1e-6
+"""Deviation of a day's traffic from the usual traffic of the hour; the part of cells that are unlike
+it, and their deviation; what is added, so that nothing is ruled out."""
+
+BUSY_SHARE = 0.9
+SHARE_MORE = 0.07
+LOG_SHARE = (-2.7, 1.5)
+"""Cells are relative to those with nine tenths of all traffic; little is added before the logarithm,
+which is cut, as that of an empty cell is noise."""
 
 LEAST = 0.02
 """Least traffic that sums are divided by."""
@@ -97,19 +109,34 @@ class TrafficPosterior(NamedTuple):
         leaves the first two moments of the mixture over the traffic; its variance is inf where
         nothing is told.
         """
-        before = spread[:, None]
-        seen = total[:, None]
-        own = noise + self.variance_of * before
-        variance = own + self.number**2 * before
-        logs = np.log(self.probability + NEGLIGIBLE) - 0.5 * (seen**2 / variance + np.log(variance))
-        weight = np.exp(logs - logs.max(axis=1, keepdims=True))
-        weight /= weight.sum(axis=1, keepdims=True)
-        each = before * self.number / variance * seen
-        mean = (weight * each).sum(axis=1)
-        after = (weight * (before * own / variance + each**2)).sum(axis=1) - mean**2
-        informed = after < INFORMED_BELOW * spread
-        error = 1 / np.where(informed, 1 / after - 1 / spread, 1.0)
-        return np.where(informed, mean / after * error, 0.0), np.where(informed, error, np.inf)
+        return told(
+            self.probability, self.number, self.variance_of, total, noise, np.zeros_like(total), spread
+        )
+
+
+def told(
+    probability: Floats, number: Floats, variance_of: Floats, total: Floats, noise: Floats | float,
+    forecast_off: Floats, spread: Floats,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Values of what is N(0, spread) beforehand, and the variances of their errors, inf where
+    nothing is told.
+
+    A noised sum is N(traffic * (value - forecast_off), noise); traffic has these probabilities
+    (rows) of these numbers, each with a variance. The value leaves the first two moments of the
+    mixture.
+    """
+    before = spread[:, None]
+    seen = total[:, None] + number * forecast_off[:, None]
+    own = np.reshape(noise, (-1, 1)) + variance_of * before
+    variance = own + number**2 * before
+    logs = np.log(probability + NEGLIGIBLE) - 0.5 * (seen**2 / variance + np.log(variance))
+    weight = normed(np.exp(logs - logs.max(axis=1, keepdims=True)))
+    each = before * number / variance * seen
+    mean = (weight * each).sum(axis=1)
+    after = (weight * (before * own / variance + each**2)).sum(axis=1) - mean**2
+    informed = after < INFORMED_BELOW * spread
+    error = 1 / np.where(informed, 1 / after - 1 / spread, 1.0)
+    return np.where(informed, mean / after * error, 0.0), np.where(informed, error, np.inf)
 
 
 class TrafficFilter:
@@ -122,28 +149,23 @@ class TrafficFilter:
     """
 
     def __init__(self, cells: int, variance: float) -> None:
-        prior = np.where(
-            TRAFFIC < EMPTY_BELOW, EMPTY, np.minimum(TRAFFIC, COMMON_UPTO) ** COMMON_POWER
-        )
-        self._prior = prior / prior.sum()
+        self._prior = TRAFFIC_PRIOR
         self._variance = variance
         self._probability = np.tile(self._prior, (cells, 1))
-        self._logs = np.zeros(cells)
-        self._slots = 0
 
-    def learn(self, seen: Floats, hours: float) -> TrafficPosterior:
+    def learn(self, seen: Floats, hours: float, usual: Floats | None = None) -> TrafficPosterior:
         """The traffic of a slot by its noised sums, so many hours after the slot before; 0 on a
-        day's first."""
+        day's first. `usual` has the probabilities of the hour's traffic on other days."""
         prior = self._walked(seen, hours) if hours else self._probability
+        if usual is not None:
+            walked = np.sqrt(prior / self._prior) if hours else 1.0
+            prior = normed(walked * (usual @ _day_like_usual())) + UNLIKELY
         # The true traffic scatters around the expected traffic, the noised traffic around the true.
         scatter = SCATTER * TRAFFIC
         off = seen[:, None] - TRAFFIC
         variance = self._variance + scatter
         logs = -0.5 * (off**2 / variance + np.log(variance))
-        found = prior * np.exp(logs - logs.max(axis=1, keepdims=True))
-        self._probability = found / found.sum(axis=1, keepdims=True)
-        self._logs = self._logs + (self._probability * GRID).sum(axis=1)
-        self._slots = self._slots + 1
+        self._probability = normed(prior * np.exp(logs - logs.max(axis=1, keepdims=True)))
         gain = scatter / variance
         return TrafficPosterior(
             self._probability, np.maximum(TRAFFIC + gain * off, LEAST), scatter * (1 - gain)
@@ -156,27 +178,42 @@ class TrafficFilter:
         there = expected > FACTOR_FROM * sqrt(self._variance)
         alike = FACTOR_PRIOR * self._variance
         factor = ((expected * seen)[there].sum() + alike) / ((expected**2)[there].sum() + alike)
-        steps = log(min(max(factor, 1 / FACTOR_MAX), FACTOR_MAX)) / LOG_STEP
-        at = np.clip(np.arange(GRID.size) - steps, 0, GRID.size - 1)
-        left = np.minimum(at.astype(np.int64), GRID.size - 2)
-        part = at - left
-        known = self._probability
-        moved = known[:, left] * (1 - part) + known[:, left + 1] * part
+        steps = log(min(max(factor, 1 / FACTOR_MAX), FACTOR_MAX))
         jumps = 1 - (1 - JUMPS) ** hours
         forgotten = 1 - (1 - FORGOTTEN) ** hours
-        kernel = (1 - jumps) * _kernel(WALK * sqrt(hours)) + jumps * _kernel(JUMP)
-        return np.asarray((1 - forgotten) * (moved @ kernel) + forgotten * self._prior)
+        walk = (1 - jumps) * kernel(WALK * sqrt(hours)) + jumps * kernel(JUMP)
+        return np.asarray((1 - forgotten) * (moved(self._probability, steps) @ walk) + forgotten * self._prior)
 
-    def next_day(self) -> None:
-        """A night later a cell is about as busy as on average, or anything."""
-        if self._slots:
-            off = (GRID - (self._logs / self._slots)[:, None]) / OF_EARLIER_DAY
-            found = np.exp(-0.5 * off**2) + UNLIKE_EARLIER_DAY
-            self._probability = found / found.sum(axis=1, keepdims=True)
-        self._logs = np.zeros_like(self._logs)
-        self._slots = 0
+def kernel(deviation: float) -> Floats:
+    """Probabilities of a step on the grid from each number (rows)."""
+    return normed(np.exp(-0.5 * ((GRID[:, None] - GRID) / deviation) ** 2))
 
 
-def _kernel(deviation: float) -> Floats:
-    found = np.exp(-0.5 * ((GRID[:, None] - GRID) / deviation) ** 2)
-    return np.asarray(found / found.sum(axis=1, keepdims=True))
+def normed(weights: Floats) -> Floats:
+    """Rows that sum to 1."""
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def normed_logs(logs: Floats) -> Floats:
+    """The same from logarithms."""
+    return normed(np.exp(logs - logs.max(axis=1, keepdims=True)))
+
+
+def moved(probability: Floats, by: float) -> Floats:
+    """Probabilities of traffic (rows) whose logarithm is greater by so much."""
+    at = np.clip(np.arange(GRID.size) - by / LOG_STEP, 0, GRID.size - 1)
+    left = np.minimum(at.astype(np.int64), GRID.size - 2)
+    part = at - left
+    return np.asarray(probability[:, left] * (1 - part) + probability[:, left + 1] * part)
+
+
+def log_share(traffic: Floats) -> Floats:
+    """Logarithm of each cell's traffic over that of busy cells."""
+    top = np.sort(traffic)[::-1]
+    busy = 1 + int(np.searchsorted(np.cumsum(top), BUSY_SHARE * top.sum()))
+    return np.clip(np.log(traffic / top[:busy].mean() + SHARE_MORE), *LOG_SHARE)
+
+
+@cache
+def _day_like_usual() -> Floats:
+    return (1 - UNLIKE_USUAL) * kernel(LIKE_USUAL_SD) + UNLIKE_USUAL * kernel(UNLIKE_USUAL_SD)

@@ -476,13 +476,16 @@ class SlotForecaster(ABC):
         return learnt
 
     def _remember(self, history: LedgerHistory, before_ms: int) -> None:
-        """The ledger's slots of the remembered days, also later ones: a worker may read a log
-        again."""
+        """The ledger's slots, also later ones: a worker may read a log again. Of those before
+        yesterday nothing is estimated."""
         # One ms before: the end of a day's last slot is midnight of the next day.
         midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)
-        for slot, cells in self._slots_since(history, since_ms).items():
-            self._due.setdefault(slot, set()).update(cells)
+        for slot, cells in sorted(self._slots_since(history, 0).items()):
+            if slot[0] >= since_ms:
+                self._due.setdefault(slot, set()).update(cells)
+            else:
+                self._remember_slot(slot, sorted(cells), history)
 
     def _midnights(self, slot: Slot) -> tuple[int, int]:
         """Those around the start of a slot, Unix ms."""
@@ -503,6 +506,10 @@ class SlotForecaster(ABC):
     @abstractmethod
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         """The part of a ledger's past that is to be learnt."""
+
+    @abstractmethod
+    def _remember_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> None:
+        """Learn a slot of a day before yesterday."""
 
     @abstractmethod
     def _learn_slot(
@@ -574,6 +581,9 @@ class Forecaster(SlotForecaster):
 
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return history.slots_since(since_ms)
+
+    def _remember_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> None:
+        pass
 
     def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:
         self._learn(history, start_ms)
@@ -716,11 +726,9 @@ class AddRemoveForecaster(SlotForecaster):
         cells: Sequence[int],  # noqa: ARG002
         history: LedgerHistory,
     ) -> list[Smoothed]:
-        sums = history.sums(*slot)
         of = self.rules
-        if sums is None or not self._is_ours(sums.asked):
-            return []
-        if self._withdrawals and history.withdrawn(*slot, of.cells.tolist()):
+        sums = self._sums(slot, history)
+        if sums is None:
             return []
         found = self._memory.learn(*self._when(slot), sums.kmh, sums.asked.forecast_kmh)
         start, end = (self._slots.iso(ms) for ms in slot)
@@ -737,6 +745,25 @@ class AddRemoveForecaster(SlotForecaster):
                 self._amounts(found), [round(found.constant, 3)] * len(hats), strict=True,
             )
         ]  # fmt: skip
+
+    def _remember_slot(
+        self,
+        slot: Slot,
+        cells: Sequence[int],  # noqa: ARG002
+        history: LedgerHistory,
+    ) -> None:
+        sums = self._sums(slot, history)
+        if sums is not None:
+            self._memory.remember(*self._when(slot), sums.kmh, sums.asked.forecast_kmh)
+
+    def _sums(self, slot: Slot, history: LedgerHistory) -> NoisedSums | None:
+        """Those that are to be learnt."""
+        sums = history.sums(*slot)
+        if sums is None or not self._is_ours(sums.asked):
+            return None
+        if self._withdrawals and history.withdrawn(*slot, self.rules.cells.tolist()):
+            return None
+        return sums
 
     def _is_ours(self, asked: SumsQuery) -> bool:
         ours = self.rules
