@@ -85,7 +85,14 @@ def _figures(day: Day, *columns: np.ndarray) -> list[float]:
 
 
 PROMISES = {"add-remove": add_remove, "swap-values": swap_values}
-HEADINGS = "error / constant's: all", ">= 10", "guess: all", ">= 10", "intervals hold", "<= 2 plates"
+HEADINGS = (
+    "error / constant's: all",
+    ">= 10",
+    "guess: all",
+    ">= 10",
+    "intervals hold",
+    "<= 2 plates",
+)
 
 
 def main() -> None:
@@ -104,7 +111,9 @@ def main() -> None:
                 rows.append(PROMISES[promise](days, held, epsilon, asked.weeks))
                 print(promise, epsilon, held, *(f"{one:.3f}" for one in rows[-1]), flush=True)
             shown = zip(HEADINGS, np.mean(rows, axis=0), strict=True)
-            print(promise, epsilon, "mean", *(f"{what} {one:.3f};" for what, one in shown), flush=True)
+            print(
+                promise, epsilon, "mean", *(f"{what} {one:.3f};" for what, one in shown), flush=True
+            )
 
 
 if __name__ == "__main__":

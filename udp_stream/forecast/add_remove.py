@@ -3,12 +3,9 @@ neighbours.
 
 A slot has two noised sums of each cell: of weighed residuals around the forecast, and of traffic.
 The traffic has a filter of its own (`forecast/traffic.py`); its logarithm is a feature of the cell.
-In km/h:
-
-    speed = city + slope * log(relative traffic) + cell + rest
-
-which is the filter of `forecast/model.py` with two globals. Everything here is a function of noised
-sums and settings. The model is ours (docs/mechanisms/forecast.md).
+Speeds have the filter of `forecast/usual_week.py`, which begins each day with what earlier days told.
+Everything here is a function of noised sums and settings. The model is ours
+(docs/mechanisms/forecast.md).
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from udp_stream.forecast.anomalies import (
     PosteriorMixture,
     happened_variance,
 )
-from udp_stream.forecast.arrow import Design, on_one_thread
+from udp_stream.forecast.arrow import Arrow, Design, on_one_thread
 from udp_stream.forecast.model import EDGE_KMH
 from udp_stream.forecast.traffic import TrafficFilter, TrafficPosterior
 from udp_stream.forecast.usual_week import (
@@ -178,6 +175,18 @@ class AddRemoveMemory:
     [True, True, True]
     """
 
+    _speeds: Arrow
+    _traffic: TrafficFilter
+    _features: Floats
+    _scale: Floats
+    _morning: Floats
+    _sum: Floats
+    _anomaly: Floats
+    _off: Floats
+    _amount: Floats
+    _around: Floats
+    _last: float
+
     def __init__(
         self, cells: NDArray[np.uint64], sigma_kmh: float, full: int, slot_hours: float, max_kmh: float,
         plates: bool = False,
@@ -267,7 +276,7 @@ class AddRemoveMemory:
         noise = rules.noise / scales[:, 0] ** 2
         kind = kind_of_day(day)
         hour = min(int(hours), HOURS - 1)
-        self.week.add(kind, hour, noised_kmh / scales, forecast_kmh, *noise.tolist(), self._slot_hours)
+        self.week.add(kind, hour, noised_kmh / scales, forecast_kmh, noise, self._slot_hours)
 
     @on_one_thread
     def morning(self, day: dt.date) -> Floats:
@@ -280,15 +289,16 @@ class AddRemoveMemory:
         """Noised sums of the whole day, of shape (2, cells), around the forecasts of its morning:
         weighed residuals, and weights, in units of `STAY` of a slot; `noise` has both variances."""
         kind = kind_of_day(day)
-        self.week.add_day(kind, noised_kmh, self.week.over_service(kind, self.morning(day)), *noise.tolist())
+        self.week.add_day(kind, noised_kmh, self.week.over_service(kind, self.morning(day)), noise)
 
     @on_one_thread
     def learn_city(self, day: dt.date, hours: float, noised_kmh: Floats, noise: Floats) -> None:
         """Noised sums of a slot over all cells, of shape (2,), around its forecasts; after `learn` of
         the slot. Units are those of `learn_day`."""
         (kind, hour, _), sums = self._hours(day, hours), noised_kmh.tolist()
-        self.week.add_city(kind, hour, sums, *noise.tolist(), self._slot_hours)
-        seen = NoisedMeans(noised_kmh[0], np.zeros(()), noised_kmh[1], *noise, np.ones(()))
+        self.week.add_city(kind, hour, sums, noise, self._slot_hours)
+        zero = np.zeros(())
+        seen = NoisedMeans(noised_kmh[0], zero, noised_kmh[1], noise[0], noise[1], zero + 1)
         share = self._amount / self._amount.sum()
         rest = CITY_NOW + CITY_CELLS * float(share @ share)
         update_city(self._speeds, self._design(hours), self._amount, self._around, seen, rest)

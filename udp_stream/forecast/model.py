@@ -12,15 +12,14 @@ Everything here is a function of `SlotCounts`, which are public under swap-value
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from udp_stream.forecast.anomalies import (
     NOT_CLIPPED,
@@ -32,6 +31,7 @@ from udp_stream.forecast.anomalies import (
     measured,
     mixed,
 )
+from udp_stream.forecast.arrow import on_one_thread
 from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.grid import Grid
@@ -304,22 +304,6 @@ class ArrowFilter(Arrow):
         covariance = np.diag([CITY_SD**2, SLOPE_SD**2, *[slope_sd**2] * PER_HAT, SKEW_SD**2])
         covariance[0, 1] = covariance[1, 0] = CITY_SLOPE_CORRELATION * CITY_SD * SLOPE_SD
         super().__init__(mean, covariance, cell_sd)
-
-
-# Linear algebra on a single thread. The matrices of a slot are long and narrow: more threads hardly
-# make them faster, but spin for a tenth of a second after each product, on cores that the ledger's
-# server needs. And the last bit of a long sum would depend on the number of cores: forecasts of two
-# workers would differ by it.
-
-Work = TypeVar("Work", bound=Callable[..., object])
-
-_BLAS = ThreadpoolController()
-
-
-def on_one_thread(work: Work) -> Work:
-    """Wrap `work`; BLAS has a single thread in the whole process while it runs."""
-    limited: Work = _BLAS.wrap(limits=1, user_api="blas")(work)
-    return limited
 
 
 # The counts prior: relative speeds from counts alone, by shipped coefficients.

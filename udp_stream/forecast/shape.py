@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.model import DAYS, on_one_thread
+from udp_stream.forecast.arrow import on_one_thread
+from udp_stream.forecast.model import DAYS
 from udp_stream.mechanisms.noise import Floats
 
 # The city: shares of speeds in the bins of its tree. They are those of some shape of an untrained

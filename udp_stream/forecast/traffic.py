@@ -110,7 +110,13 @@ class TrafficPosterior(NamedTuple):
         nothing is told.
         """
         return told(
-            self.probability, self.number, self.variance_of, total, noise, np.zeros_like(total), spread
+            self.probability,
+            self.number,
+            self.variance_of,
+            total,
+            noise,
+            np.zeros_like(total),
+            spread,
         )
 
 
@@ -182,7 +188,10 @@ class TrafficFilter:
         jumps = 1 - (1 - JUMPS) ** hours
         forgotten = 1 - (1 - FORGOTTEN) ** hours
         walk = (1 - jumps) * kernel(WALK * sqrt(hours)) + jumps * kernel(JUMP)
-        return np.asarray((1 - forgotten) * (moved(self._probability, steps) @ walk) + forgotten * self._prior)
+        return np.asarray(
+            (1 - forgotten) * (moved(self._probability, steps) @ walk) + forgotten * self._prior
+        )
+
 
 def kernel(deviation: float) -> Floats:
     """Probabilities of a step on the grid from each number (rows)."""
@@ -211,7 +220,7 @@ def log_share(traffic: Floats) -> Floats:
     """Logarithm of each cell's traffic over that of busy cells."""
     top = np.sort(traffic)[::-1]
     busy = 1 + int(np.searchsorted(np.cumsum(top), BUSY_SHARE * top.sum()))
-    return np.clip(np.log(traffic / top[:busy].mean() + SHARE_MORE), *LOG_SHARE)
+    return np.asarray(np.clip(np.log(traffic / top[:busy].mean() + SHARE_MORE), *LOG_SHARE))
 
 
 @cache

@@ -26,7 +26,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from udp_stream.forecast.anomalies import ReleaseClip, passed
-from udp_stream.forecast.model import on_one_thread
+from udp_stream.forecast.arrow import on_one_thread
 from udp_stream.mechanisms.noise import Floats, Integers
 
 DayClass = Literal["weekday", "saturday", "sunday"]

@@ -35,7 +35,7 @@ KINDS: Final = 2
 
 HOURS: Final = 24
 DECAY = 0.985
-LATE_DECAY = 0.75
+LATE_DECAY = 0.6
 """What a day leaves of sums: half in 46 days; and of those of the last days, in which a change
 shows."""
 
@@ -144,9 +144,9 @@ LASTING = 0.3
 day; and of as many as there may be."""
 
 CHANGED = 3.5
-CHANGE_DAYS = 1.7
+CHANGE_DAYS = 1.4
 DAY_APART = 1.2
-OF_CHANGED = 0.3
+OF_CHANGED = 0.1
 """A cell has changed for good if the levels of its last days and of those before lie so many
 deviations apart; there are so many late days, and a level's variance for each is as large. Earlier
 days then count so much less."""
@@ -189,7 +189,7 @@ class NoisedTotals:
     """Decayed sums of noised sums, of any shape: what is kept, in float32, and what today adds.
 
     >>> totals = NoisedTotals(1)
-    >>> totals.add(0, (8.0, 20.0, 4.0), noise=9.0, traffic_noise=1.0)
+    >>> totals.add(0, (8.0, 20.0, 4.0), noise=np.array([9.0, 1.0]))
     >>> totals.fold(DECAY)
     >>> means_of(totals.kept).residual.round(3).tolist(), means_of(totals.kept).noise.round(3).tolist()
     ([8.0], [9.0])
@@ -200,14 +200,14 @@ class NoisedTotals:
         self._today = np.zeros((6, *shape))
 
     def add(
-        self, at: Any, seen: Sequence[Floats | float], noise: float, traffic_noise: float,
-        days: float = 1.0,
-    ) -> None:  # fmt: skip
-        """Residual, forecast and traffic of a slot, of a part `at` of the shape."""
+        self, at: Any, seen: Sequence[Floats | float], noise: Floats, days: float = 1.0
+    ) -> None:
+        """Residual, forecast and traffic, of a part `at` of the shape; `noise` has the variances of
+        the first and of the last."""
         residual, forecast, traffic = seen
+        weight, of_traffic = (1 / noise).tolist()
         added = (
-            residual / noise, forecast / noise, 1 / noise,
-            traffic / traffic_noise, 1 / traffic_noise, days,
+            weight * residual, weight * forecast, weight, of_traffic * traffic, of_traffic, days
         )  # fmt: skip
         for total, one in zip(self._today, added, strict=True):
             total[at] += one
@@ -256,12 +256,12 @@ class SumsWeek:
 
     >>> week = SumsWeek(cells=2, apart=40.0)
     >>> for hour in range(7, 19):
-    ...     week.add(0, hour, np.array([[0.0, 40.0], [0.0, 10.0]]), np.full(2, 18.0), 4.0, 1.0, 1.0)
+    ...     week.add(0, hour, np.array([[0.0, 40.0], [0.0, 10.0]]), np.full(2, 18.0), np.array([4.0, 1.0]), 1.0)
     >>> week.night(dt.date(2024, 1, 8))
     >>> beliefs = week.beliefs()
     >>> at = design(course(8.0), 0, week.features, np.ones(2))
     >>> beliefs.predict(np.arange(2), at)[0].round().tolist()
-    [18.0, 22.0]
+    [21.0, 22.0]
     """
 
     def __init__(self, cells: int, apart: float) -> None:
@@ -282,31 +282,27 @@ class SumsWeek:
         return not self.totals.kept[5].any()
 
     def add(
-        self, kind: int, hour: int, sums: Floats, forecast: Floats, noise: float,
-        traffic_noise: float, days: float,
-    ) -> None:  # fmt: skip
+        self, kind: int, hour: int, sums: Floats, forecast: Floats, noise: Floats, days: float
+    ) -> None:
         """A slot's noised sums, of residuals around the forecast and of traffic, shape (2, cells);
         the slot is such a part of its hour's day."""
         everything = slice(None)
         seen = sums[0], forecast, sums[1]
-        self.totals.add((everything, kind, hour), seen, noise, traffic_noise, days)
-        self.late.add((everything, kind), seen, noise, traffic_noise, days / HOURS)
+        self.totals.add((everything, kind, hour), seen, noise, days)
+        self.late.add((everything, kind), seen, noise, days / HOURS)
 
-    def add_day(
-        self, kind: int, sums: Floats, forecast: Floats, noise: float, traffic_noise: float
-    ) -> None:
+    def add_day(self, kind: int, sums: Floats, forecast: Floats, noise: Floats) -> None:
         """A day's noised sums of cells: residuals of all hours, each around its own forecast, and
         traffic. `forecast` is the mean over the hours of service (`over_service`)."""
         seen = sums[0], forecast, sums[1]
-        self.days.add((slice(None), kind), seen, noise, traffic_noise)
+        self.days.add((slice(None), kind), seen, noise)
 
     def add_city(
-        self, kind: int, hour: int, sums: Sequence[float], noise: float, traffic_noise: float,
-        days: float,
-    ) -> None:  # fmt: skip
+        self, kind: int, hour: int, sums: Sequence[float], noise: Floats, days: float
+    ) -> None:
         """A slot's noised sums over all cells, around the forecasts that `add` has of it."""
         seen = sums[0], 0.0, sums[1]
-        self.city.add((kind, hour), seen, noise, traffic_noise, days)
+        self.city.add((kind, hour), seen, noise, days)
 
     def over_service(self, kind: int, by_hour: Floats) -> Floats:
         """Means over the hours of such a day's service, of columns by hour, shape (24, cells)."""
@@ -456,7 +452,12 @@ def features_of(traffic: Floats) -> Floats:
 
 
 def update_city(
-    beliefs: Arrow, columns: Design, traffic: Floats, forecast: Floats, seen: NoisedMeans, rest: float
+    beliefs: Arrow,
+    columns: Design,
+    traffic: Floats,
+    forecast: Floats,
+    seen: NoisedMeans,
+    rest: float,
 ) -> None:
     """Condition on sums over all cells, in which residuals were taken around this forecast; cells
     have such traffic, and `rest` is the variance of the city's speed beside its noise."""
