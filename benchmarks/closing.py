@@ -28,7 +28,7 @@ from lab.services import kafka_and_redis
 from streams.topics import create_topics, topics_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.redis import open_redis_ledger
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import IST
 from udp_stream.windows.grid import Hexagons
@@ -115,7 +115,9 @@ async def closings(settings: Settings) -> list[float]:
             records = await asyncio.wait_for(_read(reader, HATS), SECONDS_MAX)
             seconds.append(time.monotonic() - closed)
             if withheld := [
-                status for record in records if (status := decode(record).status) != "released"
+                status
+                for record in records
+                if (status := Release.decode(record).status) != "released"
             ]:
                 raise SystemExit(
                     f"expected each HAT to be released, but {len(withheld)} are {withheld[0]}"

@@ -14,10 +14,10 @@ from benchmarks.feeds import Feed, feed_of, slots_of_city
 from udp_stream.forecast.model import Coefficients, prior_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, Smoothed
+from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import FleetColumns
@@ -161,7 +161,7 @@ def run_without_forecasts(day: Day, seed: int, flags: Sequence[str]) -> Floats:
     means = []
     for counts, values in day.slots:
         out = release_slot(counts, values, context, ledger, lambda _: None)
-        means += [decode(payload).mean for payload in out.payloads.values()]
+        means += [Release.decode(payload).mean for payload in out.payloads.values()]
     return np.array([day.constant if mean is None else mean.value_kmh for mean in means])
 
 
@@ -176,7 +176,7 @@ def _rows(
 ) -> Iterator[tuple[float, ...]]:
     for release_id, payload in slot.payloads.items():
         one = smoothed[release_id]
-        mean = decode(payload).mean
+        mean = Release.decode(payload).mean
         ends = (np.nan, np.nan) if mean is None else mean.interval95_kmh
         said = one.value_kmh, *one.interval95_kmh, one.expected_abs_error_kmh
         yield (

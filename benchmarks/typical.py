@@ -20,9 +20,9 @@ from benchmarks.made_up_city import DAY_MS, FLOW, HOUR_MS, MONDAY_MS, OPENS_H, M
 from udp_stream.forecast.typical import HOURS
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, Smoothed
+from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import Release, decode
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.release.week import Week
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -53,7 +53,7 @@ def published(city: MadeUpCity, days: Sequence[int], *flags: str) -> Iterator[Pu
         for counts, values in city.slots(day):
             out = release_slot(counts, values, context, ledger, lambda _: None)
             reader.saw(counts)
-            releases += [decode(payload) for payload in out.payloads.values()]
+            releases += [Release.decode(payload) for payload in out.payloads.values()]
             estimates += reader.smoothed((counts.start_ms, counts.end_ms), LedgerHistory(ledger))
         yield releases, estimates
 

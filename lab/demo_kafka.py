@@ -28,7 +28,7 @@ from udp_stream.ledger.ids import Id
 from udp_stream.ledgers.opening import ledger_place
 from udp_stream.logs import log_message
 from udp_stream.release.events import PublishedRelease, QueryRecorded, Summary, hat_recorded
-from udp_stream.release.record import Smoothed, decode_result
+from udp_stream.release.record import QueryResult, Smoothed
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import Fleet
 
@@ -87,7 +87,7 @@ def run_on_kafka(
         )
         summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
         for record in read_topic(settings.kafka, topics.queries):
-            result = decode_result(record.value)
+            result = QueryResult.decode(record.value)
             moment = 1000 * Id.of(result.release_id).start
             summary.observe(QueryRecorded(result.query.name, moment, result.status, made=True))
         smoothed = read_topic(settings.kafka, topics.smoothed)

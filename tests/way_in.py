@@ -13,7 +13,7 @@ from benchmarks.feed_forms import FORMS, polls, snapshot, vehicles
 from tests.forked import forked_to_log
 from tests.http_server import GTFS, ok, serving
 from tests.verbs import run_verb
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 SECONDS_MAX = 120
 KILLED_AFTER_S = 1.0
@@ -29,7 +29,7 @@ def verb(folder, *arguments):
 
 def hats_of(records):
     """Cell, start of the slot, plates, samples."""
-    decoded = [decode(line) for line in records.splitlines()]
+    decoded = [Release.decode(line) for line in records.splitlines()]
     return {
         (one.hat.cell, one.hat.slot_start, one.counts.plates, one.counts.samples)
         for one in decoded

@@ -171,7 +171,8 @@ def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:
 def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
     """Name and type of each column of a record type: text, whole, number or flag, or a list of
     these."""
-    found: list[tuple[str, str]] = []
+    config = kind.__struct_config__
+    found = [(f"{before}{config.tag_field}", "text")] if config.tag else []
     hints = typing.get_type_hints(kind)
     for field in msgspec.structs.fields(kind):
         of = _without_null(hints[field.name])

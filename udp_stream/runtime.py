@@ -57,7 +57,7 @@ from udp_stream.release.events import (
 from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.promise import promise_of, release_slot
 from udp_stream.release.query_pipeline import QueryContext, QuerySet, report_answers
-from udp_stream.release.record import Smoothed, encode_smoothed
+from udp_stream.release.record import Smoothed
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import LedgerSection, Settings, is_file
 from udp_stream.sources.journal import Journal, JournalFrame
@@ -525,7 +525,7 @@ def release_sink(write: Write) -> ReleaseSink:
 
 def smoothed_sink(write: Write) -> Smooth:
     """Sink that hands a slot's estimates on."""
-    return lambda estimates: write([encode_smoothed(estimate) for estimate in estimates])
+    return lambda estimates: write([Smoothed.encode(estimate) for estimate in estimates])
 
 
 def rejected_writer(write: Callable[[bytes], object]) -> Reject:

@@ -21,7 +21,7 @@ from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.promise import release_slot
 from udp_stream.release.query_pipeline import QueryContext, RecordedAnswer, record_moment
-from udp_stream.release.record import QueryResult, decode_result
+from udp_stream.release.record import QueryResult
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS
 from udp_stream.windows.positions import Moment
@@ -145,4 +145,4 @@ def answer_moment(
 def a_result() -> QueryResult:
     """The answer of `a_query` at `a_moment`, on a ledger in memory."""
     (one,) = answer_moment([a_query()], a_moment(), a_query_context(), MemoryLedger())
-    return decode_result(one.payload)
+    return QueryResult.decode(one.payload)

@@ -15,7 +15,7 @@ from tests.forms import long_but
 from udp_stream.dashboard.history import opened
 from udp_stream.dashboard.server import Dashboard, serving
 from udp_stream.dashboard.slots import Slots
-from udp_stream.release.record import encode, encode_smoothed
+from udp_stream.release.record import Release, Smoothed
 
 pytestmark = pytest.mark.browser
 
@@ -26,7 +26,7 @@ def week(tmp_path_factory):
     folder, city = tmp_path_factory.mktemp("week"), MadeUpCity(1, buses=150)
     slots = Slots(6, history=opened(str(folder / "history.sqlite")))
     for releases, estimates in published(city, [0, 1, 2]):
-        slots.take([*map(encode, releases), *map(encode_smoothed, estimates)])
+        slots.take([*map(Release.encode, releases), *map(Smoothed.encode, estimates)])
     slots.show()
     board = Dashboard(slots)
     board.announce(changed=False)

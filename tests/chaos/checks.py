@@ -9,8 +9,8 @@ import msgspec
 
 from udp_stream.ledger.ids import CITY, CLIPS, Id, id_of, kind_of
 from udp_stream.ledger.port import Entry
-from udp_stream.release.city import decode_city
-from udp_stream.release.record import Privacy, Release, decode
+from udp_stream.release.city import CityRecord
+from udp_stream.release.record import Privacy, Release
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -114,7 +114,7 @@ def every_record_can_be_read(seen: Collected) -> Iterator[str]:
     ]
     for id_, payload in (*seen.released, *seen.latest, *recorded):
         try:
-            decode(payload)
+            Release.decode(payload)
         except msgspec.DecodeError as error:
             yield f"{id_}: {error}"
 
@@ -127,7 +127,7 @@ def every_hat_is_answered(seen: Collected) -> Iterator[str]:
         for id_ in sorted(answered - seen.expected.keys())
     )
     for id_, payload in seen.released:
-        if (other := decode(payload).release_id) != id_:
+        if (other := Release.decode(payload).release_id) != id_:
             yield f"{id_} holds a record of {other}"
 
 
@@ -150,7 +150,7 @@ def counts_agree(seen: Collected, exact: bool) -> Iterator[str]:
     for id_, payload in dict(seen.released).items():
         if id_ not in seen.expected:
             continue
-        ours, theirs = decode(payload), seen.expected[id_].record
+        ours, theirs = Release.decode(payload), seen.expected[id_].record
         told, wanted = (
             (ours.counts.plates, ours.counts.samples),
             (theirs.counts.plates, theirs.counts.samples),
@@ -198,7 +198,7 @@ def every_plate_is_charged_once(seen: Collected) -> Iterator[str]:
         if len(set(entry.plates)) != len(entry.plates):
             yield f"{id_}: a plate is twice in its admission"
         if entry.payload is not None and kind_of(id_) == "hat":
-            record, paid = decode(entry.payload), int((entry.charged > 0).sum())
+            record, paid = Release.decode(entry.payload), int((entry.charged > 0).sum())
             if record.counts.admitted_plates != paid:
                 yield f"{id_}: {paid} plates were charged, its record admits {record.counts.admitted_plates}"
     yield from _sums(seen)
@@ -227,7 +227,7 @@ def shared_clips_are_remembered_once(seen: Collected) -> Iterator[str]:
     slots = {
         Id.of(id_).slot
         for id_, payload in seen.released
-        if decode(payload).privacy.holds_for == "slot"
+        if Release.decode(payload).privacy.holds_for == "slot"
     }
     wanted = {id_of(CLIPS, 1000 * start, 1000 * end) for start, end in slots}
     yield from (f"{id_} is not in the ledger" for id_ in sorted(wanted - held.keys()))
@@ -250,7 +250,7 @@ def what_the_city_told_is_told_once(seen: Collected) -> Iterator[str]:
         id_, paid = entry.release_id, int((entry.charged > 0).sum())
         if earliest.get(Id.of(id_).slot, -1) < at:
             yield f"{id_} was charged behind a HAT of its slot, or of a slot without HATs"
-        told = 0 if entry.payload is None else decode_city(id_, entry.payload).plates
+        told = 0 if entry.payload is None else CityRecord.of_ledger(id_, entry.payload).plates
         if told != paid:
             yield f"{id_}: {paid} plates were charged, and its answer is of {told}"
 
@@ -306,7 +306,10 @@ def latest_are_the_last(seen: Collected) -> Iterator[str]:
     for one in seen.expected.values():
         hat = one.record.hat
         last[hat.cell] = max(last.get(hat.cell, ""), hat.slot_start)
-    got = {decode(payload).hat.cell: decode(payload).hat.slot_start for _, payload in seen.latest}
+    got = {
+        Release.decode(payload).hat.cell: Release.decode(payload).hat.slot_start
+        for _, payload in seen.latest
+    }
     for cell, slot in sorted(last.items()):
         if got.get(cell) != slot:
             yield f"the latest of cell {cell} is of {got.get(cell)}, expected {slot}"

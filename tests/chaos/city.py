@@ -35,7 +35,7 @@ from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory
-from udp_stream.release.record import decode, encode_smoothed
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 
@@ -218,7 +218,7 @@ class City:
                 entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True))
                 for entry in ledger.entries()
             }
-        records = [decode(line) for line in out.getvalue().splitlines()]
+        records = [Release.decode(line) for line in out.getvalue().splitlines()]
         return {
             record.release_id: Expected(record, charged[record.release_id]) for record in records
         }
@@ -255,7 +255,7 @@ class City:
         given = ReleaseContext(settings.policy, settings.calendar, OsEntropy(), SOFTWARE)
         context, slots = with_forecaster(given), sorted(LedgerHistory(ledger).slots_since(0))
         return tuple(
-            encode_smoothed(one) for slot in slots for one in context.smoothed(slot, ledger)
+            Smoothed.encode(one) for slot in slots for one in context.smoothed(slot, ledger)
         )
 
     def recorded(self) -> bytes | None:

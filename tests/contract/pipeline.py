@@ -16,7 +16,7 @@ from udp_stream.ledger.ids import CITY, CLIPS, kind_of
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
-from udp_stream.release.record import Release, decode
+from udp_stream.release.record import Release
 
 _CITY = "release.mean=forecast-clip", "release.cdf_epsilon=0"
 
@@ -169,14 +169,16 @@ def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
     for entry in ledger.entries():
         if kind_of(entry.release_id) != "hat":
             continue
-        record = decode(published[entry.release_id])
+        record = Release.decode(published[entry.release_id])
         assert entry.payload == published[entry.release_id]
         paid = Counter(
             {p: c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if c}
         )
         assert len(paid) == record.counts.admitted_plates
         assert max(paid.values(), default=0) == _nano_of(record)
-    shares = any(decode(payload).privacy.holds_for == "slot" for payload in published.values())
+    shares = any(
+        Release.decode(payload).privacy.holds_for == "slot" for payload in published.values()
+    )
     assert [entry.plates for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS] == [
         ()
     ] * shares

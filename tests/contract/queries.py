@@ -19,7 +19,7 @@ from udp_stream.planning.policy import OneBudget
 from udp_stream.queries.elimination import ABOVE, IN, Round
 from udp_stream.release.charge import require_one_promise
 from udp_stream.release.query_pipeline import decode_round, encode_round
-from udp_stream.release.record import decode_result
+from udp_stream.release.record import QueryResult
 from udp_stream.testing import a_context, a_moment, a_query, a_query_context, answer_moment
 
 Opening = Callable[[], LedgerFactory]
@@ -100,7 +100,7 @@ def require_whole(ledger: Ledger, published: set[bytes], charged_before=()) -> N
     """One answer, and it is the ledger's; each plate charged for the rounds it was in, and no
     other; nothing waits."""
     (payload,) = published
-    result, moment = decode_result(payload), a_moment()
+    result, moment = QueryResult.decode(payload), a_moment()
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     entries = {
         entry.release_id: entry for entry in ledger.entries() if ":other:" not in entry.release_id
@@ -197,8 +197,8 @@ def other_plates_withhold_the_answer(new_ledger: Opening) -> None:
             ask(DyingLedger(ledger, _calls(new_ledger).index("record") + 1))
         (withheld,) = ask(ledger, moment=more)
         assert (
-            decode_result(withheld).status == "withheld_other_plates"
-            and decode_result(withheld).answer is None
+            QueryResult.decode(withheld).status == "withheld_other_plates"
+            and QueryResult.decode(withheld).answer is None
         )
         assert ask(ledger) == [withheld] and ledger.verify() == []
         assert sum(entry.release_id.startswith("round") for entry in ledger.entries()) == 1
@@ -210,7 +210,7 @@ def plates_without_enough_for_all_rounds_take_no_part(new_ledger: Opening) -> No
         charge(ledger, poor, 181 * 10**9)  # of 200; a moment costs up to 20, a round 5
         (payload,) = ask(ledger, query=a_threshold())
         require_whole(ledger, {payload}, charged_before=poor)
-    result = decode_result(payload)
+    result = QueryResult.decode(payload)
     assert result.plates.gave_nothing == 3 and result.plates.asked == 8
     assert (
         result.answer.low < 1 / 8 and result.answer.high > 4 / 8
@@ -218,7 +218,7 @@ def plates_without_enough_for_all_rounds_take_no_part(new_ledger: Opening) -> No
     with new_ledger()() as ledger:
         charge(ledger, a_moment().plates, 181 * 10**9)
         (payload,) = ask(ledger, query=a_threshold())
-    found = decode_result(payload)
+    found = QueryResult.decode(payload)
     assert (found.answer.value, found.answer.below, found.answer.sure) == (None, None, False)
     assert found.privacy.charged == 0 and found.plates.gave_nothing == 8
 
@@ -237,7 +237,7 @@ def others_charges_between_rounds_end_a_threshold(new_ledger: Opening) -> None:
             for entry in ledger.entries()
             if entry.release_id.startswith("round:in-the-middle")
         ]
-    result = decode_result(payload)
+    result = QueryResult.decode(payload)
     assert (
         len(decode_round(first.payload, 1, "").plates) == 1
         and len(decode_round(second.payload, 1, "").plates) == 0
@@ -270,7 +270,9 @@ def a_plate_that_a_round_does_not_charge_gives_no_value_in_it(new_ledger: Openin
         == [plate for plate, nano in charged.items() if nano > 0]
         != []
     )
-    assert decode_result(payload).plates.gave_nothing == 0  # it gave a value in the first round
+    assert (
+        QueryResult.decode(payload).plates.gave_nothing == 0
+    )  # it gave a value in the first round
 
 
 def later_rounds_stay_within_the_lower_of_two_budgets(new_ledger: Opening) -> None:
@@ -293,7 +295,9 @@ def later_rounds_stay_within_the_lower_of_two_budgets(new_ledger: Opening) -> No
             (period,) = ledger.periods()
             assert ledger.balances(period, [poor]).charged.tolist() == [23 * 10**9]
         assert (
-            poor in first.plates and len(later) == 3 and decode_result(payload).status == "answered"
+            poor in first.plates
+            and len(later) == 3
+            and QueryResult.decode(payload).status == "answered"
         )
         charged = [dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in later]
         assert not any(one.get(poor, 0) for one in charged) and all(

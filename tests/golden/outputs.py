@@ -17,7 +17,7 @@ from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.release.record import decode, decode_result, encode, encode_result
+from udp_stream.release.record import QueryResult, Release
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -172,7 +172,7 @@ def balances(entries: list[tuple[Entry, bytes]]) -> dict[str, dict[str, int]]:
 
 
 def told(run: Run) -> dict[str, Any]:
-    assert all(encode(decode(payload)) == payload for payload in run.payloads)
+    assert all(Release.encode(Release.decode(payload)) == payload for payload in run.payloads)
     records = [json.loads(payload) for payload in run.payloads]
     return {
         "statuses": dict(sorted(Counter(record["status"] for record in records).items())),
@@ -286,7 +286,9 @@ def of_queries(folder: Path, name: str, url: str = "") -> Run:
 
 
 def told_results(run: Run) -> dict[str, Any]:
-    assert all(encode_result(decode_result(payload)) == payload for payload in run.payloads)
+    assert all(
+        QueryResult.encode(QueryResult.decode(payload)) == payload for payload in run.payloads
+    )
     by_query = defaultdict[str, list[dict[str, Any]]](list)
     for result in sorted(map(json.loads, run.payloads), key=lambda one: one["release_id"]):
         by_query[result["query"]["name"]].append(result)

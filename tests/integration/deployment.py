@@ -95,7 +95,10 @@ class City:
                 smooth=smoothed_writer(smoothed), answer=self.told.extend,
             )  # fmt: skip
             runtime.run(frames_of(self.messages))
-            found = {release.decode(line).release_id: line for line in out.getvalue().splitlines()}
+            found = {
+                release.Release.decode(line).release_id: line
+                for line in out.getvalue().splitlines()
+            }
             return found, charges(ledger), smoothed.getvalue().splitlines()
 
     def feed(self, messages=None, batch=1, rate=None):
@@ -121,8 +124,8 @@ class City:
         found = {}
         for record in self.read(self.topics.release):
             headers = dict(record.headers)
-            assert headers["ce_id"].decode() == release.decode(record.value).release_id
-            assert record.key.decode() == release.decode(record.value).hat.cell
+            assert headers["ce_id"].decode() == release.Release.decode(record.value).release_id
+            assert record.key.decode() == release.Release.decode(record.value).hat.cell
             assert found.setdefault(headers["ce_id"].decode(), record.value) == record.value
         return found
 

@@ -14,7 +14,7 @@ from tests.integration.deployment import worker
 from tests.unit.test_flow import a_context, slot
 from udp_stream.ledger.ids import NOISED_SUMS, kind_of
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 HEAD = """\
 [privacy]
@@ -101,7 +101,7 @@ def test_a_slot_whose_worker_dies_is_released_once_and_the_next_one_without_a_pi
             assert two.poll() is None
             time.sleep(2)
         here.wait_for_number(here.topics.smoothed, 3 * len(CELLS), two)
-    slots = sorted({decode(one).hat.slot_start for one in found.values()})
+    slots = sorted({Release.decode(one).hat.slot_start for one in found.values()})
     starts = [datetime.fromisoformat(start).timestamp() for start in slots]
     assert [start - starts[0] for start in starts] == [60 * number for number in range(len(slots))]
     assert len(found) == len(slots) * len(CELLS) and len(here.smoothed()) == len(found)

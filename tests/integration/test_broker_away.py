@@ -40,7 +40,7 @@ def test_a_broker_that_is_away_costs_a_few_lines_and_nothing_else(tmp_path, kafk
         until(lambda: (tmp_path / "one.err").read_text().count("Kafka answers again") == 1)
     said = (tmp_path / "one.err").read_text()
     lines = [text for _, text in log_of(said)]
-    slots = {release.decode(payload).hat.slot_start for payload in expected.values()}
+    slots = {release.Release.decode(payload).hat.slot_start for payload in expected.values()}
     assert sum(" HATs, " in text and " released, " in text for text in lines) == len(slots)
     assert sum("a Kafka broker does not answer" in text for text in lines) == 1
     assert not [text for text in lines if text.startswith(("aiokafka", "faust", "kafka.", "mode"))]

@@ -62,7 +62,7 @@ def test_no_estimate_is_lost_with_the_worker_that_has_it(point, transactions, ci
 
 
 def require_forecasts(payloads):
-    made = [one for one in map(release.decode, payloads.values()) if one.mean is not None]
+    made = [one for one in map(release.Release.decode, payloads.values()) if one.mean is not None]
     assert sum(one.mean.mechanism == "forecast-clip" for one in made) > 10
     assert len({one.hat.slot_start for one in made}) > 3
 
@@ -92,7 +92,7 @@ def test_killed_once_the_city_has_paid_it_plans_what_an_undisturbed_run_plans(as
     with agree(asking) as (stack, expected):
         prices = {
             one.mean.epsilon
-            for one in map(release.decode, expected.values())
+            for one in map(release.Release.decode, expected.values())
             if one.mean is not None
         }
         assert len(prices) > 1, "some HATs are offered at a part of the price"

@@ -20,7 +20,7 @@ from tests.golden.outputs import (
 )  # fmt: skip
 from tests.integration.deployment import worker
 from tests.runtime.harness import fleet_log
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 
 @pytest.mark.parametrize("name", ["all statistics", IN_RHO])
@@ -48,7 +48,8 @@ def test_on_kafka(city, name, accounting, shards):
     with worker(here, seed=SEED) as process:
         here.wait_for_number(here.topics.release, expected, process)
     records = sorted(
-        here.releases().values(), key=lambda one: (decode(one).hat.slot_start, decode(one).hat.cell)
+        here.releases().values(),
+        key=lambda one: (Release.decode(one).hat.slot_start, Release.decode(one).hat.cell),
     )
     with here.ledger() as (ledger, _):
         assert told(Run(records, remembered(ledger))) == known()[name]

@@ -6,8 +6,7 @@ from tests.integration.deployment import worker
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.ledger.ids import Id
-from udp_stream.release.record import decode
-from udp_stream.release.withdrawal import decode_withdrawal
+from udp_stream.release.record import Release, Withdrawal
 
 
 def slots_of(ids):
@@ -37,9 +36,11 @@ def test_marks_reach_the_topic_once_with_the_next_slot_and_stay_when_a_worker_di
         here.wait_for(late, two)
     records = here.read(here.topics.release)
     marks = [record for record in records if b"udp-stream/withdrawal/1" in record.value]
-    assert sorted(decode_withdrawal(record.value).withdraws for record in marks) == wrong
+    assert sorted(Withdrawal.decode(record.value).withdraws for record in marks) == wrong
     assert {dict(record.headers)["ce_type"] for record in marks} == {b"udp-stream.withdrawal.1"}
-    releases = [decode(record.value).release_id for record in records if record not in marks]
+    releases = [
+        Release.decode(record.value).release_id for record in records if record not in marks
+    ]
     assert set(wrong) <= set(releases) and len(set(releases)) == len(releases)
     done = run_verb(["releases", "--config", here.config], cwd=here.folder)
     assert done.stdout.count(b"udp-stream/withdrawal/1") == len(wrong)

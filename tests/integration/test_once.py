@@ -21,7 +21,7 @@ from udp_stream.settings.sections import KafkaSection
 def seen(city):
     topics = (city.topics.release, city.topics.latest)
     return [
-        Counter(release.decode(one.value).release_id for one in city.read(topic))
+        Counter(release.Release.decode(one.value).release_id for one in city.read(topic))
         for topic in topics
     ]
 
@@ -29,7 +29,7 @@ def seen(city):
 def slots_of(payloads):
     slots = {}
     for id_, payload in payloads.items():
-        slots.setdefault(release.decode(payload).hat.slot_end, set()).add(id_)
+        slots.setdefault(release.Release.decode(payload).hat.slot_end, set()).add(id_)
     return slots
 
 

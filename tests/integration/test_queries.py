@@ -17,7 +17,7 @@ from tests.runtime.harness import fleet_log
 from tests.runtime.test_standing import SURAT
 from tests.verbs import run_verb
 from udp_stream.ledger.ids import kind_of
-from udp_stream.release.record import decode_result
+from udp_stream.release.record import QueryResult
 
 FULL = """
 [[query]]
@@ -37,7 +37,7 @@ def answer_alike(here):
     with agree(here) as given:
         assert len(here.told) > 10
         yield given
-    assert here.answers() == {decode_result(one).release_id: one for one in here.told}
+    assert here.answers() == {QueryResult.decode(one).release_id: one for one in here.told}
 
 
 def with_pings_elsewhere(log):

@@ -15,7 +15,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.redis import Fence, Session
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 BEFORE_S = int((MONDAY + timedelta(days=2)).timestamp())
 
@@ -73,7 +73,7 @@ def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(
         assert client.dbsize() < 0.7 * keys
         assert client.memory_usage("{udp}:meta", samples=0) < size + 100 + 2 * len(str(file))
     # What is in the archive is withdrawn in the ledger, and once.
-    wrong = decode(found[0].splitlines()[0]).release_id
+    wrong = Release.decode(found[0].splitlines()[0]).release_id
     for said in (b"1 HAT withdrawn", b"0 HATs withdrawn, 1 before"):
         assert said in verb(
             "withdraw", url, wrong, "--reason", "wrong", folder=tmp_path, flags=flags

@@ -20,12 +20,12 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers.redis import Session
 from udp_stream.ledgers.redis_connection import Connection
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.testing import SeededEntropy
 
 
 def records(out):
-    return [decode(line) for line in out.splitlines()]
+    return [Release.decode(line) for line in out.splitlines()]
 
 
 def replay(ledger, flags):
@@ -88,7 +88,7 @@ def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
                 break
             finally:
                 for line in out.getvalue().splitlines():
-                    assert payloads.setdefault(decode(line).release_id, line) == line
+                    assert payloads.setdefault(Release.decode(line).release_id, line) == line
     with embedded(redis_server.url, io.BytesIO(), flags) as runtime:
         assert runtime._ledger.verify() == []
         entries = list(runtime._ledger.entries())
@@ -119,7 +119,7 @@ def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwis
         allowed.returncode == 0 and records(allowed.stdout) and b"does not hold" in allowed.stderr
     )
     for line in allowed.stdout.splitlines():
-        (caveat,) = decode(line).privacy.caveats
+        (caveat,) = Release.decode(line).privacy.caveats
         assert caveat.startswith("charges may have been lost")
     with Redis.from_url(redis_server.url) as client:
         client.config_set("appendfsync", "always")
@@ -160,7 +160,7 @@ def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(
         with embedded(replica.url, after, flags) as runtime:
             runtime.run(frames_of(messages))
             assert runtime._ledger.verify() == []
-    again = {decode(line).release_id: line for line in after.getvalue().splitlines()}
+    again = {Release.decode(line).release_id: line for line in after.getvalue().splitlines()}
     published = before.getvalue().splitlines()
     assert 5 < len(published) < len(again)
-    assert all(again[decode(line).release_id] == line for line in published)
+    assert all(again[Release.decode(line).release_id] == line for line in published)

@@ -47,7 +47,7 @@ def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, wo
 
 
 def statuses(payloads):
-    return Counter(release.decode(payload).status for payload in payloads.values())
+    return Counter(release.Release.decode(payload).status for payload in payloads.values())
 
 
 def test_workers_on_a_redis_ledger_suppress_over_three_shards(city, redis_server):
@@ -180,7 +180,9 @@ def test_a_faulty_log_in_batches_over_two_shards_too(city):
     assert {record.key for record in here.read(here.topics.pings)} == {
         None
     }  # an unkeyed hash of a plate is the plate
-    assert {release.decode(payload).status == "released" for payload in expected.values()} == {
+    assert {
+        release.Release.decode(payload).status == "released" for payload in expected.values()
+    } == {
         True,
         False,
     }

@@ -76,4 +76,4 @@ def test_two_hours_of_backlog_then_silence(city):
 
 
 def end_of(payload):
-    return datetime.fromisoformat(release.decode(payload).hat.slot_end).timestamp()
+    return datetime.fromisoformat(release.Release.decode(payload).hat.slot_end).timestamp()

@@ -28,7 +28,7 @@ from udp_stream.ledgers.statement import statement
 from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.mechanisms.add_remove import Entries, PlateQuery
 from udp_stream.release import add_remove as road
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, release_sink, smoothed_sink
 from udp_stream.settings import Settings, load
 from udp_stream.sources.journal import Journal
@@ -449,7 +449,7 @@ def live(
                         Outputs(
                             lambda lines: fate.effect("release", lambda: told.releases.extend(lines)),
                             lambda lines: fate.effect("smoothed", lambda: told.estimates.extend(lines)),
-                            written=frozenset(decode(one).release_id for one in told.releases),
+                            written=frozenset(Release.decode(one).release_id for one in told.releases),
                         ),
                         clock=clock,
                     )  # fmt: skip

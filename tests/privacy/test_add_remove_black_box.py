@@ -32,7 +32,7 @@ from udp_stream.mechanisms.add_remove import (
 )
 from udp_stream.planning.add_remove import sigma_of
 from udp_stream.release import add_remove as road
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -203,7 +203,7 @@ def test_records_of_a_whole_run_have_the_stated_noise_also_where_nobody_is(tmp_p
     monkeypatch.setattr(road, "noised", watched)
     monkeypatch.setattr(tape, "runs", nullcontext)
     monkeypatch.setattr(tape, "streams", OsEntropy().streams)
-    records = [decode(one) for one in replayed(tmp_path, settings, sent, tape).releases]
+    records = [Release.decode(one) for one in replayed(tmp_path, settings, sent, tape).releases]
     found = np.array([(one.noised.residual, 5 * one.noised.weight) for one in records]).reshape(
         len(exact), -1, 2
     )

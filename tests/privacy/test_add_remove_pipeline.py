@@ -27,7 +27,7 @@ from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.planning import policy
 from udp_stream.release import add_remove
 from udp_stream.release.promise import PROMISES, release_slot
-from udp_stream.release.record import encode_smoothed
+from udp_stream.release.record import Smoothed
 from udp_stream.settings import load
 from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate
@@ -152,7 +152,7 @@ def outputs(tape, pings, dice=None):
                 context = PROMISES["add-remove"].with_forecaster(context)
             else:
                 break
-        estimates += [encode_smoothed(one) for one in context.smoothed(slot, ledger)]
+        estimates += [Smoothed.encode(one) for one in context.smoothed(slot, ledger)]
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     seen = (
         list(told.items()),

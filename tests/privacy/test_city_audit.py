@@ -20,7 +20,7 @@ from udp_stream.mechanisms.noise import counts_scale
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.city import ShapeQuestion
 from udp_stream.release.pipeline import slot_sums
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.testing import SeededEntropy
@@ -235,7 +235,7 @@ def test_a_crash_at_every_call_of_a_slot_with_an_ask_comes_to_the_bytes_of_an_un
         run(undisturbed_ledger := MemoryLedger(), context(flags), contents, log=log),
         log.copy(),
     )
-    records = [decode(payload) for _, payload in expected]
+    records = [Release.decode(payload) for _, payload in expected]
     assert len({one.privacy.epsilon for one in records}) > 2, (
         "some at the price, some at a part, and some withheld"
     )

@@ -12,7 +12,7 @@ from scipy import stats
 from udp_stream.mechanisms.city_tree import FULL_PINGS, WHOLE, CityTree, city_sums, sample_weights
 from udp_stream.mechanisms.noise import Cost, counts_scale
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.city import ShapeQuestion, decode_city
+from udp_stream.release.city import CityRecord, ShapeQuestion
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -76,7 +76,7 @@ def test_noise_of_an_answer_has_the_stated_scale_and_30_percent_off_is_noticed(c
         ShapeQuestion(),
         seeded_bits(4),
     )
-    records = [decode_city("city", question.answer(sums, plan, bits)) for _ in range(400)]
+    records = [CityRecord.of_ledger("city", question.answer(sums, plan, bits)) for _ in range(400)]
     truth = np.array(sums) / sum(sums)
     off = np.array([record.shares - truth for record in records]).ravel()
     scale = records[0].deviation / (sqrt(2) if name == "laplace" else 1)

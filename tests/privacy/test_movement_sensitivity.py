@@ -20,7 +20,7 @@ from tests.privacy.test_mean_distributions import (
 from tests.unit.test_movement import HOUR, RULES, values_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.shuffle.wire import PingChunk, cut_pings, merge_pings
 from udp_stream.testing import a_context
 from udp_stream.units import NANO
@@ -123,7 +123,7 @@ def released(pings):
         one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True))
         for one in ledger.entries()
     }
-    return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
+    return {id_: Release.decode(payload).mean for id_, payload in payloads.items()}, charged
 
 
 def test_the_exact_loss_of_neighbours_by_position_is_at_most_what_was_charged():

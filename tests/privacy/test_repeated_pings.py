@@ -22,7 +22,7 @@ from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
@@ -325,7 +325,7 @@ def released(slots):
         one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True))
         for one in ledger.entries()
     }
-    return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
+    return {id_: Release.decode(payload).mean for id_, payload in payloads.items()}, charged
 
 
 @pytest.mark.parametrize("pairs", [50, pytest.param(1000, marks=pytest.mark.long)])

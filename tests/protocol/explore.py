@@ -41,7 +41,7 @@ from udp_stream.release.pipeline import (
     slot_norms,
     slot_sums,
 )
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import Settings, load
 from udp_stream.shuffle.protocol import (
     CountSlot,
@@ -765,7 +765,9 @@ class World:
             raise Violation(
                 f"expected {self.follows * self.slots} slots to be learnt, got {learnt}"
             )
-        published = {name: decode(self.payloads.objects[payload]) for name, payload in released}
+        published = {
+            name: Release.decode(self.payloads.objects[payload]) for name, payload in released
+        }
         if len(published) != 2 * self.slots:
             raise Violation(
                 f"expected {2 * self.slots} HATs to be published, got {sorted(published)}"

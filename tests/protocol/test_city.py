@@ -13,7 +13,7 @@ from udp_stream.ledger.ids import CITY, Id, kind_of
 from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
-from udp_stream.release.city import CityKnowledge, decode_city
+from udp_stream.release.city import CityKnowledge, CityRecord
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.settings import load
 from udp_stream.shuffle.protocol import PlannerState, QueryCity, ReleaseSlot
@@ -124,7 +124,7 @@ class Cities(Following):
                 f"expected two plates to be charged for each slot's question, got {asked}"
             )
         told = [
-            decode_city(one.release_id, one.payload)
+            CityRecord.of_ledger(one.release_id, one.payload)
             for one in asked
             if one.payload and one.published
         ]

@@ -18,7 +18,7 @@ from tests.runtime.test_wall_runs import START, Machine, morning
 from udp_stream.ledger.ids import NOISED_SUMS, kind_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, release_sink, smoothed_sink
 from udp_stream.settings import load
 from udp_stream.sources.journal import Journal
@@ -135,7 +135,7 @@ def lives(folder, flags, plates, dice=None, minutes=7 * 15 + 3):
                     if is_long
                     else DyingLedger(opened, dice.randrange(25), answered=dice.random() < 0.5)
                 )
-                written = frozenset(decode(one).release_id for one in releases)
+                written = frozenset(Release.decode(one).release_id for one in releases)
                 outputs = Outputs(
                     releases.extend,
                     estimates.extend,
@@ -175,11 +175,11 @@ def test_a_live_run_whose_process_dies_at_any_call_of_its_ledger_releases_every_
     assert len(whole) == len(estimates) == 6 * CELLS
     found, some, deaths = lives(folders[1], flags, "abc", random.Random(seed))
     assert deaths > 4
-    ids = [decode(one).release_id for one in whole]
-    assert [decode(one).release_id for one in found] == ids
+    ids = [Release.decode(one).release_id for one in whole]
+    assert [Release.decode(one).release_id for one in found] == ids
     assert hats(some) == hats(estimates) and len(set(some)) == len(some)
     nobody, more, _ = lives(folders[2], flags, "")
-    assert [decode(one).release_id for one in nobody] == ids and len(more) == len(estimates)
+    assert [Release.decode(one).release_id for one in nobody] == ids and len(more) == len(estimates)
     for folder in folders:
         with open_sqlite_ledger(folder / "ledger") as ledger:
             require_whole(ledger, 6)

@@ -19,7 +19,7 @@ import pytest
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.release import record as release
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 UDP_STREAM = [sys.executable, "-m", "udp_stream"]
 FLAGS = [
@@ -50,7 +50,7 @@ def log(tmp_path):
 def test_replay_writes_data_to_stdout_and_the_summary_to_stderr(log, tmp_path):
     first = run("replay", log, *FLAGS, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    records = [release.decode(line) for line in first.stdout.splitlines()]
+    records = [release.Release.decode(line) for line in first.stdout.splitlines()]
     # Whether a HAT is uninformative depends on earlier releases, and so on their noise.
     assert {"released", "withheld_few_plates"} <= {record.status for record in records}
     said = " ".join(first.stderr.decode().split())
@@ -77,7 +77,9 @@ def test_replay_reads_stdin_and_writes_files(log, tmp_path):
     done = run("replay", "-", *FLAGS, "--out", "out.ndjson", "--rejected", "no.ndjson", "--ledger", "l", cwd=tmp_path,
                stdin=log.read_bytes())  # fmt: skip
     assert (done.returncode, done.stdout) == (0, b"")
-    assert all(release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines())
+    assert all(
+        release.Release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()
+    )
     rejected = [json.loads(line) for line in (tmp_path / "no.ndjson").read_text().splitlines()]
     originals = set(fleet_log(hours=0.6))
     assert rejected and all({"reason", "path"} <= set(line) for line in rejected)
@@ -310,8 +312,8 @@ def test_sigterm_drains_and_a_later_run_finishes_the_work_and_sighup_ends_nothin
     _, err = slow.communicate(b"".join(lines[len(lines) // 2 :]) if is_hangup else None, timeout=60)
     assert slow.returncode == 0, err
     rest = run("replay", path, *FLAGS, "--ledger", "l2", cwd=tmp_path)
-    ids = [release.decode(line).release_id for line in whole.stdout.splitlines()]
-    assert [release.decode(line).release_id for line in rest.stdout.splitlines()] == ids
+    ids = [release.Release.decode(line).release_id for line in whole.stdout.splitlines()]
+    assert [release.Release.decode(line).release_id for line in rest.stdout.splitlines()] == ids
     written = set(part.read_bytes().splitlines())
     assert written <= set(rest.stdout.splitlines()) and (len(written) == len(ids)) == is_hangup
 
@@ -365,7 +367,7 @@ def replay(log, *arguments, cwd, **environment):
 
 
 def records(out):
-    return [decode(line) for line in out.splitlines()]
+    return [Release.decode(line) for line in out.splitlines()]
 
 
 def test_the_ledger_is_named_before_anything_is_charged(log, tmp_path):

@@ -170,7 +170,7 @@ def test_a_log_cut_short_is_summed_up_and_the_whole_one_goes_on_from_there(city)
     assert cut.returncode == 2 and "cut.gz:" in said
     assert "accepted" in said and "refused: " in said and "released" in said
     assert "accepted pings wait" in said and "on the same ledger" in said
-    records = [release.decode(line) for line in cut.stdout.splitlines()]
+    records = [release.Release.decode(line) for line in cut.stdout.splitlines()]
     held = int(said.partition(" accepted pings wait")[0].rpartition(" ")[2].replace(",", ""))
     taken = int(said.partition("pings ")[2].partition(" accepted")[0].replace(",", ""))
     repeats = int(said.partition(" accepted, ")[2].partition(" of")[0].replace(",", ""))
@@ -182,9 +182,9 @@ def test_a_log_cut_short_is_summed_up_and_the_whole_one_goes_on_from_there(city)
     assert whole.returncode == 0 and b"wait in slots" not in whole.stderr
     assert cut.stdout and set(cut.stdout.splitlines()) < set(whole.stdout.splitlines())
     assert run("ledger", "verify", "--ledger", "l2", cwd=city).returncode == 0
-    ids = [release.decode(line).release_id for line in whole.stdout.splitlines()]
+    ids = [release.Release.decode(line).release_id for line in whole.stdout.splitlines()]
     once = replay(city, "--ledger", "l3", files=("long.ndjson",)).stdout.splitlines()
-    assert sorted(ids) == sorted(release.decode(line).release_id for line in once)
+    assert sorted(ids) == sorted(release.Release.decode(line).release_id for line in once)
 
 
 def test_with_every_stream_closed_files_are_written_all_the_same(city):

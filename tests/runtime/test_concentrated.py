@@ -19,7 +19,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats
@@ -45,7 +45,7 @@ RHO_POLICY = msgspec.structs.replace(
 
 def run(ledger, flags, seed="a"):
     found = []
-    take = lambda releases: found.extend(decode(one.payload) for one in releases)  # noqa: E731
+    take = lambda releases: found.extend(Release.decode(one.payload) for one in releases)  # noqa: E731
     EmbeddedRuntime(
         load(None, flags, PURE_ENV), ledger, SeededEntropy(seed), KEY, "udp-stream test", take
     ).run(frames_of(LOG))
@@ -151,7 +151,7 @@ def test_a_hat_that_was_charged_under_another_accounting_is_released_as_it_was_c
     )
     plan_slot(contents[0], before, ledger)
     slot = release_slot(*contents, after, ledger, lambda _: None)
-    records = [decode(payload) for payload in slot.payloads.values()]
+    records = [Release.decode(payload) for payload in slot.payloads.values()]
     made = records[0].privacy
     assert (made.accounting, made.epsilon, made.rho, made.period_epsilon) == (
         "pure",
@@ -161,7 +161,7 @@ def test_a_hat_that_was_charged_under_another_accounting_is_released_as_it_was_c
     )
     assert set(ledger.periods()) == {"1d from 2022-01-01T00:00:00+00:00"} and ledger.verify() == []
     other = release_slot(*two_hats(), after, MemoryLedger(), lambda _: None)
-    assert decode(next(iter(other.payloads.values()))).privacy.accounting == "approximate"
+    assert Release.decode(next(iter(other.payloads.values()))).privacy.accounting == "approximate"
 
 
 def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys):

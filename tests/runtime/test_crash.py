@@ -144,7 +144,7 @@ def _check(ledger: Path, outs: list[Path]) -> None:
     payloads: dict[str, bytes] = {}
     for out in outs:
         for line in whole_lines(out):
-            assert payloads.setdefault(release.decode(line).release_id, line) == line
+            assert payloads.setdefault(release.Release.decode(line).release_id, line) == line
     assert list(payloads.values()) == whole_lines(
         outs[-1]
     )  # the run that came through has everything, in order
@@ -160,7 +160,7 @@ def _check(ledger: Path, outs: list[Path]) -> None:
         assert list(opened.unpublished()) == []
     assert {entry.release_id for entry in entries} == set(payloads)
     for entry in entries:
-        record = release.decode(payloads[entry.release_id])
+        record = release.Release.decode(payloads[entry.release_id])
         admitted = int((entry.charged > 0).sum())
         assert entry.payload == payloads[entry.release_id]
         assert admitted == record.counts.admitted_plates

@@ -157,7 +157,9 @@ def test_means_by_movement_are_those_worked_out_by_hand(tmp_path, name):
         "--out",
         "out.ndjson",
     )
-    records = [release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()]
+    records = [
+        release.Release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()
+    ]
     expected = by_hand(rows)
     assert {one.hat.cell for one in records} == expected.keys() and len(expected) > 20, (
         done.stderr.decode()
@@ -168,7 +170,8 @@ def test_means_by_movement_are_those_worked_out_by_hand(tmp_path, name):
     if len(files) == 1:
         run(tmp_path, *live, "--set", "kafka.idle_timeout=1s")
         again = [
-            release.decode(line) for line in (tmp_path / "live.ndjson").read_bytes().splitlines()
+            release.Release.decode(line)
+            for line in (tmp_path / "live.ndjson").read_bytes().splitlines()
         ]
         assert {one.hat.cell: one.counts.samples for one in again} == {
             one.hat.cell: one.counts.samples for one in records
@@ -186,7 +189,9 @@ def test_a_plate_that_is_there_once_is_left_out_and_counted(tmp_path):
     arguments = "replay", "warsaw.ndjson", "--config", "city.toml", "--trial", "--out", "out.ndjson"
     said = run(tmp_path, *arguments, "--rejected", "rejected").stderr.decode()
     assert "1 without a speed by movement" in said and (tmp_path / "rejected").read_bytes() == b""
-    records = [release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()]
+    records = [
+        release.Release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()
+    ]
     assert sum(one.counts.samples for one in records) == len(rows) - 1
     (tmp_path / "alone.ndjson").write_bytes(warsaw(rows[-1:]))
     assert (
@@ -221,7 +226,8 @@ def test_cases_that_were_found_read_as_they_say(tmp_path):
     run(tmp_path, "init", xml, "--out", "siri.toml")
     run(tmp_path, "replay", xml, "--config", "siri.toml", "--trial", *EXACT, "--out", "siri.ndjson")
     records = [
-        release.decode(line) for line in (tmp_path / "siri.ndjson").read_bytes().splitlines()
+        release.Release.decode(line)
+        for line in (tmp_path / "siri.ndjson").read_bytes().splitlines()
     ]
     assert [one.counts.samples for one in records] == [2] and records[
         0

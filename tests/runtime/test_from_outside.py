@@ -47,13 +47,10 @@ from udp_stream.release.charge import HatInFlight
 from udp_stream.release.pipeline import RecordedSlot, draw_once
 from udp_stream.release.promise import PROMISES, Promise
 from udp_stream.release.record import (
-    SCHEMA,
     Hat,
     Noised,
     Privacy,
     Release,
-    decode,
-    encode,
 )
 from udp_stream.settings import known_keys, load
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -161,7 +158,9 @@ def replayed(folder, *flags):
         )
         == 0
     )
-    return [decode(line) for line in (folder / "out.ndjson").read_bytes().splitlines()], given
+    return [
+        Release.decode(line) for line in (folder / "out.ndjson").read_bytes().splitlines()
+    ], given
 
 
 def test_a_measure(tmp_path, toy_measure, capsys):
@@ -271,9 +270,9 @@ def record_cells(counts, values, plan, context, ledger, factors):
         losses = MEASURES["pure"].privacy(NANO, policy.budget_nano, policy.delta)
         promise = {"unit": "license_plate", "neighbours": "swap-places", "accounting": "pure"}
         return [
-            encode(
+            Release.encode(
                 Release(
-                    schema=SCHEMA, release_id=id_, status="released", mean=None, variance=None, cdf=None, noised=told,
+                    release_id=id_, status="released", mean=None, variance=None, cdf=None, noised=told,
                     hat=Hat.of(int(TOWN, 16), policy.grid, *map(iso, slot)), privacy=Privacy(period=period, **promise, **losses),
                     policy=policy.fingerprint(), software=context.software, trial=context.trial,
                 )
@@ -339,7 +338,7 @@ def test_a_promise_on_kafka(toy_promise):
     whole = filled()
     assert asyncio.run(lives(whole, Random(0), settings=settings)) == 0
     releases, _ = outcome(whole)
-    records = [decode(one) for one in releases.values()]
+    records = [Release.decode(one) for one in releases.values()]
     assert len(records) == 4 and {one.hat.cell for one in records} == {TOWN}
     dying, ledger = filled(Random("die")), MemoryLedger()
     assert asyncio.run(lives(dying, Random(1), ledger, settings)) > 3
@@ -436,7 +435,7 @@ def test_a_grid(promise, tmp_path, monkeypatch, squares):
         out = ["--out", f"out{suffix}", "--smoothed", f"estimates{other}"]
         ledger = ["--set", f"ledger.url={at}.ledger"]
         assert cli.main(["replay", "day.ndjson", *span, *out, *given, *ledger]) == 0
-    records = [decode(line) for line in Path("out.ndjson").read_bytes().splitlines()]
+    records = [Release.decode(line) for line in Path("out.ndjson").read_bytes().splitlines()]
     cells = {one.hat.cell for one in records}
     assert len(cells) > 5 and sum(one.status == "released" for one in records) > 10
     for hat in (one.hat for one in records):
@@ -492,7 +491,7 @@ def test_a_grid(promise, tmp_path, monkeypatch, squares):
         }
         (cell, *_) = cells
         found = get(f"{page}v1/releases?cell={cell}")[2].splitlines()
-        assert {decode(line).hat.cell for line in found} == {cell}
+        assert {Release.decode(line).hat.cell for line in found} == {cell}
         assert get(f"{page}v1/releases?cell=Row+1")[0] == 400
     here = squares.id_of(int(squares.cells_of(np.array([stop.lat]), np.array([stop.lon]))[0]))
     assert places.name_of(here) == "Main St"
@@ -505,7 +504,7 @@ def test_a_worker_releases_over_a_grid_what_the_embedded_road_does(squares, monk
     broker, ledger = filled(), MemoryLedger()
     assert asyncio.run(lives(broker, random.Random(0), ledger, settings)) == 0
     releases, _ = outcome(broker)
-    assert len(releases) == 4 and {decode(one).hat.cell for one in releases.values()} == {
+    assert len(releases) == 4 and {Release.decode(one).hat.cell for one in releases.values()} == {
         squares.id_of(int(squares.cells_of(np.array([21.1]), np.array([72.8]))[0]))
     }
     died, again = filled(random.Random("die")), MemoryLedger()

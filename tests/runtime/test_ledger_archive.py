@@ -27,7 +27,7 @@ from udp_stream.ledgers import archive as module
 from udp_stream.ledgers.archive import archive, open_archive, whole_periods
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import SqliteLedger
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import LedgerSection
 
 SETS = (
@@ -92,7 +92,11 @@ def releases(folder, ledger="city.ledger", *more):
 
 def lines_of(text, until):
     """The records of slots that start before."""
-    return [line for line in text.splitlines(keepends=True) if decode(line).hat.slot_start < until]
+    return [
+        line
+        for line in text.splitlines(keepends=True)
+        if Release.decode(line).hat.slot_start < until
+    ]
 
 
 def test_the_archive_and_the_ledger_together_have_all_there_was(city):
@@ -133,7 +137,7 @@ def test_pings_of_an_archived_time_are_late_and_the_rest_comes_out_as_before(cit
     replay(city)
     again = (city / "out.ndjson").read_bytes()
     assert again + b"" == b"".join(line for line in published.splitlines(keepends=True)
-                                   if decode(line).hat.slot_start >= "2024-01-10")  # fmt: skip
+                                   if Release.decode(line).hat.slot_start >= "2024-01-10")  # fmt: skip
     rejected = [json.loads(line) for line in (city / "rejected.ndjson").read_bytes().splitlines()]
     assert len(rejected) == 2 * 288 * 6 and {one["reason"] for one in rejected} == {"late"}
     assert all(one["lag_ms"] > 0 for one in rejected)
@@ -214,7 +218,7 @@ def test_spans_of_a_rolling_budget_stay_while_a_window_may_touch_them(made, tmp_
     file = tmp_path / "city.ledger.before-2024-01-10"
     old, new = releases(tmp_path, file.name), releases(tmp_path)
     assert old + new == published
-    starts = [decode(line).hat.slot_start for line in new.splitlines()]
+    starts = [Release.decode(line).hat.slot_start for line in new.splitlines()]
     assert "2024-01-08T22" <= starts[0] < "2024-01-09T04"
     for name in ("city.ledger", file.name):
         run("ledger", "verify", "--ledger", name, cwd=tmp_path)
@@ -222,7 +226,7 @@ def test_spans_of_a_rolling_budget_stay_while_a_window_may_touch_them(made, tmp_
     assert (tmp_path / "out.ndjson").read_bytes() == b"".join(
         line
         for line in published.splitlines(keepends=True)
-        if decode(line).hat.slot_start >= "2024-01-10"
+        if Release.decode(line).hat.slot_start >= "2024-01-10"
     )
 
 
@@ -404,7 +408,7 @@ def test_a_mark_whose_record_is_archived_is_no_sign_of_an_older_copy(city):
     mark = city / "city.ledger.key.ledger-id"
     known, line = mark.read_text().splitlines()
     old = json.loads(line)
-    first = decode((city / "out.ndjson").read_bytes().splitlines()[0]).release_id
+    first = Release.decode((city / "out.ndjson").read_bytes().splitlines()[0]).release_id
     with ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _):
         now = see(ledger, first).mark(first)
     mark.write_text(f"{known}\n{msgspec.json.encode(now).decode()}\n")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 SETS = (
     "hat.slot=15m",
@@ -44,7 +44,7 @@ def test_the_records_of_a_ledger_are_the_bytes_that_were_published(replayed):
 
 def test_a_span_of_time_has_its_slots_alone(replayed):
     published = (replayed / "releases.ndjson").read_bytes().splitlines(keepends=True)
-    starts = [decode(line).hat.slot_start for line in published]
+    starts = [Release.decode(line).hat.slot_start for line in published]
     for zone in ("", "+05:30"):
         found = releases(
             replayed, "--from", f"2024-01-08T09:15{zone}", "--to", f"2024-01-08T09:45{zone}"

@@ -29,14 +29,8 @@ from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
-from udp_stream.release.withdrawal import (
-    SCHEMA,
-    decode_withdrawal,
-    noted,
-    unpublished_withdrawals,
-    withdraw,
-)
+from udp_stream.release.record import Release, Withdrawal, schema_of
+from udp_stream.release.withdrawal import noted, unpublished_withdrawals, withdraw
 from udp_stream.settings import LedgerSection, load
 from udp_stream.testing import a_context, two_hats
 
@@ -64,7 +58,7 @@ def withdrawn(folder, *more, reason="speeds were in mph", status=0):
 
 
 def is_mark(line):
-    return json.loads(line)["schema"] == SCHEMA
+    return json.loads(line)["schema"] == schema_of(Withdrawal)
 
 
 def starts(lines_, first, last):
@@ -75,20 +69,22 @@ def test_a_span_is_marked_in_public_and_the_records_stay(city):
     published = (city / "out.ndjson").read_bytes().splitlines()
     budget = run("ledger", "show", "GJ05ZZ0001", "--ledger", "city.ledger", cwd=city).stdout
     span = "--from", "2024-01-09", "--to", "2024-01-09T06:00"
-    wrong = [decode(line).release_id for line in starts(published, "2024-01-09", "2024-01-09T06")]
+    wrong = [
+        Release.decode(line).release_id for line in starts(published, "2024-01-09", "2024-01-09T06")
+    ]
     assert withdrawn(city, *span, "--dry-run").stdout.decode().split() == wrong and len(wrong) == 6
     assert releases(city).splitlines() == published
     assert b"6 HATs withdrawn" in withdrawn(city, *span).stdout
     assert b"0 HATs withdrawn, 6 before" in withdrawn(city, *span, reason="another").stdout
     found = releases(city).splitlines()
-    marks = [decode_withdrawal(line) for line in found if is_mark(line)]
+    marks = [Withdrawal.decode(line) for line in found if is_mark(line)]
     assert [line for line in found if not is_mark(line)] == published
     assert [one.withdraws for one in marks] == wrong and {one.reason for one in marks} == {
         "speeds were in mph"
     }
     assert all(one.release_id == f"withdrawn:{one.withdraws}" for one in marks)
     assert [one.hat for one in marks] == [
-        decode(line).hat for line in starts(published, "2024-01-09", "2024-01-09T06")
+        Release.decode(line).hat for line in starts(published, "2024-01-09", "2024-01-09T06")
     ]
     assert run("ledger", "show", "GJ05ZZ0001", "--ledger", "city.ledger", cwd=city).stdout == budget
     assert b"every balance" in run("ledger", "verify", "--ledger", "city.ledger", cwd=city).stdout
@@ -109,12 +105,12 @@ def test_a_span_is_marked_in_public_and_the_records_stay(city):
 
 
 def test_cells_and_ids_are_marked_alone(city):
-    published = [decode(line) for line in (city / "out.ndjson").read_bytes().splitlines()]
+    published = [Release.decode(line) for line in (city / "out.ndjson").read_bytes().splitlines()]
     cell, one = published[0].hat.cell, published[9].release_id
     withdrawn(city, "--cell", cell, "--to", "2024-01-09")
     withdrawn(city, one)
     found = [
-        decode_withdrawal(line).withdraws for line in releases(city).splitlines() if is_mark(line)
+        Withdrawal.decode(line).withdraws for line in releases(city).splitlines() if is_mark(line)
     ]
     of_cell = {
         one.release_id
@@ -269,7 +265,7 @@ ARCHIVE = "city.ledger.before-2024-01-10"
 
 def marks_in(folder, ledger="city.ledger"):
     found = releases(folder, ledger).splitlines()
-    return [decode_withdrawal(line).withdraws for line in found if is_mark(line)]
+    return [Withdrawal.decode(line).withdraws for line in found if is_mark(line)]
 
 
 def test_marks_are_archived_with_their_hats(city):
@@ -281,7 +277,7 @@ def test_marks_are_archived_with_their_hats(city):
 
 def test_what_is_archived_is_withdrawn_in_the_ledger_and_once(city):
     published = [
-        decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
+        Release.decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
     ]
     estimates = releases(city, "city.ledger", "--smoothed", "--from", "2024-01-12")
     withdrawn(city, "--to", "2024-01-08T06:00", reason="first")
@@ -325,7 +321,7 @@ def test_what_is_archived_is_withdrawn_in_the_ledger_and_once(city):
 
 def test_an_archive_that_was_moved_is_named_and_one_that_lacks_is_asked_for(city):
     published = [
-        decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
+        Release.decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
     ]
     archived(city)
     (city / "elsewhere").mkdir()
@@ -356,7 +352,7 @@ def test_an_archive_that_was_moved_is_named_and_one_that_lacks_is_asked_for(city
 def test_an_archive_that_was_interrupted_keeps_what_is_withdrawn_meanwhile(city, at):
     """Before its file, before its note, and in the middle of what is dropped: a mark is made once."""
     published = [
-        decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
+        Release.decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
     ]
     before_s = int((MONDAY + timedelta(days=2)).timestamp())
     with ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _):
@@ -384,7 +380,7 @@ def test_an_archive_that_was_interrupted_keeps_what_is_withdrawn_meanwhile(city,
 
 def test_a_run_publishes_a_mark_of_an_archived_hat_with_its_next_slot(city):
     published = [
-        decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
+        Release.decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
     ]
     archived(city)
     withdrawn(city, published[3])
@@ -399,7 +395,8 @@ def test_hats_are_withdrawn_whether_or_not_somebody_was_charged(made, tmp_path, 
     shutil.copy(made / "pings.ndjson", tmp_path)
     replay(tmp_path, sets=sets)
     published = [
-        decode(line).release_id for line in (tmp_path / "out.ndjson").read_bytes().splitlines()
+        Release.decode(line).release_id
+        for line in (tmp_path / "out.ndjson").read_bytes().splitlines()
     ]
     span = "--from", "2024-01-09", "--to", "2024-01-09T06:00"
     assert b"6 HATs withdrawn" in withdrawn(tmp_path, *span).stdout

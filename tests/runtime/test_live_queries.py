@@ -19,7 +19,7 @@ from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.record import decode_result
+from udp_stream.release.record import QueryResult
 from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
@@ -144,4 +144,4 @@ def test_killed_at_any_moment_each_answer_is_written_once_and_is_the_same(kills,
         found = lines(folder, "answers")
         assert len(set(ids(found))) == len(found), "an answer was written twice"
         assert sorted(found) == sorted(expected)
-        assert {decode_result(one).status for one in found} == {"answered"}
+        assert {QueryResult.decode(one).status for one in found} == {"answered"}

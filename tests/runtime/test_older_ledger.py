@@ -18,7 +18,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
 
@@ -66,7 +66,7 @@ def restored(logs, tmp_path):
 
 
 def recorded(path):
-    return {decode(line).release_id: line for line in path.read_bytes().splitlines()}
+    return {Release.decode(line).release_id: line for line in path.read_bytes().splitlines()}
 
 
 def test_an_older_backup_is_refused_by_every_verb_and_nothing_is_charged(logs, restored):
@@ -110,7 +110,7 @@ def test_the_words_accept_it_once_and_for_ever(logs, restored):
     assert replay(restored, logs[1], "again").returncode == 0
     for id_, line in recorded(restored / "again").items():
         expected = () if id_ in recorded(restored / "one") else (words,)
-        assert decode(line).privacy.caveats == expected
+        assert Release.decode(line).privacy.caveats == expected
     stated = json.loads(run(restored, "ledger", "export", "--ledger", "l", *FLAGS).stdout)
     assert stated["privacy"]["privacy_loss"]["caveats"] == [words]
     assert "caveats" not in json.loads((restored / "one").read_bytes().splitlines()[0])["privacy"]
@@ -144,7 +144,8 @@ def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accept
     assert accepted.returncode == 0, accepted.stderr
     assert replay(restored, logs[1], "again").returncode == 0
     assert any(
-        decode(line).privacy.caveats == (words,) for line in recorded(restored / "again").values()
+        Release.decode(line).privacy.caveats == (words,)
+        for line in recorded(restored / "again").values()
     )
     assert run(restored, "ledger", "verify", "--ledger", "l").returncode == 0
 

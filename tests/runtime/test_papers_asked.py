@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.mechanisms.cdf import best_coarsening, requested_tree
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 PURE = (
     "hat.slot=1h",
@@ -30,7 +30,7 @@ def released(tmp_path, flags):
     out = io.BytesIO()
     with embedded(tmp_path / "ledger", out, flags) as runtime:
         runtime.run(frames_of(fleet_log(buses=30, hours=1.0, clean=True)))
-    records = [decode(line) for line in out.getvalue().splitlines()]
+    records = [Release.decode(line) for line in out.getvalue().splitlines()]
     found = [one for one in records if one.status == "released"]
     assert found
     return found

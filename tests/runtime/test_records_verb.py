@@ -8,7 +8,7 @@ from tests.runtime.test_ledger_records import FLAGS, replayed, run  # noqa: F401
 from tests.verbs import run_verb
 from udp_stream.cli.parsers import OLDER, program
 from udp_stream.export_formats import TEXTS, TextForm
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 
 def records(folder, *words, status=0):
@@ -36,7 +36,7 @@ def test_files_have_the_same_records_by_kind_and_span(replayed):  # noqa: F811
     span = "--from", "2024-01-08T09:15", "--to", "2024-01-08T09:45"
     found = records(replayed, files[0], *span)
     assert found and found == records(replayed, "city.ledger", *span)
-    starts = {decode(line).hat.slot_start[10:16] for line in found.splitlines()}
+    starts = {Release.decode(line).hat.slot_start[10:16] for line in found.splitlines()}
     assert starts == {"T09:15", "T09:30"}
 
 
@@ -82,13 +82,14 @@ def test_an_output_is_not_emptied_for_a_ledger_that_is_not_there(replayed):  # n
 
 def test_a_form_is_a_row_of_one_table(replayed, monkeypatch):  # noqa: F811
     cells = TextForm(
-        "text/plain", lambda lines, *_: (decode(line).hat.cell.encode() + b"\n" for line in lines)
+        "text/plain",
+        lambda lines, *_: (Release.decode(line).hat.cell.encode() + b"\n" for line in lines),
     )
     monkeypatch.setitem(TEXTS, "cells", cells)
     published = (replayed / "releases.ndjson").read_bytes().splitlines()
     records(replayed, "releases.ndjson", "--out", "out.cells")
     found = (replayed / "out.cells").read_text().split()
-    assert found == [decode(line).hat.cell for line in published]
+    assert found == [Release.decode(line).hat.cell for line in published]
 
 
 def test_older_names_do_what_the_newer_ones_do(replayed):  # noqa: F811

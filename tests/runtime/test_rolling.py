@@ -15,7 +15,7 @@ from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.ledger.rules import amounts, amounts_of, span_of
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.units import NANO
 
 FLAGS = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.accounting=pure",
@@ -62,7 +62,7 @@ def charged(tmp_path_factory):
 
 def test_no_hour_costs_more_than_the_budget_and_a_second_run_nothing(charged):
     first = (charged / "out").read_bytes()
-    assert {decode(line).privacy.period for line in first.splitlines()} == {"rolling 1h"}
+    assert {Release.decode(line).privacy.period for line in first.splitlines()} == {"rolling 1h"}
     with open_sqlite_ledger(charged / "l") as ledger:
         plates = {plate for entry in ledger.entries() for plate in entry.plates}
         worst = [worst_of(ledger, plate) for plate in plates]

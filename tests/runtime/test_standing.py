@@ -23,7 +23,7 @@ from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.policy import amount_text
-from udp_stream.release.record import QUERY_SCHEMA, QueryResult, decode_result, described
+from udp_stream.release.record import QueryResult, described
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
@@ -93,7 +93,7 @@ def test_answers_at_a_large_budget_are_the_truth_from_the_pings(tmp_path):
     log = fleet_log(clean=True)
     with asking(tmp_path, "ledger") as (runtime, told, _, _ledger):
         runtime.run(frames_of(log))
-    results = [decode_result(payload) for payload in told]
+    results = [QueryResult.decode(payload) for payload in told]
     assert len(results) == 6 + 3 + 3 and {result.status for result in results} == {"answered"}
     truth = positions_at_moments(log)
     for result in results:
@@ -193,7 +193,10 @@ def test_a_run_that_dies_anywhere_goes_on_to_the_same_answers(tmp_path, answered
                 died += 1
             finally:
                 for payload in told:
-                    assert stands.setdefault(decode_result(payload).release_id, payload) == payload
+                    assert (
+                        stands.setdefault(QueryResult.decode(payload).release_id, payload)
+                        == payload
+                    )
     with asking(tmp_path, "ledger", rho=3000) as (_, _, _, ledger):
         assert died > 3 and ledger.verify() == [] and list(ledger.unpublished()) == []
         recorded = {
@@ -211,7 +214,7 @@ def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path,
         (period,) = [period for period in ledger.periods() if period.startswith("positions")]
         plates = list({plate for entry in everyone(ledger) for plate in entry.plates})
         assert 200 * 10**9 <= ledger.balances(period, plates).charged.max() <= 300 * 10**9
-    counts = [result for result in map(decode_result, told) if result.query.name == "centre"]
+    counts = [result for result in map(QueryResult.decode, told) if result.query.name == "centre"]
     gave_nothing = [result.plates.gave_nothing for result in counts]
     assert gave_nothing[0] == 0 and gave_nothing[-1] == counts[-1].plates.asked
     assert counts[-1].answer.high - counts[-1].answer.low == counts[-1].plates.asked
@@ -223,7 +226,7 @@ def test_how_much_farther_the_nearest_may_be_is_not_told_where_a_plate_gave_noth
     text = SURAT.replace("k = 3\n", "k = 3\nbudget = 50\n")
     with asking(tmp_path, "ledger", rho=50, text=text) as (runtime, told, _, _):
         runtime.run(frames_of(fleet_log(clean=True)))
-    found = [result for result in map(decode_result, told) if result.query.name == "stop"]
+    found = [result for result in map(QueryResult.decode, told) if result.query.name == "stop"]
     some = [one for one in found if 0 < one.plates.gave_nothing < one.plates.asked]
     assert some and any(one.answer.distances_m for one in some)
     assert [one.answer.excess_m is None for one in found] == [
@@ -258,7 +261,7 @@ def test_no_plate_loses_more_than_its_one_budget_by_speeds_and_positions_togethe
     assert len(charged) == 2 and (of["speeds"] > 0).any() and by_unit.max() > 0.24 * whole
     assert (of["speeds"] + by_unit).max() <= whole
     assert of["speeds"].max() <= 0.75 * whole
-    assert {decode_result(payload).status for payload in told} == {"answered"}
+    assert {QueryResult.decode(payload).status for payload in told} == {"answered"}
 
 
 def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
@@ -266,7 +269,7 @@ def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
         runtime.run(frames_of(fleet_log()))
         hashes = {plate for entry in ledger.entries() for plate in entry.plates}
         rounds = [entry.payload for entry in everyone(ledger)]
-    validator = jsonschema.Draft202012Validator(described(QueryResult, QUERY_SCHEMA))
+    validator = jsonschema.Draft202012Validator(described(QueryResult))
     plates = {msgspec.json.decode(message)["license_plate"] for message in fleet_log(clean=True)}
     for payload in told:
         validator.validate(json.loads(payload))
@@ -281,7 +284,7 @@ def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
 def test_counts_that_are_kept_back_are_not_in_results(tmp_path):
     with asking(tmp_path, "ledger", flags=(*CONFIG, "release.counts=none")) as (runtime, told, *_):
         runtime.run(frames_of(fleet_log(hours=0.4)))
-    assert told and all(decode_result(payload).plates is None for payload in told)
+    assert told and all(QueryResult.decode(payload).plates is None for payload in told)
 
 
 SHARE = SURAT.replace("rho = {rho}", "share = 0.25\nunit_m = 500").replace(

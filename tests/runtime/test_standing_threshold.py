@@ -9,7 +9,7 @@ import pytest
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_standing import asking, everyone, positions_at_moments
-from udp_stream.release.record import QUERY_SCHEMA, QueryResult, decode_result, described
+from udp_stream.release.record import QueryResult, described
 from udp_stream.settings import queries as query_sections
 
 FULL = """
@@ -43,12 +43,10 @@ def test_a_threshold_is_answered_from_the_pings_and_charges_every_plate_for_the_
         runtime.run(frames_of(log))
         rounds = everyone(ledger)
         assert ledger.verify() == []
-    results, truth = [decode_result(payload) for payload in told], positions_at_moments(log)
+    results, truth = [QueryResult.decode(payload) for payload in told], positions_at_moments(log)
     assert len(results) == 6 == len(rounds) and json.loads(told[0])["query"]["share"] == share
     for result, entry in zip(results, rounds, strict=True):
-        jsonschema.validate(
-            json.loads(msgspec.json.encode(result)), described(QueryResult, QUERY_SCHEMA)
-        )
+        jsonschema.validate(json.loads(msgspec.json.encode(result)), described(QueryResult))
         near, (west, south, east, north) = truth[result.query.moment], result.query.box
         inside = sum(west < lon < east and south < lat < north for lon, lat in near.values()) / len(
             near

@@ -13,7 +13,7 @@ from tests.runtime.test_wall_runs import MINUTE, SLOT, START, Machine, ping, udp
 from tests.runtime.test_wall_runs import flags as flags
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.ids import NOISED_SUMS, kind_of
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import load
 from udp_stream.sources.journal import Journal
@@ -57,7 +57,7 @@ def kinds_in(folder):
         assert ledger.verify() == []
         found = [entry for entry in ledger.entries() if entry.payload is not None]
         relations = {
-            decode(entry.payload).privacy.neighbours
+            Release.decode(entry.payload).privacy.neighbours
             for entry in found
             if kind_of(entry.release_id) == "hat"
         }
@@ -78,7 +78,9 @@ def test_whole_plates_are_not_released_at_a_time_of_counts_that_cost_nobody_anyt
 ):
     log(tmp_path)
     before = replay(tmp_path, WITHHELD)
-    assert {decode(line).status for line in before} == {"withheld_few_plates"} and len(before) == 8
+    assert {Release.decode(line).status for line in before} == {"withheld_few_plates"} and len(
+        before
+    ) == 8
     said = replay(tmp_path, flags, *span(START + later * SLOT, 8), status=5)
     assert (
         b"privacy.neighbours" in said
@@ -166,13 +168,13 @@ def test_one_after_the_other_each_has_its_records_estimates_and_words_in_the_sta
     hidden = replay(tmp_path, flags, *span(START + DAY, 8), "--smoothed", "second")
     log(tmp_path, START + 2 * DAY)
     again = replay(tmp_path, COUNTED)
-    assert {decode(line).privacy.neighbours for line in hidden} == {"add-remove"}
+    assert {Release.decode(line).privacy.neighbours for line in hidden} == {"add-remove"}
     assert {len(counted), len(again)} == {8} and len(hidden) == 8 * CELLS
     assert sorted(ledger_verb(tmp_path, "releases").splitlines()) == sorted(
         counted + hidden + again
     )
     # Nothing is estimated of a slot of the other promise, and nothing learnt of its records.
-    cells = {decode(line).hat.cell for line in counted}
+    cells = {Release.decode(line).hat.cell for line in counted}
     smoothed = ledger_verb(tmp_path, "releases", "--smoothed", sets=COUNTED).splitlines()
     days = [json.loads(line)["hat"] for line in smoothed]
     assert {hat["slot_start"][:10] for hat in days} == {"2024-01-08", "2024-01-10"}

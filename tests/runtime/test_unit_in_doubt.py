@@ -13,7 +13,7 @@ from tests.forms import long_but
 from tests.runtime.harness import FEEDS
 from tests.verbs import run_verb
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 
 pytestmark = pytest.mark.skipif(
     not FEEDS.is_dir(), reason="recorded days are not part of the program"
@@ -73,7 +73,7 @@ def replay(file, folder, *flags):
         if b'"withdraws"' in line:
             found[json.loads(line)["hat"]["slot_start"][:13]]["withdrawn"] += 1
             continue
-        record = decode(line)
+        record = Release.decode(line)
         found[record.hat.slot_start[:13]][record.status] += 1
         assert record.status != "withheld_unit" or (
             record.privacy.epsilon == 0 and record.mean is None

@@ -30,8 +30,8 @@ from udp_stream.release.events import Summary
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory
 from udp_stream.release.pipeline import record_slot
 from udp_stream.release.promise import PROMISES, release_slot
-from udp_stream.release.record import decode, encode, encode_smoothed
-from udp_stream.release.sums import decode_sums
+from udp_stream.release.record import Release, Smoothed
+from udp_stream.release.sums import NoisedSums
 from udp_stream.release.withdrawal import withdraw
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, released_slot
@@ -67,7 +67,7 @@ def test_each_plate_is_charged_what_its_own_vector_costs_or_its_share_of_what_it
         contents = slot(hour, pings=200 if hour % 2 else 3000, start=MIDNIGHT + hour * HOUR)
         run(ledger, context, contents)
         entry = sums_entry(ledger, MIDNIGHT + hour * HOUR)
-        asked = decode_sums("sums", entry.payload).asked
+        asked = NoisedSums.of_ledger("sums", entry.payload).asked
         prices = entries(rows_in(asked.domain, *contents), asked.query).charges(
             len(contents[0].plates), asked.query
         )
@@ -85,8 +85,8 @@ def test_each_plate_is_charged_what_its_own_vector_costs_or_its_share_of_what_it
 def test_a_record_follows_from_the_sums(plates):
     ledger, context = MemoryLedger(), context_of(f"release.plates={str(plates).lower()}")
     published = run(ledger, context, slot())
-    sums = decode_sums("sums", sums_entry(ledger).payload)
-    records = [decode(payload) for payload in published.values()]
+    sums = NoisedSums.of_ledger("sums", sums_entry(ledger).payload)
+    records = [Release.decode(payload) for payload in published.values()]
     assert [int(one.hat.cell, 16) for one in records] == sorted(sums.asked.domain.tolist()) and len(
         records
     ) == CELLS
@@ -112,7 +112,7 @@ def test_a_record_follows_from_the_sums(plates):
             privacy.epsilon == privacy.period_epsilon == 10.0 and privacy.rho == privacy.period_rho
         )
         assert 23.4 < privacy.swap_epsilon < 23.5
-        assert encode(record) == published[record.release_id]
+        assert Release.encode(record) == published[record.release_id]
 
 
 def test_records_of_swap_values_are_as_they_were():
@@ -120,7 +120,7 @@ def test_records_of_swap_values_are_as_they_were():
     assert (
         b"noised" not in payload
         and b"swap_epsilon" not in payload
-        and encode(decode(payload)) == payload
+        and Release.encode(Release.decode(payload)) == payload
     )
 
 
@@ -172,7 +172,7 @@ def learnt(ledger, context, hours, since=MIDNIGHT):
         )
         record_add_remove_slot(*contents, context, ledger)
         found[start] = [
-            encode_smoothed(one) for one in context.smoothed((start, start + HOUR), ledger)
+            Smoothed.encode(one) for one in context.smoothed((start, start + HOUR), ledger)
         ]
     return found
 
@@ -194,7 +194,7 @@ def test_a_worker_that_takes_over_comes_to_the_same_forecasts_and_estimates():
         )
         assert np.array_equal(np.rint(other * 4096).astype(np.int64), asked.query.forecast)
         assert [
-            encode_smoothed(one) for one in again.smoothed((start, start + HOUR), ledger)
+            Smoothed.encode(one) for one in again.smoothed((start, start + HOUR), ledger)
         ] == found[start]
     forecasts = {history.sums(start, start + HOUR).asked.forecast for start in found}
     assert len(forecasts) > 60
@@ -271,7 +271,7 @@ def test_a_slot_is_finished_in_the_domain_and_with_the_noise_that_it_was_charged
     context = smaller()
     found = run(ledger, context, slot())
     assert len(found) == CELLS and charged == charges(sums_entry(ledger))
-    assert {decode(one).privacy.period_epsilon for one in found.values()} == {10.0}
+    assert {Release.decode(one).privacy.period_epsilon for one in found.values()} == {10.0}
     assert context.smoothed((START, START + HOUR), ledger) == []
     assert len(run(ledger, context, slot(1, start=START + HOUR))) == 3
     assert len(context.smoothed((START + HOUR, START + 2 * HOUR), ledger)) == 3

@@ -27,8 +27,8 @@ from udp_stream.ledger.ids import CITY, CLIPS, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import pipeline as balls
-from udp_stream.release.city import decode_city
-from udp_stream.release.record import decode, encode, encode_smoothed
+from udp_stream.release.city import CityRecord
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
 
 IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip")
@@ -53,7 +53,7 @@ def seen_of(ledger_file, flags):
         settings = load(None, flags, PURE_ENV)
 
         def smooth(some):
-            smoothed.extend(map(encode_smoothed, some))
+            smoothed.extend(map(Smoothed.encode, some))
 
         runtime_on(ledger, keys, out, flags, smooth=smooth).run(frames_of(log))
         entries = tuple(ledger.entries())
@@ -62,11 +62,13 @@ def seen_of(ledger_file, flags):
         assert tuple(map(repr, ledger.entries())) == tuple(
             map(repr, entries)
         )  # nothing was written
-    released = tuple((decode(line).release_id, line) for line in out.getvalue().splitlines())
+    released = tuple(
+        (Release.decode(line).release_id, line) for line in out.getvalue().splitlines()
+    )
     charged = {
         one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries
     }
-    expected = {id_: Expected(decode(payload), charged[id_]) for id_, payload in released}
+    expected = {id_: Expected(Release.decode(payload), charged[id_]) for id_, payload in released}
     return Collected(
         fed=Counter(log), logged=Counter(log), expected=expected, released=released, latest=released, entries=entries,
         balances=balances, told="udp-stream: worker", plates=frozenset({"GJ05ZZ0001"}),
@@ -96,7 +98,7 @@ def with_entry(seen, at, **changes):
 def with_record(seen, at, change):
     """Another record, everywhere, so that only what it says is wrong."""
     id_, payload = seen.released[at]
-    other = encode(change(decode(payload)))
+    other = Release.encode(change(Release.decode(payload)))
     swapped = tuple((i, other if i == id_ else p) for i, p in seen.released)
     entries = tuple(replace(e, payload=other) if e.release_id == id_ else e for e in seen.entries)
     return replace(seen, released=swapped, latest=swapped, entries=entries)
@@ -125,15 +127,26 @@ def recharged(seen):
 
 def drawn_twice(seen):
     at = next(
-        at for at, (_, payload) in enumerate(seen.released) if decode(payload).mean is not None
+        at
+        for at, (_, payload) in enumerate(seen.released)
+        if Release.decode(payload).mean is not None
     )
     id_, payload = seen.released[at]
-    return replace(seen, released=(*seen.released, (id_, encode(another_mean(decode(payload))))))
+    return replace(
+        seen,
+        released=(*seen.released, (id_, Release.encode(another_mean(Release.decode(payload))))),
+    )
 
 
 def overwritten(seen):
-    at = next(at for at, entry in enumerate(seen.entries) if decode(entry.payload).mean is not None)
-    return with_entry(seen, at, payload=encode(another_mean(decode(seen.entries[at].payload))))
+    at = next(
+        at
+        for at, entry in enumerate(seen.entries)
+        if Release.decode(entry.payload).mean is not None
+    )
+    return with_entry(
+        seen, at, payload=Release.encode(another_mean(Release.decode(seen.entries[at].payload)))
+    )
 
 
 def over_budget(seen):
@@ -297,7 +310,9 @@ def test_what_the_city_told_is_looked_at(tmp_path, monkeypatch):
     seen = seen_of(tmp_path / "ledger", (*CONFIG, "release.mean=forecast-clip", "release.cdf=auto"))
     found = lambda one: {sentence.partition(":")[0] for sentence in violations(one)}  # noqa: E731
     at = next(at for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == CITY)
-    assert found(seen) == set() and decode_city("city", seen.entries[at].payload).plates > 1
+    assert (
+        found(seen) == set() and CityRecord.of_ledger("city", seen.entries[at].payload).plates > 1
+    )
     fewer = seen.entries[at].charged * (np.arange(seen.entries[at].charged.size) > 0)
     assert "city" in found(with_entry(seen, at, charged=fewer))
     assert found(with_entry(seen, at, payload=None)) == {"city", "unpublished"}

@@ -14,7 +14,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode, encode_smoothed
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import Fleet
@@ -74,11 +74,16 @@ def test_records_lack_the_field_and_are_the_same_in_all_else(measure):
     shown, left_out = (
         morning(*measure, f"release.counts={counts}")[0] for counts in ("all", "none")
     )
-    assert {decode(payload).status for payload in shown} >= {"released", "withheld_uninformative"}
-    for all_of_it, without in zip(map(decode, shown), left_out, strict=True):
+    assert {Release.decode(payload).status for payload in shown} >= {
+        "released",
+        "withheld_uninformative",
+    }
+    for all_of_it, without in zip(map(Release.decode, shown), left_out, strict=True):
         assert "counts" not in json.loads(without) and all_of_it.counts is not None
-        assert decode(without) == replace(all_of_it, counts=None, policy=decode(without).policy)
-    assert len({decode(payload).policy for payload in (*shown, *left_out)}) == 2
+        assert Release.decode(without) == replace(
+            all_of_it, counts=None, policy=Release.decode(without).policy
+        )
+    assert len({Release.decode(payload).policy for payload in (*shown, *left_out)}) == 2
 
 
 def test_estimates_have_the_same_values_in_wider_intervals():
@@ -103,8 +108,8 @@ def test_estimates_are_the_same_bytes_when_they_are_made_again_from_the_records(
             again += forecaster.smoothed(
                 (START + number * HOUR, START + (number + 1) * HOUR), LedgerHistory(ledger)
             )
-        assert again and list(map(encode_smoothed, again)) == list(
-            map(encode_smoothed, estimates[-len(again) :])
+        assert again and list(map(Smoothed.encode, again)) == list(
+            map(Smoothed.encode, estimates[-len(again) :])
         )
 
 

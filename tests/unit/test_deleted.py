@@ -19,7 +19,7 @@ from tests.unit.test_processors import (
 )
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.shuffle.wire import decode_message
 
@@ -182,6 +182,6 @@ def test_a_shard_whose_counts_are_deleted_and_their_end_is_not_holds_up_nothing(
 
     in_a_thread(run)
     assert all(broker.offsets[shard].offset == len(broker.logs[shard]) for shard in shards)
-    records = [decode(payload) for payload in outcome(broker)[0].values()]
+    records = [Release.decode(payload) for payload in outcome(broker)[0].values()]
     lost = [one.hat.cell for one in records if one.status == "withheld_unplanned"]
     assert len(lost) == 1 and sum(one.hat.cell == lost[0] for one in records) == 2

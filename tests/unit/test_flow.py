@@ -32,7 +32,7 @@ from udp_stream.release.charge import (
     plan_slot,
 )
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO
@@ -118,7 +118,7 @@ def test_the_caller_is_called_before_each_admission_and_not_for_a_slot_that_is_r
 
 def test_every_hat_gets_one_record_with_its_public_counts():
     contents = slot()
-    records = [decode(payload) for _, payload in run(MemoryLedger(), a_context(), contents)]
+    records = [Release.decode(payload) for _, payload in run(MemoryLedger(), a_context(), contents)]
     counts = contents[0]
     assert [record.status for record in records].count("released") == 2
     for hat, record in enumerate(records):
@@ -177,7 +177,7 @@ def test_dying_between_any_two_calls_loses_nothing_and_repeats_nothing(dies_at, 
     assert len(seen) == 3
     assert ledger.verify() == []
     for entry in ledger.entries():
-        record = decode(seen[entry.release_id])
+        record = Release.decode(seen[entry.release_id])
         assert max(entry.charged.tolist(), default=0) == round(record.privacy.epsilon * 1e9)
         assert int((entry.charged > 0).sum()) == record.counts.admitted_plates
 
@@ -196,7 +196,7 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
     other = Admission("other", np.arange(len(drained)), np.full(len(drained), 10**9), 1, b"{}")
     ledger.admit(a_context(*auto).calendar.slot_in_period(START).period, 10**10, drained, [other])
     for id_, payload in run(ledger, a_context(*auto), contents):
-        assert round(decode(payload).privacy.epsilon * 1e9) == charged[id_]
+        assert round(Release.decode(payload).privacy.epsilon * 1e9) == charged[id_]
     assert sum(charged.values()) > 0
 
 
@@ -227,7 +227,7 @@ def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
     context = a_context("budget.epsilon=2.0")
     for hour in range(4):
         records = [
-            decode(p)
+            Release.decode(p)
             for _, p in run(ledger, context, slot(seed=hour, start=START + hour * 3_600_000))
         ]
         statuses.append([record.status for record in records])
@@ -245,7 +245,7 @@ def test_a_hat_with_too_few_admitted_plates_charges_nobody():
     run(ledger, context, slot())
     before = charged_of(ledger, context)
     later = slot(seed=5, start=START + 3_600_000)
-    records = [decode(payload) for _, payload in run(ledger, context, later)]
+    records = [Release.decode(payload) for _, payload in run(ledger, context, later)]
     assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}
     assert np.array_equal(before, charged_of(ledger, context))
 
@@ -283,7 +283,7 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(
         return real(plans, samples, bits, factors)
 
     monkeypatch.setattr(draw, "estimate_hats", spy)
-    records = [decode(payload) for _, payload in run(ledger, context, contents)]
+    records = [Release.decode(payload) for _, payload in run(ledger, context, contents)]
     charged = [entry.charged for entry in ledger.entries() if entry.release_id != "x"]
     released = [record for record in records if record.status == "released"]
     assert (
@@ -335,7 +335,7 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     with pytest.raises(Died):
         run(ledger, a_context("release.mean=baseline"), contents, dies_at=2)
     flags = "release.mean=array-averaging", "budget.epsilon=3"
-    records = [decode(payload) for _, payload in run(ledger, a_context(*flags), contents)]
+    records = [Release.decode(payload) for _, payload in run(ledger, a_context(*flags), contents)]
     assert {record.mean.mechanism for record in records if record.mean is not None} == {"baseline"}
     promised = {(one.privacy.period, one.privacy.period_epsilon) for one in records}
     assert promised == {("1d", 10.0)}
@@ -344,7 +344,7 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
 
 def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for():
     asked = [
-        decode(p)
+        Release.decode(p)
         for _, p in run(MemoryLedger(), a_context("release.variance_epsilon=0.25"), slot())
     ]
     released = [record for record in asked if record.status == "released"]
@@ -361,7 +361,9 @@ def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for
         "budget.epsilon=200",
     )
     contents = slot()
-    for hat, record in enumerate(decode(p) for _, p in run(MemoryLedger(), alone, contents)):
+    for hat, record in enumerate(
+        Release.decode(p) for _, p in run(MemoryLedger(), alone, contents)
+    ):
         if record.status == "released":
             truth = (contents[1].samples_of(contents[0].rows(hat)) / 4096).var()
             assert (record.mean, record.cdf) == (None, None)
@@ -375,7 +377,9 @@ def test_a_new_period_brings_a_new_budget():
     ledger = MemoryLedger()
     context = a_context("budget.epsilon=0.75")
     run(ledger, context, slot())
-    records = [decode(p) for _, p in run(ledger, context, slot(start=START + 24 * 3_600_000))]
+    records = [
+        Release.decode(p) for _, p in run(ledger, context, slot(start=START + 24 * 3_600_000))
+    ]
     assert "released" in {record.status for record in records}
 
 
@@ -444,7 +448,7 @@ def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
             verdicts = super().admit(period, budget, plates, admissions)
             return [dataclasses.replace(v, charged=np.minimum(v.charged, 1)) for v in verdicts]
 
-    records = [decode(payload) for _, payload in run(Cheap(), a_context(), slot())]
+    records = [Release.decode(payload) for _, payload in run(Cheap(), a_context(), slot())]
     assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}
 
 

@@ -19,7 +19,7 @@ from udp_stream.planning.slot import terms_around
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import encode_smoothed
+from udp_stream.release.record import Smoothed
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, tabulate
@@ -239,7 +239,7 @@ def test_estimates_follow_from_records_alone_and_are_between_forecast_and_releas
     for one in (a_forecaster(), a_forecaster()):
         made.append(
             [
-                [encode_smoothed(of) for of in one.smoothed(slot_ends(number), history)]
+                [Smoothed.encode(of) for of in one.smoothed(slot_ends(number), history)]
                 for number in range(4)
             ]
         )

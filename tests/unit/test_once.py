@@ -19,7 +19,7 @@ from udp_stream.planning.plan import Terms
 from udp_stream.release.charge import charge_once, terms_from
 from udp_stream.release.pipeline import draw_once
 from udp_stream.release.query_pipeline import record_moment
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.testing import a_moment, a_query, a_query_context
 
@@ -92,7 +92,7 @@ def test_nothing_is_drawn_that_was_not_charged():
 def test_hats_and_queries_share_a_plate_s_budget_and_nobody_takes_one_for_the_other():
     ledger = MemoryLedger()
     answered(ledger, 9_600_000_000, told("q"))
-    records = [decode(payload) for _, payload in run(ledger, a_context(), slot())]
+    records = [Release.decode(payload) for _, payload in run(ledger, a_context(), slot())]
     assert any(0 < one.counts.admitted_plates == one.counts.plates - 3 for one in records)
     settle(ledger, 0, 1, 2**60)
     assert [id_ for id_, _ in ledger.unpublished()] == [QUERY], (

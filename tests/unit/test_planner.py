@@ -28,7 +28,7 @@ from udp_stream.planning.slot import (
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
 from udp_stream.release.charge import CountsPlanner, hats_of, ids_of, plan_slot
 from udp_stream.release.pipeline import record_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS
@@ -395,7 +395,7 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
     assert 0 < gone.sum() < gone.size
     assert (plan.charged[gone] == 0).all() and (plan.charged[~gone] > 0).all()
     records = [
-        decode(payload)
+        Release.decode(payload)
         for payload in record_slot(counts, values, plan, context, ledger).payloads.values()
     ]
     for hat, record in enumerate(records):
@@ -414,7 +414,7 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
         context, planner=PlannedBy(lambda *_: [replace(t, kept=b"") for t in plan.terms])
     )
     kept_values = dataclasses.replace(values, speed=values.speed[of_others], starts=starts)
-    again = [decode(p) for _, p in run(other, alone, (kept_counts, kept_values))]
+    again = [Release.decode(p) for _, p in run(other, alone, (kept_counts, kept_values))]
     assert [(drawn(r.mean), r.cdf, r.privacy) for r in again] == [
         (drawn(r.mean), r.cdf, r.privacy) for r in records
     ]
@@ -449,7 +449,7 @@ def test_a_retry_keeps_to_the_first_suppression_and_admits_nobody_whom_the_first
     for hat, (_, payload) in enumerate(
         run(ledger, a_context(*CHOP, "release.mean_epsilon=2.0"), (counts, values))
     ):
-        assert decode(payload).counts.admitted_plates == (first.charged_rows(hat) > 0).sum()
+        assert Release.decode(payload).counts.admitted_plates == (first.charged_rows(hat) > 0).sum()
 
 
 @pytest.mark.parametrize("kept", [b"\xff", b"\x00" * 4, b"\xff" * 9])
@@ -462,7 +462,7 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
         context, planner=PlannedBy(lambda *_: [replace(t, kept=kept) for t in planned(counts)[0]])
     )
     plan = plan_slot(counts, odd, ledger)
-    records = [decode(payload) for _, payload in run(ledger, context, (counts, values))]
+    records = [Release.decode(payload) for _, payload in run(ledger, context, (counts, values))]
     for hat, record in enumerate(records):
         assert record.counts.admitted_plates <= (plan.charged_rows(hat) > 0).sum()
         assert record.status == "withheld_budget" or kept == b"\xff"
@@ -474,11 +474,11 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
 def test_hats_that_the_plan_does_not_know_are_withheld_and_say_so():
     context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
     recorded = record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
-    records = [decode(payload) for payload in recorded.payloads.values()]
+    records = [Release.decode(payload) for payload in recorded.payloads.values()]
     assert {(r.status, r.counts.admitted_plates, r.mean, r.privacy.epsilon) for r in records} == {
         ("withheld_unplanned", 0, None, 0.0)
     }
-    assert [decode(p).status for _, p in run(ledger, context, (counts, values))] == [
+    assert [Release.decode(p).status for _, p in run(ledger, context, (counts, values))] == [
         "withheld_unplanned"
     ] * 3
     assert not any(entry.charged.any() for entry in ledger.entries())
@@ -500,7 +500,7 @@ def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
         ledger = MemoryLedger()
         plan_slot(counts, context, ledger)
         records = [
-            decode(payload)
+            Release.decode(payload)
             for payload in record_slot(other, values, plan, context, ledger).payloads.values()
         ]
         assert [r.status == "withheld_unplanned" for r in records] == changed

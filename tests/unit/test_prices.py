@@ -35,7 +35,7 @@ from udp_stream.planning.slot import (
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
@@ -132,7 +132,7 @@ def test_a_quarter_is_charged_within_the_pace_of_each_plate():
         AUTO, SETTINGS.calendar, SeededEntropy(1), "udp-stream test", planner=planner
     )
     slot = release_slot(COUNTS, VALUES, context, ledger, publish=lambda _: None)
-    made = [one for one in map(decode, slot.payloads.values()) if one.status == "released"]
+    made = [one for one in map(Release.decode, slot.payloads.values()) if one.status == "released"]
     assert len(made) > 3 and all(one.mean.epsilon <= price / PART_OF_PRICE / 1e9 for one in made)
     charged = ledger.balances(IN_PERIOD.period, COUNTS.plates).charged
     assert before < charged.max() <= pace(AUTO)

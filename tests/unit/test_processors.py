@@ -21,7 +21,7 @@ from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import SlotCounted, SlotPublished
 from udp_stream.release.query_pipeline import QueryContext, QuerySet
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
@@ -297,7 +297,7 @@ def comes_through(broker, settings=SETTINGS, accept_loss=False, before=None):
         assert broker.offsets[TP(TOPICS.parts.name, 0)].offset == len(
             broker.logs[TP(TOPICS.parts.name, 0)]
         )
-        return {id_: decode(payload).counts for id_, payload in outcome(broker)[0].items()}
+        return {id_: Release.decode(payload).counts for id_, payload in outcome(broker)[0].items()}
 
     with ThreadPoolExecutor(1) as thread:
         return asyncio.run(run(thread))
@@ -680,7 +680,7 @@ def test_a_tick_counts_as_the_earlier_of_two_clocks(broker_by, worker_by):
 
     with_worker(broker, work)
     assert not outcome(broker)[1]
-    assert {decode(one).status for one in outcome(broker)[0].values()} == {"released"}
+    assert {Release.decode(one).status for one in outcome(broker)[0].values()} == {"released"}
 
 
 @pytest.mark.parametrize("mean", ["array-averaging", "forecast-clip"])
@@ -747,4 +747,4 @@ def test_a_broker_whose_clock_is_wrong_while_pings_come_costs_what_came_meanwhil
         for one in broker.logs[TP(TOPICS.rejected.name, 0)]
     ]
     assert reasons == [b"time_in_future"] * (6 if by < 0 else 0)
-    assert {decode(one).status for one in outcome(broker)[0].values()} == {"released"}
+    assert {Release.decode(one).status for one in outcome(broker)[0].values()} == {"released"}

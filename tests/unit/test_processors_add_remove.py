@@ -19,7 +19,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.add_remove import record_add_remove_slot
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.promise import PROMISES
-from udp_stream.release.record import decode, encode_smoothed
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.grid import HEXAGONS
@@ -99,7 +99,7 @@ def by_hand(plates="abcdef"):
         recorded.published(ledger)
         releases |= recorded.payloads
         estimates += [
-            encode_smoothed(one) for one in context.smoothed((start, start + HOUR), ledger)
+            Smoothed.encode(one) for one in context.smoothed((start, start + HOUR), ledger)
         ]
     return releases, estimates, ledger
 
@@ -136,7 +136,7 @@ def test_a_worker_releases_what_the_road_does_by_hand():
     assert len(smoothed(broker)) == HOURS * CELLS
     for tp, committed in broker.offsets.items():
         assert committed.offset == len(broker.logs[tp]), tp
-    (first, *_) = map(decode, outcome(broker)[0].values())
+    (first, *_) = map(Release.decode, outcome(broker)[0].values())
     assert (
         first.privacy.neighbours == "add-remove"
         and first.noised is not None

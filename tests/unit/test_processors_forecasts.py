@@ -26,8 +26,8 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.ids import Id
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
-from udp_stream.release.record import decode, encode_smoothed
-from udp_stream.release.withdrawal import decode_withdrawal, unpublished_withdrawals, withdraw
+from udp_stream.release.record import Release, Smoothed, Withdrawal
+from udp_stream.release.withdrawal import unpublished_withdrawals, withdraw
 from udp_stream.shuffle.wire import CountsEnd, PingChunk, ReleaseMarker, decode_message
 
 SETTINGS = settings_of("forecasts")
@@ -95,7 +95,7 @@ def test_means_are_taken_around_forecasts_that_follow_from_releases():
     """Else the tests below prove nothing: forecasts move with what was released, and releases are
     around them."""
     releases, _, estimates = embedded_smoothed(city(), SETTINGS)
-    records = [decode(payload) for payload in releases.values()]
+    records = [Release.decode(payload) for payload in releases.values()]
     made = [one for one in records if one.status == "released"]
     assert len(made) > 8 and {one.mean.mechanism for one in made} == {"forecast-clip"}
     assert len({one.forecast.value_kmh for one in made}) > 8 and len(set(estimates)) == len(
@@ -278,7 +278,7 @@ def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_fro
                 if batch:
                     await worker.parts.process(batch)
             if len(slots_of(smoothed(broker))) == 2 and not withdrawn:
-                shown = decode(next(iter(outcome(broker)[0].values())))
+                shown = Release.decode(next(iter(outcome(broker)[0].values())))
                 withdrawn.extend(
                     id_ for id_ in ids_at(ledger, shown.hat.slot_start) if id_ not in withdrawn
                 )
@@ -297,7 +297,7 @@ def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_fro
         for one in log
         if b"udp-stream/withdrawal/1" in one.value
     ]
-    found = [decode_withdrawal(one.value) for _, one in marks]
+    found = [Withdrawal.decode(one.value) for _, one in marks]
     assert sorted(one.withdraws for one in found) == sorted(withdrawn) and len(withdrawn) > 2
     assert {tp.topic for tp, _ in marks} == {TOPICS.release.name}
     assert not list(unpublished_withdrawals(ledger)) and ledger.verify() == []
@@ -313,7 +313,7 @@ def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_fro
         }
     )
     estimates = [forecaster.smoothed((1000 * start, 1000 * end), history) for start, end in slots]
-    anew = [encode_smoothed(one) for of_slot in estimates for one in of_slot]
+    anew = [Smoothed.encode(one) for of_slot in estimates for one in of_slot]
     assert len(later) > 10 and set(later) <= set(anew)
     assert not set(before[: len(withdrawn)]) & set(anew)
 
@@ -325,5 +325,7 @@ def ids_at(ledger, slot_start):
         if entry.release_id.startswith("8") and entry.payload
     ]
     return [
-        record.release_id for record in map(decode, payloads) if record.hat.slot_start == slot_start
+        record.release_id
+        for record in map(Release.decode, payloads)
+        if record.hat.slot_start == slot_start
     ]

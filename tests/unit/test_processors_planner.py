@@ -34,7 +34,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode, encode_smoothed
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
 from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.wire import (
@@ -149,7 +149,7 @@ def embedded_smoothed(broker, settings, question=None):
         counts, values = tabulate(merge_pings(parts))
         payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
         found |= {id_.encode(): payload for id_, payload in payloads.items()}
-        smoothed += map(encode_smoothed, context.smoothed((counts.start_ms, counts.end_ms), ledger))
+        smoothed += map(Smoothed.encode, context.smoothed((counts.start_ms, counts.end_ms), ledger))
     return found, ledger, smoothed
 
 
@@ -182,7 +182,7 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
         kind in ("city", "shapes")
     )
     assert sum(bool(log) for log in parts_logs(broker).values()) == 3
-    records = [decode(payload) for payload in releases.values()]
+    records = [Release.decode(payload) for payload in releases.values()]
     statuses = Counter(record.status for record in records)
     left_out = sum(
         r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released"
@@ -206,7 +206,7 @@ def test_a_topic_that_begins_in_the_second_half_of_a_slot_has_that_slot_withheld
     releases, _ = outcome(broker)
     assert releases == expected and charges(ledger) == charges(expected_ledger)
     found = defaultdict(Counter)
-    for one in map(decode, releases.values()):
+    for one in map(Release.decode, releases.values()):
         found[one.hat.slot_start][one.status] += 1
         assert one.status != "withheld_partial" or one.privacy.epsilon == 0
     first, *others = [found[start] for start in sorted(found)]
@@ -236,7 +236,7 @@ def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_m
     assert releases == expected and charges(ledger) == charges(expected_ledger)
     assert answers(ledger) == answers(expected_ledger)
     found = defaultdict(set)
-    for one in map(decode, releases.values()):
+    for one in map(Release.decode, releases.values()):
         found[one.hat.slot_start].add(one.status)
         assert one.status != "withheld_unit" or one.privacy.epsilon == 0
     is_doubted = [found[start] == {"withheld_unit"} for start in sorted(found)]
@@ -247,7 +247,11 @@ def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_m
         worker = Worker(city(None), MemoryLedger(), thread, settings)
         asyncio.run(worker.run(random.Random(0)))
         doubt = worker.parts.doubt()
-    out = [one.hat.slot_start for one in map(decode, releases.values()) if one.status == "released"]
+    out = [
+        one.hat.slot_start
+        for one in map(Release.decode, releases.values())
+        if one.status == "released"
+    ]
     assert doubt.since in sorted(found)[:told] and doubt.until == sorted(found)[told]
     assert doubt.released == sum(start >= doubt.since for start in out) > 0
 
@@ -362,7 +366,7 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_check
         to_planner = broker.logs[TP(TOPICS.parts.name, 0)]
         await planner.parts.process(to_planner[-1:])  # its own counts
         assert not any(
-            decode(m.value).hat.cell in cells_of(broker, 1)
+            Release.decode(m.value).hat.cell in cells_of(broker, 1)
             for m in broker.logs[TP(TOPICS.release.name, 0)]
         )
         again = Worker(broker, ledger, thread, settings)
@@ -370,7 +374,7 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_check
         told = len(broker.logs[TP(TOPICS.parts.name, 0)])
         await again.parts.process(broker.logs[shard][first:])
         assert cells_of(broker, 1) <= {
-            decode(m.value).hat.cell for m in broker.logs[TP(TOPICS.release.name, 0)]
+            Release.decode(m.value).hat.cell for m in broker.logs[TP(TOPICS.release.name, 0)]
         }
         assert broker.offsets[shard].offset == len(broker.logs[shard])
         new = [decode_message(m.value) for m in broker.logs[TP(TOPICS.parts.name, 0)][told:]]

@@ -22,7 +22,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_pipeline import QueryContext, QuerySet
-from udp_stream.release.record import decode_result
+from udp_stream.release.record import QueryResult
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle import wire as source_protocol
@@ -93,7 +93,7 @@ def answers(broker, settings):
     found = {}
     for record in broker.logs[TP(topics_of(settings.kafka).queries.name, 0)]:
         headers = dict(record.headers)
-        result = decode_result(record.value)
+        result = QueryResult.decode(record.value)
         assert (
             headers["ce_id"] == result.release_id.encode()
             and headers["ce_subject"] == result.query.name.encode()
@@ -155,7 +155,7 @@ def test_killed_between_any_two_effects_it_answers_as_the_embedded_road_does(
 ):
     settings = asking(tmp_path, age)
     expected, expected_charges = expected_of(settings)
-    gave_nothing = [decode_result(one).plates.gave_nothing for one in expected.values()]
+    gave_nothing = [QueryResult.decode(one).plates.gave_nothing for one in expected.values()]
     assert (
         len(expected) > 12 and max(gave_nothing) > 2
     )  # plates run out of their budget within the hour
@@ -170,7 +170,9 @@ def test_savings_are_handed_on_as_the_embedded_road_does_it_wherever_a_worker_di
     settings = asking(tmp_path, text=RAMP)
     expected, expected_charges = expected_of(settings)
     given = {
-        decode_result(one).privacy.moment for one in expected.values() if b'"name":"west"' in one
+        QueryResult.decode(one).privacy.moment
+        for one in expected.values()
+        if b'"name":"west"' in one
     }
     assert (
         min(given) == 0.333333333 and max(given) > 0.5
@@ -247,7 +249,7 @@ def test_a_worker_without_queries_holds_up_nothing_and_one_that_asks_again_goes_
 
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(run(thread))
-    assert {decode_result(one).query.moment for one in answers(broker, settings).values()} == {
+    assert {QueryResult.decode(one).query.moment for one in answers(broker, settings).values()} == {
         "2024-01-01T07:40:00+00:00"
     }
 
@@ -355,4 +357,7 @@ def test_what_a_worker_with_other_queries_has_read_is_in_no_answer_of_the_next_o
     expected, found = expected_of(settings)[0], answers(broker, settings)
     assert 5 < len(found) < len(expected)
     for id_, payload in found.items():
-        assert decode_result(payload).plates.asked == decode_result(expected[id_]).plates.asked, id_
+        assert (
+            QueryResult.decode(payload).plates.asked
+            == QueryResult.decode(expected[id_]).plates.asked
+        ), id_

@@ -16,7 +16,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.standing import QUARTERS
 from udp_stream.release.query_pipeline import QueryContext, QuerySet, record_moment
-from udp_stream.release.record import decode_result
+from udp_stream.release.record import QueryResult
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.testing import a_context, a_moment, a_query, a_query_context
@@ -153,7 +153,7 @@ def a_day(settings_, ledger, plates=12):
         lat, lon = rng.normal(0, 0.03, (2, there.size))
         moment = Moment(start + hour * HOUR_MS, tuple(names[i] for i in there), lat, lon)
         found = queries.record(moment, ledger)
-        told |= {one.release_id: decode_result(one.payload) for one in found.answers}
+        told |= {one.release_id: QueryResult.decode(one.payload) for one in found.answers}
     return told
 
 
@@ -210,7 +210,7 @@ def test_a_moment_without_plates_takes_the_same_road(tmp_path, few_rounds, sched
         loaded_.standing_queries, loaded_.zone, QueryContext(loaded_.position_periods, a_context())
     )
     nobody = Moment(19_000 * 24 * HOUR_MS + 4 * HOUR_MS, (), np.zeros(0), np.zeros(0))
-    found = [decode_result(one.payload) for one in queries.record(nobody, ledger).answers]
+    found = [QueryResult.decode(one.payload) for one in queries.record(nobody, ledger).answers]
     evens = {query.name: query.budget_nano / 1e9 for query in loaded_.standing_queries}
     assert {one.query.name: one.privacy.moment for one in found} == evens
     assert (
@@ -236,7 +236,7 @@ def test_what_was_handed_on_first_stands_for_all_rounds_whatever_is_charged_mean
     )
     ledger.admit(period, query.period_budget_nano, moment.plates, [other])
     (answer,) = record_moment([query], moment, a_query_context(2), ledger).answers
-    found = decode_result(answer.payload)
+    found = QueryResult.decode(answer.payload)
     assert (
         found.privacy.moment == found.privacy.charged == given_ / 1e9 > 10 * query.budget_nano / 1e9
     )

@@ -15,7 +15,7 @@ from h3.api.basic_int import cell_to_boundary, latlng_to_cell
 
 from tests.board import estimate
 from udp_stream.export_formats import columns, flat, write_export
-from udp_stream.release.record import Release, Smoothed, decode
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.testing import released_slot
 from udp_stream.windows.grid import HEXAGONS
 
@@ -37,7 +37,7 @@ def test_a_record_of_a_promise_that_is_not_known_here_is_not_read(field):
     payload = json.loads(PAYLOADS[0])
     payload["privacy"][field] = "of-a-later-version"
     with pytest.raises(msgspec.ValidationError, match="of-a-later-version"):
-        decode(json.dumps(payload).encode())
+        Release.decode(json.dumps(payload).encode())
 
 
 def written(name, kind=Release, slots=(PAYLOADS[:1], [], PAYLOADS[1:])):

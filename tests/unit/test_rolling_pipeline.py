@@ -21,7 +21,7 @@ from udp_stream.planning.policy import (
     shares_of,
     span_seconds,
 )
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.units import NANO
 
@@ -56,7 +56,7 @@ def hours(ledger, numbers, *flags, seed=1):
             a_context(*rolling(*flags), seed=seed),
             slot(number, start=START + number * HOUR_MS),
         )
-        statuses[number] = [decode(payload).status for _, payload in published]
+        statuses[number] = [Release.decode(payload).status for _, payload in published]
     return statuses
 
 
@@ -82,7 +82,7 @@ def test_what_has_left_the_window_is_there_again_and_the_promise_is_in_the_recor
     released = [number for number, of_hour in statuses.items() if "released" in of_hour]
     assert released == [0, 1, 5, 6]
     (payload, *_) = ledger.recorded([next(iter(ledger.entries())).release_id])
-    privacy = decode(payload).privacy
+    privacy = Release.decode(payload).privacy
     assert (privacy.period, privacy.period_epsilon) == ("rolling 4h", 2.0)
 
 
@@ -179,7 +179,7 @@ def test_an_automatic_epsilon_serves_every_hour_alike():
     epsilons = {}
     for number in range(30):
         published = run(ledger, a_context(*ROLLING, *auto), slot(1, start=START + number * HOUR_MS))
-        found = [decode(payload).privacy.epsilon for _, payload in published]
+        found = [Release.decode(payload).privacy.epsilon for _, payload in published]
         epsilons[number] = max(found)
     assert min(epsilons.values()) > 0 and max(epsilons.values()) < 1.5 * min(epsilons.values())
     plates = slot()[0].plates

@@ -84,7 +84,7 @@ def works(tmp_path, *flags):
     out = io.BytesIO()
     with embedded(tmp_path / "ledger", out, flags=(*CONFIG, *flags)) as runtime:
         summary = runtime.run(frames_of(fleet_log(buses=8, hours=0.4)))
-    records = [release.decode(line) for line in out.getvalue().splitlines()]
+    records = [release.Release.decode(line) for line in out.getvalue().splitlines()]
     assert len(records) == summary.hats.total()
     return ""
 

@@ -19,7 +19,7 @@ from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.city import ASKS_PER_DAY, CityKnowledge, ShapeQuestion, ask_nano, hat_cdfs
 from udp_stream.release.forecaster import MEAN_ABS_PER_SD, Forecaster, LedgerHistory, with_cdfs
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats
 from udp_stream.units import NANO
@@ -199,7 +199,7 @@ def test_a_deployment_says_why_there_is_no_cdf():
         )
     # Told, it follows from the records and the city's answer alone.
     city = family(city_bins(context.policy.max_speed).edges_kmh[1:])
-    plates = {name: decode(payload).plates for name, payload in recorded.payloads.items()}
+    plates = {name: Release.decode(payload).plates for name, payload in recorded.payloads.items()}
     said = np.array(
         [(one.value_kmh, one.expected_abs_error_kmh / MEAN_ABS_PER_SD) for one in estimates]
     )

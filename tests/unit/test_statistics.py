@@ -18,7 +18,7 @@ from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.pipeline import record_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.units import NANO
 
@@ -117,7 +117,7 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
         one.requested_terms("stopped").choice.cap for one in sent.terms
     )
     drawn = record_slot(*contents, sent, context, ledger).payloads
-    records = [decode(payload) for payload in drawn.values()]
+    records = [Release.decode(payload) for payload in drawn.values()]
     assert all(one.status == "released" and one.mean and one.cdf for one in records)
     assert all(
         0 <= one.others["stopped"]["share"] <= 1 and one.others.keys() == {"stopped"}

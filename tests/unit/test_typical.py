@@ -12,7 +12,7 @@ from benchmarks.made_up_city import MadeUpCity
 from benchmarks.typical import Known, published, weekdays
 from tests.verbs import run_verb
 from udp_stream.errors import UsageError
-from udp_stream.release.record import encode, encode_smoothed
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.release.week import Week, class_of
 
 DAYS, BEFORE = 9, 6
@@ -85,8 +85,8 @@ def test_a_holiday_counts_as_a_sunday(few):
 
 def test_the_verb_writes_the_same_rows_in_each_form(few, tmp_path):
     releases, estimates = few[0]
-    (tmp_path / "r.ndjson").write_bytes(b"".join(encode(one) + b"\n" for one in releases))
-    (tmp_path / "e.ndjson").write_bytes(b"".join(encode_smoothed(one) + b"\n" for one in estimates))
+    (tmp_path / "r.ndjson").write_bytes(b"".join(Release.encode(one) + b"\n" for one in releases))
+    (tmp_path / "e.ndjson").write_bytes(b"".join(Smoothed.encode(one) + b"\n" for one in estimates))
     files = str(tmp_path / "r.ndjson"), str(tmp_path / "e.ndjson")
     for form in ("ndjson", "csv", "geojson", "parquet"):
         assert run_verb(["typical", *files, "--out", f"week.{form}"], cwd=tmp_path).returncode == 0

@@ -48,11 +48,8 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.export_formats import LINES, TEXTS, PlaceOf
 from udp_stream.forecast.typical import CLASSES
 from udp_stream.logs import WARNING, counted, log_message
-from udp_stream.release.record import SCHEMA as RELEASE
-from udp_stream.release.record import SMOOTHED_SCHEMA as SMOOTHED
-from udp_stream.release.record import described
+from udp_stream.release.record import described, schema_of
 from udp_stream.release.week import DAYS_MAX, TypicalHour
-from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 from udp_stream.windows.grid import Grid
 
 STREAMS_MAX: Final = 2_000
@@ -608,9 +605,9 @@ def application(dashboard: Dashboard) -> web.Application:
         "/v1/stream": dashboard.stream, "/healthz": healthy, "/readyz": dashboard.ready, "/metrics": metrics,
     }  # fmt: skip
     routes |= {f"/v1/{kind}": partial(dashboard.records, kind) for kind in KINDS}
-    schemas = ("release", RELEASE), ("smoothed", SMOOTHED), ("withdrawal", WITHDRAWAL)
-    for (name, schema), of in zip(schemas, KINDS.values(), strict=True):
-        text = msgspec.json.format(msgspec.json.encode(described(of, schema)), indent=2) + b"\n"
+    for of in KINDS.values():
+        name = schema_of(of).split("/")[1]
+        text = msgspec.json.format(msgspec.json.encode(described(of)), indent=2) + b"\n"
         routes[f"/schema/{name}.schema.json"] = _fixed(text, "application/schema+json")
     for file in STATIC.rglob("*"):
         if file.suffix in SUFFIXES:

@@ -27,8 +27,7 @@ from udp_stream.dashboard.history import (
     set_aside,
 )
 from udp_stream.dashboard.snapshot import NOTHING, CompressedText, Kind, Slot, compressed
-from udp_stream.release.record import Hat, Privacy, Release, Smoothed
-from udp_stream.release.withdrawal import Withdrawal
+from udp_stream.release.record import Hat, Privacy, Release, Smoothed, Withdrawal
 from udp_stream.windows.grid import HEXAGONS, Grid
 
 CELLS_MAX: Final = 50_000  # ten times those of a large city
@@ -52,7 +51,6 @@ Refused = Literal[
 
 
 class _Head(msgspec.Struct):
-    schema: str
     hat: msgspec.Raw = msgspec.Raw(b"{}")
     status: str = ""
 
@@ -65,11 +63,7 @@ def _cell_of(line: bytes) -> str:
     return _HAT_OF(_HEAD_OF(line).hat).cell
 
 
-_RECORD_OF: Final[dict[str, Callable[[bytes], Record]]] = {
-    "udp-stream/release/1": msgspec.json.Decoder(Release).decode,
-    "udp-stream/smoothed/1": msgspec.json.Decoder(Smoothed).decode,
-    "udp-stream/withdrawal/1": msgspec.json.Decoder(Withdrawal).decode,
-}
+_RECORD_OF = msgspec.json.Decoder(Record).decode
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -412,10 +406,10 @@ def read_record(line: bytes) -> Record | None:
     if len(line) > LINE_BYTES_MAX or b"\n" in line:
         return None
     try:
-        record_of = _RECORD_OF.get(_HEAD_OF(line).schema)
-        return record_of(line) if record_of else None
+        found: Record = _RECORD_OF(line)
     except (msgspec.DecodeError, RecursionError):
         return None
+    return found
 
 
 class _Charged(msgspec.Struct):

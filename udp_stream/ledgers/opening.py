@@ -33,7 +33,7 @@ from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.release.query_pipeline import QUERY_NOTE
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.release.withdrawal import NOTE
 from udp_stream.release.withdrawal import noted as withdrawals
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
@@ -370,7 +370,7 @@ def _of_ends(ledger: Ledger) -> list[str]:
         with suppress(
             msgspec.DecodeError, UnicodeDecodeError
         ):  # `ledger export` and `ledger verify` say so
-            found += [] if payload is None else [decode(payload).policy]
+            found += [] if payload is None else [Release.decode(payload).policy]
     return found
 
 

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import Loss, epsilon_of, epsilon_of_both
 from udp_stream.ledger.ids import CITY, CLIPS, WITHDRAWN, kind_of
 from udp_stream.ledger.port import Entry, Ledger
@@ -45,7 +44,7 @@ from udp_stream.planning.promise import (
     NeighbourRelation,
     accounting_of,
 )
-from udp_stream.release.record import Release, decode, within_1km
+from udp_stream.release.record import Release, within_1km
 from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
@@ -139,7 +138,7 @@ class _Account:
         if kind == CITY:
             self.city.update(charged=bool(entry.charged.any()), recorded=entry.payload is not None)
         if kind == "hat" and entry.payload is not None:
-            record = _record(entry.release_id, entry.payload)
+            record = Release.of_ledger(entry.release_id, entry.payload)
             how = record.privacy
             made = record.policy, how.period_epsilon, how.period, record.software
             self.made[made] += 1
@@ -431,15 +430,6 @@ def _noise_of(measure: Measure) -> str:
 
 def _unit_by_distance(period: str) -> str:
     return f"{_unit(period)}_per_{measure_of(period).distance.replace(' ', '_')}"
-
-
-def _record(release_id: str, payload: bytes) -> Release:
-    try:
-        return decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PrivacyRefused(
-            f"{release_id}: expected a release record in the ledger, got other bytes"
-        ) from error
 
 
 def _joined(names: Iterable[str]) -> str:

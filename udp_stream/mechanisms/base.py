@@ -593,6 +593,11 @@ class Statistic(ABC, Generic[P, V]):
 EMPTY_PLATES = np.empty(0, dtype=np.int64)
 """The counts of no plate."""
 
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a record. The text below a field describes it in the record's JSON Schema."""
+
+
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

@@ -19,11 +19,10 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
@@ -33,6 +32,7 @@ from udp_stream.mechanisms.base import (
     Choice,
     Levels,
     NonNegative,
+    Part,
     Positive,
     PublicSettings,
     Query,
@@ -1010,7 +1010,7 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
     return rows
 
 
-class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Cdf(Part, frozen=True):
     """The share of the admitted plates' samples at or below each edge.
 
     A first edge that is given twice gives exact zeros a bin of their own. `budgets` are the tree
@@ -1022,27 +1022,18 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (True, True)
     """
 
-    edges_kmh: Annotated[
-        tuple[NonNegative, ...],
-        msgspec.Meta(
-            description="upper ends of the bins, km/h; a first edge that is given twice gives exact zeros a bin"
-        ),
-    ]
-    values: Annotated[
-        tuple[Share, ...],
-        Meta(description="share of samples at or below each edge; never falls, and ends in 1"),
-    ]
-    epsilon: Annotated[Positive, Meta(description="largest charge to a plate of the HAT for it")]
-    branching: Annotated[
-        tuple[int, ...], Meta(description="children of a node on each level of the tree")
-    ]
-    budgets: Annotated[
-        tuple[Positive, ...],
-        Meta(description="what each level of the tree has of the epsilon, or of the rho"),
-    ]
-    expected_rms_error: Annotated[
-        NonNegative, Meta(description="noise of a value before it is made monotone, in shares")
-    ]
+    edges_kmh: tuple[NonNegative, ...]
+    """Upper ends of the bins, km/h; a first edge that is given twice gives exact zeros a bin."""
+    values: tuple[Share, ...]
+    """Share of samples at or below each edge; never falls, and ends in 1."""
+    epsilon: Positive
+    """Largest charge to a plate of the HAT for it."""
+    branching: tuple[int, ...]
+    """Children of a node on each level of the tree."""
+    budgets: tuple[Positive, ...]
+    """Each tree level's part of the epsilon, or of the rho."""
+    expected_rms_error: NonNegative
+    """Noise of a value before it is made monotone, in shares."""
 
 
 class CdfStatistic(Statistic[CdfPlan, list[float]]):

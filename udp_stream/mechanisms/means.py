@@ -18,11 +18,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -31,6 +30,7 @@ from udp_stream.mechanisms.base import (
     Arrays,
     Choice,
     NonNegative,
+    Part,
     Positive,
     Range,
     SamplesPerPlate,
@@ -792,7 +792,7 @@ MECHANISMS: dict[str, MeanMechanism] = {
 """Mechanisms of means by their names in the configuration."""
 
 
-class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Mean(Part, frozen=True):
     """The mean speed of the HAT's samples.
 
     `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count
@@ -802,37 +802,30 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speeds were chosen against it. Where losses are counted in rho, `epsilon` is that of pure noise
     that would cost as much (rho is half of its square), here and in the other statistics.
 
-    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.release.record import Release
     >>> from udp_stream.testing import released_slot
-    >>> mean = decode(released_slot().hats[0].payload).mean
+    >>> mean = Release.decode(released_slot().hats[0].payload).mean
     >>> mean.interval95_kmh[0] <= mean.value_kmh <= mean.interval95_kmh[1], mean.epsilon
     (True, 0.5)
     """
 
-    value_kmh: Annotated[NonNegative, Meta(description="the private mean, km/h, in [0, max_kmh]")]
-    mechanism: Annotated[str, Meta(description="how it was taken")]
-    grouping: Annotated[
-        Grouping | None,
-        Meta(description="how samples were put into arrays, where the mechanism does"),
-    ]
-    epsilon: Annotated[Positive, Meta(description="largest charge to a plate of the HAT for it")]
-    scale_kmh: Annotated[NonNegative, Meta(description="expected size of its noise, km/h")]
-    expected_abs_error_kmh: Annotated[
-        NonNegative, Meta(description="expected distance from the HAT's true mean, km/h")
-    ]
-    interval95_kmh: Annotated[
-        tuple[NonNegative, NonNegative],
-        Meta(
-            description="from and to: 95 % of true means lie in such an interval, where the model holds"
-        ),
-    ]
-    bias_bound_kmh: Annotated[
-        NonNegative,
-        Meta(
-            description="most that it can be off without noise, if speeds were chosen against it: for readers who "
-            "trust no model of speeds, as the other errors need one; U for a mean around forecasts"
-        ),
-    ]
+    value_kmh: NonNegative
+    """The private mean, km/h, in [0, max_kmh]."""
+    mechanism: str
+    """Name of the mechanism."""
+    grouping: Grouping | None
+    """Way in which samples were put into arrays, where the mechanism does."""
+    epsilon: Positive
+    """Largest charge to a plate of the HAT for it."""
+    scale_kmh: NonNegative
+    """Expected size of its noise, km/h."""
+    expected_abs_error_kmh: NonNegative
+    """Expected distance from the HAT's true mean, km/h."""
+    interval95_kmh: tuple[NonNegative, NonNegative]
+    """From and to: 95 % of true means lie in such an interval, where the model holds."""
+    bias_bound_kmh: NonNegative
+    """Most that it can be off without noise, if speeds were chosen against it: for readers who
+    trust no model of speeds, as the other errors need one; U for a mean around forecasts."""
 
 
 def mean_columns(mechanism: str, noise: float, error: float, bound: float) -> list[tuple[str, str]]:

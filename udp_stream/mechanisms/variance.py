@@ -40,11 +40,8 @@ variances of all, kept and dropped samples, d for the difference of the kept and
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
@@ -53,6 +50,7 @@ from udp_stream.mechanisms.base import (
     Choice,
     NoisyValue,
     NonNegative,
+    Part,
     Positive,
     PublicSettings,
     Query,
@@ -231,7 +229,7 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     return plate_sensitivities
 
 
-class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Variance(Part, frozen=True):
     """The variance of the HAT's samples, divided by their number.
 
     `expected_abs_error_kmh2` is the noise's expected size, `bias_bound_kmh2` the most that capping,
@@ -243,22 +241,19 @@ class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (81.0, 'levy')
     """
 
-    value_kmh2: Annotated[
-        NonNegative, Meta(description="the private variance, (km/h)^2, at least 0")
-    ]
-    mechanism: Annotated[str, Meta(description="how it was taken")]
-    epsilon: Annotated[Positive, Meta(description="largest charge to a plate of the HAT for it")]
-    scale_kmh2: Annotated[NonNegative, Meta(description="expected size of its noise, (km/h)^2")]
-    expected_abs_error_kmh2: Annotated[
-        NonNegative, Meta(description="the same: what capping does to it is not counted")
-    ]
-    bias_bound_kmh2: Annotated[
-        NonNegative,
-        Meta(
-            description="most that it can be off without noise, if speeds were chosen against it: for readers who "
-            "trust no model of speeds"
-        ),
-    ]
+    value_kmh2: NonNegative
+    """The private variance, (km/h)^2, at least 0."""
+    mechanism: str
+    """Name of the mechanism."""
+    epsilon: Positive
+    """Largest charge to a plate of the HAT for it."""
+    scale_kmh2: NonNegative
+    """Expected size of its noise, (km/h)^2."""
+    expected_abs_error_kmh2: NonNegative
+    """The same: the bias by capping is not counted."""
+    bias_bound_kmh2: NonNegative
+    """Most that it can be off without noise, if speeds were chosen against it: for readers who
+    trust no model of speeds."""
 
 
 class VarianceStatistic(Statistic[VariancePlan, NoisyValue]):

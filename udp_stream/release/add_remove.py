@@ -59,8 +59,8 @@ from udp_stream.release.charge import (
 )
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory
 from udp_stream.release.pipeline import RecordedSlot, draw_once, witness
-from udp_stream.release.record import SCHEMA, Hat, Noised, Privacy, Release, encode
-from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums, encode_sums
+from udp_stream.release.record import Hat, Noised, Privacy, Release
+from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts, SlotValues
@@ -162,12 +162,14 @@ def _sums_once(
         )
         ((_, bits),) = context.entropy.streams([name])
         return [
-            encode_sums(NoisedSums.of(asked, noised(vectors, asked.domain.size, asked.query, bits)))
+            NoisedSums.encode(
+                NoisedSums.of(asked, noised(vectors, asked.domain.size, asked.query, bits))
+            )
         ]
 
     (payload,) = draw_once(ledger, [name], draw).payloads
     ledger.published([name])
-    return decode_sums(name, payload)
+    return NoisedSums.of_ledger(name, payload)
 
 
 def _charge(
@@ -275,7 +277,6 @@ def records_of(
         told = {which: round(amounts[number], 3)}
         hat = Hat.of(cell, policy.grid, *ends)
         record = Release(
-            schema=SCHEMA,
             release_id=id_of(HAT, *slot, hat.cell),
             status="released",
             hat=hat,
@@ -288,5 +289,5 @@ def records_of(
             trial=context.trial,
             noised=Noised(round(residual[number], 3), sd, round(forecast[number], 3), **told),
         )
-        found.append(encode(record))
+        found.append(Release.encode(record))
     return found

@@ -8,7 +8,7 @@ answers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -23,13 +23,11 @@ from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_w
 from udp_stream.mechanisms.noise import Cost, noise_of
 from udp_stream.planning.policy import DAY_S, Policy
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.record import SmoothedCdf
+from udp_stream.release.record import Record, SmoothedCdf
 from udp_stream.windows.tables import SlotCounts
 
 if TYPE_CHECKING:
     from udp_stream.windows.tables import SlotValues
-
-CITY_SCHEMA: Final = "udp-stream/city/1"
 
 ASKS_PER_DAY = 2
 """Answers of a day. A question that was charged and has no answer, as with another U after a crash,
@@ -86,19 +84,18 @@ class CityQuestion(Protocol):
         """The record: what the sums of the whole slot say with noise."""
 
 
-class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CityRecord(Record, frozen=True, tag_field="schema", tag="udp-stream/city/1"):
     """The answer of the city in a slot. `shares` are as drawn; `cdf` is of the nearest shares
     that there can be: none of them below 0, and 1 in all.
 
     `deviation` is the noise's, of each share; `plates` so many took part, as `full_plates` of ten
     pings or more.
 
-    >>> record = CityRecord(CITY_SCHEMA, (0.0, 65.0), (-0.02, 1.01), (0.0, 1.0), 0.03, 120, 96.4)
-    >>> record.answer.variance, decode_city("city:0-3600", msgspec.json.encode(record)) == record
+    >>> record = CityRecord((0.0, 65.0), (-0.02, 1.01), (0.0, 1.0), 0.03, 120, 96.4)
+    >>> record.answer.variance, CityRecord.decode(record.encode()) == record
     (0.0009, True)
     """
 
-    schema: Literal["udp-stream/city/1"]
     edges_kmh: tuple[NonNegative, ...]
     shares: tuple[float, ...]
     cdf: tuple[Share, ...]
@@ -109,16 +106,6 @@ class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def answer(self) -> Answer:
         return Answer(np.array(self.shares), self.deviation**2, self.full_plates)
-
-
-def decode_city(release_id: str, payload: bytes) -> CityRecord:
-    """The record of some bytes; PrivacyRefused for any other."""
-    try:
-        return msgspec.json.decode(payload, type=CityRecord)
-    except msgspec.MsgspecError as error:
-        raise PrivacyRefused(
-            f"{release_id}: expected what was told of the city in the ledger, got other bytes"
-        ) from error
 
 
 class ShapeQuestion:
@@ -165,7 +152,7 @@ class ShapeQuestion:
         consistent = np.minimum(np.cumsum(projected(shares)), 1.0)
         return msgspec.json.encode(
             CityRecord(
-                CITY_SCHEMA, tree.bins.edges_kmh[1:], tuple(shares.round(6).tolist()),
+                tree.bins.edges_kmh[1:], tuple(shares.round(6).tolist()),
                 (*consistent[:-1].round(6).tolist(), 1.0), round(tree.noise_variance**0.5 / whole, 6), plan.plates,
                 max(0.01, round(whole / WHOLE, 2)),
             )

@@ -20,7 +20,7 @@ import numpy as np
 from udp_stream.forecast.unit import UnitDoubt
 from udp_stream.pings.decode import Reason
 from udp_stream.release.pipeline import RecordedSlot
-from udp_stream.release.record import Release, ResultStatus, Smoothed, Status, decode
+from udp_stream.release.record import Release, ResultStatus, Smoothed, Status
 from udp_stream.units import REPEATS_SHARE, counted
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.slots import ReadResult
@@ -45,7 +45,7 @@ class PublishedRelease:
     @property
     def record(self) -> Release:
         if self._record is None:
-            self._record = decode(self.payload)
+            self._record = Release.decode(self.payload)
         return self._record
 
 

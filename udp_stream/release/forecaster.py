@@ -40,18 +40,16 @@ from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.city import CityKnowledge, decode_city, hat_cdfs
+from udp_stream.release.city import CityKnowledge, CityRecord, hat_cdfs
 from udp_stream.release.record import (
-    SMOOTHED_SCHEMA,
     Guess,
     Hat,
     Plates,
     Release,
     Smoothed,
     Traffic,
-    decode,
 )
-from udp_stream.release.sums import NoisedSums, SumsQuery, decode_sums
+from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS, Grid
@@ -93,8 +91,8 @@ class LedgerHistory:
         name = id_of(CITY, start_ms, end_ms)
         ids = [id_of(HAT, start_ms, end_ms, cell) for cell in map(self.grid.id_of, cells)]
         *payloads, told = self._ledger.recorded([*ids, name])
-        found = [None if payload is None else decode(payload) for payload in payloads]
-        return found, decode_city(name, told).answer if city and told is not None else None
+        found = [None if payload is None else Release.decode(payload) for payload in payloads]
+        return found, CityRecord.of_ledger(name, told).answer if city and told is not None else None
 
     def withdrawals(self) -> int:
         """How often a person has withdrawn HATs."""
@@ -121,7 +119,7 @@ class LedgerHistory:
         """The noised sums of a slot under "add-remove"."""
         name = id_of(NOISED_SUMS, start_ms, end_ms)
         (payload,) = self._ledger.recorded([name])
-        return None if payload is None else decode_sums(name, payload)
+        return None if payload is None else NoisedSums.of_ledger(name, payload)
 
     def sums_since(self, start_ms: int) -> list[Slot]:
         """The slots of such sums, as `slots_since`."""
@@ -320,7 +318,7 @@ class _SlotCommon(msgspec.Struct, frozen=True):
         constant = self._clip(self.constant)
         return [
             Smoothed(
-                SMOOTHED_SCHEMA, hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
+                hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), None, release_id,
                 round(is_anomaly, 3), self.software, self.trial,
             )
@@ -735,7 +733,7 @@ class AddRemoveForecaster(SlotForecaster):
         hats = [Hat.of(cell, history.grid, start, end) for cell in of.cells.tolist()]
         return [
             Smoothed(
-                SMOOTHED_SCHEMA, hat, value, (low, high), off,
+                hat, value, (low, high), off,
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), off / MEAN_ABS_PER_SD), 3)), None,
                 id_of(HAT, *slot, hat.cell), news, self._software, self._trial, cdf_withheld="off", **amount,
             )

@@ -46,12 +46,10 @@ from udp_stream.release.charge import (
 )
 from udp_stream.release.city import CityQuestion, require_paid
 from udp_stream.release.record import (
-    SCHEMA,
     Counts,
     Estimate,
     Hat,
     Release,
-    encode,
     forecast_record,
     privacy_record,
     statistics,
@@ -154,7 +152,7 @@ def record_slot(
         iso = context.calendar.slots.iso
         alike = context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms)
         return [
-            encode(_record(hat, counts, estimates.get(hat.number), context, alike))
+            Release.encode(_record(hat, counts, estimates.get(hat.number), context, alike))
             for hat in decided
         ]
 
@@ -351,7 +349,6 @@ def _record(
     plates = int(by_plate.size)
     pings = int(by_plate.sum())
     return Release(
-        schema=SCHEMA,
         release_id=hat.release_id,
         status=hat.status,
         hat=Hat.of(int(counts.cells[hat.number]), context.policy.grid, slot_start, slot_end),

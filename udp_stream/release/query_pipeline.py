@@ -56,15 +56,12 @@ from udp_stream.release.charge import (
 from udp_stream.release.events import Observer, QueryRecorded
 from udp_stream.release.pipeline import draw_once, witness
 from udp_stream.release.record import (
-    QUERY_SCHEMA,
     GeoPrivacy,
     QueryAnswer,
     QueryPlates,
     QueryRequest,
     QueryResult,
     ResultStatus,
-    decode_result,
-    encode_result,
     within_1km,
 )
 from udp_stream.units import NANO, duration_name
@@ -92,12 +89,7 @@ class RecordedAnswer:
 
     @property
     def status(self) -> ResultStatus:
-        try:
-            return decode_result(self.payload).status
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise PrivacyRefused(
-                f"{self.release_id}: expected a query's result in the ledger, got other bytes"
-            ) from error
+        return QueryResult.of_ledger(self.release_id, self.payload).status
 
 
 @dataclass(frozen=True)
@@ -146,7 +138,7 @@ def _answered(
 
     def draw(_: object) -> list[bytes]:
         rounds = _Rounds(query, moment, context, ledger)
-        payload = encode_result(rounds.result(id_))
+        payload = rounds.result(id_).encode()
         # It charges nobody: a ledger records only what was admitted.
         nobody = Admission(id_, EMPTY_ROWS, EMPTY_ROWS, 0, b"")
         ledger.admit(rounds.period, context.periods.budget_nano, moment.plates, [nobody])
@@ -350,7 +342,6 @@ def result_of(
     the noise."""
     counts = None if found is None else QueryPlates(len(moment.plates), found.unknown, rounds)
     return QueryResult(
-        schema=QUERY_SCHEMA,
         release_id=id_,
         status="withheld_other_plates" if found is None else "answered",
         query=_request(query, context.calendar.slots.iso(moment.time_ms)),

@@ -1,20 +1,23 @@
-"""Records: their types, ids and bytes, and what each of their fields is, for the JSON Schemas in
+"""Records: their types and bytes. The text below a field is its description in the JSON Schemas of
 `docs/`."""
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import hypot
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_within
 from udp_stream.ledger.ids import CELL_ID
 from udp_stream.mechanisms.around import FORECAST_CLIP
-from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Positive, Share
+from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Part, Positive, Share
 from udp_stream.mechanisms.cdf import Cdf
 from udp_stream.mechanisms.means import Mean
 from udp_stream.mechanisms.noise import MEASURES, Integers
@@ -28,224 +31,82 @@ from udp_stream.queries.standing import Kind, Position
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 
-WORDS: Final[dict[str, dict[str, str]]] = {
-    "Release": {
-        "schema": "name and version of this form",
-        "release_id": "cell, start of the slot in Unix seconds, and its length in seconds; one record has it, ever",
-        "status": "released, or why nothing was: too few plates, too little budget left, nothing to be learnt, "
-        "or a HAT that its plan lacks",
-        "hat": "where and when",
-        "mean": "mean speed of the HAT's samples; null if there is none",
-        "variance": "variance of the samples' speeds; null if it was not asked for or is withheld",
-        "cdf": "shares of samples at or below each edge; null if it was not asked for or is withheld",
-        "counts": "public counts of the HAT; left out where the settings say so",
-        "privacy": "what the record cost, and the budget",
-        "policy": "hash of the settings that change what is promised or computed",
-        "software": "what made the record",
-        "trial": "true if other runs draw this HAT again: the ledger was for one run only",
-        "forecast": "what was forecast of the mean before it was taken; null if nothing was",
-        "others": "statistics without a field of their own, by name; left out where there are none",
-        "noised": "add-remove: the noised sums of the cell, which are all that its plates tell; else left out",
-    },
-    "Hat": {
-        "cell": "id of the cell; of an H3 cell 15 hexadecimal digits",
-        "resolution": "resolution of an H3 cell, 0 to 15; left out of other cells",
-        "center": "longitude and latitude of the cell's centre, degrees",
-        "slot_start": "start of the slot, ISO 8601 with the zone's offset",
-        "slot_end": "end of the slot, which the slot does not contain",
-    },
-    "Counts": {
-        "plates": "plates in the HAT",
-        "samples": "their samples, repeats counted once",
-        "admitted_plates": "plates whose budget sufficed",
-        "used_samples": "samples that the mean used",
-    },
-    "Privacy": {
-        "unit": "what is protected: all samples of a license plate",
-        "neighbours": "inputs that must look alike: the same but for the speeds of one plate (swap-values), or but for "
-        "all pings of one plate (add-remove)",
-        "epsilon": "most that this record cost an admitted plate; add-remove: that all records of the period cost one",
-        "accounting": "how losses add up: pure, approximate or zcdp",
-        "period": "what a budget is for: a length of time, or lifetime",
-        "period_epsilon": "budget of a plate and period",
-        "caveats": "what happened to the ledger by which a plate may have lost more than is said here",
-        "rho": "the cost in concentrated differential privacy; absent under pure accounting",
-        "period_rho": "the budget in it; absent under pure accounting",
-        "delta": "what each epsilon holds with; absent under pure accounting",
-        "speeds": "movement: derived from positions; neighbours differ in one plate's positions, each within its cell",
-        "holds_for": "slot: the cost holds for all records of the slot together, as plates share clips among them; "
-        "period: for all records of the period together",
-        "swap_epsilon": "add-remove: what it is between inputs that differ in one plate's speeds alone, as a change is "
-        "a removal and an addition: the epsilon of four times period_rho",
-    },
-    "Noised": {
-        "residual": "sum over plates of weight times (mean speed - forecast_kmh), km/h, with noise",
-        "weight": "sum over plates of weights, with noise: a whole slot in the cell is 5, a plate has at most 2.5; "
-        "left out where plates are told",
-        "plates": "number of plates, with noise; left out where it is not asked for",
-        "sd": "standard deviation of the noise on residual, km/h; on weight or plates it is a fifth of it",
-        "forecast_kmh": "what was forecast of the cell's speed before any ping of the slot was looked at, km/h",
-    },
-    "Forecast": {
-        "value_kmh": "forecast of the mean, km/h",
-        "deviation_kmh": "its standard deviation, km/h, with what may have happened",
-        "rest_kmh": "the part of that which releases of other HATs cannot lower where nothing happened, km/h",
-        "prior": "what it reads of the counts: a relative speed and six features, standardised",
-        "measured_kmh": "what the release says of the mean, km/h; it may lie beyond [0, max_kmh]",
-        "measured_deviation_kmh": "the standard deviation of that, km/h",
-        "clip": "how plates were clipped around their forecasts; null if they were not",
-    },
-    "Clip": {
-        "half_width": "of a plate's interval, in standard deviations of plates",
-        "hats": "among about how many HATs of the slot a plate shares its clip",
-        "gain": "the share of the HAT's difference from its forecast that passes on average",
-        "scatter_kmh": "standard deviation of plates around the HAT's mean, by the model of speeds, km/h",
-    },
-    "QueryResult": {
-        "schema": "name and version of this form",
-        "release_id": "query, its name, and the moment in Unix seconds; one record has it, ever",
-        "status": "answered, or withheld: the moment's plates were others when its rounds began",
-        "query": "what was asked, and when",
-        "answer": "what was found; null if it is withheld",
-        "plates": "public counts; null if it is withheld, and where the settings leave counts out",
-        "privacy": "what the answer cost, and the budget, by distance",
-        "policy": "hash of all that the query was asked under",
-        "software": "what made the record",
-        "trial": "true if other runs ask again: the ledger was for one run only",
-    },
-    "QueryRequest": {
-        "name": "the query's name in the configuration",
-        "kind": "range: how many plates in a region; density: around a place; nearest: how far the nearest are; "
-        "threshold: whether the share of plates in a region is below one",
-        "every": "how often it is asked",
-        "moment": "when, ISO 8601 with the zone's offset",
-        "age_s": "oldest position that counts, seconds before the moment",
-        "box": "west, south, east, north of the region, degrees; null if it is no box",
-        "polygon": "corners of the region, longitude and latitude; null if it is no polygon",
-        "cells": "H3 cells of the region; null if it has none",
-        "place": "longitude and latitude; null for a region",
-        "k": "how many of the nearest; null for other kinds",
-        "bandwidth_m": "bandwidth of the density, metres; null for other kinds",
-        "rounds": "most rounds in which a plate is asked",
-        "privatisation": "what gets noise: a plate's distance from what is asked, or its position (point)",
-        "share": "of a threshold: the share that is asked about",
-        "edge_m": "of a threshold: width of the region's edge, metres, in which a plate counts by how far inside it is",
-    },
-    "QueryAnswer": {
-        "value": "the count; a density, as a share; of a threshold the share of plates inside; null for the nearest",
-        "low": "the truth is at least this",
-        "high": "the truth is at most this",
-        "distances_m": "of the nearest that were found, the least first, metres: Algorithm 8 names the plates, "
-        "which are not told here",
-        "radii_m": "how far each distance is off at most, metres",
-        "excess_m": "how much farther away the s-th nearest of those found may be than that of all, for every s, "
-        "metres; null if a plate gave nothing",
-        "probability": "with which the bounds hold, over the noise",
-        "below": "of a threshold: whether the share is below the one asked about; null if no plate took part",
-        "sure": "of a threshold: whether the bounds say so, or the value alone",
-    },
-    "QueryPlates": {
-        "asked": "plates with a position at the moment",
-        "gave_nothing": "those of them that had too little budget for a first round",
-        "rounds": "rounds in which plates were asked",
-    },
-    "GeoPrivacy": {
-        "unit": "what is protected: where a license plate is",
-        "neighbours": "inputs that must look alike: the same but for the position of one plate",
-        "accounting": "how losses add up: pure (epsilon) or zcdp (rho)",
-        "per": "distance that amounts are for: epsilon per km, rho per km2",
-        "distances": "those of the plane around queries.center, at most 1.01 times those on the ground",
-        "charged": "most that a plate was charged for this answer",
-        "moment": "most that one could have been charged",
-        "period": "what a budget is for: a length of time, or lifetime",
-        "period_budget": "budget of a plate and period, for all queries",
-        "caveats": "what happened to the ledger by which a plate may have lost more than is said here",
-        "period_within_1km": "what the period's rho implies of inputs at most 1 km apart; absent of an epsilon",
-    },
-    "Within": {
-        "epsilon_per_km": "epsilon per km, with this delta (Adaptive Privacy Budgeting, equation 10)",
-        "delta": "that of the configuration",
-    },
-    "Smoothed": {
-        "schema": "name and version of this form",
-        "hat": "where and when",
-        "value_kmh": "estimate of the HAT's mean speed from releases and counts, km/h",
-        "interval95_kmh": "from and to, km/h: 95 % of true means lie in such an interval, where the model holds",
-        "expected_abs_error_kmh": "expected distance from the HAT's true mean, km/h",
-        "guess": "what could be said without a release of this cell",
-        "cdf": "share of the HAT's samples at or below each edge; null where `cdf_withheld` says why",
-        "quantiles_kmh": "by share: the speed that so many of the HAT's samples are at or below, km/h",
-        "quantiles_interval95_kmh": "from and to, km/h: where the band comes to the share",
-        "share_below_kmh": "by speed, km/h: the share of the HAT's samples at or below it",
-        "share_below_interval95": "from and to: the band there",
-        "expected_sup_error": "expected largest distance of the CDF from the HAT's true one, at whole km/h",
-        "cdf_withheld": "off: none are asked for; city_untold: too few plates so far to ask the city for its own",
-        "release_id": "that of the HAT's release; null for a cell without pings in the slot",
-        "news": "probability that the HAT is not as usual: that something happened there",
-        "software": "what made the estimate",
-        "trial": "true if other runs draw the releases behind it again: the ledger was for one run only",
-        "traffic": "add-remove: hours that buses spent in the HAT; else left out",
-        "plates": "add-remove, where plates are told: how many were in the HAT; else left out",
-    },
-    "Traffic": {
-        "bus_hours": "estimate, from noised sums: time of all plates, each at most half of the slot",
-        "interval95": "from and to: 95 % of true sums lie in such an interval, where the model holds",
-    },
-    "Plates": {
-        "value": "estimate, from noised sums",
-        "interval95": "from and to: 95 % of true numbers lie in such an interval, where the model holds",
-    },
-    "SmoothedCdf": {
-        "edges_kmh": "upper ends of the bins, km/h; the first is that of exact zeros",
-        "values": "the city's shares, tilted to the HAT's mean; never falls, and ends in 1",
-        "band": "lower ends, then upper ends, at each edge: 95 % of true shares lie between, where the model holds",
-        "guess": "the same shares of the whole city, as far as it was told",
-    },
-    "Withdrawal": {
-        "schema": "name and version of this form",
-        "release_id": "withdrawn, a colon and the id of the withdrawn record; one withdrawal has it, ever",
-        "withdraws": "the release_id of the record that is withdrawn: its bytes stay, and its budget is spent",
-        "hat": "where and when",
-        "reason": "what a person said: why the record is not to be used",
-        "withdrawn_at": "when, ISO 8601",
-        "software": "what made the withdrawal",
-    },
-    "Guess": {
-        "constant_kmh": "the baseline guess, one value for the city: the mean of the slot's estimates, km/h",
-        "counts_kmh": "what the HAT's counts say, km/h",
-        "expected_abs_error_kmh": "expected distance of `counts_kmh` from the HAT's true mean, by the estimate, km/h",
-    },
-}
-"""By type and field. Those of statistics are with their mechanisms."""
+
+class Record(Part, frozen=True):
+    """A record: whatever is recorded under an id, or follows from records. Its bytes are JSON on one
+    line, fields in the order of the type."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """The record of some bytes; raises msgspec.DecodeError if they are none."""
+        return msgspec.json.decode(payload, type=cls)
+
+    @classmethod
+    def of_ledger(cls, id_: str, payload: bytes) -> Self:
+        """The record that a ledger holds under an id; PrivacyRefused for other bytes."""
+        try:
+            return cls.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PrivacyRefused(
+                f"{id_}: expected its record in the ledger, got other bytes"
+            ) from error
 
 
-def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a record type, with words for each of its fields. KeyError for a
-    field without.
+def schema_of(kind: type[Record]) -> str:
+    """Name and version of the form of a published record."""
+    return str(kind.__struct_config__.tag)
 
-    A type is described by its docstring, without the example there.
-    """
+
+def described(kind: type[Record]) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a published record. A type is described by its docstring, without
+    the example there, a field by the text below it; KeyError for a field without."""
     schema = msgspec.json.schema(kind)
+    parts = {part.__name__: part for part in _kinds_of(Part)}
     for title, definition in schema["$defs"].items():
-        if "description" in definition:
-            text = inspect.cleandoc(definition["description"]).partition("\n\n>>> ")[0]
-            paragraphs = [" ".join(lines.split()) for lines in text.split("\n\n")]
-            definition["description"] = "\n\n".join(paragraphs)
+        definition["description"] = _paragraphs(definition["description"])
+        words = {"schema": "Name and version of this form."} | _texts_of(parts[title])
         for field, property_ in definition["properties"].items():
-            property_["description"] = property_.pop("description", None) or WORDS[title][field]
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": name, **schema}
+            property_["description"] = words[field]
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": schema_of(kind),
+        **schema,
+    }
     plain: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(whole)
     )  # defaults as JSON has them
     return plain
 
 
+def _kinds_of(kind: type[Part]) -> Iterator[type[Part]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _kinds_of(one)
+
+
+def _texts_of(kind: type[Part]) -> dict[str, str]:
+    """The text below each field, in the source."""
+    (source,) = ast.parse(inspect.getsource(kind)).body
+    return {
+        ast.unparse(field.target): _paragraphs(ast.literal_eval(text.value))
+        for field, text in pairwise(ast.iter_child_nodes(source))
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def _paragraphs(text: str) -> str:
+    """A docstring, up to its example, a line for each paragraph."""
+    plain = inspect.cleandoc(text).partition("\n\n>>> ")[0]
+    return "\n\n".join(" ".join(lines.split()) for lines in plain.split("\n\n"))
+
+
 # The release record: the types from which its JSON, its JSON Schema and its documentation come.
 #
 # Everything in a record is public: counts (under swap-values), settings, and noisy values. Rounding
 # (means to 0.001 km/h, variances to 0.001 km2/h2, shares to 0.000001) happens after the noise.
-
-SCHEMA: Final = "udp-stream/release/1"
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -260,7 +121,7 @@ Status = Literal[
 ]
 
 
-class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Hat(Part, frozen=True, kw_only=True):
     """A cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset. H3's
     cells alone have a `resolution`.
 
@@ -271,10 +132,15 @@ class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """
 
     cell: Annotated[str, msgspec.Meta(pattern=f"^{CELL_ID}$")]
+    """Id of the cell; of an H3 cell 15 hexadecimal digits."""
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] | UnsetType = UNSET
+    """Resolution of an H3 cell, 0 to 15; left out of other cells."""
     center: tuple[float, float]
+    """Longitude and latitude of the cell's centre, degrees."""
     slot_start: str
+    """Start of the slot, ISO 8601 with the zone's offset."""
     slot_end: str
+    """End of the slot, which the slot does not contain."""
 
     @classmethod
     def of(cls, cell: int, grid: Grid, slot_start: str, slot_end: str) -> Hat:
@@ -287,7 +153,7 @@ class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         )
 
 
-class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Clip(Part, frozen=True):
     """How a HAT's plates were clipped around their forecasts: what a release can show of a HAT that
     is far off.
 
@@ -296,12 +162,16 @@ class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     half_width: Positive
+    """Half the width of a plate's interval, in standard deviations of plates."""
     hats: Count
+    """Among about how many HATs of the slot a plate shares its clip."""
     gain: Positive
+    """The share of the HAT's difference from its forecast that passes on average."""
     scatter_kmh: NonNegative
+    """Standard deviation of plates around the HAT's mean, by the model of speeds, km/h."""
 
 
-class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Forecast(Part, frozen=True):
     """The forecast of the mean before it was taken: from counts and earlier releases, so it
     costs nothing.
 
@@ -317,15 +187,22 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     value_kmh: NonNegative
+    """Forecast of the mean, km/h."""
     deviation_kmh: NonNegative
+    """Its standard deviation, km/h, with what may have happened."""
     rest_kmh: NonNegative
+    """The part of that which releases of other HATs cannot lower where nothing happened, km/h."""
     prior: tuple[Finite, ...]
+    """Values that it reads of the counts: a relative speed and six features, standardised."""
     measured_kmh: Finite | None
+    """The mean by the release, km/h; it may lie beyond [0, max_kmh]."""
     measured_deviation_kmh: NonNegative | None
+    """The standard deviation of that, km/h."""
     clip: Clip | None = None
+    """How plates were clipped around their forecasts; null if they were not."""
 
 
-class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Counts(Part, frozen=True):
     """Public counts: in the HAT, admitted by the ledger, and used by the mean.
 
     >>> Counts(plates=12, samples=240, admitted_plates=11, used_samples=198).admitted_plates
@@ -333,12 +210,16 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     plates: Count
+    """Plates in the HAT."""
     samples: Count
+    """Their samples, repeats counted once."""
     admitted_plates: Count
+    """Plates whose budget sufficed."""
     used_samples: Count
+    """Samples that the mean used."""
 
 
-class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Privacy(Part, frozen=True, omit_defaults=True):
     """The most that this record cost an admitted plate, and the budget of a plate and period.
 
     A plate is charged its own share of the noise's sensitivity. Counts are not protected.
@@ -353,24 +234,42 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     alone.
 
     >>> from udp_stream.testing import released_slot
-    >>> privacy = decode(released_slot().hats[0].payload).privacy
+    >>> privacy = Release.decode(released_slot().hats[0].payload).privacy
     >>> privacy.neighbours, privacy.epsilon <= privacy.period_epsilon, privacy.holds_for
     ('swap-values', True, 'record')
     """
 
     unit: Literal["license_plate"]
+    """The unit that is protected: all samples of a license plate."""
     neighbours: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(NEIGHBOURS)})]
+    """Inputs that must look alike: the same but for the speeds of a single plate (swap-values), or
+    but for all its pings (add-remove)."""
     epsilon: NonNegative
+    """Most that this record cost an admitted plate; add-remove: most that all records of the period
+    cost a plate."""
     accounting: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(ACCOUNTINGS)})]
+    """How losses add up: pure, approximate or zcdp."""
     period: str
+    """The time that a budget is for: a length, or lifetime."""
     period_epsilon: Positive
+    """Budget of a plate and period."""
     caveats: tuple[str, ...] = ()
+    """Events of the ledger by which a plate may have lost more than is said here."""
     rho: NonNegative | None = None
+    """The cost in concentrated differential privacy; absent under pure accounting."""
     period_rho: Positive | None = None
+    """The budget in it; absent under pure accounting."""
     delta: Positive | None = None
+    """The delta of each epsilon; absent under pure accounting."""
     holds_for: Literal["record", "slot", "period"] = "record"
+    """`slot`: the cost holds for all records of the slot together, as plates share clips among
+    them; `period`: for all records of the period together."""
     speeds: SpeedFrom = "field"
+    """`movement`: derived from positions; neighbours differ in a single plate's positions, each
+    within its cell."""
     swap_epsilon: Positive | None = None
+    """`add-remove`: the epsilon between inputs that differ in a single plate's speeds alone. A change
+    is a removal and an addition, so it is that of four times period_rho."""
 
     def __post_init__(self) -> None:
         if self.neighbours not in NEIGHBOURS or self.accounting not in ACCOUNTINGS:
@@ -379,7 +278,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             )
 
 
-class Noised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Noised(Part, frozen=True, omit_defaults=True):
     """The sums of a cell's plates under "add-remove": sums with noise, and the forecast that
     residuals are around.
 
@@ -388,14 +287,26 @@ class Noised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """
 
     residual: Finite
+    """Sum over plates of weight times (mean speed - forecast_kmh), km/h, with noise."""
     sd: Positive
+    """Standard deviation of the noise on residual, km/h; on weight or plates it is a fifth of
+    it."""
     forecast_kmh: NonNegative
+    """Forecast of the cell's speed from before any ping of the slot was looked at, km/h."""
     weight: Finite | None = None
+    """Sum over plates of weights, with noise: a whole slot in the cell is 5, a plate has at most
+    2.5; left out where plates are told."""
     plates: Finite | None = None
+    """Number of plates, with noise; left out where it is not asked for."""
 
 
 class Release(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+    Record,
+    frozen=True,
+    tag_field="schema",
+    tag="udp-stream/release/1",
+    omit_defaults=True,
+    kw_only=True,
 ):
     """One HAT's record: the only one there will ever be under its `release_id`.
 
@@ -404,26 +315,42 @@ class Release(
     run only: other runs draw the HAT again.
 
     >>> from udp_stream.testing import released_slot
-    >>> record = decode(released_slot().hats[0].payload)
+    >>> record = Release.decode(released_slot().hats[0].payload)
     >>> record.release_id.startswith(record.hat.cell), record.plates, record.status
     (True, 4, 'released')
     """
 
-    schema: Literal["udp-stream/release/1"]
     release_id: str
+    """Cell, start of the slot in Unix seconds, and its length in seconds; only this record ever has
+    it."""
     status: Status
+    """Released, or why nothing was: too few plates, too little budget left, nothing to be learnt,
+    or a HAT that its plan lacks."""
     hat: Hat
+    """Where and when."""
     mean: Mean | None
+    """Mean speed of the HAT's samples; null if there is none."""
     variance: Variance | None
+    """Variance of the samples' speeds; null if it was not asked for or is withheld."""
     cdf: Cdf | None
+    """Shares of samples at or below each edge; null if it was not asked for or is withheld."""
     counts: Counts | None = None
+    """Public counts of the HAT; left out where the settings say so."""
     privacy: Privacy
+    """Cost of the record, and the budget."""
     policy: str
+    """Hash of the settings that change what is promised or computed."""
     software: str
+    """The version that made the record."""
     trial: bool = False
+    """True if other runs draw this HAT again: the ledger was for one run only."""
     forecast: Forecast | None = None
-    others: dict[str, Any] = {}
+    """Forecast of the mean from before it was taken; null if there is none."""
+    others: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Statistics without a field of their own, by name; left out where there are none."""
     noised: Noised | None = None
+    """`add-remove`: the noised sums of the cell, which are all that its plates tell; else left
+    out."""
 
     @property
     def plates(self) -> int:
@@ -436,20 +363,6 @@ class Release(
 
 _OWN = "mean", "variance", "cdf"
 """The fields of statistics."""
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Release)
-
-
-def encode(release: Release) -> bytes:
-    """The record's bytes: JSON on one line, fields in the order of the types."""
-    return _ENCODER.encode(release)
-
-
-def decode(payload: bytes) -> Release:
-    """The record of some bytes; raises msgspec.ValidationError if they are not one."""
-    return _DECODER.decode(payload)
-
 
 Estimate = Mapping[str, Any]
 """The estimate of a HAT: for each statistic the result of its `values`."""
@@ -513,13 +426,11 @@ def privacy_record(
 
 # Estimates of HATs, from releases and counts alone.
 
-SMOOTHED_SCHEMA: Final = "udp-stream/smoothed/1"
-
 AtShare: TypeAlias = Literal["0.1", "0.5", "0.9"]
 AtKmh: TypeAlias = Literal["5", "10"]
 
 
-class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Guess(Part, frozen=True):
     """A guess without any release of this cell: by the baseline guess, and by the HAT's
     counts.
 
@@ -531,11 +442,14 @@ class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     constant_kmh: NonNegative
+    """The baseline guess, a single value for the city: the mean of the slot's estimates, km/h."""
     counts_kmh: NonNegative
+    """Guess by the HAT's counts, km/h."""
     expected_abs_error_kmh: NonNegative
+    """Expected distance of `counts_kmh` from the HAT's true mean, by the estimate, km/h."""
 
 
-class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Traffic(Part, frozen=True):
     """Hours that buses spent in a HAT, each at most half of its slot.
 
     >>> Traffic(bus_hours=3.2, interval95=(2.1, 4.6)).bus_hours
@@ -543,10 +457,12 @@ class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     bus_hours: NonNegative
+    """Estimate, from noised sums: time of all plates, each at most half of the slot."""
     interval95: tuple[NonNegative, NonNegative]
+    """From and to: 95 % of true sums lie in such an interval, where the model holds."""
 
 
-class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Plates(Part, frozen=True):
     """How many plates were in a HAT.
 
     >>> Plates(value=14.1, interval95=(8.9, 20.3)).value
@@ -554,10 +470,12 @@ class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     value: NonNegative
+    """Estimate, from noised sums."""
     interval95: tuple[NonNegative, NonNegative]
+    """From and to: 95 % of true numbers lie in such an interval, where the model holds."""
 
 
-class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SmoothedCdf(Part, frozen=True):
     """The share of a HAT's samples at or below each edge, a 95 % band (its lower ends, its upper
     ends), and the city's CDF as the guess.
 
@@ -566,12 +484,19 @@ class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     edges_kmh: tuple[NonNegative, ...]
+    """Upper ends of the bins, km/h; the first is that of exact zeros."""
     values: tuple[Share, ...]
+    """The city's shares, tilted to the HAT's mean; never falls, and ends in 1."""
     band: tuple[tuple[Share, ...], tuple[Share, ...]]
+    """Lower ends, then upper ends, at each edge: 95 % of true shares lie between, where the model
+    holds."""
     guess: tuple[Share, ...]
+    """The same shares of the whole city, as far as it was told."""
 
 
-class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Smoothed(
+    Record, frozen=True, tag_field="schema", tag="udp-stream/smoothed/1", omit_defaults=True
+):
     """The estimate of one HAT's mean speed, from releases and counts alone.
 
     `release_id` is that of the HAT's release; null for a cell without pings in the slot. `news` is
@@ -583,48 +508,85 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     >>> from udp_stream.windows.grid import HEXAGONS
     >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
-    >>> one = Smoothed(SMOOTHED_SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, None, 0.12, "udp-stream 1.0")
+    >>> one = Smoothed(hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, None, 0.12, "udp-stream 1.0")
     >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
     True
     """
 
-    schema: Literal["udp-stream/smoothed/1"]
     hat: Hat
+    """Where and when."""
     value_kmh: NonNegative
+    """Estimate of the HAT's mean speed from releases and counts, km/h."""
     interval95_kmh: tuple[NonNegative, NonNegative]
+    """From and to, km/h: 95 % of true means lie in such an interval, where the model holds."""
     expected_abs_error_kmh: Annotated[float, msgspec.Meta(ge=0)]
+    """Expected distance from the HAT's true mean, km/h."""
     guess: Guess
+    """Guess without a release of this cell."""
     cdf: SmoothedCdf | None
+    """Share of the HAT's samples at or below each edge; null where `cdf_withheld` says why."""
     release_id: str | None
+    """That of the HAT's release; null for a cell without pings in the slot."""
     news: Share
+    """Probability that the HAT is not as usual: that something happened there."""
     software: str
+    """The version that made the estimate."""
     trial: bool = False
+    """True if other runs draw the releases behind it again: the ledger was for one run only."""
     quantiles_kmh: Mapping[AtShare, NonNegative] | None = None
+    """By share: the speed that so many of the HAT's samples are at or below, km/h."""
     quantiles_interval95_kmh: Mapping[AtShare, tuple[NonNegative, NonNegative]] | None = None
+    """From and to, km/h: where the band comes to the share."""
     share_below_kmh: Mapping[AtKmh, Share] | None = None
+    """By speed, km/h: the share of the HAT's samples at or below it."""
     share_below_interval95: Mapping[AtKmh, tuple[Share, Share]] | None = None
+    """From and to: the band there."""
     expected_sup_error: NonNegative | None = None
+    """Expected largest distance of the CDF from the HAT's true one, at whole km/h."""
     cdf_withheld: Literal["off", "city_untold"] | None = None
+    """Off: none are asked for; city_untold: too few plates so far to ask the city for its own."""
     traffic: Traffic | None = None
+    """`add-remove`: hours that buses spent in the HAT; else left out."""
     plates: Plates | None = None
+    """Add-remove, where plates are told: how many were in the HAT; else left out."""
 
 
-def encode_smoothed(estimate: Smoothed) -> bytes:
-    """The record's bytes: JSON on one line."""
-    return _ENCODER.encode(estimate)
+REASON_MAX: Final = 500
+
+
+class Withdrawal(Record, frozen=True, tag_field="schema", tag="udp-stream/withdrawal/1"):
+    """The public mark on one record, for ever.
+
+    >>> from udp_stream.windows.grid import HEXAGONS
+    >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> id_ = "8742d98b6ffffff-1641009600-3600"
+    >>> Withdrawal(f"withdrawn:{id_}", id_, hat, "unit was mph", "2022-01-02T09:00:00+00:00", "1.0").reason
+    'unit was mph'
+    """
+
+    release_id: str
+    """Withdrawn, a colon and the id of the withdrawn record; only this record ever has it."""
+    withdraws: str
+    """The release_id of the record that is withdrawn: its bytes stay, and its budget is spent."""
+    hat: Hat
+    """Where and when."""
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)]
+    """Words of a person: why the record is not to be used."""
+    withdrawn_at: str
+    """When, ISO 8601."""
+    software: str
+    """The version that made the withdrawal."""
 
 
 # The record of a standing query's answer. Rounds have records too, which are never published: they
 # stay in the ledger, for a run to go on from. Both hold noisy values and public facts alone. Plates
 # that were asked stand there as indices among the moment's plates, never as plates.
 
-QUERY_SCHEMA: Final = "udp-stream/query/1"
-
 QueryValue = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 ResultStatus = Literal["answered", "withheld_other_plates"]
 
 
-class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QueryRequest(Part, frozen=True):
     """A request; places are (longitude, latitude) in degrees.
 
     A range count and a threshold have a `box`, a `polygon` or `cells`; a density and the nearest
@@ -632,23 +594,40 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
+    """The query's name in the configuration."""
     kind: Kind
+    """Range: how many plates in a region; density: around a place; nearest: how far the nearest
+    are; threshold: whether the share of plates in a region is below a given share."""
     every: str
+    """How often it is asked."""
     moment: str
+    """When, ISO 8601 with the zone's offset."""
     age_s: Positive
+    """Oldest position that counts, seconds before the moment."""
     box: tuple[float, float, float, float] | None
+    """West, south, east, north of the region, degrees; null if it is no box."""
     polygon: tuple[Position, ...] | None
+    """Corners of the region, longitude and latitude; null if it is no polygon."""
     cells: tuple[str, ...] | None
+    """H3 cells of the region; null if it has none."""
     place: Position | None
+    """Longitude and latitude; null for a region."""
     k: Count | None
+    """How many of the nearest; null for other kinds."""
     bandwidth_m: Positive | None
+    """Bandwidth of the density, metres; null for other kinds."""
     rounds: Count
+    """Most rounds in which a plate is asked."""
     privatisation: How
+    """The value that gets noise: a plate's distance from what is asked, or its position (point)."""
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | UnsetType = UNSET
+    """Threshold: the share that is asked about."""
     edge_m: Positive | UnsetType = UNSET
+    """Threshold: width of the region's edge, metres, in which a plate counts by how far inside it
+    is."""
 
 
-class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QueryAnswer(Part, frozen=True):
     """The answer; with probability `probability` over the noise all of its bounds hold.
 
     The nearest have distances and an excess, the other kinds a value with bounds; of them a
@@ -657,26 +636,41 @@ class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     value: QueryValue | None
+    """The count; a density, as a share; for a threshold the share of plates inside; null for the
+    nearest."""
     low: QueryValue | None
+    """The truth is at least this."""
     high: QueryValue | None
+    """The truth is at most this."""
     distances_m: tuple[NonNegative, ...]
+    """Distances of the nearest that were found, the least first, metres: Algorithm 8 names the
+    plates, which are not told here."""
     radii_m: tuple[NonNegative, ...]
+    """How far each distance is off at most, metres."""
     excess_m: NonNegative | None
+    """How much farther away the s-th nearest of those found may be than that of all, for every s,
+    metres; null if a plate gave nothing."""
     probability: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    """Probability over the noise that the bounds hold."""
     below: bool | UnsetType | None = UNSET
+    """Threshold: whether the share is below the given share; null if no plate took part."""
     sure: bool | UnsetType = UNSET
+    """Threshold: whether the bounds say so, or the value alone."""
 
 
-class QueryPlates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QueryPlates(Part, frozen=True):
     """Public counts: plates with a position at the moment, and those of them that gave nothing, for
     want of budget."""
 
     asked: Count
+    """Plates with a position at the moment."""
     gave_nothing: Count
+    """Those that had too little budget for a first round."""
     rounds: Count
+    """Rounds in which plates were asked."""
 
 
-class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Within(Part, frozen=True):
     """The guarantee that a rho per square kilometre implies: (epsilon, delta, Lambda)-geo-privacy,
     of inputs at most Lambda apart.
 
@@ -685,7 +679,9 @@ class Within(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     epsilon_per_km: NonNegative
+    """Epsilon per km, with this delta (Adaptive Privacy Budgeting, equation 10)."""
     delta: Positive
+    """That of the configuration."""
 
 
 def within_1km(measure: str, nano: int, delta: float) -> Within | UnsetType:
@@ -696,7 +692,7 @@ def within_1km(measure: str, nano: int, delta: float) -> Within | UnsetType:
     return Within(epsilon_within(nano, delta, 1.0), delta)
 
 
-class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GeoPrivacy(Part, frozen=True):
     """The most that a plate was charged for this answer, the most it could be, and its budget for a
     period.
 
@@ -708,19 +704,31 @@ class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     unit: Literal["license_plate"]
+    """The unit that is protected: where a license plate is."""
     neighbours: Literal["positions"]
+    """Inputs that must look alike: the same but for the position of a single plate."""
     accounting: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(MEASURES)})]
+    """How losses add up: pure (epsilon) or zcdp (rho)."""
     per: Literal["km", "km2"]
+    """Distance that amounts are for: epsilon per km, rho per km2."""
     distances: Literal["plane"]
+    """Those of the plane around queries.center, at most 1.01 times those on the ground."""
     charged: NonNegative
+    """Most that a plate was charged for this answer."""
     moment: Positive
+    """Most that a plate could have been charged."""
     period: str
+    """The time that a budget is for: a length, or lifetime."""
     period_budget: Positive
+    """Budget of a plate and period, for all queries."""
     caveats: tuple[str, ...]
+    """Events of the ledger by which a plate may have lost more than is said here."""
     period_within_1km: Within | UnsetType = UNSET
+    """The guarantee that the period's rho implies for inputs at most 1 km apart; absent of an
+    epsilon."""
 
 
-class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QueryResult(Record, frozen=True, tag_field="schema", tag="udp-stream/query/1"):
     """The only answer there will ever be under its `release_id`: a query and a moment.
 
     `answer` is null where the plates of the moment were others when its rounds began: nothing can
@@ -736,23 +744,21 @@ class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (True, 20.0, 'km2')
     """
 
-    schema: Literal["udp-stream/query/1"]
     release_id: str
+    """Query, its name, and the moment in Unix seconds; only this record ever has it."""
     status: ResultStatus
+    """Answered, or withheld: the moment's plates were others when its rounds began."""
     query: QueryRequest
+    """The question, and its moment."""
     answer: QueryAnswer | None
+    """Null if it is withheld."""
     plates: QueryPlates | None
+    """Public counts; null if it is withheld, and where the settings leave counts out."""
     privacy: GeoPrivacy
+    """Cost of the answer, and the budget, by distance."""
     policy: str
+    """Hash of all that the query was asked under."""
     software: str
+    """The version that made the record."""
     trial: bool
-
-
-def encode_result(result: QueryResult) -> bytes:
-    """The result's bytes: JSON on one line."""
-    return msgspec.json.encode(result)
-
-
-def decode_result(payload: bytes) -> QueryResult:
-    """The result of some bytes; raises msgspec.ValidationError if they are none."""
-    return msgspec.json.decode(payload, type=QueryResult)
+    """True if other runs ask again: the ledger was for one run only."""

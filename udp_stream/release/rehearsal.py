@@ -24,7 +24,7 @@ from udp_stream.mechanisms.widths import at_speed
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import SlotRow
 from udp_stream.release.promise import promise_of, release_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import Release
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts, SlotValues
@@ -285,7 +285,9 @@ def _released(
     cells = [*map(context.policy.grid.id_of, counts.cells.tolist())]
     ids = [id_of(HAT, *slot, cell) for cell in cells]
     records = {
-        cell: decode(payloads[id_]) for cell, id_ in zip(cells, ids, strict=True) if id_ in payloads
+        cell: Release.decode(payloads[id_])
+        for cell, id_ in zip(cells, ids, strict=True)
+        if id_ in payloads
     }
     kmh = {cell: one.mean.value_kmh for cell, one in records.items() if one.mean is not None}
     measured = kmh.keys() | {cell for cell, one in records.items() if one.noised is not None}

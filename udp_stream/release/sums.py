@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import PrivacyRefused
 from udp_stream.mechanisms.add_remove import WEIGHT, PlateQuery
 from udp_stream.mechanisms.samplers import Integers
+from udp_stream.release.record import Record
 from udp_stream.units import QUANTA_PER_KMH
 
 
@@ -70,13 +70,13 @@ class SumsQuery(
         return self.query.forecast / QUANTA_PER_KMH
 
 
-class NoisedSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NoisedSums(Record, frozen=True):
     """The only draw of a slot: sums of residuals and of weights (or plates) of each cell, with
     noise, in quanta.
 
     >>> asked = SumsQuery.of(np.array([5], np.uint64), PlateQuery(np.array([0]), 360, 104_401), "1d", 10**9)
     >>> sums = NoisedSums.of(asked, np.array([[-4096], [3 * 5 * 4096]]))
-    >>> decode_sums("presence:0-3600", encode_sums(sums)).kmh.tolist(), sums.amounts.tolist()
+    >>> NoisedSums.decode(sums.encode()).kmh.tolist(), sums.amounts.tolist()
     ([[-1.0], [15.0]], [3.0])
     """
 
@@ -96,18 +96,3 @@ class NoisedSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def amounts(self) -> NDArray[np.float64]:
         """The sums of weights, or the numbers of plates."""
         return np.array(self.weight) / WEIGHT
-
-
-def encode_sums(sums: NoisedSums) -> bytes:
-    """The bytes that a ledger keeps."""
-    return msgspec.json.encode(sums)
-
-
-def decode_sums(name: str, payload: bytes) -> NoisedSums:
-    """The sums of some bytes; PrivacyRefused for any other."""
-    try:
-        return msgspec.json.decode(payload, type=NoisedSums)
-    except msgspec.MsgspecError as error:
-        raise PrivacyRefused(
-            f"{name}: expected noised sums in the ledger, got other bytes"
-        ) from error

@@ -12,7 +12,7 @@ begin anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -20,33 +20,12 @@ import numpy as np
 from udp_stream.errors import UsageError
 from udp_stream.ledger.ids import WITHDRAWN, Id, kind_of
 from udp_stream.ledger.port import Admission, Ledger
-from udp_stream.release.record import Hat, decode
+from udp_stream.release.record import REASON_MAX, Hat, Release, Withdrawal
 
-SCHEMA: Final = "udp-stream/withdrawal/1"
 NOTE: Final = "withdrawal:"
 """Before a number: the name of a note that a person has withdrawn HATs."""
 
-REASON_MAX: Final = 500
 _EMPTY_PLATES = np.zeros(0, np.int64)
-
-
-class Withdrawal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The public mark on one record, for ever.
-
-    >>> from udp_stream.windows.grid import HEXAGONS
-    >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
-    >>> id_ = "8742d98b6ffffff-1641009600-3600"
-    >>> Withdrawal(SCHEMA, f"withdrawn:{id_}", id_, hat, "unit was mph", "2022-01-02T09:00:00+00:00", "1.0").reason
-    'unit was mph'
-    """
-
-    schema: Literal["udp-stream/withdrawal/1"]
-    release_id: str
-    withdraws: str
-    hat: Hat
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_MAX)]
-    withdrawn_at: str
-    software: str
 
 
 class WithdrawalNote(msgspec.Struct, frozen=True):
@@ -59,9 +38,6 @@ class WithdrawalNote(msgspec.Struct, frozen=True):
     reason: str
     at: str
     hats: int
-
-
-_decode = msgspec.json.Decoder(Withdrawal).decode
 
 
 def withdrawal_id(release_id: str) -> str:
@@ -95,14 +71,14 @@ def withdraw(
         payload = records.get(release_id)
         if payload is None or kind_of(release_id) != "hat":
             raise UsageError(f"{release_id}: expected a HAT with a record in this ledger")
-        hat = decode(payload).hat
+        hat = Release.decode(payload).hat
         id_ = withdrawal_id(release_id)
         if id_ in before:
             continue
         marks.append(
             (
                 id_,
-                msgspec.json.encode(Withdrawal(SCHEMA, id_, release_id, hat, reason, at, software)),
+                Withdrawal(id_, release_id, hat, reason, at, software).encode(),
                 hat,
             )
         )
@@ -156,14 +132,13 @@ def unpublished_withdrawals(
 ) -> dict[str, bytes]:
     """Withdrawals that readers do not have yet, by id; `is_ours` tells by the cell."""
     waiting = {id_: payload for id_, payload in ledger.unpublished() if kind_of(id_) == WITHDRAWN}
-    return {id_: payload for id_, payload in waiting.items() if is_ours(_decode(payload).hat.cell)}
+    return {
+        id_: payload
+        for id_, payload in waiting.items()
+        if is_ours(Withdrawal.decode(payload).hat.cell)
+    }
 
 
 def withdrawals_of(ledger: Ledger, release_ids: Sequence[str]) -> dict[str, bytes]:
     """The withdrawals of these HATs, by id."""
     return recorded_in([ledger], [withdrawal_id(release_id) for release_id in release_ids])
-
-
-def decode_withdrawal(payload: bytes) -> Withdrawal:
-    """The record of some bytes; raises msgspec.ValidationError if they are not one."""
-    return _decode(payload)

@@ -40,15 +40,7 @@ from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import Slot
 from udp_stream.release.pipeline import witness
 from udp_stream.release.promise import promise_of
-from udp_stream.release.record import (
-    QUERY_SCHEMA,
-    SCHEMA,
-    SMOOTHED_SCHEMA,
-    Release,
-    Smoothed,
-    encode_smoothed,
-)
-from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
+from udp_stream.release.record import QueryResult, Record, Release, Smoothed, Withdrawal, schema_of
 from udp_stream.release.withdrawal import recorded_in
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import SQLITE, Settings, is_file
@@ -130,14 +122,13 @@ def _of_topics(arguments: argparse.Namespace, settings: Settings) -> Batches:
 
 def _of_files(arguments: argparse.Namespace, settings: Settings) -> Batches:
     """The lines of files that are records of the kind."""
-    kinds = (
-        (QUERY_SCHEMA,)
-        if arguments.queries
-        else (SMOOTHED_SCHEMA,)
-        if arguments.smoothed
-        else (SCHEMA, WITHDRAWAL)
-    )
-    lines = (line for line in lines_of(arguments.files) if _head(line).schema in kinds)
+    kinds: tuple[type[Record], ...] = (Release, Withdrawal)
+    if arguments.queries:
+        kinds = (QueryResult,)
+    elif arguments.smoothed:
+        kinds = (Smoothed,)
+    schemas = [schema_of(kind) for kind in kinds]
+    lines = (line for line in lines_of(arguments.files) if _head(line).schema in schemas)
     return _batches(_within(lines, arguments, settings), CHUNK)
 
 
@@ -301,7 +292,7 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
         for start, end in (Id.of(id_).slot for id_ in ids_in(ledger, span))
     }
     for slot in slots:
-        yield [encode_smoothed(estimate) for estimate in context.smoothed(slot, ledger)]
+        yield [Smoothed.encode(estimate) for estimate in context.smoothed(slot, ledger)]
 
 
 def read_time(text: str | None, zone: tzinfo, otherwise: float = inf) -> float:

@@ -18,9 +18,8 @@ from udp_stream.errors import UsageError
 from udp_stream.export_formats import require_format
 from udp_stream.gtfs import read_network
 from udp_stream.logs import WARNING, counted, log_message
-from udp_stream.release.record import Release, Smoothed
+from udp_stream.release.record import Release, Smoothed, Withdrawal
 from udp_stream.release.week import TypicalHour, Week
-from udp_stream.release.withdrawal import Withdrawal
 from udp_stream.settings import Settings
 
 
