@@ -238,7 +238,7 @@ _LOST = (
 
 
 class TransactionalPublisher:
-    """Records and checkpoint in one transaction; `begin` starts a transaction."""
+    """Records and checkpoint in a single transaction; `begin` starts a transaction."""
 
     def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
         self._producer = producer

@@ -1,8 +1,8 @@
 """`plan FILE` and `replay --dry-run`: the likely errors of releases of a file. Nothing is charged
 or written.
 
-Both print rows of one table. A row is a rehearsal (`release/rehearsal.py`): invented speeds on the
-file's counts, released on a ledger that is forgotten. The file's speeds decide on refusals and
+Both print rows of a single table. A row is a rehearsal (`release/rehearsal.py`): invented speeds on
+the file's counts, released on a ledger that is forgotten. The file's speeds decide on refusals and
 warnings alone.
 """
 
@@ -367,7 +367,7 @@ def _read(
     beginning: Pings | None = None
     refused: Counter[str] = Counter()
     progress = ReadingProgress(names)
-    clock = AgreementClock(settings.window_rules)  # one log, one clock
+    clock = AgreementClock(settings.window_rules)  # a single log and clock
     rules = unclamped(settings)
     said = list[str]()
     with ExitStack() as stack:

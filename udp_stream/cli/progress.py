@@ -36,7 +36,7 @@ Step = TypeVar("Step")
 
 
 class ReadingProgress:
-    """A bar of bytes over several files, read one after another; on a terminal only."""
+    """A bar of bytes over several files, read in turn; on a terminal only."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._sizes = {

@@ -20,7 +20,7 @@ same.
     delta = exp((alpha - 1)(alpha rho - epsilon)) / (alpha - 1) * (1 - 1/alpha)^alpha
 
 (Canonne, Kamath and Steinke, arXiv 2004.00010, Corollary 13). *Every* alpha gives a delta that
-holds, so the search for the best one needs no proof; only the value at the one found must not be
+holds, so the search for the best one needs no proof; only the value that is found must not be
 rounded in our favour. It is computed in 80 decimal digits, from operations that are each off by at
 most half a unit in the last place (`decimal` rounds ln and exp correctly). With amounts up to
 `NANO_MAX` no intermediate value exceeds 10^41, so log delta is off by less than 10^-38, and delta

@@ -4,7 +4,7 @@
 
 1. `admit` is atomic and idempotent per release id. The first call decides, for each plate, CONT
    (admitted) or HALT by what is left of its budget in the period, and charges the admitted plates
-   at once, all or none of one plate's amount. If fewer than `min_admitted` plates have enough left,
+   at once, all or none of a plate's amount. If fewer than `min_admitted` plates have enough left,
    none is admitted or charged. A repeat returns the remembered verdict and terms, charges nothing,
    and never admits a plate that the first call did not.
 2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded.
@@ -16,8 +16,8 @@
 5. The balance of a plate is the sum of its remembered charges: `entries`, in the order in which
    they were charged, can rebuild it, and `verify` does.
 6. A repeat gets the first verdict, also if it asks in another period or under another budget. Twice
-   the same id in one call counts as a repeat. A call to `record` that is refused for an id that was
-   never admitted keeps none of its payloads. `published` ignores ids that have no payload.
+   the same id in a single call counts as a repeat. A call to `record` that is refused for an id
+   that was never admitted keeps none of its payloads. `published` ignores ids that have no payload.
 7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new.
    Like every fact about a ledger, the first one noted is kept for ever.
 8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million
@@ -29,9 +29,9 @@
     what the mark says is
    kept apart from the ledger, where there is a place for it.
 
-Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts
-and budgets stay below 2**53 nano-units. A call that breaks these rules raises ValueError and
-charges no plate.
+Plates appear here only as keyed hashes (`bytes`), distinct and of equal length within a call;
+amounts and budgets stay below 2**53 nano-units. A call that breaks these rules raises ValueError
+and charges no plate.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Entropy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """One HAT asks to charge its plates.
+    """A HAT asks to charge its plates.
 
-    `members` index the `plates` of the call; `charges` are nano-units, one per member, positive.
+    `members` index the `plates` of the call; `charges` are nano-units, each positive.
     `terms` is what the planner fixed before it knew the balances (the epsilons); it is remembered
-    with the verdict, first one wins. `allowances`, where they are given, are the most that each
+    with the verdict, the first wins. `allowances`, where they are given, are the most that each
     member may have been charged, this admission included. The call's budget holds beside them.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
@@ -110,7 +110,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Charges of plates in a period: nano-units, and in how many charges (one per HAT).
+    """Charges of plates in a period: nano-units, and in how many charges (a HAT has one).
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> MemoryLedger().balances("May", [b"plate"])
@@ -139,7 +139,7 @@ class LedgerView:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One remembered admission: who was charged what, for which release, in which period, under
+    """A remembered admission: who was charged what, for which release, in which period, under
     which budget.
 
     >>> entry = Entry("hat", "May", 10, (b"a", b"b"), np.array([4, 0]), payload=None, published=False)
@@ -220,8 +220,9 @@ class Ledger(Protocol):
         ...
 
     def view(self, period: str, plates: Sequence[bytes], release_ids: Sequence[str]) -> LedgerView:
-        """All that a slot's release has to know, in one request: `recorded`, `meta`, `periods`, and
-        the balances of whole windows. Its parts may be of different moments of the call."""
+        """All that a slot's release has to know, in a single request: `recorded`, `meta`,
+        `periods`, and the balances of whole windows. Its parts may be of different moments of the
+        call."""
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
@@ -268,7 +269,7 @@ class Ledger(Protocol):
 
     def bind(self, fingerprint: str) -> None:
         """Remember the fingerprint of the plates' key at first use; raises PrivacyRefused if it is
-        another one."""
+        another."""
         ...
 
     def note(self, name: str, text: str) -> str:
@@ -282,7 +283,7 @@ class Ledger(Protocol):
         ...
 
     def progress(self) -> Progress:
-        """How far it has come, at one moment."""
+        """How far it has come, at a single moment."""
         ...
 
     def mark(self, release_id: str) -> Mark:

@@ -43,22 +43,22 @@ from udp_stream.units import parse_duration
 # *window*, that is every stretch of the length, what was charged in the spans that the window
 # touches stays within the budget.
 #
-# 1. Two spans are touched by one window if from the end of the earlier to the start of the later it
-#    is less than the length. So a window of a day touches up to 25 whole hours. A touched span is
-#    counted whole.
+# 1. Two spans are touched by a single window if from the end of the earlier to the start of the
+#    later it is less than the length. So a window of a day touches up to 25 whole hours. A touched
+#    span is counted whole.
 # 2. Slide a window later, until the first of its spans is about to leave. It has lost none, and may
 #    have won some. So only windows that end so have to be looked at: one for each span at most, and
 #    one in all where slots are charged in their order.
 # 3. All charges of a call belong to one span, which every such window touches. So each plate has
-#    one number for the call: the most that it was charged *elsewhere*, in the other spans of any
+#    a number for the call: the most that it was charged *elsewhere*, in the other spans of any
 #    one window. With it, a charge is decided as in a calendar's period. Spans on both sides count,
 #    as slots may be charged out of order.
 # 4. Only spans within a length before and after are looked at, however long the history.
 #
-# Names of one window length and unit (what stands behind the end) are one account, whatever their
-# zone, and however their spans lie to each other. They are ordered by their text, which is local
-# time. So names at most so far away lie between two others (`names_around`), with a day on either
-# side for the zones.
+# Names of one window length and unit (what stands behind the end) are a single account, whatever
+# their zone, and however their spans lie to each other. They are ordered by their text, which is
+# local time. So names at most so far away lie between two others (`names_around`), with a day on
+# either side for the zones.
 
 ROLLING = "rolling "
 """Beginning of the names of rolling budgets."""
@@ -295,7 +295,7 @@ def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Bal
 def view_of(
     ledger: Ledger, period: str, plates: Sequence[bytes], release_ids: Sequence[str]
 ) -> LedgerView:
-    """`Ledger.view` by other calls, for stores that answer them in one request."""
+    """`Ledger.view` by other calls, for stores that answer them in a single request."""
     periods = [name for ends in compared_ranges(period) for name in ledger.periods(*ends)]
     balance = in_any_window(
         period, periods, len(plates), lambda name: ledger.balances(name, plates)
@@ -327,8 +327,8 @@ def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Adm
     """Raise ValueError, naming the rule, unless a call to `Ledger.admit` makes sense; nothing is
     charged then.
 
-    Plates are distinct (else one plate would have two balances) and of one length; members index
-    them and are distinct within a HAT (one charge per plate and HAT); charges and the budget are
+    Plates are distinct (else one plate would have two balances) and of equal length; members index
+    them and are distinct within a HAT (a charge per plate and HAT); charges and the budget are
     nano-units below `AMOUNT_LIMIT`.
 
     >>> twice = Admission("hat", np.array([0, 0]), np.array([1, 1]), min_admitted=0, terms=b"")
@@ -536,7 +536,7 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
         (charges <= 0) | (charges >= AMOUNT_LIMIT),
         owners,
     )
-    # One integer for each admission and member: two that are equal lie side by side once sorted.
+    # An integer for each admission and member: two that are equal lie side by side once sorted.
     # Members are known to be inside by now: no two pairs share an integer.
     pairs = np.sort(owners * max(plates, 1) + members)
     refuse(
@@ -546,7 +546,7 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
     )
 
 
-# An admission in bytes: amounts little endian in 8 bytes each, plates one after the other.
+# An admission in bytes: amounts little endian in 8 bytes each, plates in turn.
 
 
 class Decision(NamedTuple):
@@ -564,7 +564,7 @@ class Decision(NamedTuple):
         return cut(self.plates, self.charged.size)
 
     def recalled(self, plates: bytes, members: int) -> Verdict:
-        """The verdict on the plates asked about: 0 for one that the first call did not name. The
+        """The verdict on the plates asked about: 0 for those that the first call did not name. The
         caller's own."""
         if plates == self.plates and members == self.charged.size:
             return Verdict(self.charged.copy(), self.terms)
@@ -576,13 +576,13 @@ class Decision(NamedTuple):
 
 
 def column(plates: Sequence[bytes]) -> NDArray[np.void]:
-    """Plates of one length as an array: `column(plates)[members].tobytes()` are the members',
+    """Plates of equal length as an array: `column(plates)[members].tobytes()` are the members',
     packed."""
     return np.frombuffer(b"".join(plates), dtype=f"V{len(plates[0]) if plates else 1}")
 
 
 def cut(plates: bytes, count: int) -> list[bytes]:
-    """`count` plates of one length out of their bytes."""
+    """`count` plates of equal length out of their bytes."""
     width = len(plates) // max(count, 1)
     return [plates[i * width : (i + 1) * width] for i in range(count)]
 
@@ -644,7 +644,7 @@ def never_admitted(release_id: str) -> PrivacyRefused:
 
 
 def require_open(release_ids: Iterable[str], closed: int | None) -> None:
-    """PrivacyRefused if one of these ids is closed, as its time is archived: up to `closed`."""
+    """PrivacyRefused if any of these ids is closed, as its time is archived: up to `closed`."""
     for release_id in release_ids:
         if closed is not None and closes_at(release_id) <= closed:
             raise archived(release_id, closed)
@@ -754,7 +754,7 @@ def behind(seen: LedgerState, mark: Mark) -> str | None:
 
 
 def require_not_behind(seen: LedgerState, mark: Mark, place: object) -> None:
-    """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one."""
+    """Raise PrivacyRefused if the ledger at this place is behind the mark, or another."""
     if (now := seen.meta["ledger_id"]) != mark.ledger_id:
         raise PrivacyRefused(f"expected the ledger {mark.ledger_id} at {place}, got {now}")
     if (how := behind(seen, mark)) is not None:

@@ -1,7 +1,7 @@
 """`ledger archive`: periods that are over, out of a ledger and into a file of their own.
 
 What is moved are whole budget periods: their admissions with terms, records, and balances. What
-stays is one mark, the time up to which the ledger is closed (`Ledger.close_before`). The order is
+stays is a mark, the time up to which the ledger is closed (`Ledger.close_before`). The order is
 the guarantee; each step can be repeated:
 
 1. CLOSE. From here on nothing of that time is charged, drawn or recorded: what is to be moved

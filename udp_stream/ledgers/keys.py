@@ -10,7 +10,7 @@ never made. Made anew, it would give every plate its budget again and draw every
 so where a ledger is known, none is made. Its high-water mark (`rules.py`) shows an older copy. A
 ledger that holds charges and has no such file is refused until a person accepts it. The file has a
 line for the ledger's id and, after something was published, one for the mark. It is replaced as a
-whole, by one process at a time.
+whole, by a single process at a time.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def adopt(
     """Keep the id of a ledger whose file there is none yet; with `only_look` only say whether that
     may be done.
 
-    PrivacyRefused if the ledger holds charges and is not the one `named_elsewhere`: nothing tells
+    PrivacyRefused if the ledger holds charges and is another than `named_elsewhere`: nothing tells
     how far it had come.
     """
     ledger_id = ledger.meta()["ledger_id"]
@@ -205,8 +205,8 @@ def remember_ledger(id_file: Where, ledger_id: str) -> None:
 
 
 def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | None = None) -> None:
-    """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind the one that is
-    given.
+    """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind
+    `mark`.
 
     A given mark, of another machine, that the ledger is behind is kept: it counts what is to be
     accepted as forgotten.
@@ -297,7 +297,8 @@ def _draft(path: Path, ledger_id: str, mark: Mark | None) -> Iterator[Path]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the lock is on the file as it is named now, since writing replaces it."""
+    """A single process at a time; the lock is on the file as it is named now, since writing
+    replaces it."""
     while True:
         try:
             file = path.open("rb+")

@@ -115,7 +115,7 @@ def replace_mark_of(asked: LedgerSection, ledger: Ledger) -> None:
 
 
 def mark_beside(asked: LedgerSection) -> Mark | None:
-    """The high-water mark that is kept beside the plates' key, if there is one."""
+    """The high-water mark that is kept beside the plates' key, if it is there."""
     return kept_mark(_key_files(asked)[1])
 
 
@@ -207,7 +207,7 @@ def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
 
 def _no_key(key_file: Path, url: str) -> PrivacyRefused:
     """Require the key of a ledger that exists: a new key would fit no plate in it, and might be
-    taken for the one that is lost."""
+    taken for the lost key."""
     return PrivacyRefused(
         f"{key_file.absolute()}: the key of the ledger's plates is not there, and the ledger at {ledger_place(url)} "
         f"needs it: restore it from the backup, or copy it there, and {key_file.name}.ledger-id beside it, from a "
@@ -230,7 +230,7 @@ def _opened(asked: LedgerSection, id_file: Path | None) -> AbstractContextManage
 
 
 def _redis(url: str) -> Any:
-    """The module of Redis ledgers, imported only where one is asked for; ConfigError for a URL of
+    """The module of Redis ledgers, imported only where it is asked for; ConfigError for a URL of
     something else."""
     check_url(url)
     with needs("Redis client", "redis"):
@@ -352,7 +352,7 @@ def difference(others: Mapping[str, str], fingerprint: str, policy: Policy) -> s
 
 
 def named(differences: Sequence[str]) -> str:
-    """The first few, in one clause.
+    """The first few, in a single clause.
 
     >>> named(["speed.unit kmh -> mps", "hat.slot 6h -> 1h", "hat.slot 6h -> 2h", "hat.slot 6h -> 3h"])
     'speed.unit kmh -> mps; hat.slot 6h -> 1h; hat.slot 6h -> 2h; and 1 more'
@@ -550,7 +550,7 @@ class Holdings(NamedTuple):
 
 
 class LedgerView(NamedTuple):
-    """One ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is
+    """A ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is
     an exit status: 0, 4 (out of reach) or 5 (refused, as a Redis that could lose writes).
 
     >>> print(LedgerView("sqlite", "/data/city.ledger", "opens", Holdings(118, 118, 0, 1, ())))

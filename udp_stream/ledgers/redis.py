@@ -1,23 +1,23 @@
 """The ledger in Redis: the promises of `port.py`, kept by Lua scripts and a synced append-only
 file.
 
-Theory of operation. Redis runs one script at a time and nothing in between, so a script is a
+Theory of operation. Redis runs a single script at a time and nothing in between, so a script is a
 transaction. `admit.lua` takes some hundred HATs as they were decided (`stored.py`): if some are
 remembered, it answers with these; if the caller's epoch is stale, it refuses; if a plate was
 charged more than the decision allows, it answers with the balances. Else it charges and remembers,
 all at once. `record.lua` takes some thousand payloads and keeps the first of each id. A call is as
-many scripts as it takes, one after the other. Sending any of them twice is harmless, so a script
+many scripts as it takes, in turn. Sending any of them twice is harmless, so a script
 without an answer is sent again (`redis_connection.py`). A worker that dies between two scripts
 leaves some HATs done and others not, as between two calls. A `record` of several scripts asks first
 whether all ids were admitted, and else keeps nothing.
 
-**One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one
-script must reach all of them, the order of admissions, the payloads and the fencing epochs. In a
-cluster a script reaches one hash slot. So all keys of a deployment share one hash tag, `{udp}` by
-default, on one shard and its replicas; a second city takes another prefix. Measured on two shared
-cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s and recorded in 0.07 s,
-one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000 plates
-(`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT:
+**A single hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so
+one script must reach all of them, the order of admissions, the payloads and the fencing epochs. In
+a cluster a script reaches a single hash slot. So all keys of a deployment share a hash tag, `{udp}`
+by default, on a single shard and its replicas; a second city takes another prefix. Measured on two
+shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s and recorded in
+0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000 plates
+(`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). A script has all plates of a HAT:
 0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
 **Durability.** Opening refuses a server that would forget what it has answered: it needs
@@ -32,7 +32,7 @@ replicas the same settings as masters: they are not checked. An owner whose epoc
 replica never received is stopped.
 
 **A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis
-and, with `id_file`, beside the plate key. Opening refuses a Redis that has no ledger or another one
+and, with `id_file`, beside the plate key. Opening refuses a Redis that has no ledger or another
 where the file knows one; every script refuses if the id is gone, so that a FLUSHALL stops releases
 at once; and no script charges a period whose balances are gone.
 
@@ -43,7 +43,7 @@ earlier one can neither admit nor record anything new (`Fenced`), only read what
 (`ledger archive`); nothing expires. An archive closes times for good in `meta` (`close.lua`) before
 it takes entries away (`drop.lua`): by hand, without the mark, a HAT would be drawn anew.
 
-**Keys**, all behind one prefix with a hash tag:
+**Keys**, all behind a prefix with a hash tag:
 
     PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted,
     epoch:SHARD, archived, notes
@@ -159,7 +159,7 @@ def ends_of(release_ids: Iterable[str]) -> bytes:
 
 
 SCHEMA_VERSION = "1"
-CHUNK = 5000  # commands in one round trip
+CHUNK = 5000  # commands in a single round trip
 
 _PREFIX = re.compile(r"[^{}\s]*\{[^{}\s]+\}[^{}\s]*")
 
@@ -172,7 +172,7 @@ class Fence(NamedTuple):
 
 
 def require_prefix(prefix: str) -> str:
-    """The prefix, if all keys behind it lie in one hash slot; ConfigError if not.
+    """The prefix, if all keys behind it lie in a single hash slot; ConfigError if not.
 
     >>> require_prefix("city:{udp}")
     'city:{udp}'
@@ -186,7 +186,7 @@ def require_prefix(prefix: str) -> str:
 
 @dataclass(frozen=True)
 class Session:
-    """One caller of one ledger. Every call may raise DependencyUnavailable."""
+    """A caller of a ledger. Every call may raise DependencyUnavailable."""
 
     connection: Connection
     prefix: str
@@ -275,13 +275,13 @@ def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
 
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS = 50_000
-BATCH_HATS = 1000  # that one script admits: 30 ms, during which Redis does nothing else
+BATCH_HATS = 1000  # that a script admits: 30 ms, during which Redis does nothing else
 ROLLING_MEMBERS = (
-    6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
+    6000  # that a script admits where budgets roll: it looks each plate up in up to 25 spans
 )
-BATCH_DROPPED = 1000  # entries that one script drops, with a look at all their members
+BATCH_DROPPED = 1000  # entries that a script drops, with a look at all their members
 BATCH_RELEASES = 5000
-BATCH_BYTES = 8_000_000  # that one script records: 40 ms, likewise
+BATCH_BYTES = 8_000_000  # that a script records: 40 ms, likewise
 CONFLICTS = (b"known", b"over", b"moved")  # answers of `admit.lua` that ask for another try
 EPOCH = "epoch:"
 ADMITTED = "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
@@ -525,8 +525,8 @@ class RedisLedger(StoredLedger):
             )
 
     def verify(self) -> list[str]:
-        """As `Ledger.verify`; the balances of each period are read at one moment, and others may
-        write meanwhile."""
+        """As `Ledger.verify`; the balances of each period are read at a single moment, and others
+        may write meanwhile."""
         # Before the periods are listed: entries of a period that begins later lie behind this
         # place.
         first, balances = self._snapshot("")
@@ -604,7 +604,7 @@ WHAT_IS_LOST = (
     "the privacy statement does not hold"
 )
 
-# Setting, the value it must have, and what happens with another one.
+# Setting, the value it must have, and what happens with another.
 DURABLE = (
     ("appendonly", "yes", "it keeps no log of its writes, and a restart forgets them"),
     ("appendfsync", "always", "it answers before a write is on disk"),
@@ -700,7 +700,7 @@ def require_replicas(connection: Connection, replicas: int) -> None:
 
 def find_or_make(connection: Connection, prefix: str, expected: str | None) -> str:
     """The id of the ledger behind the prefix, made if none is there or expected. PrivacyRefused for
-    another one than expected, lost marks, or another schema."""
+    another than expected, lost marks, or another schema."""
     keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
     command: Command = (
         "EVALSHA",

@@ -4,7 +4,7 @@ up.
 Every command can be sent twice (the ledger's promises are per release id), so a command without an
 answer is sent again after a short pause, and the last failure leaves as DependencyUnavailable.
 
-In a cluster all keys of a ledger lie in one hash slot. Its server is found with CLUSTER SLOTS,
+In a cluster all keys of a ledger lie in a single hash slot. Its server is found with CLUSTER SLOTS,
 talked to alone, and looked for anew after any trouble; a client for whole clusters would not
 pipeline scripts.
 """

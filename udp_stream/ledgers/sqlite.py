@@ -1,19 +1,19 @@
-"""The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced
+"""The ledger in an SQLite file: the promises of `port.py`, kept by transactions and a synced
 write-ahead log.
 
-`admissions` has one row per HAT, its plates and charges packed into BLOBs; a trigger holds that
+`admissions` has a row per HAT, its plates and charges packed into BLOBs; a trigger holds that
 rows are only added. `balances` sums it by plate and period in the same transaction, and can be
 rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
 
-Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's
+Every write is a `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's
 single write lock, so two writers cannot both charge the same nano-unit of a budget.
-`synchronous=FULL` syncs the log before a call returns. One connection serves one thread. Writers in
-other threads and processes open the same path again.
+`synchronous=FULL` syncs the log before a call returns. A connection serves a single thread. Writers
+in other threads and processes open the same path again.
 
 **The file** is made complete under another name and linked into place, so half a ledger is never
 seen, and an empty file at the ledger's path was truncated: refused, as starting anew would hand out
 every budget again. So are a write-ahead log without its ledger, a ledger that is missing or another
-one where one is known (`id_file`), and one that is bound to another plate key.
+one where it is known (`id_file`), and one that is bound to another plate key.
 
 An open file lives on without its name. So before anything is published the files at the names are
 compared with those that were opened: a ledger that was removed or replaced meanwhile is lost, with
@@ -67,7 +67,7 @@ _ONLY_DROP = {
     "admissions_stand": "BEFORE UPDATE ON admissions BEGIN SELECT RAISE(ABORT, 'admissions stand'); END",
     "releases_stay": "BEFORE DELETE ON releases BEGIN SELECT RAISE(ABORT, 'releases stay'); END",
 }
-"""Triggers against all but `drop`, which takes it away and puts it back in one transaction."""
+"""Triggers against all but `drop`, which takes it away and puts it back in a single transaction."""
 
 _KEPT = [f"CREATE TRIGGER {name} {what};" for name, what in _ONLY_DROP.items()]
 SCHEMA = f"""
@@ -277,7 +277,7 @@ WITH RECURSIVE periods (period) AS (
 )
 SELECT period FROM periods WHERE period <= :last
 """
-"""One look-up for each; the last may be one too many."""
+"""A look-up for each; the last may be superfluous."""
 
 ONLY_ADDED = ("admissions", "releases")
 ENTRIES = """
@@ -287,7 +287,7 @@ WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
 """
 
 
-CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
+CHUNK = 500  # host parameters in a single statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
 
 
@@ -479,7 +479,7 @@ class SqliteLedger(StoredLedger):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def verify(self) -> list[str]:
-        """As `Ledger.verify`, at one moment; it checks the file, too."""
+        """As `Ledger.verify`, at a single moment; it checks the file, too."""
         query = "SELECT release_id FROM releases WHERE release_id NOT IN (SELECT release_id FROM admissions)"
         with self._using("DEFERRED"):
             damage = [
@@ -499,7 +499,7 @@ class SqliteLedger(StoredLedger):
 
     @contextmanager
     def _using(self, transaction: Literal["DEFERRED", "IMMEDIATE"] | None = None) -> Iterator[None]:
-        """One thread at a time. A transaction is all or nothing, and may have others inside;
+        """A single thread at a time. A transaction is all or nothing, and may have others inside;
         IMMEDIATE takes the write lock before it reads."""
         with self._one_at_a_time, usable(self.path):
             if transaction is None or self._connection.in_transaction:

@@ -4,7 +4,7 @@
 All but the words comes from the ledger's entries, or the configuration where nothing was charged
 yet. A plate's total in a period is at most the largest budget of its entries. Budgets of periods
 that overlap in time add up. Losses of positions are stated apart, and with those of speeds where
-both had one budget (`planning/policy.py`).
+both had a joint budget (`planning/policy.py`).
 
 Under "add-remove" charges are secret: of its periods the statement has budgets, and numbers of
 records, which follow from slots and settings.
@@ -373,7 +373,7 @@ def _within_1km(measure: Measure, nano: int, delta: float) -> dict[str, Any]:
 
 
 def _in_one_budget(time: str, one: OneBudget, account: _Account) -> dict[str, Any]:
-    """Both kinds together, in the units of the one budget that was promised for this time."""
+    """Both kinds together, in the units of the joint budget that was promised for this time."""
     budgets = {name: max(spent.budgets) for name, spent in account.positions.items()}
     charged = {name: spent.nano for name, spent in account.positions.items()}
     for spent in account.speeds.values():

@@ -321,7 +321,7 @@ class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
 
     >>> StatisticTerms("mean", 10**9, choice=Choice("baseline", 12)).at(2 * 10**9)
     StatisticTerms(statistic='mean', epsilon_nano=2000000000, mechanism='auto', grouping='best-fit', \
-compare_at='epsilon', measure='pure', choice=None, around=None)
+    compare_at='epsilon', measure='pure', choice=None, around=None)
     """
 
     statistic: str
@@ -538,8 +538,7 @@ class Statistic(ABC, Generic[P, V]):
 
     @abstractmethod
     def subset(self, plan: P, admitted: NDArray[np.bool_]) -> P:
-        """The plan for those of its plates (one or more) that the ledger admitted, each within its
-        charge."""
+        """The plan for those of its plates that the ledger admitted, each within its charge."""
 
     @abstractmethod
     def query(self, plan: P, samples: Integers, bits: Bits) -> Query:
@@ -551,8 +550,8 @@ class Statistic(ABC, Generic[P, V]):
     ) -> Sequence[V]:
         """Released values of many HATs, each from its noisy integers alone: post-processing.
 
-        The implementation here serves statistics of a single integer, whose plans have a `divisor` and make a
-        `value` of it.
+        The implementation here serves statistics of a single integer, whose plans have a `divisor`
+        and make a `value` of it.
 
         Args:
             plans: A plan for each HAT.

@@ -209,7 +209,7 @@ class MeanMechanism(ABC):
 
     @abstractmethod
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """The plan for those of its plates (one or more) that the ledger admitted, each within its
+        """The plan for those of its plates that the ledger admitted, each within its
         charge; `admitted` is a mask of shape (plates,)."""
 
     @abstractmethod

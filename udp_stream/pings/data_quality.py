@@ -118,7 +118,7 @@ def _comes_twice(time_ms: int, zone: tzinfo) -> bool:
 # doubted.
 #
 # This looks at speeds without noise. Only the unit may be shown: the ratio, or the number of pairs,
-# would tell one plate's speeds to a reader who knows all others.
+# would tell a plate's speeds to a reader who knows all others.
 
 PAIRS_MIN = 100
 SPARSE_PAIRS_MIN = 500

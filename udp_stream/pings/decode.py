@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from udp_stream.pings.times import NO_OFFSET, NO_TIME, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
-MAX_PLATE_CHARS = 64  # bounds what one ping can make the ledger and the open slots remember
+MAX_PLATE_CHARS = 64  # bounds what a ping can make the ledger and the open slots remember
 
 YEAR_2000_MS = 946_684_800_000
 YEAR_2100_MS = 4_102_444_800_000
@@ -52,7 +52,7 @@ class PingRules:
     `unit`: of the source's speeds. Pings faster than `max_kmh` are clamped to it, and above
     `reject_above_kmh` refused. `box`: edges included; it cannot cross the antimeridian. Times are
     accepted from `earliest_ms` up to but not `latest_ms`, Unix milliseconds.
-    `max_pings_per_message`: twice the 5,000 that the exchange's API gives in one answer.
+    `max_pings_per_message`: twice the 5,000 that the exchange's API gives in a single answer.
     `max_message_bytes`: 8 MiB holds that many pings of 800 bytes (the exchange's have about 490).
 
     >>> PingRules(max_kmh=65, reject_above_kmh=200).max_quanta
@@ -146,7 +146,7 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One ping, or one whole message, that is not counted.
+    """A ping, or a whole message, that is not counted.
 
     `message`: its index in the batch. `position`: the ping's place in the message's array, -1 if
     the message is the ping or is refused whole. `path`: a JSON path to the fault, such as
@@ -198,7 +198,7 @@ class PlacedPing(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireColumns:
-    """Such pings as columns of one length. `time_ms`, `time_status`: as `times.parse_timestamps`
+    """Such pings as columns of equal length. `time_ms`, `time_status`: as `times.parse_timestamps`
     gives them."""
 
     plates: Sequence[str]
@@ -282,7 +282,7 @@ class PingFormat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pings:
-    """The accepted pings of one batch, in the order of their messages, as read-only columns of one
+    """The accepted pings of a batch, in the order of their messages, as read-only columns of one
     length.
 
     `plates`: the distinct plates, in order of first appearance. `plate`: index into them.

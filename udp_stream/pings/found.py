@@ -277,8 +277,8 @@ def _two_times(
 
 
 def _places(values: Mapping[Path, list[Value]], paths: dict[str, Path]) -> str:
-    """Put in the only two paths whose numbers are as fine as positions (ten metres), of one city,
-    where no path has such a name; and doubt which is which."""
+    """Put in the only two paths whose numbers are as fine as positions (ten metres), of a single
+    city, where no path has such a name; and doubt which is which."""
     if any(_ranked(values, field, paths) for field in ("longitude", "latitude")):
         return ""
     numbers = {path: np.array(numbers_of(values[path])) for path in values if is_shown(path)}

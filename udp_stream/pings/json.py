@@ -1,10 +1,10 @@
 """JSON to pings, by a mapping that says where a feed has their fields. The contract's own form is
-one mapping, strict.
+a single mapping, strict.
 
 A message is a ping, an array of pings, or an object that has the array at `records`; a JSON string
 that holds any of these is unwrapped once. Without `records` the array may also be `results`, or in
 a feed's own form GeoJSON's `features`, of an object that has no plate. A message in which `records`
-leads nowhere is one ping, or an array. An object at `records` is one ping, and a string there is
+leads nowhere is a ping, or an array. An object at `records` is a ping, and a string there is
 unwrapped once.
 
 A feed may say a time once for all pings of a message (`message_time`): it is the time of pings that
@@ -15,10 +15,10 @@ Mapped fields are lenient: a number may be text, with a point or a comma, and a 
 the contract's form a number is a number, a plate and a time are texts, and a location that says a
 type is a Point.
 
-The quick reader, msgspec's typed decoder of the mapped fields, takes a whole batch in one pass and
-knows only yes or no. What it cannot take the careful reader opens piece by piece, and knows why. So
-a ping costs 0.6 us when all is well and some 15 us when not, and a bad ping costs its message
-nothing else.
+The quick reader, msgspec's typed decoder of the mapped fields, takes a whole batch in a single pass
+and knows only yes or no. What it cannot take the careful reader opens piece by piece, and knows
+why. So a ping costs 0.6 us when all is well and some 15 us when not, and a bad ping costs its
+message nothing else.
 
 Of fields given twice the last counts. Unknown fields are skipped. JSON nested deeper than the
 interpreter's recursion limit (about 1,000 levels, less what the caller has used) is refused as not

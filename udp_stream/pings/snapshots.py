@@ -171,7 +171,7 @@ class _VehicleReader:
     def _ping(
         self, vehicle: VehiclePosition, header: FeedHeader
     ) -> tuple[WirePing | PlacedPing, int, str]:
-        """One vehicle, its time and the source of its plate, or the first fault in the order of
+        """A vehicle, its time and the source of its plate, or the first fault in the order of
         fields."""
         (plate, source), time_s, location, speed = self._values(vehicle, header)
         if isinstance(plate, bytes):
@@ -471,7 +471,8 @@ class RepeatFilter:
             return [], []
         positions = batch.position[new].tolist()
         if batch.pings:
-            # In one go, and cut at the ends of lines: in JSON's texts an end of a line is `\\n`.
+            # In a single pass, and cut at the ends of lines: in JSON's texts an end of a line is
+            # `\\n`.
             messages = with_infinite(_encode_lines([batch.pings[at] for at in new])).split(b"\n")[
                 :-1
             ]

@@ -72,7 +72,7 @@ _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
 def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | None) -> TimeColumns:
-    """A column of times in one format: `iso`, one of `EPOCHS`, or a pattern of `strptime`."""
+    """A column of times in a single format: `iso`, one of `EPOCHS`, or a pattern of `strptime`."""
     if time_format in EPOCHS:
         if time_format == "epoch_ms":
             values = [count_in(value) if isinstance(value, str) else value for value in values]
@@ -295,7 +295,7 @@ def read_numbers(
         except OverflowError:  # an integer beyond floating point
             return np.fromiter(map(as_float, values), np.float64, len(values)), bad
     if kinds == {str}:
-        # Nearly all texts are spelt as JSON spells numbers, but for commas: in one go it takes a
+        # Nearly all texts are spelt as JSON spells numbers, but for commas: all together it takes a
         # tenth of the time. No text is more than one number: its commas are points by then, and a
         # line break gives one number too many.
         lines = "\n".join(cast(Sequence[str], values)).replace(",", ".")

@@ -1,4 +1,4 @@
-"""Whether pings follow each other as those of one vehicle do."""
+"""Whether pings follow each other as those of a single vehicle do."""
 
 from __future__ import annotations
 

@@ -238,8 +238,7 @@ class HatPlan:
         return 0 if self.mean is None else self.mean.used_samples
 
     def subset(self, paid: NDArray[np.bool_]) -> HatPlan:
-        """The plan for those of its plates (one or more) that paid; PrivacyRefused if any would
-        lose more."""
+        """The plan for those of its plates that paid; PrivacyRefused if any would lose more."""
         if paid.all():
             return self
         final = {

@@ -407,7 +407,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     """Plan and charge the whole slot; nothing if all of it is recorded.
 
     PrivacyRefused where counts are secret; and, before a charge and again before a draw, if its
-    period overlaps others, or could exceed one budget with positions.
+    period overlaps others, or could exceed a joint budget with positions.
     """
     require_public_counts(context.policy)
     hats = hats_of(counts, context.policy.grid)
@@ -623,11 +623,11 @@ def note_requested(period: str, ledger: Ledger, meta: Mapping[str, str] | None =
 # **Budget periods that overlap** are other balances: by pings in the overlap a plate could lose
 # each one's budget.
 #
-# **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part and does not
-# look at the other's charges. That holds while all charges of a period were made under these parts.
-# A ledger notes the one budget of a period, once it is known to hold. Where the note is missing or
-# another one, or the plates at hand are not within both parts, a run reads the budgets of all
-# admissions; so does a run without a share for a period that has a note.
+# **A joint budget for speeds and positions** (`queries.share`). Each kind has a fixed part and does
+# not look at the other's charges. That holds while all charges of a period were made under these
+# parts. A ledger notes the joint budget of a period, once it is known to hold. Where the note is
+# missing or another, or the plates at hand are not within both parts, a run reads the budgets of
+# all admissions; so does a run without a share for a period that has a note.
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
@@ -636,7 +636,7 @@ NAMED_MAX = 3
 def require_relation(
     neighbours: str, release_ids: Sequence[str], payloads: Sequence[bytes | None]
 ) -> None:
-    """PrivacyRefused if one of these records was made under another neighbour relation."""
+    """PrivacyRefused if any of these records was made under another neighbour relation."""
     others = [f'"neighbours":"{name}"'.encode() for name in NEIGHBOURS if name != neighbours]
     for id_, payload in zip(release_ids, payloads, strict=True):
         if payload is not None and any(other in payload for other in others):
@@ -719,7 +719,7 @@ def require_one_budget(
     ledger: Ledger,
     meta: Mapping[str, str],
 ) -> None:
-    """PrivacyRefused if plates could lose more than the one budget, by speeds and positions
+    """PrivacyRefused if plates could lose more than the joint budget, by speeds and positions
     together.
 
     `known` are the ledger's periods of both kinds, `budget_nano` this period's budget, `one` the
@@ -748,7 +748,7 @@ def _is_over(
         # The largest charges may be of different plates: at worst budgets are read for nothing.
         most = sum(int(ledger.balances(name, plates).charged.max(initial=0)) for name in some)
         others = any(measure_of(name).name != one.measure for name in some)
-        # Any of the names will do: amounts of one kind and measure convert alike.
+        # Any of the names will do: amounts of a single kind and measure convert alike.
         if most and (others or one.nano_of(some[0], most) > one.part_nano(some[0])):
             return True
     return False

@@ -28,7 +28,7 @@ from udp_stream.windows.tables import SlotCounts, SlotGrid
 
 
 class PublishedRelease:
-    """The bytes of one release and its record.
+    """The bytes of a single release and its record.
 
     >>> from udp_stream.testing import released_slot
     >>> first, _ = [PublishedRelease(payload) for payload in released_slot().payloads.values()]
@@ -50,8 +50,8 @@ class PublishedRelease:
 
 
 ReleaseSink = Callable[[Sequence[PublishedRelease]], None]
-"""Takes the releases of one slot, by cell; none if the slot has no HATs. What it raises stops the
-run."""
+"""Takes the releases of a single slot, by cell; none if the slot has no HATs. What it raises stops
+the run."""
 
 ReleaseReader = Iterator[PublishedRelease]
 """Gives releases back, with their bytes: of a topic (`streams/topics.py`)."""
@@ -74,7 +74,7 @@ class Metric(NamedTuple):
 # It never holds a plate, a cell or a speed. Observers get facts of every step as it happens;
 # `cli/report.py` makes words of them. Before refusals are written or a slot is released:
 # `BatchRead`. Of a slot: `SlotCounted`; `SlotRecorded`, then a `HatRecorded` for each HAT, before
-# readers have it; `SlotPublished`; `SlotSmoothed`, in a runtime of one machine. Of a moment:
+# readers have it; `SlotPublished`; `SlotSmoothed`, in a runtime of a single machine. Of a moment:
 # `QueryRecorded` for each query, before readers have it; `QueriesPublished`. `Backlog` comes about
 # once a second in a run that goes on, with `SourceStatus`. On Kafka a slot is a shard's part of it.
 # What is done again after a crash is reported again. Fields with a `Metric` are metrics, too
@@ -133,7 +133,7 @@ class SlotRecorded:
 
 @dataclass(frozen=True, slots=True)
 class HatRecorded:
-    """The facts of one record of the slot: its status, samples, and the policy, period and epsilon
+    """The facts of a record of the slot: its status, samples, and the policy, period and epsilon
     that it was made under.
 
     `delta` is what the epsilon holds with, 0 under pure accounting. `mean_error_kmh` is the
@@ -330,7 +330,7 @@ stops the run."""
 
 
 def report_to(*observers: Observer) -> Observer:
-    """One observer that gives each fact to all of these, in order."""
+    """An observer that gives each fact to all of these, in order."""
 
     def report(event: RunEvent) -> None:
         for observe in observers:
@@ -568,7 +568,7 @@ class _ClosedSlot:
 
 
 class RunLog:
-    """Lines of one run: counts and times, a line for each closed slot. `now_s` is of a clock that
+    """Lines of a run: counts and times, a line for each closed slot. `now_s` is of a clock that
     never goes back; Unix time is `ahead_s` ahead of it.
 
     >>> from zoneinfo import ZoneInfo

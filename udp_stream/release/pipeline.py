@@ -57,7 +57,8 @@ from udp_stream.release.record import (
 from udp_stream.windows.tables import SlotCounts, SlotValues
 
 # Draw: the only place where speeds meet noise. Everything released is an integer vector plus noise
-# of one family, drawn in one call for all HATs of a slot; what follows is post-processing.
+# of a single family, drawn in a single call for all HATs of a slot; what follows is
+# post-processing.
 
 
 class _StatisticQuery(msgspec.Struct, frozen=True, eq=False):
@@ -74,7 +75,7 @@ def estimate_hats(
     bits: Bits,
     factors: Sequence[Integers | None] | None = None,
 ) -> list[Estimate]:
-    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order
+    """An estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order
     of its counts, `factors[i]` those of their clips (`mechanisms/around.py`); ValueError if a
     shared clip has none."""
     asked = [
@@ -115,7 +116,7 @@ def _query(
 
 
 def _family(plans: Sequence[HatPlan]) -> Noise:
-    """The one family of all plans: a ledger keeps one measure, hence so do the plans of a slot."""
+    """The only family of all plans: a ledger keeps one measure, hence so do the plans of a slot."""
     families = {of_statistic.noise for plan in plans for of_statistic in plan.statistics.values()}
     if len(families) != 1:
         raise ValueError(

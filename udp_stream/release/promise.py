@@ -2,8 +2,8 @@
 neighbour relation.
 
 `release_slot` is the page to read first: the order of its steps is the guarantee. The embedded
-runtime takes them all at once. On Kafka one planner charges for many shards (`Promise.plan`), and
-each shard draws and publishes its own cells (`Promise.record`).
+runtime takes them all at once. On Kafka a single planner charges for many shards (`Promise.plan`),
+and each shard draws and publishes its own cells (`Promise.record`).
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def record_moment(
     """Answer these queries at a moment: charge, draw and record what is not recorded, and raise the
     ledger's mark.
 
-    PrivacyRefused if the budget period overlaps another one of positions in which plates were
-    charged, or if speeds and positions have one budget that they could exceed.
+    PrivacyRefused if the budget period overlaps another of positions in which plates were
+    charged, or if speeds and positions have a joint budget that they could exceed.
     """
     found = tuple(_answered(query, moment, context, ledger) for query in queries)
     rounds = [
@@ -158,7 +158,7 @@ class _RoundTerms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Rounds:
-    """The rounds of one query at one moment: those that a ledger has, and on from there."""
+    """The rounds of one query at a single moment: those that a ledger has, and on from there."""
 
     def __init__(
         self, query: StandingQuery, moment: Moment, context: QueryContext, ledger: Ledger
@@ -173,7 +173,7 @@ class _Rounds:
             handed_on = query.handed_on(
                 ledger.balances(self.period, moment.plates).charged, gone_ms
             )
-        # Hashes of one length: joined, they can be read in one way only.
+        # Hashes of equal length: joined, they can be read in a single way only.
         self._digest = blake2b(b"".join(moment.plates), digest_size=16).hexdigest()
         terms = _RoundTerms(query, self._digest, handed_on)
         self._take(terms, msgspec.json.encode(terms))
@@ -402,8 +402,8 @@ def answer_record(found: BoundedAnswer) -> QueryAnswer:
     )
 
 
-# Queries with one interval share their moments. Moments are answered in the order of their times,
-# the queries of a moment in that of the configuration, the shortest interval first.
+# Queries with the same interval share their moments. Moments are answered in the order of their
+# times, the queries of a moment in that of the configuration, the shortest interval first.
 
 QUERY_NOTE = "query:"
 """The ledger's note of a query is named by this and the query's fingerprint, and holds the query."""

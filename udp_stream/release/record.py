@@ -33,8 +33,8 @@ from udp_stream.windows.grid import Grid
 
 
 class Record(Part, frozen=True):
-    """A record: whatever is recorded under an id, or follows from records. Its bytes are JSON on one
-    line, fields in the order of the type."""
+    """A record: whatever is recorded under an id, or follows from records. Its bytes are JSON on
+    one line, fields in the order of the type."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -61,8 +61,8 @@ def schema_of(kind: type[Record]) -> str:
 
 
 def described(kind: type[Record]) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a published record. A type is described by its docstring, without
-    the example there, a field by the text below it; KeyError for a field without."""
+    """The JSON Schema (2020-12) of a published record. A type is described by its docstring,
+    without the example there, a field by the text below it; KeyError for a field without."""
     schema = msgspec.json.schema(kind)
     parts = {part.__name__: part for part in _kinds_of(Part)}
     for title, definition in schema["$defs"].items():
@@ -226,7 +226,7 @@ class Privacy(Part, frozen=True, omit_defaults=True):
     `caveats`, where there are any: what happened to the ledger by which a plate may have lost more
     than it says. Under "zcdp" and "approximate" accounting losses are counted in the `rho` of
     concentrated differential privacy, and each epsilon holds with `delta`: losses add up in rho,
-    their epsilons do not. `holds_for` "slot": a plate's HATs of the slot share one clip. What it
+    their epsilons do not. `holds_for` "slot": a plate's HATs of the slot share a clip. What it
     was charged for them holds for their records together; this record alone may cost it up to that
     sum. `speeds` "movement": they were derived from positions (`windows/movement.py`). Under
     "add-remove" what a plate is charged is secret: `epsilon` and `rho` are those of all records of
@@ -268,8 +268,8 @@ class Privacy(Part, frozen=True, omit_defaults=True):
     """`movement`: derived from positions; neighbours differ in a single plate's positions, each
     within its cell."""
     swap_epsilon: Positive | None = None
-    """`add-remove`: the epsilon between inputs that differ in a single plate's speeds alone. A change
-    is a removal and an addition, so it is that of four times period_rho."""
+    """`add-remove`: the epsilon between inputs that differ in a single plate's speeds alone. A
+    change is a removal and an addition, so it is that of four times period_rho."""
 
     def __post_init__(self) -> None:
         if self.neighbours not in NEIGHBOURS or self.accounting not in ACCOUNTINGS:
@@ -308,7 +308,7 @@ class Release(
     omit_defaults=True,
     kw_only=True,
 ):
-    """One HAT's record: the only one there will ever be under its `release_id`.
+    """A HAT's record: the only one there will ever be under its `release_id`.
 
     `counts` is left out where the settings say so (`release.counts`). Scales, errors and forecasts
     tell of them all the same. `trial` is there, and true, if the record was made on a ledger of one
@@ -343,7 +343,7 @@ class Release(
     software: str
     """The version that made the record."""
     trial: bool = False
-    """True if other runs draw this HAT again: the ledger was for one run only."""
+    """True if other runs draw this HAT again: the ledger was for a single run."""
     forecast: Forecast | None = None
     """Forecast of the mean from before it was taken; null if there is none."""
     others: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -394,7 +394,7 @@ def forecast_record(
 def statistics(
     plan: HatPlan | None, estimate: Estimate | None, left_out: Integers = EMPTY_PLATES
 ) -> dict[str, Any]:
-    """The fields of a release that its statistics fill: null for one that was not asked for, and
+    """The fields of a release that its statistics fill: null for those that were not asked for, and
     for all if the HAT is withheld. `left_out` are the counts of plates that are not in it.
     """
     found: dict[str, Any] = {}
@@ -497,12 +497,12 @@ class SmoothedCdf(Part, frozen=True):
 class Smoothed(
     Record, frozen=True, tag_field="schema", tag="udp-stream/smoothed/1", omit_defaults=True
 ):
-    """The estimate of one HAT's mean speed, from releases and counts alone.
+    """The estimate of a HAT's mean speed, from releases and counts alone.
 
     `release_id` is that of the HAT's release; null for a cell without pings in the slot. `news` is
     the probability that the HAT is not as usual: maps mark it above a half. `cdf` is null before
     the city was told its own, and where no CDF is asked for: `cdf_withheld` says which. `trial` is
-    there, and true, if it follows from releases that were made on a ledger of one run only. Under
+    there, and true, if it follows from releases that were made on a ledger of a single run. Under
     "add-remove" every cell of the domain has one in every slot, from noised sums alone, with
     `traffic` or, where they are asked for, `plates`.
 
@@ -532,7 +532,7 @@ class Smoothed(
     software: str
     """The version that made the estimate."""
     trial: bool = False
-    """True if other runs draw the releases behind it again: the ledger was for one run only."""
+    """True if other runs draw the releases behind it again: the ledger was for a single run."""
     quantiles_kmh: Mapping[AtShare, NonNegative] | None = None
     """By share: the speed that so many of the HAT's samples are at or below, km/h."""
     quantiles_interval95_kmh: Mapping[AtShare, tuple[NonNegative, NonNegative]] | None = None
@@ -555,7 +555,7 @@ REASON_MAX: Final = 500
 
 
 class Withdrawal(Record, frozen=True, tag_field="schema", tag="udp-stream/withdrawal/1"):
-    """The public mark on one record, for ever.
+    """The public mark on a record, for ever.
 
     >>> from udp_stream.windows.grid import HEXAGONS
     >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
@@ -699,8 +699,8 @@ class GeoPrivacy(Part, frozen=True):
     In epsilon per kilometre ("pure"), or in rho per square kilometre ("zcdp"): two inputs whose one
     plate stands d kilometres apart are told apart by at most epsilon d, or rho d^2. Distances are
     those of the plane around `queries.center`: at most 1.01 times those on the ground, wherever on
-    earth. These are no losses of speeds. They are added to them only where both have one budget, in
-    its units (`queries.share`).
+    earth. These are no losses of speeds. They are added to them only where both have a joint
+    budget, in its units (`queries.share`).
     """
 
     unit: Literal["license_plate"]
@@ -761,4 +761,4 @@ class QueryResult(Record, frozen=True, tag_field="schema", tag="udp-stream/query
     software: str
     """The version that made the record."""
     trial: bool
-    """True if other runs ask again: the ledger was for one run only."""
+    """True if other runs ask again: the ledger was for a single run."""

@@ -1,4 +1,4 @@
-"""The configuration: `load` reads it, `Settings` is what it says, one frozen value per section,
+"""The configuration: `load` reads it, `Settings` is what it says, a frozen value per section,
 with defaults."""
 
 from udp_stream.settings.limits import DURATIONS, EPSILON_MAX, EPSILON_MIN

@@ -27,7 +27,7 @@ PREFIX: Final = "UDP_STREAM_"
 QUERY: Final = "query"
 
 CLIENT: Final = "client"
-"""The one key that is a table: options that go to a client as they are."""
+"""The only key that is a table: options that go to a client as they are."""
 
 
 PAPER: Final = "release.paper"
@@ -316,7 +316,7 @@ def _refuse_nul(values: Mapping[str, Any], before: str = "") -> None:
 
 def _where(message: str, tables: Mapping[str, Any]) -> str:
     """msgspec's `... - at `$.section.key`` as `section.key: ..., got value`, with our own rule if
-    there is one."""
+    it is there."""
     text, _, at = message.rpartition(" - at `$.")
     if not text:
         return message

@@ -93,13 +93,13 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     schedule: Literal["even", "ramp"] = "even"
 
     def shared_nano(self, budget_nano: int) -> int:
-        """The part of a plate's one budget that positions have, rounded down; 0 if they have a
+        """The part of a plate's joint budget that positions have, rounded down; 0 if they have a
         budget of their own."""
         return floor(budget_nano * Fraction(str(self.share)))
 
     def position_budget(self, measure: str, budget_nano: int) -> PositionBudget:
-        """Their own budget; or their share of the one budget, which is in this measure, by its unit
-        of distance."""
+        """Their own budget; or their share of the joint budget, which is in this measure, by its
+        unit of distance."""
         shared = self.one_budget(measure, budget_nano)
         if shared is None:
             return PositionBudget(
@@ -131,7 +131,7 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One standing query."""
+    """A standing query."""
 
     name: str
     kind: Kind

@@ -138,8 +138,8 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Where balances are kept. `client` has options of redis-py, which go to the client unchanged;
     the password is in a file (`password_file`).
 
-    A run on one machine takes `DEFAULT_LEDGER` if no `url` is given. Workers share a ledger, so
-    they need a `url`.
+    A run on a single machine takes `DEFAULT_LEDGER` if no `url` is given. Workers share a ledger,
+    so they need a `url`.
     """
 
     url: str = ""

@@ -369,7 +369,7 @@ class ReleaseMarker(msgspec.Struct, frozen=True, tag="released.1"):
 def cut_counts(
     counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_MAX
 ) -> Iterator[CountChunk | CountsEnd]:
-    """The chunks of a slot of a shard, one or more, and their end marker."""
+    """The chunks of a slot of a shard, and their end marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
     slot = counts.start_ms, counts.end_ms
@@ -439,7 +439,7 @@ _plan_decoder: msgspec.msgpack.Decoder[_PlanColumns] = msgspec.msgpack.Decoder(_
 def cut_plan(
     plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX
 ) -> Iterator[PlanChunk]:
-    """A shard's plan as messages, one or more; equal plans give equal messages."""
+    """A shard's plan as messages; equal plans give equal messages."""
     city = plan.city
     content = _encoder.encode(
         _PlanColumns(
@@ -546,7 +546,7 @@ def cut_norms(
     rows_max: int = NormChunk.ROWS_MAX,
     city: tuple[int, ...] = (),
 ) -> Iterator[NormChunk]:
-    """A shard's norms as messages, one or more; equal norms give equal messages."""
+    """A shard's norms as messages; equal norms give equal messages."""
     columns = dict(zip(NormChunk.COLUMNS, norms.columns, strict=True))
     slot = (slot_start, slot_end)
     yield from _cut(
@@ -566,7 +566,7 @@ def cut_factors(
     answered: NormChunk,
     rows_max: int = NormChunk.ROWS_MAX,
 ) -> Iterator[FactorChunk]:
-    """The factors of a shard's plates as messages, one or more, in answer to these norms; 0 for a
+    """The factors of a shard's plates as messages, in answer to these norms; 0 for a
     plate without a factor.
 
     `answered` is the first chunk of the norms. Equal factors give equal messages.

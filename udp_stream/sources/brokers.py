@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pika.connection import Parameters
 
 LOOK_S = 0.2
-"""As long as one call of `read` waits."""
+"""As long as a call of `read` waits."""
 
 PORTS = {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 8883}
 
@@ -56,8 +56,8 @@ def broker_address(name: str, expected: str) -> tuple[SplitResult, int]:
 # or Kafka goes away. The queue is consumed with a prefetch: the broker stops sending when that many
 # messages are not acknowledged. Its owner declares it.
 #
-# A connection of pika belongs to one thread. aio-pika expects properties of RabbitMQ that other
-# brokers do not send.
+# A connection of pika belongs to a single thread. aio-pika expects properties of RabbitMQ that
+# other brokers do not send.
 
 PREFETCH = 1000
 """Messages that are on their way at once, and come again after a crash: ten seconds of 1,000 buses."""

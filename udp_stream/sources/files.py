@@ -12,9 +12,9 @@ What a file is, is decided in this order:
    document otherwise: a single line, or JSON laid out over many. A first byte 0x1E makes it a
    sequence of texts (RFC 7464), under any name.
 
-Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format
+Lines: a message each. A document: an array of pings, bare or in an object (as the feed's format
 has it), gives a message per ping, so that a huge file is not one oversized message; anything else
-is one message. A document that does not parse is read as lines, so that a first line cut short
+is a single message. A document that does not parse is read as lines, so that a first line cut short
 costs only itself; one that ends too early gives the pings before its end, and then a UsageError.
 CSV: see `rows.py`.
 
@@ -225,7 +225,7 @@ def read_messages(
     """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for
     `-`; rows of CSV as JSON.
 
-    `form` says what a JSON document is cut into; without a form it is one message.
+    `form` says what a JSON document is cut into; without a form it is a single message.
 
     UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that
     is not; and later if its compressed data are damaged or cut short, after the whole lines before

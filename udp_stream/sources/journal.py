@@ -7,7 +7,7 @@ a frame is a tick. A frame counts once it is synced. A last frame that a crash c
 acknowledged, and is removed when the journal is opened.
 
 It holds raw pings: only its owner may read it, segments that are no longer needed are deleted, and
-one process has it at a time.
+a single process has it at a time.
 """
 
 from __future__ import annotations

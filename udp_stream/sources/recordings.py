@@ -1,7 +1,7 @@
-"""Recorded polls of a GTFS-realtime address: `.pb` files, each one message, and `.pb.gz`.
+"""Recorded polls of a GTFS-realtime address: `.pb` files, a message each, and `.pb.gz`.
 
-Several files are one recording, in the order of the times in their headers; in the order in which
-they were named if a header has no time. A ping that several polls have is handed on once
+Several files are a single recording, in the order of the times in their headers; in the order in
+which they were named if a header has no time. A ping that several polls have is handed on once
 (`RepeatFilter`).
 """
 
@@ -232,7 +232,7 @@ def open_sources(
     form: FeedForm = PLAIN,
 ) -> Iterator[tuple[str, Source]]:
     """The sources of these names, in order, each with its name. GTFS-realtime files that stand
-    together are one source, under the first name. Errors as of `open_source`."""
+    together are a single source, under the first name. Errors as of `open_source`."""
     for some in together(names):
         name = some[0]
         if (scheme := scheme_of(name)) is not None:

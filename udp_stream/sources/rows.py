@@ -251,7 +251,7 @@ class _Table:
             }:
                 cells = text.replace("\n", delimiter).split(
                     delimiter
-                )  # in one go: quotes are the exception
+                )  # all together: quotes are the exception
                 return {path: cells[place::width] for path, place, _ in self._fields}
             with suppress(csv.Error):  # a quote has no other
                 rows = list(csv.reader(text.split("\n"), delimiter=delimiter, strict=True))
@@ -308,7 +308,7 @@ class _Table:
             if text
             and not (
                 isinstance(path[-1], int) and path[:-1] in absent
-            )  # half an array would be another one
+            )  # half an array would be another
         ]
         return _encode(nested(pairs))
 

@@ -253,7 +253,7 @@ def _sampled(corners: Floats) -> Floats:
 
 
 class Day:
-    """One day's service: where each bus is between two legs, an entry per bus."""
+    """A day's service: where each bus is between two legs, an entry per bus."""
 
     def __init__(self, rng: Rng, city: City, route: Ints, driver: Floats, trips: int) -> None:
         self.city = city

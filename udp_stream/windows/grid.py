@@ -220,7 +220,7 @@ GRIDS: dict[str, Callable[[Any], Grid]] = {"resolution": Hexagons}
 
 
 def outlines_of(ids: Sequence[str]) -> list[NDArray[np.float64]]:
-    """The closed loops around H3 cells of one resolution, holes among them: rows of (latitude,
+    """The closed loops around H3 cells of a single resolution, holes among them: rows of (latitude,
     longitude) in degrees. They are a query's region, whatever the grid.
 
     Raises ValueError for no cells, for what is no cell, and for cells of several resolutions.

@@ -1,1 +1,1 @@
-"""The verbs of the command line, one file each, and beside each its parser."""
+"""The verbs of the command line, each in a file, and beside each its parser."""

@@ -64,7 +64,7 @@ SLOT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class TrueMeans:
-    """The buses in one slot: km/h and pings by cell. `guess_kmh`: the mean of all pings,
+    """The buses in a single slot: km/h and pings by cell. `guess_kmh`: the mean of all pings,
     the best guess."""
 
     kmh: Mapping[str, float]
@@ -132,7 +132,7 @@ def busiest_slot(records: Sequence[Release]) -> list[Release]:
 def picture(
     slot: Sequence[Release], estimates: Sequence[Smoothed], truth: TrueMeans, max_kmh: float
 ) -> str:
-    """One slot: the map, the busiest cells, slowest first, and how far off estimates and guess are."""
+    """A slot: the map, the busiest cells, slowest first, and how far off estimates and guess are."""
     if not slot:
         return "nothing was released"
     shown = shown_of(slot, estimates)

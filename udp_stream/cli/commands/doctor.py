@@ -51,7 +51,7 @@ class InconclusiveCheck(str):
 
 
 def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run every check, one line each; in the end raise the first failure, so that the exit status
+    """Run every check, a line each; in the end raise the first failure, so that the exit status
     tells its kind."""
     require_files(arguments.files)
     checks: list[tuple[str, Callable[[], str]]] = [

@@ -249,7 +249,7 @@ def _envelopes(values: Sequence[object], is_xml: bool) -> list[Path]:
                 inner |= {path} if is_inner or isinstance(value, list) else set()
     for path in [
         path for path in most if 0 in path
-    ]:  # of one element now, of several at other times
+    ]:  # of a single element now, of several at other times
         if (whole := tuple(step for step in path if step != 0)) in most:
             most[whole] += most.pop(path)
     # Of two that are as long, the outer array.

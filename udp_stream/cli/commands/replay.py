@@ -33,8 +33,8 @@ from udp_stream.windows.slots import Span
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Read the files as one log, release its HATs, tell on stderr what was done, also if it ends
-    early."""
+    """Read the files as a single log, release its HATs, tell on stderr what was done, also if it
+    ends early."""
     if arguments.dry_run:
         _dry_run(arguments, settings)
         return
