@@ -289,7 +289,7 @@ class TransactionalPublisher:
         self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, CommittedOffset]
     ) -> None:
         offsets = {
-            TopicPartition(*tp): OffsetAndMetadata(offset, note)
+            TopicPartition._make(tp): OffsetAndMetadata(offset, note)
             for tp, (offset, note) in checkpoint.items()
         }
         await self._producer.begin_transaction()
@@ -356,7 +356,7 @@ class Offsets:
     async def commit(self, offsets: Mapping[TP, CommittedOffset]) -> bool:
         """Commit; False, and nothing committed, if a partition is no longer ours."""
         commits = {
-            TopicPartition(*tp): OffsetAndMetadata(offset, metadata)
+            TopicPartition._make(tp): OffsetAndMetadata(offset, metadata)
             for tp, (offset, metadata) in offsets.items()
         }
         # In which they are ours, if they still are.
@@ -429,17 +429,17 @@ class Offsets:
     async def first(self, tps: Collection[TP]) -> dict[TP, int]:
         if not tps:
             return {}
-        found = await self._app.consumer.earliest_offsets(*(TopicPartition(*tp) for tp in tps))
-        return {tp: found[TopicPartition(*tp)] for tp in tps}
+        found = await self._app.consumer.earliest_offsets(*(TopicPartition._make(tp) for tp in tps))
+        return {tp: found[TopicPartition._make(tp)] for tp in tps}
 
     async def ends(self, tps: Collection[TP]) -> dict[TP, int]:
         """The offset of each partition's next record. It may wait for the broker for ever."""
         if not tps:
             return {}
         found = await self._thread.call_thread(
-            self._thread._consumer.end_offsets, [TopicPartition(*tp) for tp in tps]
+            self._thread._consumer.end_offsets, [TopicPartition._make(tp) for tp in tps]
         )
-        return {tp: found[TopicPartition(*tp)] for tp in tps}
+        return {tp: found[TopicPartition._make(tp)] for tp in tps}
 
     async def is_read(self, tp: TP, next_offset: int) -> bool:
         """Whether it is ours and all that it has now was fetched, handed over and read, up to
@@ -450,7 +450,7 @@ class Offsets:
         handed = self._app.consumer._read_offset.get(tp)  # type: ignore[attr-defined]
         if handed is not None and handed > next_offset:
             return False
-        asked = TopicPartition(*tp)
+        asked = TopicPartition._make(tp)
         try:
             position = await self._thread.call_thread(self._thread._consumer.position, asked)
         except NotAssigned:  # a rebalance has begun

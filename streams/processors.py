@@ -142,7 +142,7 @@ class Partitions(ABC, Generic[A]):
         self._back_to_ms = common.back_to_ms
         self._asked = "" if self._queries is None else self._queries.digest
         self._periods = None if self._queries is None else self._queries.periods
-        self._report = report_to(*common.observers)
+        self._report = report_to(common.observers)
         self._assignments: dict[int, A] = {}
         self._revocations = 0
         self._committing = asyncio.Lock()
@@ -893,11 +893,10 @@ class ShardProcessor(Partitions[ShardAssignment]):
     async def _measure(self, assigned: ShardAssignment, step: steps.MeasureNorms) -> None:
         """How far the slot's plates are from their forecasts, and its part of the sums over the
         whole city. Secret."""
-        of_slot = (step.counts, step.values, step.plan)
         context = assigned.context
         measured = lambda: (  # noqa: E731
-            slot_norms(*of_slot, context.policy),
-            slot_sums(context.question, *of_slot),
+            slot_norms(step.counts, step.values, step.plan, context.policy),
+            slot_sums(context.question, step.counts, step.values, step.plan),
         )
         assigned.protocol.measured(step, *await self._in_thread(measured))
 

@@ -249,7 +249,7 @@ async def _work(
             ),
             asyncio.ensure_future(stop.guard(signs.watchdog.run)),
             asyncio.ensure_future(
-                _speak(log, (*signs.facts, disk_of(settings.ledger)), report_to(*observers))
+                _speak(log, (*signs.facts, disk_of(settings.ledger)), report_to(observers))
             ),
         ]
         await stop.wait()

@@ -251,9 +251,20 @@ class EmbeddedRuntime(_Runtime):
         self.summary = Summary(
             policy=settings.policy.fingerprint(), others=others or {}, trial=trial
         )
-        report = report_to(self.summary.observe, *observers)
-        to = (publish, smooth, reject, answer)
-        super().__init__(settings, ledger, entropy, hash_plate, software, report, *to, trial=trial)
+        report = report_to((self.summary.observe, *observers))
+        super().__init__(
+            settings,
+            ledger,
+            entropy,
+            hash_plate,
+            software,
+            report,
+            publish,
+            smooth,
+            reject,
+            answer,
+            trial,
+        )
         self._rules = settings.reading_rules(hash_plate, archived_s=archived_s(ledger.meta()))
         if self._rules.windows.in_processing_time and not slots:
             raise ConfigError(
@@ -265,11 +276,15 @@ class EmbeddedRuntime(_Runtime):
         self._latest: dict[int, LatestPositions] = {}
         if self._queries is not None:
             rules = self._rules.windows
-            archived_ms = self._rules.windows.archived_ms
-            of_all = self._queries.moments.age_ms, rules.grace_ms, hash_plate
+            age_ms = self._queries.moments.age_ms
+            archived_ms = rules.archived_ms
             self._latest = {
                 every_s: LatestPositions(
-                    grid, *of_all, None if archived_ms == NEVER else grid.start_of(archived_ms)
+                    grid,
+                    age_ms,
+                    rules.grace_ms,
+                    hash_plate,
+                    None if archived_ms == NEVER else grid.start_of(archived_ms),
                 )
                 for every_s, grid in self._queries.grids.items()
             }
@@ -335,10 +350,10 @@ class LiveRuntime(_Runtime):
     ) -> None:
         """Build the runtime; `clock` gives the time of arrival."""
         smooth = None if outputs.smoothed is None else smoothed_sink(outputs.smoothed)
-        to = (release_sink(outputs.release), smooth, outputs.rejected, outputs.queries)
         super().__init__(
-            settings, ledger, entropy, hash_plate, software, report_to(*observers), *to
-        )
+            settings, ledger, entropy, hash_plate, software, report_to(observers), release_sink(outputs.release),
+            smooth, outputs.rejected, outputs.queries,
+        )  # fmt: skip
         self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
         self._written = outputs.written
         self._estimated = outputs.estimated

@@ -188,7 +188,7 @@ class History:
                 raise
             raise DamagedHistory(str(error)) from error
 
-    def _read(self, what: str, *values: str | int) -> list[tuple[Any, ...]]:
+    def _read(self, what: str, values: Sequence[str | int] = ()) -> list[tuple[Any, ...]]:
         with reading(), closing(self._opened()) as file:
             return file.execute(what, values).fetchall()
 
@@ -222,7 +222,7 @@ class History:
 
     def newest(self, most: int) -> list[int]:
         """Starts of the newest slots, the oldest first."""
-        rows = self._read("SELECT start_ms FROM slots ORDER BY start_ms DESC LIMIT ?", most)
+        rows = self._read("SELECT start_ms FROM slots ORDER BY start_ms DESC LIMIT ?", (most,))
         return [int(start) for (start,) in reversed(rows)]
 
     def cells(self) -> list[str]:
@@ -236,13 +236,13 @@ class History:
         """Starts and lines of `/v1/slots`."""
         where, values = span.where
         what = f"SELECT start_ms, listed FROM slots WHERE {where} ORDER BY start_ms LIMIT ?"
-        return self._read(what, *values, most)
+        return self._read(what, (*values, most))
 
     def lines(self, kind: Kind, span: TimeRange) -> list[tuple[int, int]]:
         """Start and number of records of each slot."""
         where, values = span.where
         what = f"SELECT start_ms, lines FROM slots JOIN parts USING (start_ms) WHERE kind = ? AND {where} ORDER BY 1"
-        return self._read(what, kind, *values)
+        return self._read(what, (kind, *values))
 
     def days(self) -> tuple[str, str] | None:
         """The first and the last local day."""

@@ -279,7 +279,7 @@ class Dashboard:
 
     async def usual(self, request: web.Request) -> web.StreamResponse:
         """The typical week, of a cell or a class of days."""
-        asked = _parameters(request, *TYPICAL)
+        asked = _parameters(request, TYPICAL)
         cell = asked.get("cell")
         day = asked.get("day")
         form = asked.get("form", LINES)
@@ -308,7 +308,7 @@ class Dashboard:
 
     async def listing(self, request: web.Request) -> web.StreamResponse:
         """The slots that are kept; with a span, those of the span."""
-        asked = _parameters(request, *SPAN)
+        asked = _parameters(request, SPAN)
         if not asked:
             return await self.shown("listing", request)
         found = await asyncio.to_thread(self.slots.listed_in, _span(asked), RECORDS_MAX)
@@ -371,7 +371,7 @@ class Dashboard:
             raise _refused("cell: expected the id of a cell, as records have it")
 
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
-        asked = _parameters(request, *RECORDS)
+        asked = _parameters(request, RECORDS)
         form = asked.get("form", LINES)
         cell = asked.get("cell")
         if form not in TEXTS:
@@ -446,7 +446,8 @@ def _span(asked: Mapping[str, str]) -> TimeRange:
             raise _refused(
                 f"{name}: expected a day such as 2024-01-08, or a time with its offset"
             ) from None
-    return TimeRange(*ends)
+    since, until = ends
+    return TimeRange(since, until)
 
 
 def iso_of(time_ms: int) -> str:
@@ -478,7 +479,7 @@ def _of_week(
     return compressed(TEXTS[form].pieces(found, TypicalHour, grid, None))
 
 
-def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:
+def _parameters(request: web.Request, known: Sequence[str] = ()) -> Mapping[str, str]:
     """The parameters of the address; 400 for others, and for a parameter that is given twice."""
     for name in request.query:
         if name not in known:
@@ -498,9 +499,9 @@ async def _answer(
     text: CompressedText,
     kind: str,
     more: Mapping[str, str] | None = None,
-    known: Iterable[str] = (),
+    known: Sequence[str] = (),
 ) -> web.StreamResponse:
-    _parameters(request, *known)
+    _parameters(request, known)
     tag = f'"{text.digest}"'
     headers = {
         hdrs.ETAG: f"W/{tag}",

@@ -308,8 +308,14 @@ def _shares(
 ) -> Integers:
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
-    place = in_period.slots_gone, in_period.slots_left, in_period.rolls
-    so_far = PeriodSoFar(balance.charged, balance.charges, now, *place)
+    so_far = PeriodSoFar(
+        balance.charged,
+        balance.charges,
+        now,
+        in_period.slots_gone,
+        in_period.slots_left,
+        in_period.rolls,
+    )
     return shares_of(policy.schedule, policy.budget_nano, so_far)
 
 
@@ -381,7 +387,7 @@ class HatPlans:
         self, by_plate: Sequence[Integers], asked: Sequence[StatisticTerms]
     ) -> list[ForecastClipPlan]:
         written = [one.tobytes() for one in by_plate]
-        samples = [self._samples(*one) for one in zip(written, by_plate, strict=True)]
+        samples = list(map(self._samples, written, by_plate))
         plans = AROUND.plan_each(samples, asked, self.public)
         for counts, terms, plan in zip(written, asked, plans, strict=True):
             self._made[counts, terms.statistic, terms.around] = terms, plan

@@ -780,7 +780,7 @@ class BudgetCalendar:
     def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
         policy = self._policy
         ends = spans.place(np.array([start_ms]))
-        times = [spans.iso(int(end[0])) for end in ends]
+        first, last = (spans.iso(int(end[0])) for end in ends)
         length = duration_name(policy.period_seconds or 0)
         within = (
             ceil((policy.period_seconds or 0) / spans.seconds)
@@ -788,7 +788,7 @@ class BudgetCalendar:
             // policy.slot_seconds
         )
         return SlotInPeriod(
-            name_in(policy.measure, span_name(length, *times)), within, within, rolls=True
+            name_in(policy.measure, span_name(length, first, last)), within, within, rolls=True
         )
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:

@@ -277,8 +277,11 @@ def terms_around(
         for hat in enough
     ]
     usual = (forecast.variance + forecast.unexplained).tolist()
-    of_enough = [prices[hat] for hat in enough], [usual[hat] for hat in enough]
-    means = dict(zip(enough, _means(by_plate, arounds, *of_enough, policy, plans), strict=True))
+    costs = [prices[hat] for hat in enough]
+    variances = [usual[hat] for hat in enough]
+    means = dict(
+        zip(enough, _means(by_plate, arounds, costs, variances, policy, plans), strict=True)
+    )
     terms = []
     utility = np.zeros(counts.cells.size)
     paced = _paced_nano(in_period, forecast.ahead, policy)
@@ -367,11 +370,9 @@ def terms_of_typical(by_plate: Integers, policy: Policy, plans: HatPlans) -> Ter
 def _widths(
     counts: SlotCounts, forecasts: Sequence[HatForecast], costs: Sequence[Cost], policy: Policy
 ) -> list[ClipWidth]:
-    rows = (counts.count, counts.hat_rows[:-1])
     off_kmh = np.array([one.deviation for one in forecasts])
-    if policy.has_joint_clips:
-        return clip_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
-    return clip_widths(*rows, off_kmh, costs)
+    shared = _hats_shared(counts, policy) if policy.has_joint_clips else None
+    return clip_widths(counts.count, counts.hat_rows[:-1], off_kmh, costs, shared)
 
 
 def _hats_shared(counts: SlotCounts, policy: Policy) -> Floats:
@@ -406,7 +407,7 @@ def _means(
         for around, cost_nano in zip(arounds, costs_nano, strict=True)
     ]
     each = zip(by_plate, asked, plans.plan_around(by_plate, asked), variances, strict=True)
-    return [_mean(*one, policy, plans) for one in each]
+    return [_mean(counts, terms, plan, usual, policy, plans) for counts, terms, plan, usual in each]
 
 
 def _mean(

@@ -253,7 +253,7 @@ def records_of(
     iso = context.calendar.slots.iso
     measure = MEASURES[MEASURE]
     fingerprint = policy.fingerprint()
-    ends = [iso(ms) for ms in slot]
+    start, end = (iso(ms) for ms in slot)
     privacy = Privacy(
         unit="license_plate",
         neighbours="add-remove",
@@ -275,7 +275,7 @@ def records_of(
     for number in range(cells.size) if numbers is None else numbers:
         cell = int(cells[number])
         told = {which: round(amounts[number], 3)}
-        hat = Hat.of(cell, policy.grid, *ends)
+        hat = Hat.of(cell, policy.grid, start, end)
         record = Release(
             release_id=id_of(HAT, *slot, hat.cell),
             status="released",

@@ -329,7 +329,7 @@ Observer = Callable[[RunEvent], None]
 stops the run."""
 
 
-def report_to(*observers: Observer) -> Observer:
+def report_to(observers: Sequence[Observer]) -> Observer:
     """An observer that gives each fact to all of these, in order."""
 
     def report(event: RunEvent) -> None:
@@ -636,7 +636,7 @@ class RunLog:
         ]
         slots = [(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out)]
         in_doubt = sum(slot.hats["withheld_unit"] for _, slot in slots)
-        lines = [self._slot_line(*slot) for slot in slots]
+        lines = [self._slot_line(at, slot) for at, slot in slots]
         if in_doubt:
             figures: dict[str, object] = {"hats": in_doubt}
             if doubt is not None:

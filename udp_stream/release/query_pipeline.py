@@ -206,14 +206,16 @@ class _Rounds:
         if not charged.any():
             note_requested(self.period, self._ledger)
         check()  # of two runs that begin at once, at least one sees the other before it draws
-        of_result = id_, self._query, self._moment, self._context.release
+        context = self._context.release
         if not self._is_ours:
             most = int(self._query.budgets(1, self._terms.handed_on).max())
-            return result_of(*of_result, charged_nano=most, most_nano=most)
+            return result_of(id_, self._query, self._moment, context, most, most)
         self._asked = asked = self._asked.among(charged)
         state = self._last_state(charged)
         most = int(asked.budgeting.budgets_nano.max(initial=self._query.budget_nano))
-        return result_of(*of_result, asked.charged(state), most, asked.found(state), state.rounds)
+        return result_of(
+            id_, self._query, self._moment, context, asked.charged(state), most, asked.found(state), state.rounds
+        )  # fmt: skip
 
     def _last_state(self, first: Integers) -> State:
         pie = self._asked.pie

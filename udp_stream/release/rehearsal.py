@@ -218,10 +218,12 @@ def _guessed(
     """The errors of both guesses. They follow from means of plates: no ping is invented."""
     most = max_speed / QUANTA_PER_KMH
     means = [(counts, np.minimum(city.means(counts), most)) for counts in slots]
-    hats = np.concatenate([_truth(counts, mean * counts.count) for counts, mean in means], axis=1)
-    truth, pings, _ = hats
+    truth, pings, plates = np.concatenate(
+        [_truth(counts, mean * counts.count) for counts, mean in means], axis=1
+    )
     off, line_off = (
-        float(np.average(np.abs(guess - truth), weights=pings)) for guess in _guesses(*hats)
+        float(np.average(np.abs(guess - truth), weights=pings))
+        for guess in _guesses(truth, pings, plates)
     )
     return off, line_off
 

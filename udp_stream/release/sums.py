@@ -52,8 +52,16 @@ class SumsQuery(
     def of(
         cls, cells: NDArray[np.uint64], query: PlateQuery, period: str, budget_nano: int
     ) -> SumsQuery:
-        columns = cells.astype("<u8").tobytes(), query.forecast.astype("<i8").tobytes()
-        return cls(*columns, query.full, query.sigma, query.plates, period, budget_nano)
+        forecast = query.forecast.astype("<i8").tobytes()
+        return cls(
+            cells.astype("<u8").tobytes(),
+            forecast,
+            query.full,
+            query.sigma,
+            query.plates,
+            period,
+            budget_nano,
+        )
 
     @cached_property
     def domain(self) -> NDArray[np.uint64]:

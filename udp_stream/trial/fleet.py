@@ -130,6 +130,11 @@ def between(a: Floats | float, b: Floats | float, share: Floats) -> Floats:
     return a + share * (b - a)
 
 
+def within(bounds: tuple[float, float], share: Floats) -> Floats:
+    """Point at this share of the way between two bounds."""
+    return between(bounds[0], bounds[1], share)
+
+
 def piecewise(x: Floats, knots: Sequence[tuple[float, float]]) -> Floats:
     """Interpolation of x, linear between knots, flat beyond; `np.interp` may fuse its multiply-add
     on some platforms, this may not."""
@@ -176,7 +181,7 @@ class City:
             list[tuple[float, bool]]
         ] = []  # metres along each route, and whether it is a stop, else a signal
         for length in self.length_m.tolist():
-            stops = np.cumsum(between(*STOP_GAP_M, rng.random(int(length / STOP_GAP_M[0]) + 2)))
+            stops = np.cumsum(within(STOP_GAP_M, rng.random(int(length / STOP_GAP_M[0]) + 2)))
             stops = np.concatenate([[0.0], stops[stops < length - STOP_GAP_M[0] / 2], [length]])
             signals = between(stops[:-1], stops[1:], 0.3 + 0.4 * rng.random(len(stops) - 1))
             signals = signals[rng.random(len(signals)) < 0.5]
@@ -339,7 +344,7 @@ class Day:
         is_stop = city.node_is_stop[route, halt]
         u = rng.random(len(bus))
         on_break = rng.random(len(bus)) < BREAK_SHARE
-        layover = np.where(on_break, between(*BREAK_S, u), between(*LAYOVER_S, u))
+        layover = np.where(on_break, within(BREAK_S, u), within(LAYOVER_S, u))
         wait_s = np.where(is_end, layover, np.where(is_stop, 6.0 + 24.0 * u * u, 5.0 + 45.0 * u))
         leave = depart + cruise_s + speed / ACCELERATION + speed / BRAKING + wait_s
         self.node[bus] = halt
@@ -455,7 +460,7 @@ class Imperfections:
         shuffled = rng.random(len(sent)) * np.where(
             rng.random(len(sent)) < delayed, SHUFFLED_S, float(delayed > 0)
         )
-        late = between(*LATE_S, rng.random(len(sent)))
+        late = within(LATE_S, rng.random(len(sent)))
         sent["arrives"] = sent["second"] + np.where(
             rng.random(len(sent)) < self.late, late, shuffled
         )

@@ -307,9 +307,10 @@ class SourceMoments:
             windows.archived_ms, NEVER if watermark_ms is None else watermark_ms - windows.grace_ms
         )
         closed = [None if until_ms == NEVER else grid.start_of(until_ms) for grid in rules.grids]
-        of_each = rules.age_ms, windows.grace_ms, hash_plate
-        pairs = zip(rules.grids, closed, strict=True)
-        self._latest = [LatestPositions(grid, *of_each, closed_ms) for grid, closed_ms in pairs]
+        self._latest = [
+            LatestPositions(grid, rules.age_ms, windows.grace_ms, hash_plate, closed_ms)
+            for grid, closed_ms in zip(rules.grids, closed, strict=True)
+        ]
 
     def read(self, frame: Frame) -> list[Moment]:
         """The moments that are due by the watermark behind a frame. How the log is cut into frames

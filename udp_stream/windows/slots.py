@@ -515,8 +515,15 @@ class SourceReader:
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
         self._windows.gaps = frozenset(start.gaps)
         self._is_first = start.watermark_ms is None and not start.gaps
-        of_source = rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms
-        self._moments = None if rules.moments is None else SourceMoments(rules.moments, *of_source)
+        self._moments = None
+        if rules.moments is not None:
+            self._moments = SourceMoments(
+                rules.moments,
+                rules.windows,
+                rules.hash_plate,
+                start.watermark_ms,
+                start.positions_ms,
+            )
         self._rejected_through = start.rejected_through
         self.next_offset = start.offset
 

@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         stack.callback((folder / ALIVE).unlink, missing_ok=True)
         runtime.start(arguments.reset_clock)
         contact = _Contact(
-            source, feed_check, disk_of(settings.ledger, folder), report_to(*observers)
+            source, feed_check, disk_of(settings.ledger, folder), report_to(observers)
         )
         reopen = partial(_reopen_if_asked, hangups, appended.values())
         beats = (heartbeat.beat for heartbeat in heartbeats)
