@@ -19,7 +19,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
 from lab.services import RunningRedis, start_redis
-from tests.contract import add_remove, checks, earlier_ledger, queries
+from tests.contract import add_remove, checks, earlier_ledger, periods, queries
 from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
@@ -66,6 +66,11 @@ def test_the_road_of_presence_over_a_store_that_fails(
     check: Callable[[Opening], None], redis_url: str
 ) -> None:
     check(lambda: opener(redis_url))
+
+
+@pytest.mark.parametrize("road", periods.CHECKS)
+def test_no_plate_is_charged_above_its_part_of_a_longer_period(road: str, redis_url: str) -> None:
+    periods.never_above_its_part(lambda: opener(redis_url), road)
 
 
 @pytest.mark.long

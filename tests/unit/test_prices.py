@@ -47,8 +47,9 @@ FORECAST = a_forecaster().forecast(COUNTS, LedgerHistory(MemoryLedger()))
 
 def pace(policy, in_period=IN_PERIOD):
     """The most that a plate may have been charged by the end of this slot."""
-    at_once, gone = policy.budget_nano * HEAD_START // 100, in_period.slots_gone + 1
-    return at_once + (policy.budget_nano - at_once) * gone // (gone + in_period.slots_left)
+    day, (gone, left) = policy.budget_nano // policy.days, in_period.of_day
+    before, at_once = policy.budget_nano * in_period.day // policy.days, day * HEAD_START // 100
+    return before + at_once + (day - at_once) * (gone + 1) // (gone + 1 + left)
 
 
 def terms(policy, balance, forecast=FORECAST):
@@ -146,16 +147,23 @@ def test_a_quarter_is_charged_within_the_pace_of_each_plate():
 
 
 @pytest.mark.parametrize(
-    "flags", [(), ("budget.accounting=approximate",)], ids=["pure", "approximate"]
+    "flags",
+    [("budget.epsilon=200",), ("budget.epsilon=100", "budget.accounting=approximate")],
+    ids=["pure", "approximate"],
 )
 def test_no_plate_is_ever_charged_beyond_the_pace(flags):
-    """Two days of a week's budget: prices and quarters together, slot by slot."""
+    """Two days of a week's budget, of which earlier days left nothing: prices and quarters
+    together."""
     settings, ledger, forecaster = (
         load(None, (*FLAGS, *flags, "budget.period=1w"), PURE_ENV),
         MemoryLedger(),
         a_forecaster(),
     )
-    policy, paid = settings.policy, set()
+    policy, paid, place = settings.policy, set(), settings.calendar.slot_in_period(MIDNIGHT)
+    plates = COUNTS.plates
+    gone = np.full(len(plates), policy.budget_nano * place.day // policy.days)
+    earlier = Admission("earlier", np.arange(len(plates)), gone, 0, b"")
+    ledger.admit(place.period, policy.budget_nano, plates, [earlier])
     for number in range(8):
         counts, values = contents(number)
         context = ReleaseContext(
@@ -170,7 +178,7 @@ def test_no_plate_is_ever_charged_beyond_the_pace(flags):
         assert {hat.terms.allowance_nano for hat in slot.hats if not hat.terms.withheld} <= {
             pace(policy, in_period)
         }
-    least = policy.budget_nano // PRICES_PER_BUDGET
+    least = policy.budget_nano // policy.days // PRICES_PER_BUDGET
     assert any(one < least for one in paid) and any(one >= least for one in paid), (paid, least)
 
 

@@ -24,7 +24,7 @@ SCALE_PLATES_KMH2 = 5000
 class AddRemoveRules:
     """Public settings of "add-remove". `cells` is the domain, ascending, `digest` its hash; `full`
     the pings of a plate that stays for a whole slot; `sigma` of the noise in quanta; `active` the
-    slots over which a balance is spent.
+    slots of a day over which a balance is spent.
 
     >>> from msgspec.structs import replace
     >>> from udp_stream.settings import Settings
@@ -52,7 +52,7 @@ class AddRemoveRules:
             cells=cells,
             full=policy.slot_seconds * 1000 // policy.interval_ms,
             sigma=sigma_of(policy.budget_nano, slots, plates=policy.plates),
-            active=-(-slots // 2),
+            active=-(-slots // (2 * policy.days)),
             plates=policy.plates,
             slot_hours=policy.slot_seconds / 3600,
             max_kmh=policy.max_speed / QUANTA_PER_KMH,

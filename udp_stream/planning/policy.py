@@ -5,7 +5,7 @@ positions, `Policy`, calendars.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
@@ -535,6 +535,19 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return self.period.startswith(ROLLING)
 
     @cached_property
+    def days(self) -> int:
+        """Parts of equal budget that a calendar's period is paced by: its days, or slots that are
+        longer; 1 of a period that rolls or has no end."""
+        if self.rolls or self.period_seconds is None:
+            return 1
+        return max(1, self.period_seconds // max(DAY_S, self.slot_seconds))
+
+    @cached_property
+    def day_nano(self) -> int:
+        """The budget of an even day, rounded down."""
+        return self.budget_nano // self.days
+
+    @cached_property
     def named_period(self) -> str:
         """The length as names of periods have it, without the measure."""
         return self.period + self.relation.ending
@@ -714,7 +727,8 @@ class SlotInPeriod:
     """A slot's budget period: its name, and whole slots before and after this slot in it.
 
     Where budgets roll, the name is that of the slot's span, and the slots share a window with this
-    slot.
+    slot. `day` is the number of the slot's day in the period; `before` and `after` are the whole
+    slots of the other days (`Policy.days`).
 
     >>> SlotInPeriod("1d from 2024-01-08T00:00:00+05:30", slots_gone=6, slots_left=17).slots_left
     17
@@ -724,6 +738,14 @@ class SlotInPeriod:
     slots_gone: int
     slots_left: int
     rolls: bool = False
+    day: int = 0
+    before: int = 0
+    after: int = 0
+
+    @property
+    def of_day(self) -> tuple[int, int]:
+        """Whole slots before and after this slot in its day."""
+        return self.slots_gone - self.before, self.slots_left - self.after
 
 
 def span_seconds(window_seconds: int, slot_seconds: int) -> int:
@@ -759,6 +781,7 @@ class BudgetCalendar:
         self.one_budget = one_budget
         self._policy = policy
         self._periods = periods
+        self._days = SlotGrid(max(DAY_S, policy.slot_seconds), slots.zone)
 
     def slot_in_period(self, start_ms: int) -> SlotInPeriod:
         """The slot's period, and its place in it: rounded, as clock changes make days longer and
@@ -775,7 +798,16 @@ class BudgetCalendar:
         name = (
             f"{self._policy.period} from {self._periods.iso(first)}{self._policy.relation.ending}"
         )
-        return SlotInPeriod(name_in(measure, name), gone, left)
+        whole = SlotInPeriod(name_in(measure, name), gone, left)
+        if self._policy.days == 1:
+            return whole
+        start, end = (int(ends[0]) for ends in self._days.place(np.array([start_ms])))
+        return replace(
+            whole,
+            day=round((start - first) / (self._days.seconds * 1000)),
+            before=round((start - first) / slot_ms),
+            after=max(0, round((last - end) / slot_ms)),
+        )
 
     def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
         policy = self._policy

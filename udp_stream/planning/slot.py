@@ -202,15 +202,16 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 
 # Terms around a forecast follow from counts, balances, settings, and earlier releases.
 #
-# **Price.** A HAT's largest mover pays a thirty-sixth of a plate's budget for a mean, others their
-# share of that; up to a twelfth where little is known of the cell. Where too few plates can pay,
-# the HAT is offered at a quarter of its price: `terms_around` foretells the ledger's charges from
-# balances.
+# **Price.** A HAT's largest mover pays a thirty-sixth of a plate's budget for a mean, in a period of
+# several days of a day's, with what earlier days left; others their share of that; up to a twelfth
+# where little is known of the cell. Where too few plates can pay, the HAT is offered at a quarter of
+# its price: `terms_around` foretells the ledger's charges from balances.
 #
-# **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, half by
-# the clock and half by yesterday's pings (`Terms.allowance_nano`); what was not spent before a
-# first day's first slot, over three hours. A HAT that may cost more than all of the rest is not
-# held to it. A rolling budget has no start to pace it from.
+# **Pace.** The days of a longer period are let out one by one, and later days may spend what earlier
+# days left. Of a day's budget a fifth may be spent at once; the rest is let out over the day, half by
+# the clock and half by yesterday's pings (`Terms.allowance_nano`); what was not spent before a first
+# day's first slot, over three hours. A HAT that may cost more than all of the rest is not held to it.
+# A rolling budget has no start to pace it from.
 #
 # **Order.** HATs are charged by utility: the variance that the release takes from the HAT's
 # estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are
@@ -218,7 +219,12 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 # automatic epsilon would be less than the least, all HATs are withheld.
 
 PRICES_PER_BUDGET = 36
-"""A plate's budget of the period buys so many means that the plate moves the most."""
+"""A plate's budget of a day, or of a shorter period, buys so many means that the plate moves the
+most."""
+
+CARRIED_DAYS = 7
+"""What earlier days left raises prices up to that of so many days: a plate that is new in the middle
+of a period does not spend all of it at once."""
 
 KNOWN_VARIANCE = 2.0
 PRICE_OF_UNKNOWN = 3.0
@@ -232,7 +238,7 @@ PART_OF_PRICE = 4
 times in epsilon."""
 
 HEAD_START = 20
-"""Percent of the budget that may be spent at the start of the period; the rest is let out evenly."""
+"""Percent of a day's budget that may be spent at its start; the rest is let out evenly."""
 
 PLATES_MIN = 3
 """A mean around a forecast of fewer plates tells less than its counts do."""
@@ -260,9 +266,10 @@ def terms_around(
     """The terms of each HAT of a slot around its forecast; `balance` is for `counts.plates`,
     `plans` for the slot."""
     forecasts = _hat_forecasts(forecast)
-    prices = _prices_nano(forecast, policy)
+    left_over = _left_over_nano(balance, in_period, policy)
+    prices = _prices_nano(forecast, left_over, policy)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
-    if is_too_little(policy):
+    if is_too_little(policy, left_over):
         pairs = zip(is_enough.tolist(), forecasts, strict=True)
         return [
             Terms(withheld="budget" if large else "few_plates", forecast=of_hat)
@@ -442,15 +449,26 @@ def _mean(
     return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
 
 
-def price_nano(policy: Policy) -> int:
-    """The largest mover's price of a mean where the cell is known."""
+def price_nano(policy: Policy, left_over_nano: int = 0) -> int:
+    """The largest mover's price of a mean where the cell is known; more where earlier days left
+    something over."""
     if policy.mean_nano is not None:
         return policy.mean_nano
-    return min(policy.budget_nano // (PRICES_PER_BUDGET * policy.automatic), EPSILON_NANO_MAX)
+    day = policy.day_nano + left_over_nano
+    return min(day // (PRICES_PER_BUDGET * policy.automatic), EPSILON_NANO_MAX)
 
 
-def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
-    least = price_nano(policy)
+def _left_over_nano(balance: Balance, in_period: SlotInPeriod, policy: Policy) -> int:
+    """What earlier days left of the median plate's budget, as far as a day asks for it."""
+    if not in_period.day or not balance.charged.size:
+        return 0
+    let_out = policy.budget_nano * in_period.day // policy.days
+    left = let_out - int(np.median(balance.charged))
+    return min(max(0, left), CARRIED_DAYS * policy.day_nano)
+
+
+def _prices_nano(forecast: SlotForecast, left_over_nano: int, policy: Policy) -> list[int]:
+    least = price_nano(policy, left_over_nano)
     if policy.mean_nano is not None:
         return [least] * forecast.variance.size
     # Rounded first: the last bits of a forecast must not decide on a price.
@@ -459,13 +477,14 @@ def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
     return [min(int(least * one), EPSILON_NANO_MAX) for one in times.tolist()]
 
 
-def is_too_little(policy: Policy) -> bool:
+def is_too_little(policy: Policy, left_over_nano: int = 0) -> bool:
     """Whether an automatic epsilon of this budget is too small for any HAT."""
-    return policy.mean_nano is None and price_nano(policy) < policy.accounted.measure.least_nano
+    price = price_nano(policy, left_over_nano)
+    return policy.mean_nano is None and price < policy.accounted.measure.least_nano
 
 
 def _at_once_nano(policy: Policy) -> int:
-    return policy.budget_nano * HEAD_START // 100
+    return policy.day_nano * HEAD_START // 100
 
 
 def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
@@ -473,14 +492,13 @@ def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
     the day's clock."""
     if in_period.rolls:
         return policy.budget_nano
-    gone = in_period.slots_gone + 1
-    all_slots = in_period.slots_gone + 1 + in_period.slots_left
+    gone, left = in_period.of_day
     at_once = _at_once_nano(policy)
-    rest = policy.budget_nano - at_once
-    days = (policy.period_seconds or 0) // DAY_S
-    # A day's clock counts its part of a longer period; a shorter period has no yesterday.
-    by_traffic = floor(rest * round(ahead, 6) / days) if days else 0
-    return at_once + min(max(0, rest * gone // all_slots + by_traffic), rest)
+    rest = policy.day_nano - at_once
+    # A period of less than a day has no yesterday.
+    by_traffic = floor(rest * round(ahead, 6)) if (policy.period_seconds or 0) >= DAY_S else 0
+    today = at_once + min(max(0, rest * (gone + 1) // (gone + 1 + left) + by_traffic), rest)
+    return policy.budget_nano * in_period.day // policy.days + today
 
 
 def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:

@@ -215,11 +215,14 @@ def _within_allowance(
     context: ReleaseContext,
     ledger: Ledger,
 ) -> Integers:
-    """Charge of each plate: its vector's price, at most its share of what it has left."""
+    """Charge of each plate: its vector's price, at most its share of what it may still spend by the
+    end of the day."""
     rules, _ = _of_mode(context)
+    policy = context.policy
     balances = budget_balances(ledger, slot.period, counts.plates)
-    left = context.policy.budget_nano - balances.charged
-    return np.minimum(charges, allowances(left, slot.slots_left + 1, rules.active))
+    left = policy.budget_nano * (slot.day + 1) // policy.days - balances.charged
+    _, slots_left = slot.of_day
+    return np.minimum(charges, allowances(left, slots_left + 1, rules.active))
 
 
 def rows_in(domain: NDArray[np.uint64], counts: SlotCounts, values: SlotValues) -> PlateRows:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
-from math import ceil
+from math import ceil, inf
 from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
@@ -673,14 +673,19 @@ def require_no_overlap(period: str, others: Sequence[str]) -> None:
     settings = f"hat.timezone, {of_positions if is_of_positions(period) else of_speeds}"
     if len({ending_of(name) for name in (period, *others)}) > 1:
         settings = f"privacy.neighbours, {settings}"
-    window = max(period_of(name).window for name in (period, *others))
+    periods = [*map(period_of, (period, *others))]
+    window = max(one.window for one in periods)
     length = duration_name(round(window)) if window else ""
     overlaps = f"shares windows of {length} with" if window else "overlaps"
     end = f"{length} after the end" if window else "the end"
+    # A longer period goes on where the others have ended.
+    last = max(one.end for one in periods)
+    free = f", {iso_utc(round(last))}," if not window and last < inf else ""
     raise PrivacyRefused(
         f"the budget period {period} {overlaps} {_named(others)}, in which plates were asked on this ledger. Each "
         f"period has a budget of its own: where they overlap, a plate could lose the sum. Set {settings} as they were, "
-        f"or release only from {end} of the other period on. Else use another ledger; its budgets add to this one's"
+        f"or release only from {end} of the last of these periods{free} on. Else use another ledger; its budgets add "
+        "to this one's"
     )
 
 

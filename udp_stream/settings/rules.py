@@ -305,7 +305,7 @@ def _check_period(settings: Settings, policy: Policy) -> None:
         return
     fits = seconds >= slot_s if policy.rolls else seconds % slot_s == 0
     slot = f"hat.slot ({settings.hat.slot})"
-    rule = f"windows of at least {slot}" if policy.rolls else f"a multiple of {slot}"
+    rule = f"windows of at least {slot}" if policy.rolls else f"a multiple of {slot}, such as 30d"
     require(fits, "budget.period", rule, settings.budget.period)
 
 
