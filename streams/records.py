@@ -66,18 +66,15 @@ def _event(
 ) -> OutgoingRecord:
     """A record under its subject; `time` is the end of its slot, or its moment."""
     key = subject.encode()
-    (version, type_, source, schema_header, content) = _headers_of_all(topic, schema_of(kind))
-    id_header = ("ce_id", id_.encode())
-    time_header = ("ce_time", time.encode())
-    subject_header = ("ce_subject", key)
+    (version, type_, source, schema, content) = _headers_of_all(topic, schema_of(kind))
     headers = [
         version,
-        id_header,
+        ("ce_id", id_.encode()),
         type_,
         source,
-        time_header,
-        subject_header,
-        schema_header,
+        ("ce_time", time.encode()),
+        ("ce_subject", key),
+        schema,
         content,
     ]
     return OutgoingRecord(topic, value, key, headers)

@@ -338,7 +338,12 @@ def create_topics(kafka: KafkaSection) -> list[str]:
             f"{topic.name}: created, {counted(topic.partitions, 'partition')}" for topic in missing
         ]
         found = [topic for topic in wanted if topic.name in there]
-        return made + [f"{topic.name}: {_in_words(_differences(client, topic))}" for topic in found]
+        for topic in found:
+            wrong = "; ".join(_differences(client, topic).values())
+            made.append(
+                f"{topic.name}: {f'exists, differs: {wrong}' if wrong else 'exists as wanted'}"
+            )
+        return made
 
 
 def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
@@ -415,10 +420,6 @@ def partitions_of(kafka: KafkaSection, topic: str) -> int:
             raise DependencyUnavailable(f"topic {topic} is missing: run `udp-stream topics create`")
         (description,) = client.describe_topics([topic])
         return len(description["partitions"])
-
-
-def _in_words(wrong: Mapping[str, str]) -> str:
-    return f"exists, differs: {'; '.join(wrong.values())}" if wrong else "exists as wanted"
 
 
 def _differences(client: Any, topic: Topic) -> dict[str, str]:

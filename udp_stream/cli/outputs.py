@@ -198,7 +198,8 @@ class Appender:
         """The lines at the end of the file that are of this kind."""
         if self._is_stream:
             return
-        self._out.seek(start := max(0, self._out.seek(0, os.SEEK_END) - TAIL_BYTES))
+        start = max(0, self._out.seek(0, os.SEEK_END) - TAIL_BYTES)
+        self._out.seek(start)
         tail = self._out.read()
         for line in (tail.partition(b"\n")[2] if start else tail).split(b"\n"):
             with suppress(msgspec.DecodeError):  # a line that this program did not write

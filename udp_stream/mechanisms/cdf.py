@@ -334,8 +334,8 @@ def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
     leaves = math.prod(branching)
     if not 2 <= bins <= leaves:
         raise ValueError(f"expected 2 <= bins <= {leaves}, got {bins}")
-    below = [leaves := leaves // b for b in branching]
-    return tuple(_contrast(bins, leaves, b) for leaves, b in zip(below, branching, strict=True))
+    below = [leaves // size for size in accumulate(branching, mul)]
+    return tuple(_contrast(bins, under, b) for under, b in zip(below, branching, strict=True))
 
 
 def _contrast(bins: int, leaves: int, b: int) -> float:
@@ -469,7 +469,7 @@ def _descended(
     least: float = 0,
 ) -> list[float]:
     """Shares of at least `least` each, from a start that has no less; no step raises the error."""
-    below = [leaves := leaves // b for b in branching]
+    below = [leaves // size for size in accumulate(branching, mul)]
     shares = list(start)
     exponent = 2 / power
     for _ in range(_ROUNDS_MAX):

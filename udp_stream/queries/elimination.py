@@ -301,9 +301,7 @@ class Elimination:
     split: Split
     rule: Rule
     beta0: float
-    shared: Literal["survivors", "all"] = "survivors"
-    """The plates that share a round's part of beta0: its plates, as in the paper, or all of the
-    query."""
+    """A round's plates share its part, as in the paper."""
 
     def __post_init__(self) -> None:
         if not 0 < self.beta0 < 1:
@@ -388,7 +386,7 @@ class Elimination:
             asked=asked, charged=charged,
         )  # fmt: skip
         if found.decided is None:
-            beta = self.beta0 / (self.split.rounds * self.sharing(at))
+            beta = self.beta0 / (self.split.rounds * max(1, at.size))
             estimate = self.estimate(after, at)
             radius = self.radius(after, at, beta)
             status[at] = self.rule.decide(estimate - radius, estimate + radius)
@@ -404,10 +402,6 @@ class Elimination:
 
     def radius(self, state: State, plates: Integers, beta: float) -> Floats:
         return self.privatised.radius(self.average(state, plates), beta)
-
-    def sharing(self, plates: Integers) -> int:
-        """The number of plates that share a chance of error with these."""
-        return max(1, plates.size if self.shared == "survivors" else self.plates)
 
     def average(self, state: State, plates: Integers) -> Average:
         return Average(state.precision[plates], state.sharpest[plates], state.asked[plates])
@@ -455,7 +449,7 @@ def undecided(pie: Elimination, state: State, beta1: float) -> UndecidedPlates:
     radius = np.full(plates.size, np.inf)
     known = state.precision[plates] > 0
     estimate[known] = pie.estimate(state, plates[known])
-    radius[known] = pie.radius(state, plates[known], beta1 / pie.sharing(plates))
+    radius[known] = pie.radius(state, plates[known], beta1 / max(1, plates.size))
     return UndecidedPlates(plates, estimate, radius)
 
 

@@ -31,7 +31,7 @@ from datetime import tzinfo
 from functools import partial
 from hashlib import blake2b
 from math import ceil
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -61,12 +61,16 @@ from udp_stream.release.record import (
     QueryPlates,
     QueryRequest,
     QueryResult,
+    Record,
     ResultStatus,
     within_1km,
 )
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.positions import Moment, MomentRules
 from udp_stream.windows.tables import SlotGrid
+
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Int8: TypeAlias = Annotated[int, msgspec.Meta(ge=-128, le=127)]
 
 
 @dataclass(frozen=True)
@@ -290,40 +294,32 @@ class _Rounds:
         return id_of(ROUND, self._moment.time_ms, key=self._query.name, number=number)
 
 
-class _RoundRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _RoundRecord(Record, frozen=True, array_like=True):
     """Indices of plates, their noisy values, and their status after the round."""
 
-    plates: list[int]
-    values: list[list[int]]
-    decided: list[int]
+    plates: list[Int64]
+    values: list[list[Int64]]
+    decided: list[Int8]
 
 
 def encode_round(found: Round) -> bytes:
     """A settled round, as the ledger keeps it."""
     if found.decided is None:
         raise ValueError("expected a round with its decisions")
-    return msgspec.json.encode(
-        _RoundRecord(found.plates.tolist(), found.values.tolist(), found.decided.tolist())
-    )
+    record = _RoundRecord(found.plates.tolist(), found.values.tolist(), found.decided.tolist())
+    return record.encode()
 
 
 def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
     """The round that `encode_round` wrote; PrivacyRefused for anything else, as there is no going
     on from it."""
-    try:
-        record = msgspec.json.decode(payload, type=_RoundRecord)
-        values = np.array(record.values, np.int64).reshape(-1, dimensions)
-        plates = np.array(record.plates, np.int64)
-        decided = np.array(record.decided, np.int8)
-        # `reshape` would also take rows of another length, and cut them elsewhere.
-        fits = all(len(row) == dimensions for row in record.values)
-        if not fits or not len(record.plates) == len(record.values) == len(record.decided):
-            raise ValueError("expected rows of one length, one for each plate")
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError) as error:
-        raise PrivacyRefused(
-            f"{id_}: expected a round's record in the ledger, got other bytes"
-        ) from error
-    return Round(plates, values, decided)
+    record = _RoundRecord.of_ledger(id_, payload)
+    # `reshape` would also take rows of another length, and cut them elsewhere.
+    fits = all(len(row) == dimensions for row in record.values)
+    if not fits or not len(record.plates) == len(record.values) == len(record.decided):
+        raise PrivacyRefused(f"{id_}: expected a row of {dimensions} numbers for each plate")
+    values = np.array(record.values, np.int64).reshape(-1, dimensions)
+    return Round(np.array(record.plates, np.int64), values, np.array(record.decided, np.int8))
 
 
 # The result of a query, from its last state.

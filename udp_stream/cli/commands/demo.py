@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from math import cos, hypot, radians
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,16 +46,6 @@ if TYPE_CHECKING:
 
 CELLS_SHOWN = 12
 BAR_STEPS = 52
-LABEL = 6  # columns of a bar, and between labels such as `14/15`
-ROWS_MAX = 24
-COLUMNS_MAX = 110
-KM_PER_DEGREE = 111.2
-
-ROW_SHARE = 0.45
-COLUMN_SHARE = 0.85
-"""A row's height and a label's width, in distances between cells. Two labels of one row are then at
-least sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
-
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 YEAR_HOURS = 365 * 24
 SLOT_S = 20.0
@@ -132,7 +121,7 @@ def busiest_slot(records: Sequence[Release]) -> list[Release]:
 def picture(
     slot: Sequence[Release], estimates: Sequence[Smoothed], truth: TrueMeans, max_kmh: float
 ) -> str:
-    """A slot: the map, the busiest cells, slowest first, and how far off estimates and guess are."""
+    """The busiest cells of a slot, slowest first, and how far off estimates and guess are."""
     if not slot:
         return "nothing was released"
     shown = shown_of(slot, estimates)
@@ -144,55 +133,15 @@ def picture(
     start = slot[0].hat.slot_start
     end = slot[0].hat.slot_end
     hours = f"{start} to {end[11:] if end[:10] == start[:10] else end}"
-    head = f"{hours}: private / true mean speed by cell, km/h"
-    rows = map_of(slot, shown, truth)
+    head = f"{hours}: mean speed by cell, km/h"
     parts = [
-        *([f"{head}; north is up", *rows, ""] if rows else [head]),
+        head,
         f"the busiest cells: ● private estimate in its 95 % interval ───, ○ true, ┊ guess; 0 to {max_kmh:g} km/h",
         *(_row(record, shown.get(record.hat.cell), truth, max_kmh) for record in busiest),
         *_errors(shown, truth),
         "The fleet is synthetic, so its true means can be shown. Those of a real feed are what is protected.",
     ]
     return "\n".join(parts)
-
-
-def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
-    """A label for each cell where it lies; nothing where that would be larger than a page."""
-    if len(slot) > ROWS_MAX * COLUMNS_MAX // LABEL:  # no two labels overlap
-        return []
-    places = ((record.hat.center, _label(record.hat.cell, shown, truth)) for record in slot)
-    placed = [
-        (lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE, label)
-        for (lon, lat), label in places
-    ]
-    apart = min(
-        (hypot(x - u, y - v) for x, y, _ in placed for u, v, _ in placed if (x, y) != (u, v)),
-        default=1.0,
-    )
-    west = min(x for x, _, _ in placed)
-    north = max(y for _, y, _ in placed)
-    cells = [
-        (
-            round((north - y) / apart / ROW_SHARE),
-            round((x - west) / apart / COLUMN_SHARE * LABEL),
-            label,
-        )
-        for x, y, label in placed
-    ]
-    height = max(row for row, _, _ in cells) + 1
-    width = max(column for _, column, _ in cells) + LABEL
-    if height > ROWS_MAX or width > COLUMNS_MAX:
-        return []
-    lines = [[" "] * width for _ in range(height)]
-    for row, column, label in cells:
-        lines[row][column : column + len(label)] = label
-    return ["".join(line).rstrip() for line in lines]
-
-
-def _label(cell: str, shown: Mapping[str, ShownCell], truth: TrueMeans) -> str:
-    private = f"{shown[cell].kmh:.0f}" if cell in shown else "--"
-    true = truth.kmh.get(cell)
-    return f"{private:>2}/{'--' if true is None else f'{true:.0f}':<2}"
 
 
 def _row(record: Release, shown: ShownCell | None, truth: TrueMeans, max_kmh: float) -> str:

@@ -71,10 +71,8 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
             f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot"
         )
     sizes = (plates,) if plates else TYPICAL_PLATES
-    _print([buy(settings.policy, size, pings_per_plate) for size in sizes], settings.policy)
-
-
-def _print(bought: list[TypicalPlan], policy: Policy) -> None:
+    policy = settings.policy
+    bought = [buy(policy, size, pings_per_plate) for size in sizes]
     out = printer(width=160)
     out.print(_head(policy))
     print_rows(out, [_cells(plan, policy) for plan in bought])

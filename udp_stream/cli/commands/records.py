@@ -238,7 +238,7 @@ def withdraw(arguments: argparse.Namespace, settings: Settings) -> None:
             id_ for place in places for id_ in ids_in(place, span) if kind_of(id_) == HAT
         ]
         if cells:
-            found = [id_ for id_ in found if id_.partition("-")[0] in cells]
+            found = [id_ for id_ in found if Id.of(id_).key in cells]
         ids = list(recorded_in(places, list(dict.fromkeys(found))))
         closed = archived_s(ledger.meta())
         earliest = min((end_of(id_) - 1 for id_ in arguments.ids), default=span[0])
