@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 

@@ -38,6 +38,7 @@ from lab.results import (
     about,
     but,
 )
+from udp_stream.arrays import Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
@@ -52,7 +53,7 @@ from udp_stream.mechanisms.means import (
     means_of_arrays,
     projected_queries,
 )
-from udp_stream.mechanisms.noise import Floats, Integers, lattice_of, pure, tail_bound
+from udp_stream.mechanisms.noise import lattice_of, pure, tail_bound
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_query
 from udp_stream.units import NANO, QUANTA_PER_KMH
 

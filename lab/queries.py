@@ -33,8 +33,9 @@ from lab.results import (
     about,
     but,
 )
+from udp_stream.arrays import Floats, Integers
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
+from udp_stream.mechanisms.noise import Cost, concentrated
 from udp_stream.queries.elimination import (
     BELOW,
     IN,

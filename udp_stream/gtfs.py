@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats
 from udp_stream.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 ZIP_MB = 200
 FILE_MB = 500  # of a zip; of each file in it once it is unpacked, or in a folder
@@ -421,7 +419,7 @@ def _simplified(lines: list[Line]) -> list[Line]:
         near_m *= 2
 
 
-def kept(points: Floats, near_m: float) -> NDArray[np.bool_]:
+def kept(points: Floats, near_m: float) -> Flags:
     """Mask of the points (lon, lat) of a line that are enough, so that no other is further from it
     (Ramer-Douglas-Peucker)."""
     flat = points * _METRES

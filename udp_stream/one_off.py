@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
 from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import Grouping, Policy
@@ -217,7 +217,7 @@ def _released(
     return statistics(plan, estimate)[statistic], charges
 
 
-def _quanta(speeds: Sequence[float], number: int, largest: int) -> NDArray[np.int64]:
+def _quanta(speeds: Sequence[float], number: int, largest: int) -> Integers:
     """A plate's speeds on the lattice; a plate that is wrong is named by its place, a speed by
     nothing."""
     where = f"speeds of plate {number} (by name)"

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats
 from udp_stream.forecast.anomalies import (
     GOES_ON,
     GOES_ON_BY,
@@ -42,7 +43,6 @@ from udp_stream.forecast.usual_week import (
     scale_of,
     update_city,
 )
-from udp_stream.mechanisms.noise import Floats
 
 UNEXPLAINED = 2.0
 BETWEEN_PLATES = 16.0

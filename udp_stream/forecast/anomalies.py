@@ -15,9 +15,9 @@ from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.mechanisms.noise import Floats, normal_below
+from udp_stream.arrays import Floats, Integers
+from udp_stream.mechanisms.noise import normal_below
 from udp_stream.mechanisms.widths import response
 
 HAPPENS = 0.15
@@ -140,7 +140,7 @@ class PosteriorMixture:
             high = np.where(is_low, high, at)
         return np.asarray((low + high) / 2)
 
-    def with_some(self, at: NDArray[np.int64], other: PosteriorMixture) -> PosteriorMixture:
+    def with_some(self, at: Integers, other: PosteriorMixture) -> PosteriorMixture:
         """The same, with these HATs taken from `other`."""
         columns = [column.copy() for column in astuple(self)]
         for column, of_other in zip(columns, astuple(other), strict=True):

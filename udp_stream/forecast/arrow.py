@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from udp_stream.mechanisms.noise import Floats, Integers
+from udp_stream.arrays import Floats, Integers
 
 # Linear algebra on a single thread. The matrices of a slot are long and narrow: more threads hardly
 # make them faster, but spin for a tenth of a second after each product, on cores that the ledger's

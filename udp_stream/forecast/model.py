@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.forecast.anomalies import (
     NOT_CLIPPED,
     NOTHING,
@@ -32,7 +33,6 @@ from udp_stream.forecast.anomalies import (
     mixed,
 )
 from udp_stream.forecast.arrow import on_one_thread
-from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import DAY_MS, SlotCounts

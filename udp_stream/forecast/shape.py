@@ -14,11 +14,10 @@ from math import hypot, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.forecast.arrow import on_one_thread
 from udp_stream.forecast.model import DAYS
-from udp_stream.mechanisms.noise import Floats
 
 # The city: shares of speeds in the bins of its tree. They are those of some shape of an untrained
 # family (some buses stand, some crawl, the speeds of the others are a Weibull variable), plus a
@@ -303,9 +302,7 @@ class HatShapes(NamedTuple):
 
 
 @on_one_thread
-def hat_shapes(
-    city: CityShape, mean: Floats, deviation: Floats, plates: NDArray[np.int64]
-) -> HatShapes:
+def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: Integers) -> HatShapes:
     """CDFs of all HATs of a slot, by means and their deviations (km/h) and plates; 0 plates for a
     cell without pings."""
     high = city.edges_kmh[-1]
@@ -343,7 +340,7 @@ def hat_shapes(
 
 
 def _correction(
-    log_share: Floats, middles: Floats, mean: Floats, deviation: Floats, plates: NDArray[np.int64]
+    log_share: Floats, middles: Floats, mean: Floats, deviation: Floats, plates: Integers
 ) -> Floats:
     """Logarithm of city / mixture of the slot's tilted HATs, weighed by plates."""
     here = plates > 0

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from udp_stream.arrays import Floats
 from udp_stream.forecast.anomalies import NEGLIGIBLE
-from udp_stream.mechanisms.noise import Floats
 
 LOG_STEP = 0.2
 GRID = log(0.05) + LOG_STEP * np.arange(47)

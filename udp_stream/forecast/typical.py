@@ -25,9 +25,9 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.forecast.anomalies import ReleaseClip, passed
 from udp_stream.forecast.arrow import on_one_thread
-from udp_stream.mechanisms.noise import Floats, Integers
 
 DayClass = Literal["weekday", "saturday", "sunday"]
 CLASSES: Final[tuple[DayClass, ...]] = ("weekday", "saturday", "sunday")

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from udp_stream.arrays import Floats
 from udp_stream.forecast.anomalies import log_likelihoods
 from udp_stream.forecast.model import HatPredictions, ReleasedHats
-from udp_stream.mechanisms.noise import Floats
 from udp_stream.units import KMH_PER_UNIT, factor_in_words
 
 ORDINARY: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)

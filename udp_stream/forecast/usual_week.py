@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats
 from udp_stream.forecast.arrow import Arrow, Design
 from udp_stream.forecast.traffic import (
     SCATTER,
@@ -28,7 +29,6 @@ from udp_stream.forecast.traffic import (
     normed_logs,
     told,
 )
-from udp_stream.mechanisms.noise import Floats
 
 KINDS: Final = 2
 """Kinds of days: workdays (0), and weekends (1)."""

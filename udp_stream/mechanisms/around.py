@@ -32,6 +32,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     EMPTY_PLATES,
@@ -48,8 +49,6 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.means import Mean, mean_columns
 from udp_stream.mechanisms.noise import (
     Cost,
-    Floats,
-    Integers,
     Lattice,
     Noise,
     charges_of,
@@ -83,7 +82,7 @@ class ForecastClip:
     plates: Integers
     width: ClipWidth = USUAL
 
-    def subset(self, chosen: NDArray[np.bool_]) -> ForecastClip:
+    def subset(self, chosen: Flags) -> ForecastClip:
         return replace(self, plates=self.plates[chosen])
 
 
@@ -508,7 +507,7 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
     ) -> ForecastClipPlan:
         return replace(plan, cost=asked.cost)
 
-    def subset(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
+    def subset(self, plan: ForecastClipPlan, admitted: Flags) -> ForecastClipPlan:
         """The plan for the admitted plates, around the same forecast: they move what they moved,
         and lose at most their charges."""
         plate_sensitivities = plan.plate_sensitivities[admitted]

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import MEASURES, Cost, Integers, Lattice, Noise, require_measure
+from udp_stream.mechanisms.noise import MEASURES, Cost, Lattice, Noise, require_measure
 from udp_stream.mechanisms.widths import USUAL, ClipWidth
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -74,7 +75,7 @@ class SamplesPerPlate:
         kept: Integers = (below + ascending * np.arange(self.plates, 0, -1))[::-1]
         return kept
 
-    def errors_at_every_count(self, noise: float) -> NDArray[np.float64]:
+    def errors_at_every_count(self, noise: float) -> Floats:
         """Worst-case errors E(m) = 1 - G/M + m noise / G, m each entry of `descending`, where caps
         leave G of the M samples.
 
@@ -82,7 +83,7 @@ class SamplesPerPlate:
         2405.06261).
         """
         kept = self.kept_at_every_count
-        errors: NDArray[np.float64] = 1 - kept / self.total + self.descending * noise / kept
+        errors: Floats = 1 - kept / self.total + self.descending * noise / kept
         return errors
 
     def worst_case_cap(self, noise: float) -> int:
@@ -189,11 +190,11 @@ def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
     return given
 
 
-def first_samples(counts: SamplesPerPlate, given: Integers | int) -> NDArray[np.bool_]:
+def first_samples(counts: SamplesPerPlate, given: Integers | int) -> Flags:
     """Mask of the HAT's samples (plate by plate) that are among their plate's first `given[plate]`,
     or first `given`."""
     most = given if isinstance(given, int) else np.repeat(given, counts.by_plate)
-    kept: NDArray[np.bool_] = counts.place_of_sample < most
+    kept: Flags = counts.place_of_sample < most
     return kept
 
 
@@ -287,9 +288,7 @@ class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     hats: int = 1
 
     @staticmethod
-    def of(
-        hat_kmh: float, plates_kmh: NDArray[np.float64], width: ClipWidth = USUAL
-    ) -> ForecastClipTerms:
+    def of(hat_kmh: float, plates_kmh: Floats, width: ClipWidth = USUAL) -> ForecastClipTerms:
         """Terms of these speeds, rounded to steps; speeds are in [0, 1023] km/h."""
         steps = np.rint(plates_kmh * STEPS_PER_KMH).astype("<u2")
         return ForecastClipTerms(round(hat_kmh * STEPS_PER_KMH), steps.tobytes(), *width)
@@ -307,7 +306,7 @@ class ForecastClipTerms(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.plates) // 2
 
     @property
-    def plates_quanta(self) -> NDArray[np.int64]:
+    def plates_quanta(self) -> Integers:
         return np.frombuffer(self.plates, "<u2").astype(np.int64) * (
             QUANTA_PER_KMH // STEPS_PER_KMH
         )
@@ -537,7 +536,7 @@ class Statistic(ABC, Generic[P, V]):
         return self.plan(plan.counts, asked, public)
 
     @abstractmethod
-    def subset(self, plan: P, admitted: NDArray[np.bool_]) -> P:
+    def subset(self, plan: P, admitted: Flags) -> P:
         """The plan for those of its plates that the ledger admitted, each within its charge."""
 
     @abstractmethod

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     EMPTY_PLATES,
@@ -47,8 +48,6 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.noise import (
     MEASURES,
     Cost,
-    Floats,
-    Integers,
     Noise,
     counts_scale,
     expected_noise_of_counts,
@@ -109,7 +108,7 @@ class Bins:
         sizes = [first, *(right - left for left, right in pairwise(quanta[1:]))]
         return np.repeat(np.arange(self.count, dtype=np.uint16), sizes)
 
-    def bin_of(self, speeds_quanta: NDArray[Any]) -> NDArray[np.int64]:
+    def bin_of(self, speeds_quanta: NDArray[Any]) -> Integers:
         """The bin, 0..count-1, of each speed; any shape, speeds integers in quanta in [0, max_kmh *
         4096].
 
@@ -698,7 +697,7 @@ def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Int
     return rows, spread.astype(np.int64, copy=False)
 
 
-def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float64]:
+def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> Floats:
     """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last
     exactly 1.0.
 
@@ -715,7 +714,7 @@ def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float6
         raise ValueError(
             "expected consistent counts: non-decreasing from at least 0 up to the total"
         )
-    quotients: NDArray[np.float64] = rows / totals[:, None]
+    quotients: Floats = rows / totals[:, None]
     return quotients.reshape(np.shape(counts))
 
 
@@ -1062,7 +1061,7 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
             counts, asked.cost, max_kmh, public.bins, asked.choice, public.branching, public.levels
         )
 
-    def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+    def subset(self, plan: CdfPlan, admitted: Flags) -> CdfPlan:
         counts = SamplesPerPlate(plan.counts.by_plate[admitted])
         given = plan.given[admitted]
         cap = int(given.max())

@@ -26,9 +26,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from udp_stream.arrays import Integers
 from udp_stream.mechanisms.base import Query
 from udp_stream.mechanisms.cdf import Bins
-from udp_stream.mechanisms.noise import Cost, Integers, counts_scale, noise_of
+from udp_stream.mechanisms.noise import Cost, counts_scale, noise_of
 from udp_stream.units import QUANTA_PER_KMH
 
 CITY_KMH: Final = (0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 20.0, 27.0, 35.0, 45.0, 60.0)

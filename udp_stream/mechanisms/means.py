@@ -25,6 +25,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     Arrays,
@@ -43,7 +44,6 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.base import Grouping as Grouping
 from udp_stream.mechanisms.noise import (
     Cost,
-    Integers,
     Noise,
     charges_of,
     cost_within,

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.ledger.filters import Loss, epsilon_of, rho_nano_of_pure
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.samplers import (
@@ -31,9 +32,6 @@ from udp_stream.mechanisms.samplers import (
     randbelow,
 )
 from udp_stream.units import NANO, amount_text
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from math import erf, hypot, pi, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.around import AROUND
 from udp_stream.mechanisms.base import (
@@ -35,15 +35,7 @@ from udp_stream.mechanisms.means import (
     OptimalCappedSum,
     mean_columns,
 )
-from udp_stream.mechanisms.noise import (
-    Cost,
-    Floats,
-    Integers,
-    expected_noise,
-    interval95,
-    lattice_of,
-    noise_of,
-)
+from udp_stream.mechanisms.noise import Cost, expected_noise, interval95, lattice_of, noise_of
 from udp_stream.mechanisms.variance import VarianceStatistic
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -448,7 +440,7 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
             return self.plan(plan.counts, asked, public)
         return MECHANISMS[plan.mechanism].at(plan, asked.cost)
 
-    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: Flags) -> MeanPlan:
         return MECHANISMS[plan.mechanism].subset(plan, admitted)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> Query:

@@ -44,6 +44,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     EMPTY_PLATES,
@@ -64,8 +65,6 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.means import MeanQuery
 from udp_stream.mechanisms.noise import (
     Cost,
-    Floats,
-    Integers,
     Noise,
     charges_of,
     cost_within,
@@ -277,7 +276,7 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyValue]):
         cap = None if asked.choice is None else asked.choice.cap_among(counts)
         return plan_variance(counts, asked.cost, public.range, cap)
 
-    def subset(self, plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
+    def subset(self, plan: VariancePlan, admitted: Flags) -> VariancePlan:
         """The same cap; as shares g (G - g) change with G, the cost is lowered until no plate's
         exceeds its charge."""
         counts = SamplesPerPlate(plan.counts.by_plate[admitted])

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from udp_stream.mechanisms.noise import Cost, Floats, Integers, noise_of, normal_below
+from udp_stream.arrays import Floats, Integers
+from udp_stream.mechanisms.noise import Cost, noise_of, normal_below
 
 BETWEEN_PLATES = 4.0
 """Standard deviation of a plate's mean speed in a HAT around its forecast, however many pings it

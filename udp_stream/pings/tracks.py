@@ -7,8 +7,8 @@ from datetime import UTC
 from math import nan
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats
 from udp_stream.pings.mapping import SECONDS_AGO, Path
 from udp_stream.pings.repairs import Value, is_missing, numbers_of
 from udp_stream.pings.times import NO_TIME, TimeValue, read_times
@@ -16,7 +16,7 @@ from udp_stream.pings.times import NO_TIME, TimeValue, read_times
 JUMP_KMH = 200
 _METRES_PER_DEGREE = 111_195
 
-Track = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+Track = tuple[Flags, Floats, Floats, Floats]
 """Which records have a place and a time, and their seconds, longitude and latitude."""
 
 
@@ -66,7 +66,7 @@ def follow(values: Sequence[Value], track: Track | None) -> bool | None:
     return bool((km * 3600 <= JUMP_KMH * (apart + slack)).mean() >= _FOLLOWING_SHARE)
 
 
-def steps_km(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.float64]:
+def steps_km(lon: Floats, lat: Floats) -> Floats:
     """The distance of each place from the place before, km."""
     east = np.diff(lon) * np.cos(np.radians(lat[:-1]))
     return np.hypot(np.diff(lat), east) * _METRES_PER_DEGREE / 1000

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.around import AROUND, FORECAST_CLIP, ForecastClipPlan
@@ -23,7 +23,7 @@ from udp_stream.mechanisms.base import (
     StatisticTerms,
 )
 from udp_stream.mechanisms.means import MeanPlan
-from udp_stream.mechanisms.noise import MEASURES, Cost, Floats, Integers, require_measure
+from udp_stream.mechanisms.noise import MEASURES, Cost, require_measure
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.policy import (
     EPSILON_NANO_MAX,
@@ -142,7 +142,7 @@ class Terms(
         values[self.contributing_rows(rows)] = offered
         return values
 
-    def contributing_rows(self, rows: int) -> NDArray[np.bool_]:
+    def contributing_rows(self, rows: int) -> Flags:
         """Mask of `rows` rows that contribute; none if the terms are of another number of rows."""
         kept = np.full(rows, not self.kept)
         if self.kept and len(self.kept) == -(-rows // 8):
@@ -237,7 +237,7 @@ class HatPlan:
     def used_samples(self) -> int:
         return 0 if self.mean is None else self.mean.used_samples
 
-    def subset(self, paid: NDArray[np.bool_]) -> HatPlan:
+    def subset(self, paid: Flags) -> HatPlan:
         """The plan for those of its plates that paid; PrivacyRefused if any would lose more."""
         if paid.all():
             return self
@@ -272,7 +272,7 @@ def slot_terms(
 
 
 def _hats_terms(
-    counts: SlotCounts, enough: NDArray[np.bool_], allowances: Integers, policy: Policy
+    counts: SlotCounts, enough: Flags, allowances: Integers, policy: Policy
 ) -> list[Terms]:
     each = zip(counts.each_rows(), enough.tolist(), strict=True)
     of_plate = allowances[counts.plate]
@@ -301,7 +301,7 @@ def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> Float
 
 def _shares(
     counts: SlotCounts,
-    enough: NDArray[np.bool_],
+    enough: Flags,
     balance: Balance,
     in_period: SlotInPeriod,
     policy: Policy,

@@ -19,6 +19,7 @@ import numpy as np
 from msgspec.structs import replace as struct_replace
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance, LedgerView
@@ -26,7 +27,7 @@ from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.base import ForecastClipTerms, StatisticPlan, StatisticTerms
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
-from udp_stream.mechanisms.noise import Cost, Floats, Integers, expected_noise
+from udp_stream.mechanisms.noise import Cost, expected_noise
 from udp_stream.mechanisms.statistics import STATISTICS, priced, spread
 from udp_stream.mechanisms.widths import (
     ClipWidth,

@@ -29,9 +29,8 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.mechanisms.noise import Floats, Integers
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.mechanisms.variance import share_of_pairs
 from udp_stream.units import NANO
 
@@ -311,7 +310,7 @@ class Suppression:
     0.5
     """
 
-    keep: NDArray[np.bool_]
+    keep: Flags
     hats_before: int
     hats_after: int
     threshold: float

@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
 from udp_stream.errors import UdpStreamError
 from udp_stream.ledger.ids import HAT, NOISED_SUMS, id_of
 from udp_stream.ledger.port import Admission, Ledger
@@ -40,7 +41,6 @@ from udp_stream.mechanisms.add_remove import (
     shortened,
 )
 from udp_stream.mechanisms.noise import MEASURES
-from udp_stream.mechanisms.samplers import Integers
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.plan import Terms
 from udp_stream.planning.policy import SlotInPeriod

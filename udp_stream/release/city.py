@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast.shape import SLOTS_APART_DAYS, Answer, CityShape, hat_shapes, projected
 from udp_stream.ledger.ids import CITY, id_of
@@ -72,7 +72,7 @@ class CityQuestion(Protocol):
         """The plan if all plates of the slot can pay, by counts and whatever else is public; None
         where nothing is asked."""
 
-    def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
+    def charges(self, weights: Integers, plan: CityPlan) -> Integers:
         """Loss of plates by the answer whose samples weigh so much in all: nano-units, rounded
         up."""
 
@@ -133,7 +133,7 @@ class ShapeQuestion:
         plates = int(np.count_nonzero(moves))
         return CityPlan(weights, charges, plates, msgspec.json.encode(tree))
 
-    def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
+    def charges(self, weights: Integers, plan: CityPlan) -> Integers:
         return msgspec.json.decode(plan.about, type=CityTree).charges(weights)
 
     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:  # noqa: ARG002
@@ -159,7 +159,7 @@ class ShapeQuestion:
         )  # fmt: skip
 
 
-def weights_of_plates(counts: SlotCounts, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+def weights_of_plates(counts: SlotCounts, weights: Integers) -> Integers:
     """Weight of all samples of each plate; `weights` are those of a sample of each row."""
     in_all = np.bincount(counts.plate, weights=weights * counts.count, minlength=len(counts.plates))
     return in_all.astype(np.int64)
@@ -211,9 +211,9 @@ class HatCdf(NamedTuple):
 
 def hat_cdfs(
     city: CityShape,
-    mean: NDArray[np.float64],
-    deviation: NDArray[np.float64],
-    plates: NDArray[np.int64],
+    mean: Floats,
+    deviation: Floats,
+    plates: Integers,
 ) -> list[HatCdf]:
     """The distribution of each HAT of a slot by its smoothed mean, the standard deviation of that
     (km/h), and its plates (0 without pings): public, all of it.

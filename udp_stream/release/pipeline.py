@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
 from udp_stream.ledger.ids import CITY, CLIPS, id_of
 from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, LedgerView, Mark
 from udp_stream.ledger.rules import cut
@@ -30,7 +31,7 @@ from udp_stream.mechanisms.around import (
     summed_norms,
 )
 from udp_stream.mechanisms.base import EMPTY_PLATES, Query, StatisticPlan, noisy_integers
-from udp_stream.mechanisms.noise import Integers, Noise
+from udp_stream.mechanisms.noise import Noise
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import HatPlan, Terms, plan_hat
 from udp_stream.planning.policy import Policy

@@ -37,10 +37,11 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from udp_stream.arrays import Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.ids import QUERY, ROUND, id_of
 from udp_stream.ledger.port import Admission, Ledger, Mark
-from udp_stream.mechanisms.noise import MEASURES, Integers
+from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.queries.elimination import BETA, NextRound, Round, State
 from udp_stream.queries.kinds import BoundedAnswer

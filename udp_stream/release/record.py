@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from udp_stream.arrays import Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_within
 from udp_stream.ledger.ids import CELL_ID
@@ -20,7 +21,7 @@ from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Part, Positive, Share
 from udp_stream.mechanisms.cdf import Cdf
 from udp_stream.mechanisms.means import Mean
-from udp_stream.mechanisms.noise import MEASURES, Integers
+from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import Variance
 from udp_stream.planning.plan import HatPlan, Terms

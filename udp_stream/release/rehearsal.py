@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.ledger.ids import HAT, id_of
 from udp_stream.ledger.port import Ledger
-from udp_stream.mechanisms.noise import Floats
 from udp_stream.mechanisms.widths import at_speed
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import SlotRow

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
 from udp_stream.mechanisms.add_remove import WEIGHT, PlateQuery
-from udp_stream.mechanisms.samplers import Integers
 from udp_stream.release.record import Record
 from udp_stream.units import QUANTA_PER_KMH
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.forecast.anomalies import ReleaseClip
 from udp_stream.forecast.model import PER_HAT
 from udp_stream.forecast.typical import (
@@ -24,7 +24,6 @@ from udp_stream.forecast.typical import (
     usual_week,
 )
 from udp_stream.mechanisms.base import NonNegative
-from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.release.forecaster import clipped_of, unexplained_of, value_of
 from udp_stream.release.record import Release, Smoothed
 
@@ -127,7 +126,7 @@ class Week:
 
     def _of_class(
         self, dates: list[str], before: TypicalSpeeds | None
-    ) -> tuple[TypicalSpeeds, NDArray[np.bool_]]:
+    ) -> tuple[TypicalSpeeds, Flags]:
         cells = len(self._cells)
         number = np.full(len(self._dates), -1)
         number[[self._dates[date] for date in dates]] = np.arange(len(dates))
@@ -182,7 +181,7 @@ def _scale(values: Floats) -> Floats:
     return found
 
 
-def _standard(values: Floats, known: NDArray[np.bool_]) -> Floats:
+def _standard(values: Floats, known: Flags) -> Floats:
     here = values[known]
     if not len(here):
         return np.zeros(values.shape)
@@ -194,7 +193,7 @@ def _rows(
     cells: list[str],
     day: DayClass,
     usual: TypicalSpeeds,
-    is_there: NDArray[np.bool_],
+    is_there: Flags,
     dates: list[str],
 ) -> Iterator[TypicalHour]:
     low = usual.low

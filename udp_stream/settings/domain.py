@@ -15,8 +15,8 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells
 from udp_stream.errors import ConfigError
 from udp_stream.gtfs import GtfsError, positions
 from udp_stream.windows.grid import Grid
@@ -75,7 +75,7 @@ class FeatureCollection(msgspec.Struct, frozen=True, tag=True, tag_field="type")
 _GEOJSON = msgspec.json.Decoder(Polygon | MultiPolygon | Feature | FeatureCollection)
 
 
-def read_domain(name: str, grid: Grid, box: Box | None) -> NDArray[np.uint64]:
+def read_domain(name: str, grid: Grid, box: Box | None) -> Cells:
     """The cells of a domain, ascending. ConfigError, with the file, the line and the rule, for what
     is none."""
     path = Path(name)
@@ -103,12 +103,12 @@ def read_domain(name: str, grid: Grid, box: Box | None) -> NDArray[np.uint64]:
     return found
 
 
-def digest_of(cells: NDArray[np.uint64]) -> str:
+def digest_of(cells: Cells) -> str:
     """A hash of a domain's cells, 16 hexadecimal digits."""
     return blake2b(cells.astype(">u8").tobytes(), digest_size=8).hexdigest()
 
 
-def _of_lines(text: bytes, path: Path, grid: Grid) -> NDArray[np.uint64]:
+def _of_lines(text: bytes, path: Path, grid: Grid) -> Cells:
     found = []
     for number, line in enumerate(text.decode("utf-8-sig", errors="replace").splitlines(), 1):
         written = line.partition("#")[0].strip()
@@ -130,7 +130,7 @@ def _of_lines(text: bytes, path: Path, grid: Grid) -> NDArray[np.uint64]:
     return np.array(found, dtype=np.uint64)
 
 
-def _of_polygons(text: bytes, path: Path, grid: Grid) -> NDArray[np.uint64]:
+def _of_polygons(text: bytes, path: Path, grid: Grid) -> Cells:
     rule = "GeoJSON, a Polygon, MultiPolygon, Feature or FeatureCollection of these"
     try:
         shape = _GEOJSON.decode(text.removeprefix(b"\xef\xbb\xbf"))
@@ -148,14 +148,14 @@ def _of_polygons(text: bytes, path: Path, grid: Grid) -> NDArray[np.uint64]:
     return np.array(sorted(found), dtype=np.uint64)
 
 
-def _of_gtfs(path: Path, grid: Grid) -> NDArray[np.uint64]:
+def _of_gtfs(path: Path, grid: Grid) -> Cells:
     try:
         return grid.cells_of(*positions(path))
     except GtfsError as error:
         raise ConfigError(f"hat.domain: {error}") from error
 
 
-def _meets(cells: NDArray[np.uint64], box: Box, grid: Grid) -> bool:
+def _meets(cells: Cells, box: Box, grid: Grid) -> bool:
     """Whether a cell's centre lies in the box, or the cell of the box's centre, in a small one, is
     of the domain."""
     west, south, east, north = box

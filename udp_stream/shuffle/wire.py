@@ -39,6 +39,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells, Integers
 from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.planning.plan import Terms
 from udp_stream.planning.policy import PositionPeriods
@@ -175,7 +176,7 @@ def _end(slot: tuple[int, int], chunks: Sequence[Chunk]) -> tuple[int, int, byte
     return slot[1], slot[0], chunks[0].digest if chunks else b"", len(chunks)
 
 
-def _named(plates: Sequence[bytes], rows: NDArray[Any]) -> tuple[list[bytes], NDArray[np.int64]]:
+def _named(plates: Sequence[bytes], rows: NDArray[Any]) -> tuple[list[bytes], Integers]:
     is_here = np.zeros(len(plates), dtype=bool)
     is_here[rows] = True
     here = np.flatnonzero(is_here)
@@ -207,7 +208,7 @@ def _joined_plates(chunks: Sequence[PlateChunk]) -> tuple[tuple[bytes, ...], NDA
     return tuple(number), np.concatenate(rows)
 
 
-def _sorted_plates(chunks: Sequence[PlateChunk]) -> tuple[tuple[bytes, ...], NDArray[np.int64]]:
+def _sorted_plates(chunks: Sequence[PlateChunk]) -> tuple[tuple[bytes, ...], Integers]:
     """The same in ascending order, so that numbers do not depend on the order in which chunks came."""
     plates, rows = _joined_plates(chunks)
     order = sorted(range(len(plates)), key=plates.__getitem__)
@@ -285,7 +286,7 @@ class PingsEnd(EndMarker, frozen=True, tag="pings-end.2"):
     """The source has sent all pings of the slots that it closed."""
 
 
-def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
+def shard_of(cells: Cells, shards: int) -> Integers:
     """The shard that releases each cell: spread evenly, and always the same for a given number of
     shards."""
     # Neighbouring cells differ in few bits, in the middle: folding and an odd multiplier (2**64 /
@@ -429,7 +430,7 @@ class _PlanColumns(msgspec.Struct, frozen=True, array_like=True):
     city: tuple[bytes, bytes, int, bytes] | None
 
 
-def _bytes(column: NDArray[np.int64]) -> bytes:
+def _bytes(column: Integers) -> bytes:
     return column.astype("<i8").tobytes()
 
 

@@ -25,10 +25,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.errors import UsageError
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
 Rng = np.random.Generator
 
@@ -260,7 +259,7 @@ def _sampled(corners: Floats) -> Floats:
 class Day:
     """A day's service: where each bus is between two legs, an entry per bus."""
 
-    def __init__(self, rng: Rng, city: City, route: Ints, driver: Floats, trips: int) -> None:
+    def __init__(self, rng: Rng, city: City, route: Integers, driver: Floats, trips: int) -> None:
         self.city = city
         self.route = route
         self.driver = driver
@@ -294,7 +293,7 @@ class Day:
             )
             yield until, self._look_up(legs, bus, second, begin)
 
-    def _leg(self, bus: Ints) -> Records:
+    def _leg(self, bus: Integers) -> Records:
         """Another leg for each of these buses; then they stand at its end, where they may begin
         another trip."""
         city = self.city
@@ -357,7 +356,7 @@ class Day:
 
     def _ping_times(
         self, due: Floats, until: Floats, ping_s: float, width: int
-    ) -> tuple[Ints, Ints]:
+    ) -> tuple[Integers, Integers]:
         """Pair of (bus, whole second) of every ping from `due` to before `until`; draws `width` at
         a time, moves `due` on."""
         seconds, weights = np.array(INTERVALS).T.copy()
@@ -376,7 +375,7 @@ class Day:
             [second for _, second in found]
         )
 
-    def _look_up(self, legs: Records, bus: Ints, second: Ints, origin: int) -> Records:
+    def _look_up(self, legs: Records, bus: Integers, second: Integers, origin: int) -> Records:
         """The pings of the given buses and seconds from `origin` on, sorted by time."""
         legs = legs[np.lexsort((legs["depart"], legs["bus"]))]
         key = legs["bus"] * float(DAY_S) + (legs["depart"] - origin)
@@ -515,8 +514,8 @@ def _spoiled(message: bytes, flaw: str, missing: str) -> bytes:
 class FleetColumns:
     """Trips of the buses, by time; an entry per ping, as written in its message."""
 
-    plate: Ints  # index into `Fleet.plates`
-    time_ms: Ints  # UTC, whole seconds
+    plate: Integers  # index into `Fleet.plates`
+    time_ms: Integers  # UTC, whole seconds
     lat: Floats
     lon: Floats
     speed_kmh: Floats

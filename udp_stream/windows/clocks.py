@@ -27,13 +27,13 @@ from itertools import compress
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells, Flags, Integers
 from udp_stream.pings.decode import PingRules, Pings
 from udp_stream.windows.grid import HEXAGONS, Grid
 from udp_stream.windows.tables import SlotGrid
 
-Times = NDArray[np.int64]
+Times = Integers
 
 NEVER = -(2**63)
 """A time before all others."""
@@ -69,12 +69,10 @@ class WindowRules:
     in_processing_time: bool = False
     grid: Grid = HEXAGONS
 
-    def late_by(
-        self, slot_end: Times, watermark_before_ms: Times
-    ) -> tuple[Times, NDArray[np.bool_]]:
+    def late_by(self, slot_end: Times, watermark_before_ms: Times) -> tuple[Times, Flags]:
         """The time that pings are judged by, and which are late: of slots that had closed by then."""
         judged: Times = np.maximum(watermark_before_ms, self.archived_ms + self.grace_ms)
-        late: NDArray[np.bool_] = slot_end + self.grace_ms <= judged
+        late: Flags = slot_end + self.grace_ms <= judged
         return judged, late
 
 
@@ -93,7 +91,7 @@ class LogPlaces:
 
     offset: Times
     append_ms: Times
-    tick: NDArray[np.bool_]
+    tick: Flags
 
     def behind(self, count: int) -> LogPlaces:
         return LogPlaces(self.offset[count:], self.append_ms[count:], self.tick[count:])
@@ -113,7 +111,7 @@ class Frame:
     """
 
     pings: Pings
-    cell: NDArray[np.uint64]
+    cell: Cells
     slot_start: Times
     slot_end: Times
     places: LogPlaces | None = None
@@ -131,9 +129,9 @@ class FrameObservation:
     """
 
     watermark_before_ms: Times
-    ahead: NDArray[np.bool_]
-    rolled_over: NDArray[np.bool_]
-    outside: NDArray[np.bool_] | None = None
+    ahead: Flags
+    rolled_over: Flags
+    outside: Flags | None = None
 
 
 ROLLOVER_MS = 1024 * 7 * 86_400_000
@@ -141,10 +139,10 @@ ROLLOVER_MS = 1024 * 7 * 86_400_000
 of it is 7,168 days behind."""
 
 
-def are_rolled_over(time_ms: Times, now_ms: Times | int) -> NDArray[np.bool_]:
+def are_rolled_over(time_ms: Times, now_ms: Times | int) -> Flags:
     """Mask of times that are 1,024 weeks before now, give or take a day: of a recording made then,
     none is refused, as its own clock says that it is then."""
-    found: NDArray[np.bool_] = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
+    found: Flags = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
     return found
 
 

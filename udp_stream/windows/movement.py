@@ -26,6 +26,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells, Flags, Floats, Integers
 from udp_stream.pings.decode import PingRules
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
@@ -57,14 +58,12 @@ Places = NDArray[np.int32]
 """Latitudes or longitudes, in units of `DEGREE`."""
 
 
-def places_of(degrees: NDArray[np.float64]) -> Places:
+def places_of(degrees: Floats) -> Places:
     """Places of degrees, to the nearest unit."""
     return np.rint(degrees / DEGREE).astype(np.int32)
 
 
-def km_between(
-    lat: Places, lon: Places, other_lat: Places, other_lon: Places
-) -> NDArray[np.float64]:
+def km_between(lat: Places, lon: Places, other_lat: Places, other_lon: Places) -> Floats:
     """Distance in km along the great circle, to 1e-5 of it up to 25 km, where buses go: on the
     plane at the middle latitude."""
     north = other_lat.astype(np.int64) - lat
@@ -76,7 +75,7 @@ def km_between(
     cosine = np.zeros(middle.size)
     for coefficient in reversed(_COSINE):
         cosine = cosine * squared + coefficient
-    found: NDArray[np.float64] = (
+    found: Floats = (
         np.sqrt(np.square(north.astype(np.float64)) + np.square(east * cosine)) * _KM_PER_UNIT
     )
     return found
@@ -112,7 +111,7 @@ def with_speeds(
     )  # fmt: skip
 
 
-def _pairs(plate_time: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _pairs(plate_time: Integers) -> tuple[Integers, Floats]:
     """The row that each of (plate, ms), ascending and each once, is paired with (-1 for none), and
     the seconds between."""
     plate = plate_time >> 32
@@ -120,7 +119,7 @@ def _pairs(plate_time: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     before = np.searchsorted(plate_time, plate_time - NEAREST_MS, side="right") - 1
     behind = np.searchsorted(plate_time, plate_time + NEAREST_MS)
 
-    def gap(to: NDArray[np.int64]) -> NDArray[np.int64]:
+    def gap(to: Integers) -> Integers:
         """Milliseconds to these rows; more than is allowed where they are of another plate, or are
         none."""
         at = np.clip(to, 0, last)
@@ -134,11 +133,11 @@ def _pairs(plate_time: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _within_reach(
-    cell: NDArray[np.uint64],
-    other: NDArray[np.uint64],
-    reach_km: NDArray[np.float64],
+    cell: Cells,
+    other: Cells,
+    reach_km: Floats,
     grid: Grid,
-) -> NDArray[np.bool_]:
+) -> Flags:
     """Whether some two positions in the two cells are that near: by disks around the cells, so of a
     few too many."""
     moved = np.flatnonzero(cell != other)

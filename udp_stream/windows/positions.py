@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.pings.decode import Pings
 from udp_stream.windows.clocks import NEVER, AppendClock, Frame, WindowRules
 from udp_stream.windows.tables import SlotGrid
@@ -57,17 +58,17 @@ class Moment:
 
     time_ms: int
     plates: tuple[bytes, ...]
-    lat: NDArray[np.float64]
-    lon: NDArray[np.float64]
-    seen_ms: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    lat: Floats
+    lon: Floats
+    seen_ms: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class RowPlaces(NamedTuple):
     """Places of the rows that are pushed: the offset of its message, and the watermark before
     it."""
 
-    offset: NDArray[np.int64]
-    before_ms: NDArray[np.int64]
+    offset: Integers
+    before_ms: Integers
 
 
 class LatestPositions:
@@ -110,7 +111,7 @@ class LatestPositions:
     def push(
         self,
         pings: Pings,
-        rows: NDArray[np.int64],
+        rows: Integers,
         watermark_ms: int | None,
         places: RowPlaces | None = None,
     ) -> list[Moment]:
@@ -123,7 +124,7 @@ class LatestPositions:
         self._close_through(until_ms)
         return found
 
-    def segments(self, before_ms: NDArray[np.int64]) -> list[int]:
+    def segments(self, before_ms: Integers) -> list[int]:
         """Where to cut rows in the order of the log, so that each moment is taken behind the rows
         that make it due.
 
@@ -152,7 +153,7 @@ class LatestPositions:
         rows = self._gathered()
         return list(self._due(self._grid.end_of(int(rows["time"].max())))) if rows.size else []
 
-    def _add(self, pings: Pings, rows: NDArray[np.int64], places: RowPlaces | None) -> None:
+    def _add(self, pings: Pings, rows: Integers, places: RowPlaces | None) -> None:
         if self._closed_ms is None:
             first = self._grid.end_of(int(pings.time_ms[rows].min()))
             self._earliest_ms = (
@@ -208,7 +209,7 @@ class LatestPositions:
             if found.size:
                 yield self._moment(moment_ms, found, names)
 
-    def _are_needed(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _are_needed(self, time_ms: Integers) -> Flags:
         _, first_ms = self._grid.place(time_ms)
         if self._earliest_ms is not None:
             first_ms = np.maximum(first_ms, self._earliest_ms)
@@ -232,7 +233,7 @@ class LatestPositions:
             self._codes = {names[code]: i for i, code in enumerate(used.tolist())}
 
 
-def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) -> NDArray[np.void]:
+def _latest(rows: NDArray[np.void], stretch: Integers | None = None) -> NDArray[np.void]:
     """Each plate's latest row, or that of each of its stretches, if they are given. Among rows of
     the same plate and time it is the first, which is the first in the log: rows are added in its
     order."""

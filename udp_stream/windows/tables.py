@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells, Flags, Integers
 from udp_stream.errors import PrivacyRefused
 
 DAY_MS = 86_400_000
@@ -48,7 +49,7 @@ class SlotGrid:
         self.seconds = seconds
         self.zone = zone
 
-    def place(self, time_ms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def place(self, time_ms: Integers) -> tuple[Integers, Integers]:
         """Start and end (Unix ms) of the slot of each time (Unix ms, years 1900 to 2200)."""
         starts = np.empty_like(time_ms)
         ends = np.empty_like(time_ms)
@@ -84,7 +85,7 @@ class SlotGrid:
 
 
 @lru_cache(maxsize=4 * _CACHED_DAYS)
-def _boundaries(seconds: int, zone: dt.tzinfo, day: int) -> NDArray[np.int64]:
+def _boundaries(seconds: int, zone: dt.tzinfo, day: int) -> Integers:
     """All boundaries of slots of these seconds that the UTC day needs which is `day` days after
     1970-01-01."""
     ordinal = day + _EPOCH
@@ -142,7 +143,7 @@ class SlotPings:
     plates: tuple[bytes, ...]
     plate: NDArray[np.uint32]
     time: NDArray[np.uint32]
-    cell: NDArray[np.uint64]
+    cell: Cells
     speed: NDArray[np.int32]
     repeats: int = 0
     unpaired: int = 0
@@ -165,10 +166,10 @@ class SlotCounts:
     start_ms: int
     end_ms: int
     plates: tuple[bytes, ...]
-    cells: NDArray[np.uint64]
-    hat_rows: NDArray[np.int64]
-    plate: NDArray[np.int64]
-    count: NDArray[np.int64]
+    cells: Cells
+    hat_rows: Integers
+    plate: Integers
+    count: Integers
     repeats: int
     partial: bool = False
 
@@ -179,7 +180,7 @@ class SlotCounts:
         """Rows of each HAT, as slices: quicker than to ask for each HAT."""
         return [slice(start, end) for start, end in pairwise(self.hat_rows.tolist())]
 
-    def subset(self, rows: NDArray[np.bool_]) -> SlotCounts:
+    def subset(self, rows: Flags) -> SlotCounts:
         """The counts of some rows; every HAT stays, even without rows."""
         before = np.append(0, np.cumsum(rows))
         return replace(
@@ -201,15 +202,13 @@ class SlotValues:
     array([10, 20, 25, 25])
     """
 
-    speed: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    speed: Integers
+    starts: Integers
 
     def clamped(self, largest: int) -> SlotValues:
         return replace(self, speed=np.minimum(self.speed, largest))
 
-    def samples_of(
-        self, rows: slice, admitted: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.int64]:
+    def samples_of(self, rows: slice, admitted: Flags | None = None) -> Integers:
         samples = self.speed[self.starts[rows.start] : self.starts[rows.stop]]
         if admitted is None or admitted.all():
             return samples
@@ -293,8 +292,8 @@ def require_countable(counts: SlotCounts) -> None:
 
 
 def numbered(
-    cell: NDArray[np.uint64],
-) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]:
+    cell: Cells,
+) -> tuple[Cells, NDArray[np.unsignedinteger[Any]]]:
     """The distinct cells, ascending, and each row's number among them. A plate stays in a cell for
     many pings, so runs of equal cells are sorted, not pings.
     """
@@ -305,8 +304,8 @@ def numbered(
 
 
 def first_per_plate_time(
-    plate_time: NDArray[np.uint64], cell: NDArray[np.uint64], speed: NDArray[np.signedinteger[Any]]
-) -> NDArray[np.int64]:
+    plate_time: Cells, cell: Cells, speed: NDArray[np.signedinteger[Any]]
+) -> Integers:
     """Indices in order of (plate, time), each pair once: the row of lowest cell, then of lowest
     speed (or what stands for it)."""
     # Need not be stable: repeats are put in order below, and nothing else is equal.
@@ -318,5 +317,5 @@ def first_per_plate_time(
         among = np.flatnonzero(repeated | np.append(repeated[1:], False))
         rows = order[among]
         order[among] = rows[np.lexsort((speed[rows], cell[rows], plate_time[rows]))]
-    first: NDArray[np.int64] = order[~repeated]
+    first: Integers = order[~repeated]
     return first

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
 from udp_stream.cli.progress import printer
 from udp_stream.cli.report import beside_guess, print_rows
 from udp_stream.errors import ConfigError, UsageError
@@ -135,7 +135,7 @@ def _too_little(policy: Policy, where: str) -> ConfigError:
     )
 
 
-def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
+def typical_counts(plates: int, pings_per_plate: int) -> Integers:
     """Counts spread like a busy cell's, the same every time."""
     normal = NormalDist()
     spread = np.exp([SPREAD * normal.inv_cdf((i + 0.5) / plates) for i in range(plates)])
