@@ -79,7 +79,7 @@ def test_rules_follow_from_settings(cells):
     assert rules.sigma / QUANTA_PER_KMH == pytest.approx(25.49, abs=0.01)
     flags = "hat.slot=30m", "budget.period=2d", "pings.interval=20s", "release.plates=true"
     other = rules_of(hidden(cells, *flags))
-    assert (other.full, other.active, other.plates, other.slot_hours) == (90, 48, True, 0.5)
+    assert (other.full, other.active, other.plates, other.slot_hours) == (90, 24, True, 0.5)
 
 
 def test_the_digest_is_of_all_cells_and_of_no_order(cells, tmp_path):
