@@ -357,6 +357,7 @@ def test_privacy_is_in_words(scheme, width, board, day, new_page):
     page.wait_for_selector("body[data-said]")
     said, told = page.locator("#said").inner_text(), json.loads(get(f"{board}/v1/privacy")[2])
     assert f"epsilon {told['newest_release']['period_epsilon']:g}" in said
+    assert f"epsilon {told['year_epsilon']}" in said
     percent = re.search(r"(\d+) %|at most all", said)
     share = told["spent"]["share"]
     assert share - 1e-9 <= int(percent[1] or 100) / 100 <= share + 0.01

@@ -162,7 +162,7 @@ def test_slots_outlines_and_privacy_say_what_is_there(address):
     assert sorted(json.loads(get(f"{address}/v1/outlines")[2])) == CELLS
     privacy = json.loads(get(f"{address}/v1/privacy")[2])
     newest = json.loads(RELEASES[2][0])["privacy"]
-    assert privacy.keys() == {"statement", "newest_release", "spent"}
+    assert privacy.keys() == {"statement", "newest_release", "year_epsilon", "spent"}
     assert privacy["statement"] is None and privacy["newest_release"] == newest
     share = min(1.0, HOURS * len(CELLS) * newest["epsilon"] / newest["period_epsilon"])
     assert privacy["spent"] == {"day": start_of(0)[:10], "share": pytest.approx(share)}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
+from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 FLAGS = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4")
@@ -61,6 +62,13 @@ def test_a_month_that_began_days_ago_has_one_balance_and_is_let_out_by_the_day(b
     (first, *_) = (begun / "out").read_text().splitlines()
     privacy = json.loads(first)["privacy"]
     assert (privacy["period"], privacy["period_epsilon"]) == ("30d", 10.0)
+    assert privacy["day_epsilon"] == epsilon_of(1_539_278_763 // 30, 1e-6) < 2
+    assert privacy["year_epsilon"] == epsilon_of(14 * 1_539_278_763, 1e-6) < 140
+    told = run(begun, "ledger", "show", "--ledger", "l", sets=(*FLAGS, MONTH))
+    (over,) = json.loads(told.stdout)["privacy"]["privacy_loss"]["over_time"]
+    said = [over[name]["epsilon"] for name in ("an_even_day", "the_period", "any_365_days")]
+    assert said == [privacy[name] for name in ("day_epsilon", "period_epsilon", "year_epsilon")]
+    assert over["any_365_days"]["rho"] == pytest.approx(14 * over["the_period"]["rho"])
 
 
 @pytest.mark.parametrize(

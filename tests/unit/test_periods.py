@@ -13,9 +13,10 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledger.rules import largest_budgets
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import statement
-from udp_stream.planning.policy import Loss, overlapping, overlaps_of, together
+from udp_stream.planning.policy import Loss, overlapping, overlaps_of, together, year_nano
 from udp_stream.settings import load
 
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 KOLKATA = [f"1d from 2024-01-{day:02}T00:00:00+05:30" for day in range(7, 12)]
 UTC = [f"1d from 2024-01-{day:02}T00:00:00+00:00" for day in range(7, 12)]
 MONDAY, MONDAY_UTC = KOLKATA[1], UTC[1]
@@ -144,3 +145,33 @@ def test_what_a_ledger_sums_to_is_what_its_statement_says():
     stated = statement(load(None, (), PURE_ENV), ledger)["privacy"]["privacy_loss"]["periods"]
     sums = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in stated}
     assert sums == {MONDAY: 22.0, MONDAY_UTC: 22.0, KOLKATA[4]: 30.0}
+
+
+@pytest.mark.parametrize("days", [1, 2, 7, 30, 90, 365, 400])
+def test_a_year_adds_up_all_periods_that_any_365_days_touch(days):
+    grid = load(None, (f"budget.period={days}d", "hat.timezone=UTC"), PURE_ENV).calendar
+    midnights = range(0, 2 * 400 * DAY_MS, DAY_MS)
+    numbers = [grid.slot_in_period(at).period for at in midnights]
+    touched = max(len(set(numbers[at : at + 365])) for at in range(400))
+    assert year_nano(f"{days}d", 10) == 10 * touched
+
+
+@pytest.mark.parametrize("zone", ["America/Chicago", "Asia/Beirut", "Asia/Kolkata"])
+@pytest.mark.parametrize("days", [7, 30])
+def test_the_days_of_a_period_are_its_calendars_days_also_where_the_clock_changes(zone, days):
+    """Of each hour of a year: its place in its day is that under a budget of a day."""
+    longer, day = (
+        load(
+            None, (f"budget.period={length}", f"hat.timezone={zone}", "hat.slot=1h"), PURE_ENV
+        ).calendar
+        for length in (f"{days}d", "1d")
+    )
+    start = int(dt.datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+    found = {}
+    for at in range(start, start + 366 * DAY_MS, 5 * HOUR_MS):
+        place, own = longer.slot_in_period(at), day.slot_in_period(at)
+        assert place.of_day == (own.slots_gone, own.slots_left)
+        found.setdefault(place.period, {}).setdefault(place.day, set()).add(own.period)
+    assert all(len(one) == 1 for of_days in found.values() for one in of_days.values())
+    assert {len(of_days) for of_days in found.values()} - {days} <= {*range(1, days)}
+    assert max(max(of_days) for of_days in found.values()) == days - 1

@@ -300,10 +300,9 @@ class Dashboard:
         privacy = self.slots.shown.privacy
         found = msgspec.Raw(statement) if statement is not None else None
         spent = await self._of_cells.make(self.slots.spent)
-        body = (
-            msgspec.json.encode({"statement": found, "newest_release": privacy, "spent": spent})
-            + b"\n"
-        )
+        year = None if privacy is None else privacy.of_a_year
+        told = {"statement": found, "newest_release": privacy, "year_epsilon": year, "spent": spent}
+        body = msgspec.json.encode(told) + b"\n"
         return await _answer(request, compressed([body]), "application/json")
 
     async def listing(self, request: web.Request) -> web.StreamResponse:

@@ -279,6 +279,9 @@ def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
             {_unit(length): budget / NANO, "period": without_measure(length), "hats_charged": hats}
             for (length, budget), hats in sorted(account.under.items())
         ],
+        "over_time": [
+            _over_time(length, budget, policy.delta) for length, budget in _under(account, policy)
+        ],
         "composition_over_periods": "a plate's loss in a period is at most the largest budget that any of its releases "
         "was admitted under (guaranteed); budgets of periods that overlap in time add up (with_overlapping), and "
         "epsilon is the most of any period; a rho is an epsilon with delta by arXiv 2004.00010, Corollary 13",
@@ -294,6 +297,31 @@ def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
             }
             for period, spent in sorted(account.speeds.items())
         ],
+    }
+
+
+def _under(account: _Account, policy: Policy) -> list[tuple[str, int]]:
+    """Lengths with their budgets, as they were charged, or as the configuration has them."""
+    ours = names.name_in(policy.measure, policy.period), policy.budget_nano
+    return sorted(account.under) or [ours]
+
+
+def _over_time(length: str, budget: int, delta: float) -> dict[str, Any]:
+    """Epsilons of an even day, a period, and all periods that 365 days touch, which add up in the
+    measure of the budget."""
+    measure = measure_of(length)
+    plain = without_measure(length).removesuffix(names.ending_of(length))
+    amounts = {
+        "an_even_day": names.day_nano(plain, budget),
+        "the_period": budget,
+        "any_365_days": names.year_nano(plain, budget),
+    }
+    return {"period": plain} | {
+        name: {
+            measure.unit: nano / NANO,
+            "epsilon": measure.implied_epsilon(nano, delta),
+        }
+        for name, nano in amounts.items()
     }
 
 

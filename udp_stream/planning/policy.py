@@ -145,6 +145,51 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
     return found
 
 
+YEAR_DAYS = 365
+
+
+def year_nano(length: str, nano: int) -> int:
+    """The budgets of all periods of this length that any 365 whole days touch, of rolling windows
+    as many as cover them: amounts of a measure add up. A length that cannot be read counts once.
+
+    >>> [year_nano(length, 1) for length in ("12h", "1d", "30d", "rolling 30d", "lifetime")]
+    [730, 365, 14, 13, 1]
+    """
+    try:
+        seconds = parse_duration(length.removeprefix(ROLLING))
+    except ValueError:
+        return nano
+    year = YEAR_DAYS * DAY_S
+    if seconds <= DAY_S or length.startswith(ROLLING):
+        return nano * ceil(year / seconds)
+    return nano * (ceil((year - DAY_S) / seconds) + 1)
+
+
+def day_nano(length: str, nano: int) -> int:
+    """An even day's part of the budget of a period of several days; else the budget.
+
+    >>> day_nano("30d", 300), day_nano("12h", 300), day_nano("rolling 30d", 300)
+    (10, 300, 300)
+    """
+    try:
+        days = int(parse_duration(length) // DAY_S)
+    except ValueError:
+        return nano
+    return nano // max(1, days)
+
+
+def over_time(measure: str, length: str, nano: int, delta: float) -> dict[str, float]:
+    """Epsilons of an even day and of a year, where a period has several days; else nothing."""
+    day = day_nano(length, nano)
+    if day == nano:
+        return {}
+    implied = MEASURES[measure].implied_epsilon
+    return {
+        "day_epsilon": implied(day, delta),
+        "year_epsilon": implied(year_nano(length, nano), delta),
+    }
+
+
 def name_in(measure: str, name: str) -> str:
     """The period's name with its measure."""
     return name + MEASURES[measure].ending

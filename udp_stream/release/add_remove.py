@@ -43,7 +43,7 @@ from udp_stream.mechanisms.add_remove import (
 from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.plan import Terms
-from udp_stream.planning.policy import SlotInPeriod
+from udp_stream.planning.policy import SlotInPeriod, over_time
 from udp_stream.planning.promise import OF_A_SWAP, accounting_of
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import (
@@ -264,6 +264,7 @@ def records_of(
         period=asked.period,
         caveats=context.caveats,
         **measure.privacy(asked.budget_nano, asked.budget_nano, policy.delta),
+        **over_time(MEASURE, asked.period, asked.budget_nano, policy.delta),
         holds_for="period",
         speeds=policy.speed_from,
         swap_epsilon=measure.implied_epsilon(OF_A_SWAP * asked.budget_nano, policy.delta),

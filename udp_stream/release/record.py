@@ -25,11 +25,11 @@ from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import Variance
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.planning.policy import Policy, SpeedFrom
+from udp_stream.planning.policy import Policy, SpeedFrom, over_time, year_nano
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, accounting_of
 from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position
-from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 
 
@@ -271,6 +271,20 @@ class Privacy(Part, frozen=True, omit_defaults=True):
     swap_epsilon: Positive | None = None
     """`add-remove`: the epsilon between inputs that differ in a single plate's speeds alone. A
     change is a removal and an addition, so it is that of four times period_rho."""
+    day_epsilon: Positive | None = None
+    """The epsilon of an even day's part of the budget. A day may spend what earlier days left, so it
+    is no bound; absent where a period has at most a day."""
+    year_epsilon: Positive | None = None
+    """The most that any 365 days add up to, in the measure of the budget; absent where a period has
+    at most a day."""
+
+    @property
+    def of_a_year(self) -> float:
+        """The most that any 365 days add up to, as an epsilon: also of older records."""
+        measure = "pure" if self.period_rho is None else "zcdp"
+        budget = self.period_epsilon if self.period_rho is None else self.period_rho
+        nano = year_nano(self.period, round(budget * NANO))
+        return MEASURES[measure].implied_epsilon(nano, self.delta or 0.0)
 
     def __post_init__(self) -> None:
         if self.neighbours not in NEIGHBOURS or self.accounting not in ACCOUNTINGS:
@@ -420,6 +434,7 @@ def privacy_record(
         period=terms.period,
         caveats=caveats,
         **MEASURES[terms.measure].privacy(charge_nano, terms.budget_nano, policy.delta),
+        **over_time(terms.measure, terms.period, terms.budget_nano, policy.delta),
         holds_for="slot" if terms.is_jointly_clipped and charge_nano else "record",
         speeds=policy.speed_from,
     )

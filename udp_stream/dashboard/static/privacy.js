@@ -27,14 +27,20 @@ function spentOf(privacy, { day, share }) {
   return `The records of ${dayOf(`${day}T00:00`)} have cost a bus at most ${percent} of its budget. Most buses spent less.`;
 }
 
-function wordsOf({ newest_release: privacy, statement, spent }) {
+/** What days and years add up to: amounts add up in rho, so epsilons grow by less. */
+function yearOf({ day_epsilon: day }, year) {
+  const ofDay = day ? ` It is let out day by day: an even day has epsilon ${day}, and more where earlier days left some.` : '';
+  return `${ofDay} What a year adds up to is at most epsilon ${year}.`;
+}
+
+function wordsOf({ newest_release: privacy, statement, spent, year_epsilon: year }) {
   const section = (title, ...parts) => element('section', {}, element('h2', {}, title), ...parts);
   const { amount, per } = budgetOf(privacy);
   return [
     section('The promise', element('p', {}, promiseOf(privacy))),
     section('The budget', element('p', {}, `Each bus has a budget of ${amount} for ${per}. It is charged before anything `
       + 'is drawn. A bus that has spent it is left out until the next begins.'
-      + (isWhole(privacy) ? ` By its speeds alone it loses at most epsilon ${privacy.swap_epsilon}.` : ''))),
+      + yearOf(privacy, year) + (isWhole(privacy) ? ` By its speeds alone it loses at most epsilon ${privacy.swap_epsilon}.` : ''))),
     section('What is not hidden', element('ul', {}, ...openOf(privacy, statement).map((words) => element('li', {}, words)))),
     section('Spent so far, at most', element('p', {}, spentOf(privacy, spent))),
   ];
