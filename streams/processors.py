@@ -312,6 +312,8 @@ UNDER_WAY_MAX = 16
 """Batches of refusals of a partition that may be unacknowledged."""
 
 
+DAY_MS = 86_400_000
+
 TICK = "udp-stream-tick"
 """The header of a record without a ping. Its value is its writer's time, Unix ms. The earlier
 counts, that or the broker's append time: either clock may be wrong."""
@@ -572,6 +574,7 @@ class _ShardMetadata(msgspec.Struct, frozen=True, array_like=True):
     binding: str = ""
     mark: Mark | None = None
     moments: BarrierCheckpoint | None = None
+    day: BarrierCheckpoint | None = None
 
 
 class ShardCommit(NamedTuple):
@@ -586,7 +589,9 @@ class ShardCommit(NamedTuple):
 def encode_checkpoint(checkpoint: ShardCheckpoint, binding: str, mark: Mark | None) -> str:
     """The metadata of a commit."""
     moments = _shifted(checkpoint.moments, checkpoint.shard, -1)
-    found = _ShardMetadata(checkpoint.shard, checkpoint.planner, binding, mark, moments)
+    found = _ShardMetadata(
+        checkpoint.shard, checkpoint.planner, binding, mark, moments, checkpoint.day
+    )
     return base64.b64encode(zlib.compress(msgspec.msgpack.encode(found), 9)).decode()
 
 
@@ -601,9 +606,8 @@ def decode_checkpoint(metadata: str, offset: int, name: str = "the commit") -> S
         )
     except (ValueError, zlib.error, msgspec.DecodeError) as error:
         raise other_version(name) from error
-    checkpoint = ShardCheckpoint(
-        found.shard, found.planner, _shifted(found.moments, found.shard, 1)
-    )
+    moments = _shifted(found.moments, found.shard, 1)
+    checkpoint = ShardCheckpoint(found.shard, found.planner, moments, found.day)
     return ShardCommit(checkpoint, found.binding, found.mark)
 
 
@@ -724,6 +728,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
             steps.LearnSlot: self._learn,
             steps.RecordNorms: self._remember,
             steps.AnswerShard: self._answer,
+            steps.KeepSlot: self._keep,
         }
 
     async def close(self) -> None:
@@ -777,6 +782,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
             follows,
             self._periods is not None,
             self._asked,
+            keeps=self._promise.keep is not None and self._parts_last(DAY_MS),
         )
         ledger = await self._in_thread(
             partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}")
@@ -939,6 +945,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
             partial(protocol.recorded, start),
             partial(protocol.published, start),
         )
+        if assigned.context.plate_day is not None:
+            protocol.keep_from(assigned.context.plate_day.needed_from(step.counts.end_ms))
         await self._in_thread(partial(recorded.published, assigned.ledger))
         if withdrawn:
             await self._in_thread(partial(assigned.ledger.published, list(withdrawn)))
@@ -949,6 +957,18 @@ class ShardProcessor(Partitions[ShardAssignment]):
         return self._promise.record(
             step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
         )
+
+    async def _keep(self, assigned: ShardAssignment, step: steps.KeepSlot) -> None:
+        def keep_it() -> None:
+            if self._promise.keep is not None:
+                self._promise.keep(*tabulate(step.pings), assigned.context, assigned.ledger)
+
+        await self._in_thread(keep_it)
+        assigned.protocol.kept()
+
+    def _parts_last(self, needed_ms: int) -> bool:
+        """Whether chunks are kept twice as long as they are needed: else they may be gone then."""
+        return int(self._topics.parts.settings["retention.ms"]) >= 2 * needed_ms
 
     def _withdrawn(self, assigned: ShardAssignment) -> dict[str, bytes]:
         shards = self._topics.parts.partitions

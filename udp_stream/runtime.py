@@ -55,6 +55,7 @@ from udp_stream.release.events import (
     slot_smoothed,
 )
 from udp_stream.release.pipeline import RecordedSlot
+from udp_stream.release.plate_day import PlateEntries
 from udp_stream.release.promise import promise_of, release_slot
 from udp_stream.release.query_pipeline import QueryContext, QuerySet, report_answers
 from udp_stream.release.record import Smoothed
@@ -75,6 +76,7 @@ from udp_stream.windows.slots import (
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, tabulate
 
 CHECKPOINT: Final = "checkpoint"
+DAY: Final = "plate-day"
 
 CHECKPOINT_S: Final = 5.0
 """Seconds between two checkpoints: so much is read again after a crash."""
@@ -363,6 +365,11 @@ class LiveRuntime(_Runtime):
         self._idle_s = parse_duration(settings.kafka.idle_timeout)
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)
+        self._place_of_day = journal.folder / DAY
+        self._plate_day = self._context.plate_day
+        if self._plate_day is not None:
+            self._plate_day.kept = _read_day(self._place_of_day)
+            self._kept_day = self._plate_day.kept
         moments = None if self._queries is None else self._queries.moments
         self._rules = settings.reading_rules(hash_plate, moments, archived_s(ledger.meta()))
         self.reader = SourceReader(self._rules, self._kept)
@@ -479,17 +486,32 @@ class LiveRuntime(_Runtime):
         self._kept_s = self._clock.monotonic_s
         if (checkpoint := self.reader.checkpoint()) == self._kept:
             return
-        with named(self._place), draft_of(self._place) as draft:
-            with draft.open("wb") as file:
-                file.write(msgspec.json.encode(checkpoint))
-                file.flush()
-                # Synced before it is renamed: after a power cut either file is whole.
-                os.fsync(file.fileno())
-            draft.rename(self._place)
-        sync_directory(self._place.parent)
+        # The day first: behind a checkpoint no slot before it is read again.
+        if self._plate_day is not None and self._plate_day.kept is not self._kept_day:
+            self._kept_day = self._plate_day.kept
+            _write_whole(self._place_of_day, msgspec.msgpack.encode(self._kept_day))
+        _write_whole(self._place, msgspec.json.encode(checkpoint))
         self._kept = checkpoint
         # Last: an older checkpoint that came back after a power cut would still need these frames.
         self._journal.drop_before(checkpoint.offset)
+
+
+def _write_whole(place: Path, content: bytes) -> None:
+    with named(place), draft_of(place) as draft:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            # Synced before it is renamed: after a power cut either file is whole.
+            os.fsync(file.fileno())
+        draft.rename(place)
+    sync_directory(place.parent)
+
+
+def _read_day(file: Path) -> PlateEntries:
+    """The entries of plates on the day under way; none if there is no such file."""
+    with suppress(FileNotFoundError, msgspec.MsgspecError):
+        return msgspec.msgpack.decode(file.read_bytes(), type=PlateEntries)
+    return PlateEntries()
 
 
 def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:

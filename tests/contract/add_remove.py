@@ -17,13 +17,14 @@ from tests.contract.queries import ask
 from tests.failing import Died, DyingLedger, RivalledLedger
 from tests.unit.test_flow import START, a_context, slot
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.ids import NOISED_SUMS, kind_of
-from udp_stream.ledger.port import Ledger
+from udp_stream.ledger.ids import DAY_SUMS, NOISED_SUMS, id_of, kind_of
+from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.release import add_remove
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.promise import PROMISES, release_slot
+from udp_stream.release.sums import NoisedSums
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_moment
 from udp_stream.windows.positions import Moment
@@ -32,6 +33,9 @@ from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues, tabulat
 DOMAIN = Path(__file__).parents[1] / "domain.cells"
 CELLS = 6
 HOUR = 3_600_000
+DAY = 24 * HOUR
+LAST = START + 13 * HOUR
+"""The last slot of the day."""
 FLAGS = (
     "privacy.neighbours=add-remove", f"hat.domain={DOMAIN}", "pings.interval=10s", "hat.resolution=7", "hat.slot=1h",
 )  # fmt: skip
@@ -87,28 +91,35 @@ def run(
 
 
 @contextmanager
-def watched(contents: Callable[[], Tables]) -> Iterator[Counter[bytes]]:
-    """The most that a draw gave away of each plate, in nano-rho."""
-    most = Counter[bytes]()
+def watched(contents: Callable[[], Tables]) -> Iterator[Counter[tuple[int, bytes]]]:
+    """The most that a draw gave away of each plate, in nano-rho, by the noise that tells a slot's
+    draw from a day's."""
+    most = Counter[tuple[int, bytes]]()
 
     def noised(vectors, cells, query, bits):
         plates = contents()[0].plates
         for plate, nano in zip(plates, vectors.charges(len(plates), query).tolist(), strict=True):
-            most[plate] = max(most[plate], nano)
+            most[query.sigma, plate] = max(most[query.sigma, plate], nano)
         return mechanism.noised(vectors, cells, query, bits)
 
     with patch.object(add_remove, "noised", noised):
         yield most
 
 
-def dies_at_every_call(new_ledger: Opening, flags: tuple[str, ...] = ()) -> None:
+def dies_at_every_call(
+    new_ledger: Opening, flags: tuple[str, ...] = (), start: int = START
+) -> None:
     """Whatever call a process dies at, the next one, which has other pings, another forecast and
     other bits, loses and repeats nothing, and gives away no more than was charged."""
-    for dies_at, answered in product(range(len(_calls())), (False, True)):
+    draws = 1 + (start == LAST)
+    for dies_at, answered in product(range(len(_calls(start))), (False, True)):
         opened, seen, told, current = new_ledger(), dict[str, bytes](), set[bytes](), list[Tables]()
+        with opened() as ledger:
+            if start == LAST:
+                _learn_the_day_before(ledger)
         with watched(lambda current=current: current[0]) as gave:
             for attempt, at in enumerate((dies_at, dies_at, None)):
-                current[:] = [_slots()[attempt]]
+                current[:] = [_slots(start)[attempt]]
                 with opened() as ledger:
                     context = context_of(*flags, seed=attempt)
                     if attempt == 1:
@@ -120,21 +131,33 @@ def dies_at_every_call(new_ledger: Opening, flags: tuple[str, ...] = ()) -> None
                 for id_, payload in found.items():
                     assert seen.setdefault(id_, payload) == payload, (dies_at, answered)
                 with opened() as ledger:
-                    told |= sums_of(ledger)
-        assert len(told) == 1, (dies_at, answered)
+                    told |= sums_of(ledger, start)
+        assert len(told) == draws, (dies_at, answered)
         with opened() as ledger:
-            require_whole(ledger, seen, gave)
+            require_whole(ledger, seen, gave, start)
 
 
 def dies_at_every_call_with_plates(new_ledger: Opening) -> None:
     dies_at_every_call(new_ledger, ("release.plates=true",))
 
 
-def rival_at_every_call(new_ledger: Opening) -> None:
+def dies_at_every_call_at_a_day_s_end(new_ledger: Opening) -> None:
+    dies_at_every_call(new_ledger, start=LAST)
+
+
+def rival_at_every_call_at_a_day_s_end(new_ledger: Opening) -> None:
+    rival_at_every_call(new_ledger, LAST)
+
+
+def rival_at_every_call(new_ledger: Opening, start: int = START) -> None:
     """Whatever call a rival gets in before, with other bits, pings and forecast: both publish the
     same."""
-    for call in range(len(_calls()) - 1):  # publishing is none of the ledger's
-        opened, won, told, current = new_ledger(), dict[str, bytes](), set[bytes](), [_slots()[0]]
+    ours, theirs_slot, _ = _slots(start)
+    for call in range(len(_calls(start)) - 1):  # publishing is none of the ledger's
+        opened, won, told, current = new_ledger(), dict[str, bytes](), set[bytes](), [ours]
+        with opened() as ledger:
+            if start == LAST:
+                _learn_the_day_before(ledger)
         with (
             opened() as theirs,
             opened() as ledger,
@@ -142,16 +165,17 @@ def rival_at_every_call(new_ledger: Opening) -> None:
         ):
 
             def rival(theirs: Ledger = theirs, won=won, told=told, current=current) -> None:
-                current[0] = _slots()[1]
+                current[0] = theirs_slot
                 other = context_of(seed=8)
-                _learn_another_day(other)
+                if start != LAST:
+                    _learn_another_day(other)
                 won.update(run(theirs, other, current[0]))
-                current[0] = _slots()[0]
-                told.update(sums_of(theirs))
+                current[0] = ours
+                told.update(sums_of(theirs, start))
 
-            ours = run(RivalledLedger(ledger, call, rival), context_of(seed=7), _slots()[0])
-            assert won == ours and told == sums_of(ledger), call
-            require_whole(ledger, ours, gave)
+            published = run(RivalledLedger(ledger, call, rival), context_of(seed=7), ours)
+            assert won == published and told == sums_of(ledger, start), call
+            require_whole(ledger, published, gave, start)
 
 
 def _whole_plates(*flags: str, pings: int = 400) -> Callable[[Ledger, int], object]:
@@ -218,44 +242,71 @@ def _learn_another_day(context: ReleaseContext) -> None:
     assert len(context.smoothed(slots, elsewhere)) == CELLS
 
 
-def sums_of(ledger: Ledger) -> set[bytes]:
-    return {
-        one.payload
-        for one in ledger.entries()
-        if one.payload is not None and kind_of(one.release_id) == NOISED_SUMS
-    }
+def _learn_the_day_before(ledger: Ledger) -> None:
+    run(ledger, context_of(seed=9), slot(3, pings=3000, start=LAST - DAY)[:2])
 
 
-def require_whole(ledger: Ledger, published: dict[str, bytes], gave: Counter[bytes]) -> None:
+def _entries(ledger: Ledger, start: int) -> list[Entry]:
+    """Those of noised sums of the slot, and of its day."""
+    ids = id_of(NOISED_SUMS, start, start + HOUR), id_of(DAY_SUMS, LAST + HOUR - DAY, LAST + HOUR)
+    return [one for one in ledger.entries() if one.release_id in ids]
+
+
+def sums_of(ledger: Ledger, start: int = START) -> set[bytes]:
+    return {one.payload for one in _entries(ledger, start) if one.payload is not None}
+
+
+def require_whole(
+    ledger: Ledger,
+    published: dict[str, bytes],
+    gave: Counter[tuple[int, bytes]],
+    start: int = START,
+) -> None:
     """One payload per cell, all published; one charge of each plate, which pays for every draw that
     there was."""
     assert len(published) == CELLS
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
-    (charged,) = [one for one in ledger.entries() if kind_of(one.release_id) == NOISED_SUMS]
-    paid = dict(zip(charged.plates, charged.charged.tolist(), strict=True))
-    assert any(paid.values()) and {plate for plate, nano in gave.items() if nano} <= paid.keys()
-    assert all(nano <= paid.get(plate, 0) for plate, nano in gave.items())
+    charged = _entries(ledger, start)
+    assert len(charged) == 1 + (start == LAST)
+    paid = {
+        (NoisedSums.decode(one.payload or b"").asked.sigma, plate): nano
+        for one in charged
+        for plate, nano in zip(one.plates, one.charged.tolist(), strict=True)
+    }
+    for one in charged:
+        assert any(one.charged)
+    assert {of for of, nano in gave.items() if nano} <= paid.keys()
+    assert all(nano <= paid.get(of, 0) for of, nano in gave.items())
     assert sum(gave.values()) > sum(paid.values()) / 2  # a retry has not less to spend
     for entry in ledger.entries():
-        if kind_of(entry.release_id) == "hat":
+        if kind_of(entry.release_id) == "hat" and entry.release_id in published:
             assert not entry.plates and entry.payload == published[entry.release_id]
-    plates = list(paid)
-    assert ledger.balances(charged.period, plates).charged.tolist() == list(paid.values())
+    total = Counter[bytes]()
+    for (_, plate), nano in paid.items():
+        total[plate] += nano
+    balances = ledger.balances(charged[0].period, list(total)).charged.tolist()
+    assert balances == list(total.values())
+    assert max(balances) <= context_of().policy.budget_nano
 
 
 @cache
-def _calls() -> list[str]:
-    made = list[str]()
-    run(MemoryLedger(), context_of(), _slots()[0], log=made)
-    assert made.count("admit") == 2 and made.count("record") == 2
+def _calls(start: int = START) -> list[str]:
+    made, ledger = list[str](), MemoryLedger()
+    if start == LAST:
+        _learn_the_day_before(ledger)
+    run(ledger, context_of(), _slots(start)[0], log=made)
+    draws = 1 + (start == LAST)
+    assert made.count("admit") == made.count("record") == 1 + draws
     return made
 
 
 @cache
-def _slots() -> list[Tables]:
+def _slots(start: int = START) -> list[Tables]:
     """The same slot as three processes have it: pings that came late or not at all change who was
     where."""
-    return [slot(seed, plates, pings=3000) for seed, plates in ((0, 12), (1, 14), (0, 12))]
+    return [
+        slot(seed, plates, pings=3000, start=start) for seed, plates in ((0, 12), (1, 14), (0, 12))
+    ]
 
 
 CHECKS = [
@@ -263,6 +314,8 @@ CHECKS = [
     for check in (
         dies_at_every_call,
         dies_at_every_call_with_plates,
+        dies_at_every_call_at_a_day_s_end,
+        rival_at_every_call_at_a_day_s_end,
         rival_at_every_call,
         rival_of_another_period_at_every_call,
     )

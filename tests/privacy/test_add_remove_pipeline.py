@@ -9,7 +9,7 @@ slot by slot. So what readers get tells as much of a plate as its charges say
 import json
 import random
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -20,7 +20,7 @@ from tests.contract.add_remove import CELLS, FLAGS, HOUR, context_of
 from tests.failing import Died, DyingLedger
 from tests.forms import long_but, soaked
 from tests.unit.test_flow import START
-from udp_stream.ledger.ids import NOISED_SUMS, id_of
+from udp_stream.ledger.ids import DAY_SUMS, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import statement
 from udp_stream.mechanisms import add_remove as mechanism
@@ -29,12 +29,14 @@ from udp_stream.release import add_remove
 from udp_stream.release.promise import PROMISES, release_slot
 from udp_stream.release.record import Smoothed
 from udp_stream.settings import load
+from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate
 
 MIDNIGHT = START - 10 * HOUR
-HOURS = 20, 21, 22, 23, 24, 25
-"""The last two are of the next day, and of another budget."""
+HOURS = 20, 21, 22, 23, 24, 25, 46, 47, 48
+"""Those from the fifth on are of another day and budget, with sums of the city, and of the day at
+its end; the last is around what that told."""
 
 PLATES = (
     "busy",
@@ -57,6 +59,11 @@ class Tape:
     sums: dict = field(default_factory=dict)
     out: dict = field(default_factory=dict)
     slot: str = ""
+
+    def streams(self, release_ids):
+        """As entropy, it learns what is drawn."""
+        (self.slot,) = release_ids
+        return SeededEntropy(1).streams(release_ids)
 
     @contextmanager
     def recording(self):
@@ -133,11 +140,11 @@ def slot_of(hour, rows):
 
 def outputs(tape, pings, dice=None):
     """What readers get of a morning, and the ledger. With dice, processes die and others take over."""
-    ledger, context, told, estimates = MemoryLedger(), context_of(), {}, []
+    ledger, told, estimates = MemoryLedger(), {}, []
+    context = replace(context_of(), entropy=tape)
     for hour in HOURS:
         contents = slot_of(hour, pings[hour])
         slot = contents[0].start_ms, contents[0].end_ms
-        tape.slot = id_of(NOISED_SUMS, *slot)
         while True:
             dying = (
                 ledger
@@ -149,7 +156,8 @@ def outputs(tape, pings, dice=None):
                     *contents, context, dying, lambda recorded: told.update(recorded.payloads)
                 )
             except Died:
-                context = PROMISES["add-remove"].with_forecaster(context)
+                took_over = PROMISES["add-remove"].with_forecaster(context)
+                context = replace(took_over, plate_day=context.plate_day)
             else:
                 break
         estimates += [Smoothed.encode(one) for one in context.smoothed(slot, ledger)]
@@ -220,6 +228,9 @@ def test_charges_are_spent_in_these_mornings():
     for entry in ledger.entries():
         for name, nano in zip(entry.plates, entry.charged.tolist(), strict=True):
             charged[name] += nano
+    (of_day,) = (entry for entry in ledger.entries() if kind_of(entry.release_id) == DAY_SUMS)
+    assert of_day.charged.sum() > 0 and of_day.release_id in tape.out
+    assert any(out.shape[1] == CELLS + 1 for out in tape.out.values())
     thousands, away, once = (charged[key_of(name)] for name in ("thousands", "away", "once"))
     assert thousands > 0.9 * context_of().policy.budget_nano and away == 0 < once
     calls = DyingLedger(MemoryLedger())

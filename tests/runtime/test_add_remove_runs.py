@@ -14,8 +14,8 @@ import pytest
 from tests.failing import Died, DyingLedger
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of, ledger_at, line_writer
-from tests.runtime.test_wall_runs import START, Machine, morning
-from udp_stream.ledger.ids import NOISED_SUMS, kind_of
+from tests.runtime.test_wall_runs import START, Machine, morning, ping
+from udp_stream.ledger.ids import DAY_SUMS, NOISED_SUMS, kind_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import Release
@@ -183,3 +183,48 @@ def test_a_live_run_whose_process_dies_at_any_call_of_its_ledger_releases_every_
     for folder in folders:
         with open_sqlite_ledger(folder / "ledger") as ledger:
             require_whole(ledger, 6)
+
+
+def two_days(folder, flags, ends):
+    """Two days of slots of six hours, live. `ends` says of a half hour whether the process ends
+    after it, and whether it is killed: what it keeps by then is as old as its last checkpoint."""
+    machine, at, releases = Machine(), 0, list[bytes]()
+    while at < 97:
+        with (
+            open_sqlite_ledger(folder / "ledger") as ledger,
+            Journal(folder / "journal", "the ledger 5eed") as journal,
+        ):
+            outputs = Outputs(
+                releases.extend,
+                written=frozenset(Release.decode(one).release_id for one in releases),
+            )
+            runtime = LiveRuntime(
+                load(None, (*flags, "hat.timezone=UTC", "hat.slot=6h"), {}), ledger, SeededEntropy(1), str.encode,
+                "test", journal, outputs, clock=machine.clock(),
+            )  # fmt: skip
+            runtime.start()
+            is_over = False
+            while at < 97 and not is_over:
+                machine.now_s = START / 1000 + 1800 * at + 300
+                now_ms = round(machine.now_s * 1000)
+                runtime.take([ping(f"P{plate}", now_ms - plate * 1000) for plate in range(9)])
+                runtime.tick()
+                is_over = bool(ends(at))
+                at += 1
+            if ends(at - 1) != "killed":
+                runtime.stop()
+    with open_sqlite_ledger(folder / "ledger") as ledger:
+        assert ledger.verify() == [] and list(ledger.unpublished()) == []
+        (day,) = (one for one in ledger.entries() if kind_of(one.release_id) == DAY_SUMS)
+        assert day.charged.all() and len(day.plates) == 9
+        return releases, day.payload, day.charged.tolist()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_day_s_sums_are_of_all_its_slots_whenever_processes_end(tmp_path, flags, end):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "ends").mkdir()
+    expected = two_days(tmp_path / "whole", flags, lambda _: "")
+    assert two_days(tmp_path / "ends", flags, lambda at: end if at % 16 == 14 else "") == expected
+    (tmp_path / "ends/journal/plate-day").unlink()

@@ -101,7 +101,7 @@ def test_a_record_follows_from_the_sums(plates):
         assert amount == pytest.approx(sums.weight[at] / 4096 / 5, abs=1e-3)
         assert (noised.weight is None, noised.plates is None) == (plates, not plates)
         assert noised.forecast_kmh == 18.0 and noised.sd == pytest.approx(
-            context.forecaster.rules.sigma / 4096, abs=1e-3
+            context.forecaster.rules.first_sigma / 4096, abs=1e-3
         )
         assert (privacy.neighbours, privacy.holds_for, privacy.period) == (
             "add-remove",
@@ -362,7 +362,7 @@ def test_sums_and_terms_of_another_version_are_refused_in_words():
     with pytest.raises(PrivacyRefused, match="another version"):
         run(ledger, context, slot())
     ledger.record([(name, b"{}")])
-    with pytest.raises(PrivacyRefused, match="expected noised sums"):
+    with pytest.raises(PrivacyRefused, match="expected its record"):
         run(ledger, context, slot())
 
 

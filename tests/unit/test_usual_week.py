@@ -147,7 +147,7 @@ def test_an_own_release_of_the_day_and_of_the_city_teach_more():
             if more:
                 off = (city.usual - morning)[6:22].sum(axis=0)
                 sums = np.array([city.traffic * off, 16 * city.traffic])
-                memory.learn_day(date, sums, np.full(2, 400.0))
+                memory.learn_day(date, sums, np.full(2, 400.0), memory.over_service(date))
         errors.append(city.off(memory.morning(weekdays(7)[6])[12], 12))
     assert errors[1] < 0.7 * errors[0]
 

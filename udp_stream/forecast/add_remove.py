@@ -119,12 +119,11 @@ class AddRemoveEstimates:
 
 
 class _Rules(NamedTuple):
-    """Parameters that give the noised sums their meaning: variance of the first sum's noise in
-    km2/h2, the share of a plate's residuals that is in it, variance of the speed of a unit of
-    traffic in km2/h2, bus-hours (or plates) of a unit."""
+    """Parameters that give the noised sums their meaning: the share of a plate's residuals that is
+    in the first, variance of the speed of a unit of traffic in km2/h2, bus-hours (or plates) of a
+    unit."""
 
     cells: int
-    noise: float
     gain: float
     apart: float
     unit: float
@@ -165,8 +164,8 @@ class AddRemoveMemory:
     local date on which the slot starts, `hours` are those of the day gone then.
 
     A day begins with what earlier days have told (`forecast/usual_week.py`), so all follows from
-    noised sums. `sigma_kmh` is the deviation of the noise of both sums; `full` the pings of a whole
-    slot; with `plates` the second sum counts plates.
+    noised sums. `sigma_kmh` is the usual deviation of the noise of both sums; `full` the pings of a
+    whole slot; with `plates` the second sum counts plates.
 
     >>> memory = AddRemoveMemory(np.arange(2, dtype=np.uint64), 1.0, full=120, slot_hours=1.0, max_kmh=65.0)
     >>> monday, seen = dt.date(2024, 1, 8), np.array([[0.0, 400.0], [0.0, 100.0]])  # 20 km/h above, 4 bus-hours
@@ -193,9 +192,9 @@ class AddRemoveMemory:
     ) -> None:  # fmt: skip
         apart = BETWEEN_PLATES + PER_PING / (STAY * full)
         given = min(1.0, sqrt(GIVEN_VARIANCE / (WEIGHT_KMH**2 + apart + FORECAST_VARIANCE)))
+        self._sigma_kmh = sigma_kmh
         self._rules = _Rules(
             cells.size,
-            sigma_kmh**2,
             gain=PLATES_GAIN if plates else 1.0,
             apart=PLATES_APART * apart if plates else apart,
             unit=1.0 if plates else STAY * slot_hours / given,
@@ -219,14 +218,17 @@ class AddRemoveMemory:
 
     @on_one_thread
     def learn(
-        self, day: dt.date, hours: float, noised_kmh: Floats, forecast_kmh: Floats
-    ) -> AddRemoveEstimates:
+        self, day: dt.date, hours: float, noised_kmh: Floats, forecast_kmh: Floats,
+        sigma_kmh: float | None = None,
+    ) -> AddRemoveEstimates:  # fmt: skip
         """A slot's noised sums, of shape (2, cells), in km/h, taken around this forecast; gives its
-        estimates."""
+        estimates. `sigma_kmh` is the deviation of their noise, if it is another."""
         rules = self._rules
         gone = self._turn_to(day, hours)
         self._last = hours
-        self.remember(day, hours, noised_kmh, forecast_kmh)
+        self.remember(day, hours, noised_kmh, forecast_kmh, sigma_kmh)
+        of_noise = (sigma_kmh or self._sigma_kmh) ** 2
+        self._traffic.variance = of_noise / WEIGHT_KMH**2
         moved = self._moved(gone)
         if gone:
             SUMS_SPREADS.pass_hours(self._speeds, gone)
@@ -245,7 +247,7 @@ class AddRemoveMemory:
         spread = variance + unexplained + SLACK
         carried = self._anomaly * GOES_ON**gone
         residual, noise = traffic.residual(
-            noised_kmh[0] / rules.gain, rules.noise / rules.gain**2, spread
+            noised_kmh[0] / rules.gain, of_noise / rules.gain**2, spread
         )
         value = forecast_kmh + residual
         seen = _CellObservations(value, noise, unexplained, np.maximum(HAPPENS, carried), moved)
@@ -267,13 +269,14 @@ class AddRemoveMemory:
         return self._estimates(columns, found, unexplained, traffic)
 
     def remember(
-        self, day: dt.date, hours: float, noised_kmh: Floats, forecast_kmh: Floats
-    ) -> None:
+        self, day: dt.date, hours: float, noised_kmh: Floats, forecast_kmh: Floats,
+        sigma_kmh: float | None = None,
+    ) -> None:  # fmt: skip
         """A slot, for the days that follow only: the usual week has its sums from tomorrow on."""
         self._pass_nights(day)
         rules = self._rules
         scales = np.array([[rules.gain], [WEIGHT_KMH]])
-        noise = rules.noise / scales[:, 0] ** 2
+        noise = (sigma_kmh or self._sigma_kmh) ** 2 / scales[:, 0] ** 2
         kind = kind_of_day(day)
         hour = min(int(hours), HOURS - 1)
         self.week.add(kind, hour, noised_kmh / scales, forecast_kmh, noise, self._slot_hours)
@@ -285,18 +288,34 @@ class AddRemoveMemory:
         self._turn_to(day, 0.0)
         return self._morning
 
-    def learn_day(self, day: dt.date, noised_kmh: Floats, noise: Floats) -> None:
-        """Noised sums of the whole day, of shape (2, cells), around the forecasts of its morning:
-        weighed residuals, and weights, in units of `STAY` of a slot; `noise` has both variances."""
-        kind = kind_of_day(day)
-        self.week.add_day(kind, noised_kmh, self.week.over_service(kind, self.morning(day)), noise)
+    def over_service(self, day: dt.date) -> Floats:
+        """The mean of a morning's forecasts over the day's hours of service, km/h."""
+        return self.week.over_service(kind_of_day(day), self.morning(day))
+
+    def is_first(self, day: dt.date) -> bool:
+        """Whether no earlier day was learnt."""
+        self._pass_nights(day)
+        return self.week.is_new
+
+    def learn_day(
+        self, day: dt.date, noised_kmh: Floats, noise: Floats, forecast_kmh: Floats
+    ) -> None:
+        """Noised sums of the whole day, of shape (2, cells), around the forecasts of its morning,
+        whose mean is `forecast_kmh`: weighed residuals, and weights, in units of `STAY` of a slot;
+        `noise` has both variances."""
+        self._pass_nights(day)
+        self.week.add_day(kind_of_day(day), noised_kmh, forecast_kmh, noise)
+
+    def remember_city(self, day: dt.date, hours: float, noised_kmh: Floats, noise: Floats) -> None:
+        """As `learn_city`, for the days that follow only."""
+        kind, hour, _ = self._hours(day, hours)
+        self.week.add_city(kind, hour, noised_kmh.tolist(), noise, self._slot_hours)
 
     @on_one_thread
     def learn_city(self, day: dt.date, hours: float, noised_kmh: Floats, noise: Floats) -> None:
         """Noised sums of a slot over all cells, of shape (2,), around its forecasts; after `learn` of
         the slot. Units are those of `learn_day`."""
-        (kind, hour, _), sums = self._hours(day, hours), noised_kmh.tolist()
-        self.week.add_city(kind, hour, sums, noise, self._slot_hours)
+        self.remember_city(day, hours, noised_kmh, noise)
         zero = np.zeros(())
         seen = NoisedMeans(noised_kmh[0], zero, noised_kmh[1], noise[0], noise[1], zero + 1)
         share = self._amount / self._amount.sum()
@@ -322,7 +341,7 @@ class AddRemoveMemory:
         self._last = -np.inf
         self._speeds = self.week.beliefs()
         self._features = self.week.features
-        self._traffic = TrafficFilter(cells, self._rules.noise / WEIGHT_KMH**2)
+        self._traffic = TrafficFilter(cells, self._sigma_kmh**2 / WEIGHT_KMH**2)
         self._sum = self._anomaly = self._off = self._amount = self._around = np.zeros(cells)
         self._scale = np.ones(cells)
         hours = (self._speeds.predict(self._at, self._design(float(hour))) for hour in range(HOURS))

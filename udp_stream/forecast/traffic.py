@@ -146,7 +146,8 @@ def told(
 
 
 class TrafficFilter:
-    """Beliefs about the traffic of cells, slot by slot; `variance` is that of the noise of a sum.
+    """Beliefs about the traffic of cells, slot by slot; `variance` is that of the noise of a sum, and
+    may change between slots.
 
     >>> filtered = TrafficFilter(cells=2, variance=1.0)
     >>> morning, later = (filtered.learn(np.array([0.0, 30.0]), hours) for hours in (0.0, 1.0))
@@ -156,7 +157,7 @@ class TrafficFilter:
 
     def __init__(self, cells: int, variance: float) -> None:
         self._prior = TRAFFIC_PRIOR
-        self._variance = variance
+        self.variance = variance
         self._probability = np.tile(self._prior, (cells, 1))
 
     def learn(self, seen: Floats, hours: float, usual: Floats | None = None) -> TrafficPosterior:
@@ -169,7 +170,7 @@ class TrafficFilter:
         # The true traffic scatters around the expected traffic, the noised traffic around the true.
         scatter = SCATTER * TRAFFIC
         off = seen[:, None] - TRAFFIC
-        variance = self._variance + scatter
+        variance = self.variance + scatter
         logs = -0.5 * (off**2 / variance + np.log(variance))
         self._probability = normed(prior * np.exp(logs - logs.max(axis=1, keepdims=True)))
         gain = scatter / variance
@@ -181,8 +182,8 @@ class TrafficFilter:
         """Prior of a slot: the posterior of the slot before, times the city's factor, after so many
         hours."""
         expected = (self._probability * TRAFFIC).sum(axis=1)
-        there = expected > FACTOR_FROM * sqrt(self._variance)
-        alike = FACTOR_PRIOR * self._variance
+        there = expected > FACTOR_FROM * sqrt(self.variance)
+        alike = FACTOR_PRIOR * self.variance
         factor = ((expected * seen)[there].sum() + alike) / ((expected**2)[there].sum() + alike)
         steps = log(min(max(factor, 1 / FACTOR_MAX), FACTOR_MAX))
         jumps = 1 - (1 - JUMPS) ** hours

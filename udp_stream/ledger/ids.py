@@ -17,6 +17,7 @@ WITHDRAWN: Final = "withdrawn"
 CITY: Final = "city"
 CLIPS: Final = "clips"
 NOISED_SUMS: Final = "presence"
+DAY_SUMS: Final = "presence-day"
 QUERY: Final = "query"
 ROUND: Final = "round"
 
@@ -26,15 +27,16 @@ FORMS: Final = {
     CITY: "city:{start}-{seconds}",
     CLIPS: "clips:{start}-{seconds}",
     NOISED_SUMS: "presence:{start}-{seconds}",
+    DAY_SUMS: "presence-day:{start}-{seconds}",
     QUERY: "query:{key}:{start}",
     ROUND: "round:{key}:{start}:{number}",
 }
 """Ids by kind: a HAT's release; the public mark on it; the answer of a slot's whole city; the clips
 that a slot's plates share, under which nothing is charged or released; the noised sums of a slot
-under "add-remove"; a query's answer; one of its rounds, counted from 1. Ledgers keep ids for ever:
+under "add-remove", and those of a day; a query's answer; one of its rounds, counted from 1. Ledgers keep ids for ever:
 a form is never changed."""
 
-UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS
+UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS, DAY_SUMS
 """Kinds of what is recorded and waits for no reader."""
 
 _PATTERNS: Final = {

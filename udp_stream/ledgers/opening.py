@@ -17,7 +17,15 @@ import msgspec
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
 from udp_stream.files import TLS_FILES, tls_context, with_secrets
-from udp_stream.ledger.ids import CLIPS, NOISED_SUMS, UNPUBLISHED_KINDS, WITHDRAWN, Id, kind_of
+from udp_stream.ledger.ids import (
+    CLIPS,
+    DAY_SUMS,
+    NOISED_SUMS,
+    UNPUBLISHED_KINDS,
+    WITHDRAWN,
+    Id,
+    kind_of,
+)
 from udp_stream.ledger.port import Ledger, Mark, Progress
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import (
@@ -420,7 +428,7 @@ def ledger_sentence(
         slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest)
     )
     kinds = [kind_of(release_id or "") for release_id in (progress.oldest, progress.newest)]
-    has_slots = NOISED_SUMS in kinds or kinds[-1] == CLIPS
+    has_slots = not {NOISED_SUMS, DAY_SUMS}.isdisjoint(kinds) or kinds[-1] == CLIPS
     holds = [counted_charges(progress.admitted, meta, with_slots=has_slots)]
     holds += [f"the first of the slot {first}"] if first else []
     if (closed := archived_s(meta)) is not None:

@@ -2,9 +2,10 @@
 shortened to its charge.
 
 A plate has two entries in each cell of a public domain: a *residual*, its weight there times (its
-mean speed - the cell's forecast), and a *weight*. Both are sums over plates plus discrete Gaussian
-noise of a public sigma. A plate pays the squares of its own entries over 2 sigma^2, in nano-rho,
-rounded up.
+mean speed - the cell's forecast), and a *weight*. If the city is asked, too, it has two more: the
+sums of both over the domain, times a public gain. The vector of a whole day has the sums of each
+cell over the day's slots. Released are sums over plates plus discrete Gaussian noise of a public
+sigma. A plate pays the squares of its own entries over 2 sigma^2, in nano-rho, rounded up.
 
 Privacy unit: license plate. Neighbours: add-remove, of all that a plate sends in a budget period.
 Assumed: rows, charges and factors are secret; the query follows from settings and earlier outputs.
@@ -38,9 +39,18 @@ residuals: both get the same sigma."""
 SLOT_WEIGHT: Final = 5
 """The weight of a whole slot; a plate gets at most half of it in a cell."""
 
+GAIN: Final = 1 << 16
+"""The unit of the gain of a city's entries."""
+
+CITY_WEIGHT: Final = (1, 2)
+DAY_WEIGHT: Final = (4, 5)
+"""The part of the entries of weights that counts in a city's sums, and in a day's."""
+
+DAY_MOST: Final = 2**24
+"""Largest entry of a day, 4096 km/h."""
+
 CELLS_MAX: Final = 2**20
-"""Largest number of cells of a domain. An entry is below 2**20, so the squares of a plate are below
-2**61."""
+"""Largest number of cells of a domain. An entry of a slot is below 2**20, a city's below 2**21."""
 
 FULL_MAX: Final = 2**32
 """Pings of a whole slot."""
@@ -73,7 +83,8 @@ class PlateQuery(NamedTuple):
     outputs.
 
     `forecast` is in quanta, of each cell of the domain; `full` the pings of a whole slot; `sigma`
-    in quanta. With `plates` the second vector counts plates, else it sums weights.
+    in quanta. With `plates` the second vector counts plates, else it sums weights. `city` is the
+    gain of the city's entries, in `GAIN`; 0 where it is not asked. Its cell is behind the others.
 
     >>> PlateQuery(forecast=np.array([18, 25]) * 4096, full=60, sigma=500_000).plates
     False
@@ -83,6 +94,12 @@ class PlateQuery(NamedTuple):
     full: int
     sigma: int
     plates: bool = False
+    city: int = 0
+
+    @property
+    def columns(self) -> int:
+        """The number of cells, with the city's."""
+        return self.forecast.size + (self.city > 0)
 
     def require_valid(self) -> None:
         """Raise ValueError for a query whose sums could outgrow 64 bits, or whose noise cannot be
@@ -91,6 +108,10 @@ class PlateQuery(NamedTuple):
             raise ValueError(
                 f"expected 1 <= full <= {FULL_MAX} pings and 1 <= sigma <= {SCALE_MAX} quanta, "
                 f"got {self.full} and {self.sigma}"
+            )
+        if not 0 <= self.city <= GAIN or (self.city and self.plates):
+            raise ValueError(
+                f"expected a city's gain of 0 to {GAIN}, 0 where plates are counted, got {self.city}"
             )
         if self.forecast.size > CELLS_MAX or self.forecast.min(initial=0) < 0:
             raise ValueError(
@@ -155,7 +176,57 @@ def entries(rows: PlateRows, query: PlateQuery) -> Entries:
         if query.plates
         else WEIGHT * SLOT_WEIGHT * time // (2 * query.full)
     )
-    return Entries(plate, cell, residual, weight)
+    vectors = Entries(plate, cell, residual, weight)
+    return with_city(vectors, query) if query.city else vectors
+
+
+def with_city(vectors: Entries, query: PlateQuery) -> Entries:
+    """The vectors with the entries of the city, a function of each plate's own: its sums, cut at
+    those of a whole slot, times the gain."""
+    plates, residual, weight = _summed(vectors.plate, vectors)
+    ours, all_of = CITY_WEIGHT
+    city = (
+        (np.clip(residual, -CLIP * SLOT_WEIGHT, CLIP * SLOT_WEIGHT), GAIN),
+        (np.minimum(weight, WEIGHT * SLOT_WEIGHT) * ours, all_of * GAIN),
+    )
+    return Entries(
+        np.append(vectors.plate, plates),
+        np.append(vectors.cell, np.full(plates.size, query.forecast.size)),
+        *(
+            np.append(entry, _towards_zero(total * query.city, under))
+            for entry, (total, under) in zip(vectors[2:], city, strict=True)
+        ),
+    )
+
+
+def of_day(slots: Entries, cells: int) -> Entries:
+    """A day's vectors, from the entries of each of its slots around the forecast of its morning: the
+    sums of a plate in a cell, a function of its own entries, cut at `DAY_MOST`."""
+    vectors = merged(slots, cells)
+    ours, all_of = DAY_WEIGHT
+    return vectors._replace(
+        residual=np.clip(vectors.residual, -DAY_MOST, DAY_MOST),
+        weight=np.minimum(vectors.weight * ours // all_of, DAY_MOST),
+    )
+
+
+def merged(vectors: Entries, cells: int) -> Entries:
+    """The sums of each plate's entries in each cell.
+
+    >>> merged(Entries(*np.array([[1, 1], [0, 0], [5, -7], [2, 3]])), cells=2)
+    Entries(plate=array([1]), cell=array([0]), residual=array([-2]), weight=array([5]))
+    """
+    places, residual, weight = _summed(vectors.plate * cells + vectors.cell, vectors)
+    return Entries(places // cells, places % cells, residual, weight)
+
+
+def _summed(places: Integers, vectors: Entries) -> tuple[Integers, Integers, Integers]:
+    """Each place once, ascending, and the sums of its residuals and weights."""
+    found, at = np.unique(places, return_inverse=True)
+    sums = np.zeros((2, found.size), np.int64)
+    np.add.at(sums[0], at, vectors.residual)
+    np.add.at(sums[1], at, vectors.weight)
+    return found, sums[0], sums[1]
 
 
 def allowances(left: Integers, slots_left: int, active: int) -> Integers:
@@ -223,10 +294,12 @@ def noised(vectors: Entries, cells: int, query: PlateQuery, bits: Bits) -> Integ
 
 def _squares(plate: Integers, values: Integers, plates: int) -> list[int]:
     """The sum of squares of each plate."""
-    total = np.zeros(plates, np.int64)
-    np.add.at(total, plate, values * values)
-    found: list[int] = total.tolist()
-    return found
+    # In two parts: a sum of 2**31 squares of entries up to 2**24 does not fit into 64 bits.
+    squares = values * values
+    parts = np.zeros((2, plates), np.int64)
+    np.add.at(parts[0], plate, squares >> _SHIFT)
+    np.add.at(parts[1], plate, squares & ((1 << _SHIFT) - 1))
+    return [(high << _SHIFT) + low for high, low in parts.T.tolist()]
 
 
 def _factors(squares: list[int], room: list[int]) -> Integers:
@@ -241,7 +314,7 @@ def _factors(squares: list[int], room: list[int]) -> Integers:
 
 
 def _scaled(values: Integers, factors: Integers) -> Integers:
-    """Values times factors, shifted back; the products are below 2**52."""
+    """Values times factors, shifted back; the products are below 2**57."""
     return _towards_zero(values * factors, 1 << _SHIFT)
 
 

@@ -4,11 +4,14 @@ scale of the noise."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
+from udp_stream.mechanisms.add_remove import GAIN, PlateQuery
 from udp_stream.planning.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -19,19 +22,38 @@ plates."""
 SCALE_PLATES_KMH2 = 5000
 """The same where numbers of plates are asked."""
 
+CITY_KMH2 = 9000
+DAY_KMH2 = 10_000
+"""The same of a plate's sums over the city, and of its sums over the day."""
+
+PARTS = (
+    (24_355_970, 4000, 1000),
+    (88_152_688, 2500, 500),
+    (311_064_954, 2500, 500),
+    (1_539_278_756, 1000, 300),
+)
+"""Nano-rho of a day (epsilon 1, 2, 4 and 10 at a delta of 1e-6), and of 10,000 parts of it those of
+cell x day and of city x hour."""
+
+WHOLE = 10_000
+DAY_S = 86_400
+
 
 @dataclass(frozen=True, eq=False)
 class AddRemoveRules:
     """Public settings of "add-remove". `cells` is the domain, ascending, `digest` its hash; `full`
     the pings of a plate that stays for a whole slot; `sigma` of the noise in quanta; `active` the
-    slots of a day over which a balance is spent.
+    slots of a day over which a balance is spent. `first_sigma` holds before a day has been learnt:
+    then cells and slots get the whole budget. Else the city has entries of the gain `city`, and
+    sums of a day noise of `day_sigma`, for which `day_nano` of each plate are kept. These are 0
+    where numbers of plates are asked; those of the day, where no whole days make the period.
 
     >>> from msgspec.structs import replace
     >>> from udp_stream.settings import Settings
     >>> policy = replace(Settings().policy, neighbours="add-remove", interval_ms=10_000)
     >>> rules = AddRemoveRules.of(policy, np.array([0x87608C4D2FFFFFF], dtype=np.uint64))
-    >>> rules.full, rules.active, round(rules.sigma / QUANTA_PER_KMH, 2)
-    (360, 12, 25.49)
+    >>> rules.full, rules.active, [round(one / QUANTA_PER_KMH, 1) for one in (rules.first_sigma, rules.sigma, rules.day_sigma)]
+    (360, 12, [25.5, 27.3, 180.2])
     """
 
     cells: NDArray[np.uint64]
@@ -42,22 +64,62 @@ class AddRemoveRules:
     slot_hours: float
     max_kmh: float
     digest: str
+    first_sigma: int = 0
+    city: int = 0
+    day_sigma: int = 0
+    day_nano: int = 0
 
     @classmethod
     def of(cls, policy: Policy, cells: NDArray[np.uint64]) -> AddRemoveRules:
         """Rules of a policy under "add-remove"; slots divide its period, and pings are at most a
         tenth of a slot apart."""
-        slots = (policy.period_seconds or policy.slot_seconds) // policy.slot_seconds
+        period_s = policy.period_seconds or policy.slot_seconds
+        slots = period_s // policy.slot_seconds
+        budget = policy.budget_nano
+        of_day, of_city = (0, 0) if policy.plates else parts_of(budget * DAY_S // period_s)
+        if period_s % DAY_S:
+            of_day = 0
+        day_nano = budget * of_day // WHOLE // policy.days
+        rest = WHOLE - of_day - of_city
+        of_slots = DAY_KMH2 * (slots // policy.days) ** 2
         return cls(
             cells=cells,
             full=policy.slot_seconds * 1000 // policy.interval_ms,
-            sigma=sigma_of(policy.budget_nano, slots, plates=policy.plates),
+            sigma=sigma_of(budget * rest // WHOLE, slots, plates=policy.plates),
+            first_sigma=sigma_of(budget, slots, plates=policy.plates),
+            city=isqrt(GAIN**2 * SCALE_KMH2 * of_city // (CITY_KMH2 * rest)),
             active=-(-slots // (2 * policy.days)),
             plates=policy.plates,
             slot_hours=policy.slot_seconds / 3600,
             max_kmh=policy.max_speed / QUANTA_PER_KMH,
             digest=policy.domain,
+            day_sigma=_sigma(of_slots, 24**2 * day_nano) if day_nano else 0,
+            day_nano=day_nano,
         )
+
+    def query(self, forecast: Integers, *, is_first: bool) -> PlateQuery:
+        """The question of a slot; `is_first` before a day has been learnt."""
+        if is_first:
+            return PlateQuery(forecast, self.full, self.first_sigma, self.plates)
+        return PlateQuery(forecast, self.full, self.sigma, self.plates, self.city)
+
+
+def parts_of(day_nano: int) -> tuple[int, int]:
+    """Of `WHOLE` parts of a day's nano-rho, those of cell x day and of city x hour.
+
+    >>> parts_of(1_000_000), parts_of(1_539_278_763), parts_of(900_000_000)
+    ((4000, 1000), (1000, 300), (1780, 404))
+    """
+    if day_nano <= PARTS[0][0]:
+        return PARTS[0][1:]
+    for (low, *before), (high, *after) in pairwise(PARTS):
+        if day_nano < high:
+            day, city = (
+                (one * (high - day_nano) + other * (day_nano - low)) // (high - low)
+                for one, other in zip(before, after, strict=True)
+            )
+            return day, city
+    return PARTS[-1][1:]
 
 
 def sigma_of(rho_nano: int, slots: int, *, plates: bool) -> int:
@@ -68,6 +130,9 @@ def sigma_of(rho_nano: int, slots: int, *, plates: bool) -> int:
     (104401, 289631)
     """
     scale = SCALE_PLATES_KMH2 if plates else SCALE_KMH2
-    squares = scale * QUANTA_PER_KMH**2 * slots * NANO
-    costs = 24 * 2 * rho_nano
-    return isqrt((squares - 1) // costs) + 1
+    return _sigma(scale * slots, 24 * max(rho_nano, 1))
+
+
+def _sigma(kmh2: int, rho_nano: int) -> int:
+    squares = kmh2 * QUANTA_PER_KMH**2 * NANO
+    return isqrt((squares - 1) // (2 * rho_nano)) + 1

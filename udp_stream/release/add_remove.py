@@ -18,17 +18,18 @@ and without pings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import Floats, Integers
 from udp_stream.errors import UdpStreamError
-from udp_stream.ledger.ids import HAT, NOISED_SUMS, id_of
+from udp_stream.ledger.ids import DAY_SUMS, HAT, NOISED_SUMS, id_of
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.ledger.rules import budget_balances
 from udp_stream.mechanisms.add_remove import (
@@ -38,6 +39,7 @@ from udp_stream.mechanisms.add_remove import (
     allowances,
     entries,
     noised,
+    of_day,
     shortened,
 )
 from udp_stream.mechanisms.noise import MEASURES
@@ -57,8 +59,9 @@ from udp_stream.release.charge import (
     require_relation,
     terms_from,
 )
-from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory
+from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory, Slot
 from udp_stream.release.pipeline import RecordedSlot, draw_once, witness
+from udp_stream.release.plate_day import PlateDay, PlateEntries
 from udp_stream.release.record import Hat, Noised, Privacy, Release
 from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.units import QUANTA_PER_KMH
@@ -68,13 +71,15 @@ from udp_stream.windows.tables import SlotCounts, SlotValues
 MEASURE = "zcdp"
 """Noise is Gaussian; other accountings are refused with the setting."""
 
+NOTHING = Entries(*np.zeros((4, 0), np.int64))
+
 
 def with_sums_forecaster(context: ReleaseContext) -> ReleaseContext:
     """The same with a new forecaster of the domain's cells."""
     rules = AddRemoveRules.of(context.policy, context.domain)
     slots = context.calendar.slots
     forecaster = AddRemoveForecaster(slots, rules, context.software, context.trial)
-    return replace(context, forecaster=forecaster)
+    return replace(context, forecaster=forecaster, plate_day=PlateDay())
 
 
 def plan_sums(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:  # noqa: ARG001
@@ -101,6 +106,9 @@ def record_add_remove_slot(
     ]
     require_relation("add-remove", ids, ledger.recorded(ids))
     sums = _sums_once(counts, values, rules, forecaster, context, ledger)
+    day = keep_for_day(counts, values, context, ledger)
+    if day is not None and counts.end_ms >= day[1]:
+        _day_once(counts, day, rules, forecaster, context, ledger)
     hats = _hats_of(sums.asked.domain, counts, grid)
     period = context.calendar.slot_in_period(counts.start_ms).period
 
@@ -151,78 +159,148 @@ def _sums_once(
     name = id_of(NOISED_SUMS, *slot)
 
     def draw(_: object) -> list[bytes]:
-        forecast = np.rint(
-            forecaster.forecast(slot, LedgerHistory(ledger, context.policy.grid)) * QUANTA_PER_KMH
-        ).astype(np.int64)
-        query = PlateQuery(np.maximum(forecast, 0), rules.full, rules.sigma, rules.plates)
+        history = LedgerHistory(ledger, context.policy.grid)
+        forecast = _quanta(forecaster.forecast(slot, history))
+        is_first = forecaster.is_first(slot, history)
+        query = rules.query(forecast, is_first=is_first)
         policy = context.policy
+        in_period = context.calendar.slot_in_period(counts.start_ms)
         first = SumsQuery.of(rules.cells, query, policy.period, policy.budget_nano)
-        asked, vectors = _charge(
-            name, first, counts, values.clamped(policy.max_speed), context, ledger
+        clamped = values.clamped(policy.max_speed)
+        _, slots_left = in_period.of_day
+        for_day = 0 if is_first else rules.day_nano
+
+        def allowed(left: Integers) -> Integers:
+            return allowances(left - for_day, slots_left + 1, rules.active)
+
+        asked = PlatesAsked(
+            counts.plates,
+            lambda of: entries(rows_in(of.domain, counts, clamped), of.query),
+            allowed,
         )
-        ((_, bits),) = context.entropy.streams([name])
-        return [
-            NoisedSums.encode(
-                NoisedSums.of(asked, noised(vectors, asked.domain.size, asked.query, bits))
-            )
-        ]
+        return [_drawn(name, first, asked, in_period, context, ledger)]
 
     (payload,) = draw_once(ledger, [name], draw).payloads
     ledger.published([name])
     return NoisedSums.of_ledger(name, payload)
 
 
+def keep_for_day(
+    counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger
+) -> Slot | None:
+    """Keep the slot's entries for the sums of its day, which is returned; none where there are no
+    such sums, as on the first day that is learnt."""
+    rules, forecaster = _of_mode(context)
+    slot = counts.start_ms, counts.end_ms
+    history = LedgerHistory(ledger, context.policy.grid)
+    if not rules.day_sigma or forecaster.is_first(slot, history) or context.plate_day is None:
+        return None
+    # A day's sums are paid in the period of all of its pings.
+    day = forecaster.midnights(slot)
+    periods = {context.calendar.slot_in_period(ms).period for ms in (day[0], slot[0])}
+    if len(periods) > 1:
+        return None
+    morning = PlateQuery(_quanta(forecaster.morning(slot, history)), rules.full, rules.day_sigma)
+    rows = rows_in(rules.cells, counts, values.clamped(context.policy.max_speed))
+    of = f"{rules.digest} {rules.full}"
+    vectors = entries(rows, morning)
+    context.plate_day.add(day, of, slot[0], counts.plates, vectors, rules.cells.size)
+    return day
+
+
+def _day_once(
+    counts: SlotCounts,
+    day: Slot,
+    rules: AddRemoveRules,
+    forecaster: AddRemoveForecaster,
+    context: ReleaseContext,
+    ledger: Ledger,
+) -> None:
+    """The noised sums of the day whose last slot this is, as the ledger holds them."""
+    name = id_of(DAY_SUMS, *day)
+
+    def draw(_: object) -> list[bytes]:
+        policy = context.policy
+        in_period = context.calendar.slot_in_period(counts.start_ms)
+        mean = _quanta(forecaster.over_service((counts.start_ms, counts.end_ms)))
+        query = PlateQuery(mean, rules.full, rules.day_sigma)
+        first = SumsQuery.of(rules.cells, query, policy.period, policy.budget_nano)
+        kept = PlateEntries() if context.plate_day is None else context.plate_day.kept
+
+        def vectors_of(asked: SumsQuery) -> Entries:
+            is_ours = np.array_equal(asked.domain, rules.cells)
+            return of_day(kept.vectors if is_ours else NOTHING, max(1, rules.cells.size))
+
+        asked = PlatesAsked(kept.plates, vectors_of, lambda left: left)
+        return [_drawn(name, first, asked, in_period, context, ledger)]
+
+    draw_once(ledger, [name], draw)
+    ledger.published([name])
+
+
+def _quanta(kmh: Floats) -> Integers:
+    return np.maximum(np.rint(kmh * QUANTA_PER_KMH).astype(np.int64), 0)
+
+
+class PlatesAsked(NamedTuple):
+    """The plates that answer a query: their vectors, and the most that each may be charged of what
+    it may still spend by the end of the day. Secret."""
+
+    plates: Sequence[bytes]
+    vectors: Callable[[SumsQuery], Entries]
+    allowed: Callable[[Integers], Integers]
+
+
+def _drawn(
+    name: str,
+    first: SumsQuery,
+    plates: PlatesAsked,
+    slot: SlotInPeriod,
+    context: ReleaseContext,
+    ledger: Ledger,
+) -> bytes:
+    """Charge, then draw: the record of the noised sums."""
+    asked, vectors = _charge(name, first, plates, slot, context, ledger)
+    ((_, bits),) = context.entropy.streams([name])
+    sums = noised(vectors, asked.query.columns, asked.query, bits)
+    return NoisedSums.encode(NoisedSums.of(asked, sums))
+
+
 def _charge(
     name: str,
     asked: SumsQuery,
-    counts: SlotCounts,
-    values: SlotValues,
+    of: PlatesAsked,
+    slot: SlotInPeriod,
     context: ReleaseContext,
     ledger: Ledger,
 ) -> tuple[SumsQuery, Entries]:
-    """Charge the slot's plates, or learn what they were charged: the first question, and the
-    vectors that the charges pay for. Secret."""
-    slot = context.calendar.slot_in_period(counts.start_ms)
+    """Charge the plates, or learn what they were charged: the first question, and the vectors that
+    the charges pay for. Secret."""
+    plates = of.plates
     budget = context.policy.budget_nano
     check = partial(require_one_promise, slot.period, budget, context.calendar, ledger, ())
     check()
     note_requested(slot.period, ledger)
     context.before_charge()
-    vectors = entries(rows_in(asked.domain, counts, values), asked.query)
-    charges = _within_allowance(
-        vectors.charges(len(counts.plates), asked.query), slot, counts, context, ledger
-    )
+    vectors = of.vectors(asked)
+    charged = budget_balances(ledger, slot.period, plates).charged
+    left = budget * (slot.day + 1) // context.policy.days - charged
+    charges = np.minimum(vectors.charges(len(plates), asked.query), of.allowed(left))
+    charges = np.maximum(charges, 0)
     payers = np.flatnonzero(charges)
-    everyone = np.arange(len(counts.plates))
+    everyone = np.arange(len(plates))
     # A repeat, in the same call, tells what is remembered of every plate: of a slot that was
     # charged before, balances have these charges in them, and some plates may not be asked again.
     both = [
         Admission(name, payers, charges[payers], 0, msgspec.json.encode(asked)),
         Admission(name, everyone, np.ones_like(everyone), 0, b""),
     ]
-    _, verdict = ledger.admit(slot.period, budget, counts.plates, both)
+    _, verdict = ledger.admit(slot.period, budget, plates, both)
     check()  # of two runs that begin at once, at least one sees the other here, before anything is drawn
     first = terms_from(verdict.terms, name, SumsQuery)
     if first != asked:
-        vectors = entries(rows_in(first.domain, counts, values), first.query)
+        vectors = of.vectors(first)
     return first, shortened(vectors, verdict.charged, first.query)
-
-
-def _within_allowance(
-    charges: Integers,
-    slot: SlotInPeriod,
-    counts: SlotCounts,
-    context: ReleaseContext,
-    ledger: Ledger,
-) -> Integers:
-    """Charge of each plate: its vector's price, at most its share of what it may still spend by the
-    end of the day."""
-    rules, _ = _of_mode(context)
-    policy = context.policy
-    balances = budget_balances(ledger, slot.period, counts.plates)
-    left = policy.budget_nano * (slot.day + 1) // policy.days - balances.charged
-    _, slots_left = slot.of_day
-    return np.minimum(charges, allowances(left, slots_left + 1, rules.active))
 
 
 def rows_in(domain: NDArray[np.uint64], counts: SlotCounts, values: SlotValues) -> PlateRows:

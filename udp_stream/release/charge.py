@@ -47,6 +47,7 @@ from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, SlotForecaster
+from udp_stream.release.plate_day import PlateDay
 from udp_stream.release.record import Smoothed, Status
 from udp_stream.units import duration_name
 from udp_stream.windows.grid import Grid
@@ -344,7 +345,7 @@ class ReleaseContext:
     plates are charged. `derive_key` turns an id into a key of its own, by the plates' key: with it
     a ledger's hashes cannot be guessed by readers. `forecaster` sees every slot. `city` replaces
     the policy's question to the city. `domain` is the public list of cells, ascending, of a promise
-    that hides where plates were.
+    that hides where plates were; `plate_day` has what each did on the day so far.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -366,6 +367,7 @@ class ReleaseContext:
     city: CityQuestion | None = None
     judges_unit: bool = False
     domain: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    plate_day: PlateDay | None = None
 
     @property
     def question(self) -> CityQuestion | None:

@@ -34,7 +34,7 @@ from udp_stream.forecast.model import (
 )
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.forecast.unit import Evidence, UnitDoubt, evidence_of, likely_unit
-from udp_stream.ledger.ids import CITY, HAT, NOISED_SUMS, Id, id_of, kind_of
+from udp_stream.ledger.ids import CITY, DAY_SUMS, HAT, NOISED_SUMS, Id, id_of, kind_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
@@ -115,9 +115,9 @@ class LedgerHistory:
                 slots.setdefault(slot, []).append(cell)
         return slots
 
-    def sums(self, start_ms: int, end_ms: int) -> NoisedSums | None:
-        """The noised sums of a slot under "add-remove"."""
-        name = id_of(NOISED_SUMS, start_ms, end_ms)
+    def sums(self, start_ms: int, end_ms: int, kind: str = NOISED_SUMS) -> NoisedSums | None:
+        """The noised sums of a slot under "add-remove", or of a day."""
+        name = id_of(kind, start_ms, end_ms)
         (payload,) = self._ledger.recorded([name])
         return None if payload is None else NoisedSums.of_ledger(name, payload)
 
@@ -485,7 +485,7 @@ class SlotForecaster(ABC):
             else:
                 self._remember_slot(slot, sorted(cells), history)
 
-    def _midnights(self, slot: Slot) -> tuple[int, int]:
+    def midnights(self, slot: Slot) -> tuple[int, int]:
         """Those around the start of a slot, Unix ms."""
         days = (self._day(slot[0]) + dt.timedelta(days) for days in (0, 1))
         first, last = (
@@ -676,7 +676,7 @@ class Forecaster(SlotForecaster):
 
     def _when(self, slot: Slot) -> tuple[dt.date, float]:
         """The day on which a slot starts, and the part of it that is over when the slot ends."""
-        first, last = self._midnights(slot)
+        first, last = self.midnights(slot)
         return self._day(slot[0]), min(1.0, (slot[1] - first) / (last - first))
 
 
@@ -708,6 +708,22 @@ class AddRemoveForecaster(SlotForecaster):
         self._learn(history, slot[0])
         return self._memory.forecast(*self._when(slot))
 
+    def is_first(self, slot: Slot, history: LedgerHistory) -> bool:
+        """Whether the slot lies in the first day that is learnt: a function of earlier records."""
+        self._learn(history, slot[0])
+        return self._memory.is_first(self._day(slot[0]))
+
+    def morning(self, slot: Slot, history: LedgerHistory) -> Floats:
+        """Forecast speed of each cell in the slot from earlier days alone, km/h."""
+        self._learn(history, slot[0])
+        day, hours = self._when(slot)
+        by_hour = self._memory.morning(day)
+        return np.asarray(by_hour[min(int(hours), len(by_hour) - 1)])
+
+    def over_service(self, slot: Slot) -> Floats:
+        """The mean of these over the day of a slot, km/h."""
+        return self._memory.over_service(self._day(slot[0]))
+
     def _forget(self) -> None:
         of = self.rules
         sigma = self.rules.sigma / QUANTA_PER_KMH
@@ -728,7 +744,11 @@ class AddRemoveForecaster(SlotForecaster):
         sums = self._sums(slot, history)
         if sums is None:
             return []
-        found = self._memory.learn(*self._when(slot), sums.kmh, sums.asked.forecast_kmh)
+        when = self._when(slot)
+        found = self._memory.learn(*when, sums.kmh, sums.asked.forecast_kmh, sums.sigma_kmh)
+        if sums.city is not None:
+            self._memory.learn_city(*when, *sums.city)
+        self._learn_day(slot, history)
         start, end = (self._slots.iso(ms) for ms in slot)
         hats = [Hat.of(cell, history.grid, start, end) for cell in of.cells.tolist()]
         return [
@@ -751,8 +771,28 @@ class AddRemoveForecaster(SlotForecaster):
         history: LedgerHistory,
     ) -> None:
         sums = self._sums(slot, history)
-        if sums is not None:
-            self._memory.remember(*self._when(slot), sums.kmh, sums.asked.forecast_kmh)
+        if sums is None:
+            return
+        when = self._when(slot)
+        self._memory.remember(*when, sums.kmh, sums.asked.forecast_kmh, sums.sigma_kmh)
+        if sums.city is not None:
+            self._memory.remember_city(*when, *sums.city)
+        self._learn_day(slot, history)
+
+    def _learn_day(self, slot: Slot, history: LedgerHistory) -> None:
+        """The sums of the day, with its last slot; not of a day of which a HAT was withdrawn."""
+        day = self.midnights(slot)
+        if slot[1] < day[1]:
+            return
+        sums = history.sums(*day, DAY_SUMS)
+        if sums is None or not self._is_ours(sums.asked):
+            return
+        length_ms = slot[1] - slot[0]
+        slots = ((ms, ms + length_ms) for ms in range(*day, length_ms))
+        cells = self.rules.cells.tolist()
+        if self._withdrawals and any(history.withdrawn(*one, cells) for one in slots):
+            return
+        self._memory.learn_day(self._day(slot[0]), *sums.day, sums.asked.forecast_kmh)
 
     def _sums(self, slot: Slot, history: LedgerHistory) -> NoisedSums | None:
         """Those that are to be learnt."""
@@ -765,10 +805,8 @@ class AddRemoveForecaster(SlotForecaster):
 
     def _is_ours(self, asked: SumsQuery) -> bool:
         ours = self.rules
-        same = asked.full, asked.sigma, asked.plates
-        return same == (ours.full, ours.sigma, ours.plates) and np.array_equal(
-            asked.domain, ours.cells
-        )
+        same = (asked.full, asked.plates) == (ours.full, ours.plates)
+        return same and np.array_equal(asked.domain, ours.cells)
 
     def _amounts(self, found: AddRemoveEstimates) -> list[dict[str, Any]]:
         columns = zip(
@@ -780,7 +818,7 @@ class AddRemoveForecaster(SlotForecaster):
 
     def _when(self, slot: Slot) -> tuple[dt.date, float]:
         """The day on which a slot starts, and the hours of it that are gone then."""
-        return self._day(slot[0]), (slot[0] - self._midnights(slot)[0]) / HOUR_MS
+        return self._day(slot[0]), (slot[0] - self.midnights(slot)[0]) / HOUR_MS
 
 
 def _rounded(values: Floats) -> list[float]:

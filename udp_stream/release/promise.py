@@ -15,6 +15,7 @@ from udp_stream.ledger.port import Ledger, LedgerView
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.add_remove import (
+    keep_for_day,
     plan_sums,
     record_add_remove_slot,
     with_sums_forecaster,
@@ -43,7 +44,8 @@ class Promise:
     the policy asks for them. A forecaster must see every slot in its order: a worker that takes
     over needs a new one. `plan` charges the whole slot before any speed is looked at, as far as
     charges follow from public counts. `record` draws and records a slot, or a shard's part of it,
-    as far as that is not done yet; charges that the plan has not made come before the draw.
+    as far as that is not done yet; charges that the plan has not made come before the draw. `keep`,
+    where a promise sums a day at its end, keeps what is needed of a released slot.
 
     >>> from udp_stream.testing import a_context
     >>> policy = a_context().policy
@@ -57,6 +59,7 @@ class Promise:
     record: Callable[
         [SlotCounts, SlotValues, SlotPlan, ReleaseContext, Ledger, Factors], RecordedSlot
     ]
+    keep: Callable[[SlotCounts, SlotValues, ReleaseContext, Ledger], object] | None = None
 
     def budget_left(
         self,
@@ -89,6 +92,7 @@ PROMISES: dict[str, Promise] = {
         record=lambda counts, values, _plan, context, ledger, _factors: record_add_remove_slot(
             counts, values, context, ledger
         ),
+        keep=keep_for_day,
     ),
 }
 """By the value of a policy's `neighbours`."""

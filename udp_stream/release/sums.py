@@ -9,13 +9,14 @@ then.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.arrays import Integers
-from udp_stream.mechanisms.add_remove import WEIGHT, PlateQuery
+from udp_stream.mechanisms.add_remove import CITY_WEIGHT, DAY_WEIGHT, GAIN, WEIGHT, PlateQuery
 from udp_stream.release.record import Record
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -27,12 +28,15 @@ class SumsQuery(
     tag="presence.1",
     tag_field="v",
     dict=True,
+    omit_defaults=True,
 ):
     """The terms of a slot's one admission: the domain, the query of every plate (`PlateQuery`), and
     the promise to it.
 
     `cells` and `forecast` are columns of 8 bytes, little-endian. A ledger keeps terms for ever, and
-    refuses other versions: change the tag with the fields.
+    refuses other versions: change the tag with the fields. `city` is left out where it is 0, so
+    that an earlier version reads such terms, and refuses others. Terms of a day have for each cell
+    the mean of the forecasts that its residuals are taken around.
 
     >>> cells, forecast = np.array([0x8742D98B6FFFFFF], np.uint64), np.array([18 * 4096])
     >>> asked = SumsQuery.of(cells, PlateQuery(forecast, full=360, sigma=104_401), "1d", 10**9)
@@ -47,6 +51,7 @@ class SumsQuery(
     plates: bool
     period: str
     budget_nano: int
+    city: int = 0
 
     @classmethod
     def of(
@@ -61,6 +66,7 @@ class SumsQuery(
             query.plates,
             period,
             budget_nano,
+            query.city,
         )
 
     @cached_property
@@ -69,9 +75,8 @@ class SumsQuery(
 
     @cached_property
     def query(self) -> PlateQuery:
-        return PlateQuery(
-            np.frombuffer(self.forecast, "<i8").astype(np.int64), self.full, self.sigma, self.plates
-        )
+        forecast = np.frombuffer(self.forecast, "<i8").astype(np.int64)
+        return PlateQuery(forecast, self.full, self.sigma, self.plates, self.city)
 
     @property
     def forecast_kmh(self) -> NDArray[np.float64]:
@@ -79,8 +84,8 @@ class SumsQuery(
 
 
 class NoisedSums(Record, frozen=True):
-    """The only draw of a slot: sums of residuals and of weights (or plates) of each cell, with
-    noise, in quanta.
+    """The only draw of a slot, or of a day: sums of residuals and of weights (or plates) of each
+    cell, with noise, in quanta; behind them those of the city, where it was asked.
 
     >>> asked = SumsQuery.of(np.array([5], np.uint64), PlateQuery(np.array([0]), 360, 104_401), "1d", 10**9)
     >>> sums = NoisedSums.of(asked, np.array([[-4096], [3 * 5 * 4096]]))
@@ -98,9 +103,42 @@ class NoisedSums(Record, frozen=True):
 
     @property
     def kmh(self) -> NDArray[np.float64]:
-        return np.array([self.residual, self.weight]) / QUANTA_PER_KMH
+        """Of the cells, shape (2, cells)."""
+        return self._columns[:, : self.asked.domain.size] / QUANTA_PER_KMH
 
     @property
     def amounts(self) -> NDArray[np.float64]:
         """The sums of weights, or the numbers of plates."""
-        return np.array(self.weight) / WEIGHT
+        return self._columns[1, : self.asked.domain.size] / WEIGHT
+
+    @property
+    def sigma_kmh(self) -> float:
+        return self.asked.sigma / QUANTA_PER_KMH
+
+    @property
+    def city(self) -> WeighedSums | None:
+        """Of the whole city, where it was asked."""
+        if not self.asked.city:
+            return None
+        return self._weighed(self._columns[:, -1], self.asked.city / GAIN, CITY_WEIGHT)
+
+    @property
+    def day(self) -> WeighedSums:
+        """Of the cells over a day."""
+        return self._weighed(self._columns, 1.0, DAY_WEIGHT)
+
+    @property
+    def _columns(self) -> Integers:
+        return np.array([self.residual, self.weight])
+
+    def _weighed(self, sums: Integers, gain: float, weight: tuple[int, int]) -> WeighedSums:
+        part, whole = weight
+        units = gain * np.array([QUANTA_PER_KMH, WEIGHT * part / whole])
+        return WeighedSums((sums.T / units).T, (self.asked.sigma / units) ** 2)
+
+
+class WeighedSums(NamedTuple):
+    """Noised sums of residuals in km/h and of weights, and the variances of their noise."""
+
+    sums: NDArray[np.float64]
+    noise: NDArray[np.float64]

@@ -15,6 +15,7 @@ it and says so.
 | `MeasureNorms` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms next |
 | `ReleaseSlot` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
 | `AnswerShard` | every source has sent the positions of a moment, where queries are asked | `answering`, `answered` |
+| `KeepSlot` | a released slot is read again, where its day needs it | `kept` |
 
 The output of a step is on all replicas before a checkpoint moves past its input, and a repeated
 output changes nothing. So a crash anywhere repeats a step with the same outcome.
@@ -23,6 +24,9 @@ output changes nothing. So a crash anywhere repeats a step with the same outcome
 from, so reading from the checkpoint finds both again. The shard's checkpoint stays before the
 chunks of a slot until the slot is published, and before the positions of a moment until its answers
 are.
+
+Where a day's plates are summed at its end, the checkpoint stays before the chunks of all slots of
+the day, too (`keep_from`): a new owner counts again what is released.
 
 **The planner** reads the counts of all shards in the log of partition 0. Its checkpoint stays
 before the counts of a slot until every plan is sent; where plans follow from releases, until the
@@ -323,6 +327,12 @@ class SlotBarrier(Generic[C]):
         # Slots that were skipped meanwhile may have moved it further.
         self._done_ms = max(self._done_ms, self._held.pop(start).end_ms)
 
+    def forget_before(self, start_ms: int) -> None:
+        """Forget the slots that were collected and start before this time."""
+        for start in sorted(self._held):
+            if start < start_ms and self._held[start].collected:
+                self.done(start)
+
     def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:
         """Where to resume after a crash; with `done`, once that slot is done, too."""
         here = BarrierCheckpoint(self._next, self._through)
@@ -421,6 +431,13 @@ class ReleaseSlot(NamedTuple):
     factors: Mapping[bytes, int] | None = None
 
 
+class KeepSlot(NamedTuple):
+    """Keep the entries of this slot for its day: it is released, and was read again."""
+
+    start: int
+    pings: SlotPings
+
+
 class AnswerShard(NamedTuple):
     """Answer the queries of this moment: its chunks of all sources are there."""
 
@@ -438,12 +455,13 @@ Step: TypeAlias = (
     | RecordNorms
     | ReleaseSlot
     | AnswerShard
+    | KeepSlot
 )
 
 
 class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where to resume a partition of the shuffle topic: its shard, on partition 0 the planner, and
-    its queries.
+    """Where to resume a partition of the shuffle topic: its shard, on partition 0 the planner, its
+    queries, and the day under way.
 
     >>> ShardCheckpoint(BarrierCheckpoint(9), planner=BarrierCheckpoint(4)).offset, ShardCheckpoint.at(7).offset
     (4, 7)
@@ -452,6 +470,7 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     shard: BarrierCheckpoint
     planner: BarrierCheckpoint | None = None
     moments: BarrierCheckpoint | None = None
+    day: BarrierCheckpoint | None = None
 
     @classmethod
     def at(cls, offset: int) -> ShardCheckpoint:
@@ -460,11 +479,9 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def offset(self) -> int:
-        """Where to resume reading. Shard, planner and queries each skip what is before their own
-        checkpoint."""
-        return min(
-            one.offset for one in (self.shard, self.planner, self.moments) if one is not None
-        )
+        """Where to resume reading. Each part skips what is before its own checkpoint."""
+        parts = self.shard, self.planner, self.moments, self.day
+        return min(one.offset for one in parts if one is not None)
 
     @property
     def read_to(self) -> int:
@@ -477,15 +494,15 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     def back_to(self, now_ms: int) -> ShardCheckpoint:
         """The log's clock was ahead, and goes back. The ledger still has what was charged and
         recorded."""
-        planner, moments = (one and one.back_to(now_ms) for one in (self.planner, self.moments))
-        return ShardCheckpoint(self.shard.back_to(now_ms), planner, moments)
+        return self._each(lambda one: one.back_to(now_ms))
 
     def with_offset(self, offset: int) -> ShardCheckpoint:
         """The same, of a log that is read again from this offset on: what is done stays done."""
-        planner, moments = (
-            one and replace(one, offset=offset) for one in (self.planner, self.moments)
-        )
-        return ShardCheckpoint(replace(self.shard, offset=offset), planner, moments)
+        return self._each(lambda one: replace(one, offset=offset))
+
+    def _each(self, change: Callable[[BarrierCheckpoint], BarrierCheckpoint]) -> ShardCheckpoint:
+        others = (one and change(one) for one in (self.planner, self.moments, self.day))
+        return ShardCheckpoint(change(self.shard), *others)
 
 
 # --- the planner, on partition 0 ---
@@ -723,6 +740,7 @@ class ShardProtocol:
         follows: bool = False,
         asks: bool = False,
         asked: str = "",
+        keeps: bool = False,
     ) -> None:
         """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of
         those there are, and a slot whose plan will never come has a plan without HATs.
@@ -730,7 +748,8 @@ class ShardProtocol:
         `follows`: plans follow from releases, so a slot is planned once all that was planned before
         is released. `asks`: queries are asked. Where none were when the checkpoint was made, chunks
         of a moment may lie before it. `asked` is their digest. A moment that some source has not
-        sent for these queries is never answered.
+        sent for these queries is never answered. `keeps`: slots of the day under way are needed
+        at its end.
         """
         self._partition = partition
         self._shards = shards
@@ -753,6 +772,10 @@ class ShardProtocol:
             self._moments = SlotBarrier(
                 wire.PositionChunk, wire.PositionsEnd, sources, at, is_lost, is_of_others
             )
+        self._day: SlotBarrier[wire.PingChunk] | None = None
+        if keeps:
+            at = start.day or start.shard
+            self._day = SlotBarrier(wire.PingChunk, wire.PingsEnd, sources, at, accept_loss=True)
         self._follows = follows
         self._accept_loss = accept_loss
         self._released_sent_ms = (
@@ -769,9 +792,8 @@ class ShardProtocol:
         """The offset of the next message to read: the first that shard, planner or queries do not
         know."""
         counts = None if self._planner is None else self._planner.counts
-        return min(
-            one.next_offset for one in (self._pings, counts, self._moments) if one is not None
-        )
+        parts = self._pings, counts, self._moments, self._day
+        return min(one.next_offset for one in parts if one is not None)
 
     @property
     def done_ms(self) -> int:
@@ -788,8 +810,9 @@ class ShardProtocol:
             self._factors.setdefault(message.slot_start, ChunkAssembly()).add(message)
         if self._planner is not None:
             self._planner.add(offset, message)
-        if self._moments is not None:
-            self._moments.add(offset, message)
+        for more in (self._moments, self._day):
+            if more is not None:
+                more.add(offset, message)
 
     def next(self) -> Step | None:
         """The first step that is due; the same step until the caller says that it was done."""
@@ -804,12 +827,29 @@ class ShardProtocol:
             # Counts go out first, as other shards wait for the plan that needs them; answers last,
             # as no release waits for an answer. The step is kept until it is done, so a call in
             # between cannot start it twice.
-            of_shard = self._count() or self._send()
+            of_shard = self._keep() or self._count() or self._send()
             of_planner = None if of_shard or planner is None else planner.next()
             self._step = (
                 of_shard or of_planner or self._measure() or self._release() or self._answer()
             )
         return self._step
+
+    def _keep(self) -> KeepSlot | None:
+        """A slot of the day that is not to be released any more: its last owner has."""
+        if self._day is None:
+            return None
+        for start in self._day.due()[:1]:
+            if not self._pings.holds(start):
+                return KeepSlot(start, wire.merge_pings(self._day.collect(start)))
+        return None
+
+    def kept(self) -> None:
+        self._step = None
+
+    def keep_from(self, start_ms: int) -> None:
+        """Slots that start earlier are not needed any more."""
+        if self._day is not None:
+            self._day.forget_before(start_ms)
 
     def _count(self) -> CountSlot | None:
         for start in self._pings.due()[:1]:
@@ -959,6 +999,8 @@ class ShardProtocol:
         self._step = None
         del self._slots[start]
         self._pings.done(start)
+        if self._day is not None and start in self._day.due():
+            self._day.collect(start)
         self._plans.pop(start, None)
         self._factors.pop(start, None)
 
@@ -1003,4 +1045,5 @@ class ShardProtocol:
     ) -> ShardCheckpoint:
         planner = None if self._planner is None else self._planner.counts.checkpoint(learnt)
         moments = None if self._moments is None else self._moments.checkpoint(answered)
-        return ShardCheckpoint(self._pings.checkpoint(released), planner, moments)
+        day = None if self._day is None else self._day.checkpoint()
+        return ShardCheckpoint(self._pings.checkpoint(released), planner, moments, day)
