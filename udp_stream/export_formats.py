@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 import msgspec
 
 from udp_stream.errors import UsageError, needs
-from udp_stream.windows.grid import Grid
+from udp_stream.windows.grid import Grid, Ring, is_hole
 
 Kind = type[msgspec.Struct]
 PlaceOf = Callable[[str], str]
@@ -131,11 +131,16 @@ def _geojson(
 
 def cell_geometry(cell: str, grid: Grid) -> dict[str, object]:
     """A cell as GeoJSON has it."""
-    rings = [[ring] for ring in grid.rings_of(grid.cell_of(cell))]
-    is_one = len(rings) == 1
+    parts = list[list[Ring]]()
+    for ring in grid.rings_of(grid.cell_of(cell)):
+        if is_hole(ring):
+            parts[-1].append(ring)
+        else:
+            parts.append([ring])
+    is_one = len(parts) == 1
     return {
         "type": "Polygon" if is_one else "MultiPolygon",
-        "coordinates": rings[0] if is_one else rings,
+        "coordinates": parts[0] if is_one else parts,
     }
 
 

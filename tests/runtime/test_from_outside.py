@@ -53,8 +53,9 @@ from udp_stream.release.record import (
     Release,
 )
 from udp_stream.settings import known_keys, load
+from udp_stream.settings.grids import GRIDS
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.windows.grid import GRIDS, Grid
+from udp_stream.windows.grid import Grid
 
 
 @pytest.fixture
@@ -407,7 +408,7 @@ class Squares(Grid):
 
 @pytest.fixture
 def squares(monkeypatch):
-    monkeypatch.setitem(GRIDS, "resolution", Squares)
+    monkeypatch.setitem(GRIDS, "resolution", lambda hat: Squares(hat.resolution))
     return Squares(2)
 
 

@@ -48,7 +48,7 @@ from udp_stream.settings.rules import check
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import open_sources
 from udp_stream.windows.clocks import AgreementClock, Frame
-from udp_stream.windows.grid import Grid
+from udp_stream.windows.grid import NOWHERE, Grid
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts
 
@@ -214,12 +214,16 @@ def sample_of(
 
 def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
     cells = positions.cells(settings.grid)
+    inside = cells != NOWHERE
     plates = [b"%032d" % number for number in range(positions.plates)]
-    unread = np.zeros(cells.size, dtype=np.int32)
+    unread = np.zeros(np.count_nonzero(inside), dtype=np.int32)
     rules = settings.movement_rules
-    moving = None if rules is None else (positions.lat, positions.lon, rules, settings.grid)
+    where = positions.lat[inside], positions.lon[inside]
+    moving = None if rules is None else (*where, rules, settings.grid)
+    plate = positions.plate[inside]
+    time_ms = positions.time_ms[inside]
     grid = settings.calendar.slots
-    found = slots_of(plates, positions.plate, positions.time_ms, cells, unread, grid, moving)
+    found = slots_of(plates, plate, time_ms, cells[inside], unread, grid, moving)
     return (counts for counts, _ in found)
 
 
@@ -278,14 +282,15 @@ def _print_rows(
         f"{counted(positions.time_ms.size, 'ping')} of {counted(positions.plates, 'plate')}, {first} to {last}; "
         f"{settings.policy.amount} per plate and {settings.policy.period}. Errors in km/h."
     )
-    sizes = settings.grid.kind, "slot", "HATs", "plates/HAT", "HATs/plate", "served"
+    kinds = {row.grid.kind for row in rows}
+    sizes = " or ".join(sorted(kinds)), "slot", "HATs", "plates/HAT", "HATs/plate", "served"
     names = (*sizes, "expected error", "baseline guess", "+ counts", "verdict")
     cells = []
     for row in rows:
         expected = row.expected
         errors = (f"{error:.2f}" for error in (expected.error, expected.constant, expected.counts))
         sizes = (
-            row.grid.size,
+            row.grid.size if len(kinds) == 1 else str(row.grid),
             row.slot,
             f"{row.hats:,}",
             str(row.plates),
@@ -301,7 +306,8 @@ def _print_rows(
 def print_feed(plan: FeedPlan, settings: Settings) -> Console:
     """The table, the row to start with, and the meaning of its figures; gives where they were
     printed."""
-    start, why = start_of(plan.rows)
+    kind = settings.grid.kind
+    start, why = start_of([row for row in plan.rows if row.grid.kind == kind])
     out = _print_rows(plan.rows, plan.positions, settings, start)
     advice = "here"
     if start:
@@ -325,6 +331,8 @@ def print_feed(plan: FeedPlan, settings: Settings) -> Console:
         )
     if start is not None:
         print_hours(out, start.expected.by_slot, settings.calendar.slots)
+    for text in settings.grid.warnings():
+        out.print(text)
     for name, reason in plan.left_out.items():
         out.print(f"Left out: {name}: {reason}.")
     return out

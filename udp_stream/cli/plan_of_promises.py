@@ -147,17 +147,20 @@ def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Sett
     here = settings.hat
     interval = _interval(positions)
     grid = settings.grid
-    own = np.unique(positions.cells(grid)).tolist()
-    domain = {*own, *(cell for cell_of_file in own for cell in grid.beside(cell_of_file))}
+    domain = {*grid.domain.tolist()}
+    is_listed = bool(domain)
+    if not is_listed:
+        own = np.unique(positions.cells(grid)).tolist()
+        domain = {*own, *(cell for cell_of_file in own for cell in grid.beside(cell_of_file))}
     with NamedTemporaryFile("w", suffix=".cells") as file:
         file.writelines(f"{grid.id_of(cell)}\n" for cell in sorted(domain))
         file.flush()
-        hat = replace(here, domain=file.name)
+        hat = here if is_listed else replace(here, domain=file.name)
         hidden = Settings(
             hat=hat, speed=settings.speed, pings=PingsSection(box=settings.pings.box, interval=interval),
             source=settings.source, privacy=PrivacySection(neighbours="add-remove"), release=ReleaseSection(),
         )  # fmt: skip
-        yield hidden, len(domain), interval
+        yield hidden, 0 if is_listed else len(domain), interval
 
 
 def _budget(settings: Settings, rho_nano: int) -> BudgetSection:

@@ -57,6 +57,8 @@ class Places:
         grid = self._grid
         number = grid.cell_of(cell)
         served = self._served(grid.like(number))
+        if own := grid.fields_of(number).get("name"):
+            return CellPlace(own, served[number][0].routes if number in served else ())
         if number in served:
             return served[number][0]
         beside = [(served[other][1], other) for other in grid.beside(number) if other in served]

@@ -475,6 +475,8 @@ def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[
     """Name a run's ledger on stderr, warn of other settings that it was charged under, and return
     `other_policies`."""
     log_ledger(asked, ledger, settings)
+    for text in settings.grid.warnings():
+        log_message(text, "zones", level=WARNING)
     others = other_policies(ledger, settings.policy)
     if others and ledger.progress().admitted:
         different = named(list(others.values()))

@@ -133,6 +133,7 @@ class Reason(enum.StrEnum):
     COORDINATES_OUT_OF_RANGE = "coordinates_out_of_range"
     ZERO_COORDINATES = "zero_coordinates"
     OUTSIDE_BOX = "outside_box"
+    OUTSIDE_ZONES = "outside_zones"  # windows/slots.py: no fault, where zones are some streets
     SPEED_NOT_FINITE = "speed_not_finite"
     SPEED_NEGATIVE = "speed_negative"
     SPEED_ABOVE_LIMIT = "speed_above_limit"

@@ -662,7 +662,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; settings without effect are left out."""
-        settings = msgspec.structs.asdict(self) | self.grid.keys
+        settings = msgspec.structs.asdict(self) | self.grid.policy_keys
         del settings["prices"], settings["grid"]
         settings |= {f"{name}_nano": nano for name, nano in self.stated_prices.items()}
         has_effect = {
@@ -702,7 +702,7 @@ def written(policy: Policy) -> dict[str, str]:
     if policy.period_seconds is not None:
         period = f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
     return {
-        **{f"hat.{key}": str(value) for key, value in policy.grid.keys.items()},
+        **{f"hat.{key}": str(value) for key, value in policy.grid.policy_keys.items()},
         "hat.slot": duration_name(policy.slot_seconds),
         "hat.timezone": policy.timezone,
         "hat.grace": _duration(policy.grace_ms),

@@ -60,6 +60,7 @@ from udp_stream.release.charge import (
     terms_from,
 )
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory, Slot
+from udp_stream.release.outlines import require_unmoved
 from udp_stream.release.pipeline import RecordedSlot, draw_once, witness
 from udp_stream.release.plate_day import PlateDay, PlateEntries
 from udp_stream.release.record import Hat, Noised, Privacy, Release
@@ -280,6 +281,7 @@ def _charge(
     budget = context.policy.budget_nano
     check = partial(require_one_promise, slot.period, budget, context.calendar, ledger, ())
     check()
+    require_unmoved(slot.period, context.policy.grid, ledger, ledger.meta())
     note_requested(slot.period, ledger)
     context.before_charge()
     vectors = of.vectors(asked)

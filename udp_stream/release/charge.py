@@ -47,6 +47,7 @@ from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, SlotForecaster
+from udp_stream.release.outlines import require_unmoved
 from udp_stream.release.plate_day import PlateDay
 from udp_stream.release.record import Smoothed, Status
 from udp_stream.units import duration_name
@@ -428,6 +429,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates
     )
     check(seen)
+    require_unmoved(period, policy.grid, ledger, seen.meta)
     # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one
     # the same balances.
     city = None

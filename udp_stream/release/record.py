@@ -124,7 +124,7 @@ Status = Literal[
 
 class Hat(Part, frozen=True, kw_only=True):
     """A cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset. H3's
-    cells alone have a `resolution`.
+    cells alone have a `resolution`, zones alone a `name`.
 
     >>> from udp_stream.windows.grid import HEXAGONS
     >>> hat = Hat.of(0x8742D98B6FFFFFF, HEXAGONS, "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
@@ -142,6 +142,8 @@ class Hat(Part, frozen=True, kw_only=True):
     """Start of the slot, ISO 8601 with the zone's offset."""
     slot_end: str
     """End of the slot, which the slot does not contain."""
+    name: str | UnsetType = UNSET
+    """Name of a zone; left out of other cells, and of zones that have none."""
 
     @classmethod
     def of(cls, cell: int, grid: Grid, slot_start: str, slot_end: str) -> Hat:

@@ -113,6 +113,18 @@ EXCLUSIONS: Final = (
         "only add-remove reads it",
     ),
     Exclusion(
+        "hat.zones has no file",
+        lambda settings: not settings.hat.zones,
+        ("hat.zone_width", "hat.zone_name"),
+        "they say how its features become zones",
+    ),
+    Exclusion(
+        "hat.zones has a file",
+        lambda settings: bool(settings.hat.zones),
+        ("hat.resolution", "hat.domain"),
+        "zones stand in place of hexagons, and are the domain",
+    ),
+    Exclusion(
         'budget.accounting is "zcdp"',
         lambda settings: settings.budget.accounting == "zcdp",
         ("budget.epsilon",),
@@ -257,6 +269,8 @@ def _check_add_remove(settings: Settings) -> None:
         "hat.domain": "a public list of cells: a file of cells, a GeoJSON or a GTFS feed",
         "pings.interval": "how often a bus sends a ping, such as 10s,",
     }
+    if settings.hat.zones:
+        del needed["hat.domain"]
     for name, rule in needed.items():
         require(bool(_value(settings, name)), name, f"{rule} {where}", "none")
     rule = f"at most 6h {where}, as a forecast is of the slot before"

@@ -47,6 +47,7 @@ from udp_stream.planning.policy import (
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.domain import digest_of, read_domain
+from udp_stream.settings.grids import GRIDS
 from udp_stream.settings.limits import (
     Budget,
     Epsilon,
@@ -63,7 +64,7 @@ from udp_stream.settings.queries import (
 )
 from udp_stream.units import QUANTA_PER_KMH, nano_charge
 from udp_stream.windows.clocks import SteadyClock, WindowRules
-from udp_stream.windows.grid import GRIDS, Grid
+from udp_stream.windows.grid import Grid
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import ReadingRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
@@ -332,8 +333,12 @@ EPSILON = 10.0
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Resolution 7 (5 km2) and an hour: there means around forecasts halve a guess's error, at
-    epsilon 10 a day."""
+    epsilon 10 a day. `zones`, a GeoJSON file, stand in place of hexagons; its lines are
+    `zone_width` wide, and `zone_name` is the property that names them."""
 
+    zones: str = ""
+    zone_width: str = ""
+    zone_name: str = ""
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
     slot: str = "1h"
     timezone: str = "Asia/Kolkata"
@@ -539,14 +544,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def grid(self) -> Grid:
-        (found,) = (made(getattr(self.hat, key)) for key, made in GRIDS.items())
-        return found
+        *others, (_, default) = GRIDS.items()
+        return next((made for key, made in others if getattr(self.hat, key)), default)(self.hat)
 
     @cached_property
     def domain(self) -> NDArray[np.uint64]:
         """The public list of cells, ascending, from the file; empty where there is none."""
         if not self.hat.domain:
-            return np.empty(0, np.uint64)
+            hides = self.privacy.neighbours == "add-remove"
+            return self.grid.domain if hides else np.empty(0, np.uint64)
         return read_domain(self.hat.domain, self.grid, self.pings.box)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
@@ -19,6 +19,9 @@ Ring: TypeAlias = list[tuple[float, float]]
 """Corners as (lon, lat) in degrees, to 6 decimals (0.1 m), the first again at the end."""
 
 EARTH_KM = 6371.0
+
+NOWHERE = 1 << 63
+"""The number of no cell."""
 
 
 class Grid(ABC):
@@ -38,6 +41,16 @@ class Grid(ABC):
         """The keys of `[hat]` that make this grid, with values for a policy."""
 
     @property
+    def policy_keys(self) -> dict[str, Any]:
+        """The same as a policy has them, which no path is part of."""
+        return self.keys
+
+    @property
+    def domain(self) -> NDArray[np.uint64]:
+        """All cells, ascending, where they are listed; else empty."""
+        return np.empty(0, np.uint64)
+
+    @property
     @abstractmethod
     def size(self) -> str:
         """The difference between grids of this kind, in a table."""
@@ -49,7 +62,7 @@ class Grid(ABC):
 
     @abstractmethod
     def cells_of(self, lat: NDArray[np.float64], lon: NDArray[np.float64]) -> NDArray[np.uint64]:
-        """The cell of each position (degrees, WGS 84)."""
+        """The cell of each position (degrees, WGS 84); `NOWHERE` for none."""
 
     @abstractmethod
     def id_of(self, cell: int) -> str:
@@ -65,7 +78,8 @@ class Grid(ABC):
 
     @abstractmethod
     def rings_of(self, cell: int) -> list[Ring]:
-        """The outline of a cell, counter-clockwise: several rings where it has several parts."""
+        """The outline of a cell: the outer ring of each part, counter-clockwise, and behind it the
+        holes in it, clockwise."""
 
     @abstractmethod
     def touched(self, rings: Sequence[Ring], most: int) -> set[int] | None:
@@ -73,6 +87,20 @@ class Grid(ABC):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.size}"
+
+    @property
+    def digest(self) -> str:
+        """A hash of all outlines, where they may change; else empty."""
+        return ""
+
+    @property
+    def outlines_by_id(self) -> Mapping[str, str]:
+        """A hash of each cell's outline, where it may change; else empty."""
+        return {}
+
+    def warnings(self) -> Sequence[str]:
+        """Sentences about cells that may not be as they are meant."""
+        return ()
 
     def fields_of(self, cell: int) -> Mapping[str, Any]:  # noqa: ARG002
         """Fields of a HAT's record that this grid alone has."""
@@ -215,8 +243,15 @@ class Hexagons(Grid):
 
 HEXAGONS = Hexagons()
 
-GRIDS: dict[str, Callable[[Any], Grid]] = {"resolution": Hexagons}
-"""By the key of `[hat]` that asks for it: a grid of that key's value."""
+
+def is_hole(ring: Ring) -> bool:
+    """Whether a ring of `rings_of` is clockwise.
+
+    >>> is_hole([(0, 0), (1, 0), (1, 1), (0, 0)]), is_hole([(0, 0), (1, 1), (1, 0), (0, 0)])
+    (False, True)
+    """
+    lon, lat = np.array(ring).T
+    return bool(np.sum(lon[:-1] * lat[1:] - lon[1:] * lat[:-1]) < 0)
 
 
 def outlines_of(ids: Sequence[str]) -> list[NDArray[np.float64]]:

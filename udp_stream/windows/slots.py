@@ -40,7 +40,7 @@ from udp_stream.windows.clocks import (
     WallClock,
     WindowRules,
 )
-from udp_stream.windows.grid import Grid
+from udp_stream.windows.grid import NOWHERE, Grid
 from udp_stream.windows.movement import places_of, with_speeds
 from udp_stream.windows.positions import Moment, MomentRules, SourceMoments
 from udp_stream.windows.tables import (
@@ -259,6 +259,11 @@ class Windows:
                 for row in np.flatnonzero(observed.outside).tolist()
             ]
             fine &= ~observed.outside
+        nowhere = fine & (frame.cell == NOWHERE)
+        refused += [
+            WindowRefusal(row, Reason.OUTSIDE_ZONES) for row in np.flatnonzero(nowhere).tolist()
+        ]
+        fine &= ~nowhere
         refused += self._place(frame, np.flatnonzero(fine))
         if self._clock.over is None:
             return self._close(self._due()), refused

@@ -22,7 +22,7 @@ from udp_stream.dashboard.history import opened
 from udp_stream.dashboard.places import Places
 from udp_stream.dashboard.slots import Slots
 from udp_stream.errors import ConfigError, UsageError, needs
-from udp_stream.gtfs import GtfsError, read_network
+from udp_stream.gtfs import GtfsError, Network, read_network
 from udp_stream.logs import WARNING, begin_log, counted, log_message
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _places(name: str, grid: Grid) -> Places | None:
-    if not name:
-        return None
     try:
-        return Places(read_network(name), grid)
+        if name:
+            return Places(read_network(name), grid)
+        return Places(Network([], []), grid) if grid.domain.size else None
     except GtfsError as error:
         log_message(f"{error}; the page has no names", "no_names", level=WARNING)
         return None

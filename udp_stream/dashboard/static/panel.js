@@ -51,13 +51,13 @@ export function panelOf(cell, close) {
   ].filter((part) => part !== null);
 }
 
-/** The place by its name, where it has one, and by its H3 id. */
+/** The place by its name, where it has one, and by its id. */
 function headOf(id) {
   const [place, written] = [placeOf(id), element('span', { class: 'id', title: id }, idOf(id))];
   if (!place) return [element('h2', {}, 'Cell ', written)];
   const { name, routes } = place;
   const served = routes.length ? `${routes.length > 1 ? 'Busiest routes' : 'Route'} ${routes.join(' and ')} · ` : '';
-  return [element('h2', {}, name), element('p', { class: 'muted where' }, `${served}H3 cell `, written)];
+  return [element('h2', {}, name), element('p', { class: 'muted where' }, `${served}${/^[0-9a-f]{15}$/.test(id) ? 'H3 cell' : 'zone'} `, written)];
 }
 
 const newsWords = ({ news }) => `It is ${Math.round(100 * news)} % likely that something happened here.`;
