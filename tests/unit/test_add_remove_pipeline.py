@@ -2,6 +2,7 @@
 its sums alone."""
 
 import dataclasses
+from collections import Counter
 from datetime import datetime
 from itertools import product
 from math import ceil
@@ -15,7 +16,7 @@ from tests.failing import DyingLedger
 from tests.unit.test_flow import START, a_context, slot
 from udp_stream.cli.report import utility_sentences
 from udp_stream.errors import PrivacyRefused, UdpStreamError
-from udp_stream.ledger.ids import NOISED_SUMS, Id, end_of, id_of, kind_of
+from udp_stream.ledger.ids import DAY_SUMS, NOISED_SUMS, Id, end_of, id_of, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.archive import archive, open_archive, periods_of, whole_periods
 from udp_stream.ledgers.opening import Holdings, ledger_sentence, progress_of
@@ -482,3 +483,108 @@ def test_the_statement_is_the_same_without_the_busiest_plate_and_the_ledger_is_n
         stated.append(statement(settings, ledger))
         charged.append([entry.charged.tolist() for entry in ledger.entries()])
     assert stated[0] == stated[1] and charged[0] != charged[1]
+
+
+QUARTERS = "hat.slot=6h"
+
+
+def quarters(*flags, days=2, ledger=None, skipped=()):
+    """Days of four slots; the first is the first that is learnt."""
+    ledger, context = ledger or MemoryLedger(), context_of(QUARTERS, *flags)
+    for number in range(4 * days):
+        start = MIDNIGHT + 6 * number * HOUR
+        if number not in skipped:
+            contents = of_six_hours(slot(number, pings=9000, start=start))
+            record_add_remove_slot(*contents, context, ledger).published(ledger)
+            context.smoothed((start, start + 6 * HOUR), ledger)
+    return ledger, context
+
+
+def of_six_hours(contents):
+    counts, values = contents
+    return dataclasses.replace(counts, end_ms=counts.start_ms + 6 * HOUR), values
+
+
+def days_in(ledger):
+    return [entry for entry in ledger.entries() if kind_of(entry.release_id) == DAY_SUMS]
+
+
+@pytest.mark.parametrize(
+    ("flags", "days", "expected"),
+    [((), 1, 0), ((), 3, 2), (("budget.period=7d",), 3, 2), (("release.plates=true",), 2, 0),
+     (("budget.period=12h",), 2, 0), (("budget.epsilon=1",), 2, 1)],
+)  # fmt: skip
+def test_days_that_are_over_have_sums_from_the_second_on_and_cost_at_most_what_is_left(
+    flags, days, expected
+):
+    ledger, context = quarters(*flags, days=days)
+    found, budget = days_in(ledger), context.policy.budget_nano
+    assert len(found) == expected and ledger.verify() == []
+    spent = {}
+    for entry in ledger.entries():
+        for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True):
+            spent[entry.period, plate] = spent.get((entry.period, plate), 0) + nano
+    assert max(spent.values()) <= budget
+    for number, entry in enumerate(found, 2):
+        sums = NoisedSums.decode(entry.payload)
+        assert sums.asked.sigma == context.forecaster.rules.day_sigma and entry.published
+        assert Id.of(entry.release_id).slot == tuple(
+            (MIDNIGHT + at * DAY) // 1000 for at in (number - 1, number)
+        )
+        # The whole day of a plate: what slots do not spend is there for it.
+        assert max(entry.charged) > context.forecaster.rules.day_nano / 4
+        if "budget.period=7d" in flags:
+            ends_s = Id.of(entry.release_id).slot[1]
+            until = Counter()
+            for one in ledger.entries():
+                if one.period == entry.period and Id.of(one.release_id).slot[1] <= ends_s:
+                    until.update(dict(zip(one.plates, one.charged.tolist(), strict=True)))
+            # The period begins with the second day.
+            assert max(until.values()) <= (number - 1) * budget // 7
+    slots = [one for one in ledger.entries() if kind_of(one.release_id) == NOISED_SUMS]
+    is_asked = [NoisedSums.decode(one.payload).asked.city > 0 for one in slots]
+    assert is_asked == [False] * 4 + ["release.plates=true" not in flags] * (len(slots) - 4)
+
+
+def test_a_day_s_sums_are_learnt_with_its_last_slot_and_not_where_a_hat_was_withdrawn():
+    ledger, context = quarters(days=3)
+    history = LedgerHistory(ledger)
+    (next_day,) = (MIDNIGHT + 3 * DAY,)
+    slot_ = next_day, next_day + 6 * HOUR
+
+    def morning():
+        return PROMISES["add-remove"].with_forecaster(context).forecaster.forecast(slot_, history)
+
+    known = morning()
+    assert np.array_equal(context.forecaster.forecast(slot_, history), known)
+    hat = next(
+        one for one in ledger.newest()
+        if kind_of(one) == "hat" and Id.of(one).slot[0] * 1000 == MIDNIGHT + 2 * DAY
+    )  # fmt: skip
+    withdraw(ledger, [hat], "unit was mph", "2022-01-05T09:00:00+00:00", "test")
+    asked = []
+    sums = history.sums
+
+    def noted(start, end, kind=NOISED_SUMS):
+        asked.append((kind, start))
+        return sums(start, end, kind)
+
+    history.sums = noted
+    learnt = []
+    again = PROMISES["add-remove"].with_forecaster(context)
+    honest = again.forecaster._memory.learn_day
+    again.forecaster._memory.learn_day = lambda day, *of: learnt.append(day) or honest(day, *of)
+    again.forecaster._withdrawals = history.withdrawals()
+    assert not np.array_equal(again.forecaster.forecast(slot_, history), known)
+    assert len(learnt) == 1 and (DAY_SUMS, MIDNIGHT + 2 * DAY) in asked
+
+
+def test_days_are_archived_and_stated_with_their_sums(tmp_path):
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        quarters(days=3, ledger=ledger)
+        settings = load(None, (*FLAGS, QUARTERS), {})
+        assert disagreement(settings, statement(settings, ledger)) is None
+        done = archive(ledger, (MIDNIGHT + 2 * DAY) // 1000, tmp_path / "archive")
+        with open_archive(done.path) as copy:
+            assert len(days_in(copy)) == 1
+        assert len(days_in(ledger)) == 1 and ledger.verify() == []

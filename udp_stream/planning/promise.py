@@ -82,7 +82,8 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
         protected="all pings of each plate",
         beyond="Not for readers: the ledger, and all that counts pings, as this summary, logs and metrics.",
         guessed_from="traffic",
-        kinds="noised sums of bus speeds around forecasts, and of traffic, of every cell of a public domain",
+        kinds="noised sums of bus speeds around forecasts, and of traffic, of every cell of a public domain, by slot and by "
+        "day, and of all cells",
         charges="each plate the squares of its own vector of a slot, which is shortened to a share of what it has "
         "left; secret, as are balances and which plates are admitted",
         composition="an individual filter of concentrated differential privacy (arXiv 2008.11193): the sum of what a "
