@@ -239,9 +239,9 @@ def test_cases_that_were_found_read_as_they_say(tmp_path):
             done = run(tmp_path, *verb, "--config", f"{case}.toml")
             assert sentence in (done.stdout + done.stderr).decode(), (case, verb)
     rolled = str(CASES / "11-rollover.csv")
-    assert b"6 plates of 150" in run(tmp_path, "init", rolled, "--out", "rolled.toml").stderr
+    assert b"6 of 150 plates" in run(tmp_path, "init", rolled, "--out", "rolled.toml").stderr
     assert (
-        b"6 plates of 150"
+        b"6 of 150 plates"
         in run(tmp_path, "replay", rolled, "--config", "rolled.toml", "--dry-run").stdout
     )
     run(tmp_path, "replay", rolled, "--config", "rolled.toml", "--trial", "--out", "rolled.ndjson")

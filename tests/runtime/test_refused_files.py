@@ -12,8 +12,8 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.cli import preflight
-from udp_stream.cli.commands.doctor import _unit_of_files
+from udp_stream.cli import evidence
+from udp_stream.cli.commands.doctor import _look_at_files, _pings_of_files, _speeds
 from udp_stream.errors import UsageError
 from udp_stream.ledgers.opening import look_at
 from udp_stream.settings import LedgerSection, Settings
@@ -317,16 +317,20 @@ def pings(folder, count, every):
     (folder / "feed.ndjson").write_text("\n".join(map(json.dumps, rows)))
 
 
-@pytest.mark.parametrize("limit", ["JOINED_MESSAGES", "JOINED_BYTES"])
 def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_held(
-    limit, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
     log = fleet_log(buses=60, hours=0.5, clean=True)
     (tmp_path / "week.gz").write_bytes(gzip.compress(b"\n".join(log))[:-9])
     assert len(log) > 2 * 4096
+    settings = Settings()
+
+    def look():
+        return _look_at_files([f"{tmp_path}/week.gz"], settings)
+
     with pytest.raises(UsageError, match="end too early"):
-        _unit_of_files([f"{tmp_path}/week.gz"], Settings())
-    monkeypatch.setattr(preflight, limit, 100)
-    assert _unit_of_files([f"{tmp_path}/week.gz"], Settings()).startswith(
-        "kmh: pings move about as"
-    )
+        _pings_of_files(look, [f"{tmp_path}/week.gz"], settings)
+    assert _speeds(look, settings).startswith("kmh: pings move about as")
+    monkeypatch.setattr(evidence, "JOINED_BYTES", 100)
+    assert look().messages < len(log) and not look().is_whole
+    assert _speeds(look, settings).startswith("kmh: pings move about as")

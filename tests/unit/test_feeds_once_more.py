@@ -14,11 +14,11 @@ import pytest
 from google.transit.gtfs_realtime_pb2 import FeedMessage
 
 from udp_stream.cli.commands.init import EXCHANGED, city_file, find_feed
-from udp_stream.cli.preflight import LiveFeedCheck, require_mostly_read, warnings_of
+from udp_stream.cli.evidence import TABLE, Look, findings
+from udp_stream.cli.preflight import LiveFeedCheck, look_by
 from udp_stream.cli.report import troubles
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.pings.advice import ELSEWHERE, SERVER_ERROR, no_pings
-from udp_stream.pings.data_quality import repeat_warning
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import PLAIN, exchanged, mapped_form, single_ping
 from udp_stream.pings.mapping import FeedMapping
@@ -305,13 +305,14 @@ def test_a_word_for_a_missing_value_is_counted_and_no_reason_to_stop(name, word,
         json.dumps(one | ({name: word} if at % 4 else {})).encode()
         for at, one in enumerate(rows(plain))
     ]
-    assert len(require_mostly_read(messages, form.format, settings, "")) == ALL[0] // 4
+    look = look_by(settings, messages, form.format)
+    assert len(look.pings) == ALL[0] // 4 and look.is_mostly_read
     wrong = [
         json.dumps(one | ({name: {"a": 1}} if at % 4 else {})).encode()
         for at, one in enumerate(rows(plain))
     ]
-    with pytest.raises(UsageError, match="72 of 96"):
-        require_mostly_read(wrong, form.format, settings, "")
+    (refused,) = findings(look_by(settings, wrong, form.format), TABLE[:1])
+    assert refused.row.error is UsageError and "72 of 96" in refused.sentence
 
 
 # A command that is told works when it is pasted.
@@ -387,6 +388,11 @@ def read_of(some, form=None, **more):
     return PingDecoder(WIDE, form.format).decode([json.dumps(one).encode() for one in some])[0]
 
 
+def repeats_in(some):
+    said = [one.sentence for one in findings(Look(pings=read_of(some), form=PLAIN))]
+    return " ".join(one for one in said if "pings" in one)
+
+
 def test_times_in_whole_minutes_are_said_by_all_verbs(tmp_path):
     some = rows(with_time(lambda time: f"{time:%Y-%m-%dT%H:%M}:00Z"))
     feed, said, _ = found(tmp_path, lines(some))
@@ -397,8 +403,8 @@ def test_times_in_whole_minutes_are_said_by_all_verbs(tmp_path):
     assert "too few pairs" not in said and feed.refused == 0
     settings = load(tmp_path / "city.toml", (), {})
     messages = [json.dumps(one).encode() for one in some]
-    pings, _ = settings.decoder.decode(messages)
-    assert any("whole minutes" in one for one in warnings_of(pings, settings))
+    found_of = findings(look_by(settings, messages, settings.form.format))
+    assert any("whole minutes" in one.sentence for one in found_of)
     heard = []
     look = LiveFeedCheck("feed.ndjson", settings, tell=lambda text, *_: heard.append(text))
     look.fresh(messages)
@@ -424,16 +430,14 @@ def test_autumns_hour_is_told_from_other_causes_and_few_repeats_are_not_said(tmp
     _, said, _ = found(tmp_path, csv(some), "feed.csv")
     assert "autumn's doubled hour without offsets: 90 of 360 pings count as repeats" in said
     good = rows(plain)
-    assert (
-        repeat_warning(read_of(good)) is None and repeat_warning(read_of([*good, good[0]])) is None
-    )
-    assert "same again" in repeat_warning(read_of(good * 2))
+    assert not repeats_in(good) and not repeats_in([*good, good[0]])
+    assert "same again" in repeats_in(good * 2)
     shared = [
         one | {"vehicle": "B1", "lat": one["lat"] + at % 7 / 20} for at, one in enumerate(good)
     ]
-    assert "several vehicles" in repeat_warning(read_of(shared))
+    assert "several vehicles" in repeats_in(shared)
     tens = rows(with_time(lambda time: (time - timedelta(seconds=time.second % 20)).isoformat()))
-    assert "multiples of 20 s" in repeat_warning(read_of(tens))
+    assert "multiples of 20 s" in repeats_in(tens)
 
 
 def poll(some, header_s=None, swap=False):
@@ -596,14 +600,14 @@ def test_exchanged_is_a_key_of_any_form(tmp_path):
 def test_a_stray_fleet_that_sends_more_than_all_others_makes_neither_zone_nor_box(tmp_path):
     depot = [one | {"vehicle": "TEST1"} for one in rows(plain, buses=1, polls=500, at=(13.4, 52.5))]
     feed, said, _ = found(tmp_path, lines([*rows(plain), *depot]))
-    assert feed.zone == "America/Bogota" and feed.box[2] < -70 and "1 plate of 13 lie far" in said
+    assert feed.zone == "America/Bogota" and feed.box[2] < -70 and "1 of 13 plates lie far" in said
     turned = [
         one | {"lon": one["lat"], "lat": one["lon"]} if one["vehicle"] < "SIT003" else one
         for one in rows(plain)
     ]
     feed, said, _ = found(tmp_path, lines(turned))
     assert (
-        "3 plates of 12 lie far" in said
+        "3 of 12 plates lie far" in said
         and "of these are exchanged" in said
         and feed.zone == "America/Bogota"
     )

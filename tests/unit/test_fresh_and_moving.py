@@ -11,14 +11,10 @@ import pytest
 
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
+from udp_stream.cli.evidence import Look as Evidence
+from udp_stream.cli.evidence import findings
 from udp_stream.cli.main import main
-from udp_stream.cli.preflight import (
-    LiveFeedCheck,
-    rollover_warning,
-    speed_warnings,
-    still_warning,
-    unclamped,
-)
+from udp_stream.cli.preflight import LiveFeedCheck, look_by
 from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON, PLAIN, without_speeds
@@ -64,6 +60,12 @@ def read(names, form=PLAIN):
     ]
 
 
+def said(pings, reason):
+    """The sentence of this reason."""
+    found = findings(Evidence(pings=pings, form=PLAIN))
+    return "".join(one.sentence for one in found if one.row.reason == reason)
+
+
 def test_a_fix_without_a_time_counts_once_and_who_stands_at_speed_is_said(tmp_path):
     pings, said = read(polls(tmp_path, lambda bus, at: {}))
     assert pings == STILL + (BUSES - STILL) * POLLS
@@ -91,10 +93,10 @@ def test_fixes_with_times_of_their_own_count_and_who_stands_is_said(tmp_path):
     pings, _ = PingDecoder(load(None, ["speed.unit=mps"], {}).ping_rules, JSON).decode(
         [one for some in GtfsFiles(names).messages() for one in some]
     )
-    assert still_warning(pings) == "25 plates report a speed above 5 km/h and do not move"
+    assert said(pings, "still") == "25 of 25 plates report a speed above 5 km/h and do not move"
     slow = replace(pings, speed=np.where(pings.plate % 2, pings.speed, 0))
-    assert still_warning(slow).startswith("12 plates")
-    assert still_warning(replace(pings, lat=pings.lat + pings.time_ms % 7 * 1e-6)) is None
+    assert said(slow, "still").startswith("12 of 25 plates")
+    assert not said(replace(pings, lat=pings.lat + pings.time_ms % 7 * 1e-6), "still")
 
 
 def test_times_that_stand_far_before_their_messages_are_said(tmp_path):
@@ -129,7 +131,7 @@ def rolled_over(buses=20, wrong=2):
 def test_clocks_that_rolled_over_are_refused_and_said():
     settings = load(None, (), {})
     pings, _ = settings.decoder.decode(rolled_over())
-    assert str(rollover_warning(pings)).startswith("2 plates of 20")
+    assert said(pings, "rolled over").startswith("2 of 20 plates")
     start, end = settings.calendar.slots.place(pings.time_ms)
     windows = Windows(settings.window_rules, str.encode)
     closed, refused = windows.push(
@@ -137,7 +139,7 @@ def test_clocks_that_rolled_over_are_refused_and_said():
     )
     assert closed == [] and [one.reason.value for one in refused] == ["time_rolled_over"] * 120
     assert [slot.start_ms for slot in windows.flush()] == [START_S * 1000]
-    assert rollover_warning(settings.decoder.decode(rolled_over(wrong=0))[0]) is None
+    assert not said(settings.decoder.decode(rolled_over(wrong=0))[0], "rolled over")
 
 
 def test_a_recording_of_then_is_read_and_an_arrival_of_now_is_not():
@@ -282,5 +284,5 @@ def test_a_fleet_in_order_is_nothing_odd_and_derived_speeds_are_not_looked_at():
     derived = ["speed.unit=mps", "speed.from=movement"], False
     for flags, wrong in (([], False), (["speed.unit=mps"], True), derived, checked):
         settings = load(None, flags, {})
-        pings, _ = replace(settings.decoder, rules=unclamped(settings)).decode(log)
-        assert bool(speed_warnings(pings, settings)) == wrong
+        found = findings(look_by(settings, log, settings.form.format))
+        assert any(one.row.section == "speed" for one in found) == wrong

@@ -9,8 +9,6 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from udp_stream.pings.data_quality import (
-    ALL_ZERO,
-    FITS_NONE,
     PAIRS_MIN,
     SPARSE_PAIRS_MIN,
     unit_evidence,
@@ -77,7 +75,7 @@ NOT_OURS = {
 @pytest.mark.parametrize("read_in", ["kmh", "mph"])
 def test_speeds_in_no_unit_that_is_known_fit_none(factor, read_in):
     found = unit_evidence(decoded(scaled(factor), read_in), read_in)
-    assert found.fault == FITS_NONE and found.unit is None and found.pairs > PAIRS_MIN
+    assert found.fits_none and found.unit is None and found.pairs > PAIRS_MIN
 
 
 def twice_a_minute(factor):
@@ -100,9 +98,9 @@ def test_a_fleet_that_sends_twice_a_minute_says_its_unit(unit):
     assert found.unit == unit
     assert unit_evidence(decoded(sparse, unit), unit).unit == unit
     wrong = unit_evidence(decoded(twice_a_minute(10), "kmh"), "kmh")
-    assert wrong.fault == FITS_NONE
+    assert wrong.fits_none
     few = unit_evidence(decoded(sparse[: SPARSE_PAIRS_MIN // 2], "kmh"), "kmh")
-    assert few.unit is None and few.fault is None
+    assert few.unit is None and not few.fits_none
 
 
 @pytest.mark.parametrize("apart_s", [10, 30])
@@ -112,13 +110,13 @@ def test_speeds_that_are_all_zero_while_plates_move_are_none(apart_s):
         [ping(b"A", apart_s * i, speed, 21 + 3 * apart_s * metre * i) for i in range(PAIRS_MIN + 1)]
         for speed in (0, 1)
     ]
-    assert unit_evidence(decoded(said[0], "mps"), "mps").fault == ALL_ZERO
-    assert unit_evidence(decoded(said[0][1:], "mps"), "mps").fault is None  # one pair too few
-    assert (
-        unit_evidence(decoded(said[0][:-1] + said[1][-1:], "mps"), "mps").fault is None
-    )  # one plate reports that it goes
+    assert unit_evidence(decoded(said[0], "mps"), "mps").is_all_zero
+    assert not unit_evidence(decoded(said[0][1:], "mps"), "mps").is_all_zero  # one pair too few
+    assert not unit_evidence(
+        decoded(said[0][:-1] + said[1][-1:], "mps"), "mps"
+    ).is_all_zero  # one plate reports that it goes
     standing = [ping(b"A", apart_s * i, 0, 21 + 5 * metre * (i % 2)) for i in range(PAIRS_MIN + 1)]
-    assert unit_evidence(decoded(standing, "mps"), "mps").fault is None
+    assert not unit_evidence(decoded(standing, "mps"), "mps").is_all_zero
 
 
 def test_a_sparse_fleet_that_stands_says_nothing():
@@ -128,7 +126,7 @@ def test_a_sparse_fleet_that_stands_says_nothing():
 
 def test_too_few_pairs_fit_neither_a_unit_nor_none():
     found = unit_evidence(decoded(scaled(10)[:60], "kmh"), "kmh")
-    assert found.unit is None and found.fault is None
+    assert found.unit is None and not found.fits_none
 
 
 def changed(pings, share, factor):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.harness import FEEDS
 from tests.verbs import run_verb
-from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, require_unit_of_files
+from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, require_fit_files
 from udp_stream.errors import ConfigError
 from udp_stream.settings import load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
@@ -100,14 +100,18 @@ CANNOT_TELL = {"austin-capmetro-2016-11-24", "austin-capmetro-2016-11-25"}
 """Their buses send each 120 to 180 s."""
 
 
+def judged(day, settings):
+    require_fit_files([str(day)], settings, lambda _: None, charges=True)
+
+
 @pytest.mark.skipif(not FEEDS.is_dir(), reason="recorded days are not part of the program")
 @pytest.mark.parametrize("unit", ["mps", "mph", "knots"])
 def test_recorded_days_are_not_stopped_and_in_another_unit_they_are(unit):
     for day in sorted(FEEDS.glob("*.ndjson.gz")):
-        require_unit_of_files([str(day)], load(None, (), {}))
+        judged(day, load(None, (), {}))
         other = load(None, (f"speed.unit={unit}",), {})
         if day.name.removesuffix(".ndjson.gz") in CANNOT_TELL:
-            require_unit_of_files([str(day)], other)
+            judged(day, other)
             continue
         with pytest.raises(ConfigError):
-            require_unit_of_files([str(day)], other)
+            judged(day, other)

@@ -21,16 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from udp_stream.cli import evidence
+from udp_stream.cli.commands.init import with_unread
+from udp_stream.cli.evidence import TABLE, findings, joined
 from udp_stream.cli.preflight import (
+    JOINED_MESSAGES,
     checked_messages,
-    joined,
+    look_by,
     named,
     print_warning,
     require_files,
-    require_readable_pings,
-    speed_warnings,
-    unclamped,
-    warnings_of,
+    require_fit_files,
 )
 from udp_stream.cli.progress import ReadingProgress, console, printer, stepwise
 from udp_stream.cli.report import SOFTWARE, print_hours, print_rows
@@ -39,7 +40,7 @@ from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.logs import counted
 from udp_stream.pings.data_quality import QualityWarning
-from udp_stream.pings.decode import PingDecoder, Pings, Reason
+from udp_stream.pings.decode import Pings, Reason
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import RehearsalResult, rehearse
 from udp_stream.settings import Settings
@@ -126,8 +127,11 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
     """Rehearse every grid and slot; ConfigError if none can be. `entropy` is for the noise of
     rehearsals."""
     require_files(files)
-    require_readable_pings(files, settings)
-    positions, *_ = _read(files, settings)
+    require_fit_files(files, settings, warn=lambda _: None)
+    public = [row for row in TABLE if row.section != "speed"]
+    positions, _, odd = _read(files, settings, public)
+    for sentence in odd:
+        print_warning(sentence)
     rows = []
     left_out = {}
     for candidate in stepwise("rehearsing", list(_candidates(settings))):
@@ -343,18 +347,15 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
     UsageError if no ping is accepted.
     """
-    require_readable_pings(
-        names, settings, warn=lambda _: None
-    )  # its warnings are said below, of more pings
-    odd: list[str] = []
-    positions, beginning, refused = _read(names, settings, odd.append)
+    require_fit_files(names, settings, warn=lambda _: None)
+    positions, refused, odd = _read(names, settings)
     row = row_of(positions, settings, entropy, stepwise=partial(stepwise, "rehearsing"))
     out = _print_rows([row], positions, settings)
     print_hours(out, row.expected.by_slot, settings.calendar.slots)
     for reason, count in (+refused).most_common():
         out.print(f"{count:,} refused: {reason}")
-    for warning in (*speed_warnings(beginning, settings), *warnings_of(beginning, settings), *odd):
-        out.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    for sentence in odd:
+        out.print(f"warning: {sentence}", markup=False, soft_wrap=True)
     out.print(
         "expected error: as `plan` FILE tells it, but for the noise, which is new in each dry run and the same in each "
         "plan, and for the slots, of which `plan` may rehearse a sample. So the two differ by some 5 %."
@@ -364,20 +365,17 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
 
 def _read(
-    names: Sequence[str],
-    settings: Settings,
-    quality_warning: Callable[[str], None] = lambda _: None,
-) -> tuple[Positions, Pings, Counter[str]]:
-    """Positions, the first pings, refusals by reason. UsageError if no ping is accepted.
-    `quality_warning` is for sources'."""
+    names: Sequence[str], settings: Settings, rows: Iterable[evidence.Row] = TABLE
+) -> tuple[Positions, Counter[str], list[str]]:
+    """Positions, refusals by reason, and what these rows tell of the beginning of each source.
+    UsageError if no ping is accepted."""
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.generic], ...]] = []
-    beginning: Pings | None = None
     refused: Counter[str] = Counter()
     progress = ReadingProgress(names)
     clock = AgreementClock(settings.window_rules)  # a single log and clock
-    rules = unclamped(settings)
     said = list[str]()
+    odd = list[str]()
     with ExitStack() as stack:
         opened = open_sources(
             names, settings.speed.unit, progress.of, said.append, form=settings.form
@@ -385,16 +383,18 @@ def _read(
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         stack.enter_context(progress)
         for name, source in sources:
-            for messages in joined(
-                as_far_as_whole(
-                    checked_messages(source, name, settings, charges=False), print_warning
-                )
+            frames = checked_messages(source, name, settings, charges=False)
+            for at, messages in enumerate(
+                joined(as_far_as_whole(frames, odd.append), JOINED_MESSAGES)
             ):
-                pings, refusals = PingDecoder(rules, source.format).decode(messages)
-                refused.update(str(refusal.reason) for refusal in refusals)
+                look = look_by(settings, messages, source.format)
+                if at == 0:
+                    odd += [sentence for _, sentence in findings(with_unread(look, [name]), rows)]
+                pings = look.pings
+                refused[str(Reason.OTHER_EVENT)] += look.others
+                refused.update(str(refusal.reason) for refusal, _ in look.refused)
                 if not len(pings):
                     continue
-                beginning = beginning or pings
                 seen = clock.observe(
                     Frame(
                         pings, np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -405,12 +405,10 @@ def _read(
                 kept = ~(seen.ahead | seen.rolled_over)
                 where = (column[kept] for column in (pings.time_ms, pings.lat, pings.lon))
                 columns.append((numbered(numbers, pings, kept), *where))
-    for sentence in said:
-        if isinstance(sentence, QualityWarning):
-            quality_warning(sentence)
-    if beginning is None:
+    if not columns:
         raise UsageError(
             f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why"
         )
+    odd += [sentence for sentence in said if isinstance(sentence, QualityWarning)]
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Positions(plate, len(numbers), time_ms, lat, lon), beginning, refused
+    return Positions(plate, len(numbers), time_ms, lat, lon), refused, [*dict.fromkeys(odd)]

@@ -14,184 +14,55 @@ configured; plates that report a speed and stand. They change nothing, and are f
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.cli.evidence import (
+    DOUBT_AGAIN_S,
+    PLACES,
+    REFUSED,
+    TABLE,
+    UNIT,
+    Look,
+    configured,
+    findings,
+    joined,
+    look_at,
+    unclamped,
+)
 from udp_stream.cli.progress import console
 from udp_stream.errors import ConfigError, UdpStreamError, UsageError
-from udp_stream.logs import INFO, LOG_AGAIN_S, WARNING, Trouble, counted, log_message
-from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, advise, lacks_value
-from udp_stream.pings.data_quality import (
-    QualityWarning,
-    UnitEvidence,
-    plate_warning,
-    repeat_warning,
-    unit_evidence,
-)
-from udp_stream.pings.decode import (
-    PingDecoder,
-    PingFormat,
-    PingRules,
-    Pings,
-    Reason,
-    Refusal,
-    originals,
-)
-from udp_stream.pings.json import FeedForm
-from udp_stream.pings.snapshots import STANDING
+from udp_stream.logs import INFO, WARNING, Trouble, counted, log_message
+from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, advise
+from udp_stream.pings.data_quality import QualityWarning
+from udp_stream.pings.decode import PingFormat, Pings, Reason, Refusal
 from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import Source, open_sources, scheme_of
-from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.clocks import AgreementClock, WindowRules, are_rolled_over
 from udp_stream.windows.slots import ReadResult
 from udp_stream.windows.tables import SlotPings
 
 SAMPLED_MESSAGES = 4096
-SAMPLE_MAX = 200
+UNIT_MESSAGES = 20_000
 JOINED_MESSAGES = 200_000
-JOINED_BYTES = 2**28
-"""Messages of a file; refused messages that are kept; messages and bytes in which pairs of pings
-are looked for."""
+SAMPLE_MAX = 200
+"""Messages of a file; messages in which pairs of pings are looked for first, and at most; refused
+messages of a live feed that are kept."""
 
 PLACED_PINGS = 20
 """Pings of a live feed that are read before its zone is doubted."""
 
-DOUBT_AGAIN_S = 86_400.0
-"""A doubt is said again once it was absent for so long: nights have too few pings to tell."""
-
 FUTURE_S = 60.0
 """A ping that is further ahead of our clock does not count for a source's age."""
-
-
-def zone_of(lon: float, lat: float) -> str:
-    """The IANA zone of a place."""
-    from tzfpy import get_tz  # 3 MB of boundaries: only where it is asked
-
-    return (str(get_tz(lon, lat)) if abs(lon) <= 180 and abs(lat) <= 90 else "") or "Etc/UTC"
-
-
-def is_sea(zone: str) -> bool:
-    """Whether a zone is of no land where buses go."""
-    return zone.startswith(("Etc/", "Antarctica/"))
-
-
-def middle_of(
-    plate: NDArray[np.integer], lon: NDArray[np.float64], lat: NDArray[np.float64]
-) -> tuple[float, float]:
-    """Where most plates are: the median of their medians, so that no plate counts by how often it
-    sends."""
-    starts = np.flatnonzero(np.diff(np.sort(plate).astype(np.int64), prepend=-1))
-    places = starts + np.diff(np.append(starts, plate.size)) // 2
-    east, north = (float(np.median(one[np.lexsort((one, plate))][places])) for one in (lon, lat))
-    return east, north
-
-
-def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.plate") -> list[str]:
-    """Sentences about a zone and a plate that are likely wrong, and about plates whose clocks have
-    rolled over."""
-    if not len(pings):
-        return []
-    found = (
-        _zone_warning(pings, settings.hat.timezone),
-        plate_warning(pings, plate_field),
-        rollover_warning(pings),
-    )
-    repeats = repeat_warning(pings, settings.form.mapping.zone)
-    return [sentence for sentence in (*found, repeats) if sentence is not None]
-
-
-def _zone_warning(pings: Pings, zone: str) -> str | None:
-    place = zone_of(*middle_of(pings.plate, pings.lon, pings.lat))
-    if is_sea(place):
-        return "the pings lie at sea or in Antarctica: are longitude and latitude exchanged (source.exchanged)?"
-    middle = datetime.fromtimestamp(int(np.median(pings.time_ms)) / 1000, UTC)
-    if (
-        middle.astimezone(ZoneInfo(place)).utcoffset()
-        == middle.astimezone(ZoneInfo(zone)).utcoffset()
-    ):
-        return None
-    return f"hat.timezone is {zone!r}, and the pings lie in {place!r}: slots would go by another city's clock"
-
-
-def rollover_warning(pings: Pings) -> QualityWarning | None:
-    """A sentence if some plates are 1,024 weeks behind the others."""
-    if not len(pings):
-        return None
-    clock = AgreementClock(WindowRules())
-    clock.advance(pings)
-    rolled = are_rolled_over(pings.time_ms, clock.watermark_ms or 0)
-    if not rolled.any():
-        return None
-    plates = counted(np.unique(pings.plate[rolled]).size, "plate")
-    return QualityWarning(
-        f"{plates} of {len(pings.plates):,}: their times are 7,168 days off, 1,024 weeks, as of a GPS receiver whose "
-        f"weeks begin again; such pings are refused ({Reason.TIME_ROLLED_OVER})"
-    )
-
-
-STILL_S = 100
-STILL_PINGS = 4
-STILL_KMH = 5
-"""A plate stands still if it sends so many pings, over so long, from a place that is the same to
-the last digit, and reports in each that it goes faster. A bus in a jam does not."""
-
-
-def still_warning(pings: Pings) -> QualityWarning | None:
-    """A sentence if some plates report a speed and do not move, by raw speeds."""
-    if not len(pings):
-        return None
-    order = np.argsort(pings.plate, kind="stable")
-    starts = np.flatnonzero(np.diff(pings.plate[order].astype(np.int64), prepend=-1))
-    columns = [column[order] for column in (pings.lat, pings.lon, pings.time_ms, pings.speed)]
-    north, east, apart_ms, _ = (
-        np.maximum.reduceat(one, starts) - np.minimum.reduceat(one, starts) for one in columns
-    )
-    slowest = np.minimum.reduceat(columns[3], starts)
-    still = (
-        (north == 0)
-        & (east == 0)
-        & (apart_ms >= STILL_S * 1000)
-        & (slowest > STILL_KMH * QUANTA_PER_KMH)
-    )
-    still &= np.diff(np.append(starts, order.size)) >= STILL_PINGS
-    return (
-        QualityWarning(f"{counted(int(still.sum()), 'plate')} {STANDING}") if still.any() else None
-    )
-
-
-def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
-    """Sentences about raw speeds, read up to `speed.reject_above_kmh`; none where speeds are
-    derived."""
-    if settings.speed.from_ == "movement":
-        return []
-    evidence = unit_evidence(pings, settings.ping_rules.unit)
-    fault = evidence.fault
-    found = (
-        _odd_unit(evidence, settings),
-        None if fault is None else QualityWarning(fault),
-        still_warning(pings),
-    )
-    return [sentence for sentence in found if sentence is not None]
-
-
-def _odd_unit(evidence: UnitEvidence, settings: Settings) -> str | None:
-    configured = settings.ping_rules.unit
-    if evidence.unit in (None, configured) or settings.speed.unit_checked:
-        return None
-    return f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.named}"
 
 
 def stop_or_warn(
@@ -204,25 +75,18 @@ def stop_or_warn(
 
 
 def require_unit(
-    messages: Sequence[bytes],
-    ping_format: PingFormat,
-    settings: Settings,
-    name: str,
-    warn: Callable[[str], None] | None = None,
+    look: Look, settings: Settings, name: str, warn: Callable[[str], None] | None = None
 ) -> bool:
     """ConfigError if pings move as they report in another known unit; else whether movement can
     tell of any."""
-    pings, _ = PingDecoder(unclamped(settings), ping_format).decode(messages)
-    evidence = unit_evidence(pings, settings.ping_rules.unit)
-    odd = _odd_unit(evidence, settings)
-    if odd is not None:
-        text = f"{name}: {odd}{_nothing_charged(settings)}. Set speed.unit to the feed's, or "
+    for _, sentence in findings(look, [UNIT]):
+        text = f"{name}: {sentence}{_nothing_charged(settings)}. Set speed.unit to the feed's, or "
         stop_or_warn(
             ConfigError(text + "speed.unit_checked = true if a person has found it right"),
             settings,
             warn,
         )
-    return evidence.unit is not None
+    return look.evidence.unit is not None
 
 
 def _nothing_charged(settings: Settings) -> str:
@@ -233,72 +97,69 @@ def _nothing_charged(settings: Settings) -> str:
     )
 
 
-def require_unit_of_files(names: Sequence[str], settings: Settings) -> None:
-    """ConfigError, before anything is charged, if the beginning of a file is in another unit than
-    `speed.unit`."""
-    if not settings.judges_unit:
-        return
-    seen = 0
-    on_disk = [name for name in names if is_on_disk(name)]
-    for name, source in open_sources(on_disk, settings.speed.unit, form=settings.form):
-        first = list[bytes]()
-        with (
-            closing(source),
-            suppress(UsageError),
-        ):  # the run says what is damaged, after what comes before it
-            first = next(joined(as_far_as_whole(source.messages(), lambda _: None)), [])
-        require_unit(first, source.format, settings, name)
-        seen += len(first)
-        if seen >= JOINED_MESSAGES:
-            return
-
-
-def unclamped(settings: Settings) -> PingRules:
-    """Rules without the clamp: clamped speeds would be in no unit."""
-    return replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
-
-
 def print_warning(sentence: str) -> None:
     """For people, beside a summary."""
     console().print(f"warning: {sentence}", markup=False, soft_wrap=True)
 
 
-def require_readable_pings(
-    names: Sequence[str], settings: Settings, warn: Callable[[str], None] = print_warning
+def require_fit_files(
+    names: Sequence[str],
+    settings: Settings,
+    warn: Callable[[str], None] = print_warning,
+    *,
+    charges: bool = False,
 ) -> None:
     """UsageError if of the beginning of a file more is refused than accepted, or if no file has a
-    ping. Polls of GTFS-realtime that stand together count as a file. Names that are no file on disk
-    are left alone."""
+    ping. If the verb `charges`: ConfigError if a beginning is in another unit than `speed.unit`; it
+    is looked at until movement can tell. Polls of GTFS-realtime that stand together count as a
+    file. Names that are no file on disk are left alone."""
     on_disk = [name for name in names if is_on_disk(name)]
-    has_some = False
+    seen = 0
     said = list[str]()
     for name, source in open_sources(
         on_disk, settings.speed.unit, log_message=said.append, form=settings.form
     ):
-        first = list[bytes]()
-        is_whole = False
         with closing(source):
-            try:
-                for messages in source.messages():
-                    first += messages
-                    if len(first) >= SAMPLED_MESSAGES:
-                        break
-                else:
-                    is_whole = True
-            except UsageError:
-                if not first:  # else the run says it, after what comes before the damage
-                    raise
-        has_some = has_some or bool(first)
-        _look_at_beginning(name, first, source.format, settings, warn, is_whole)
-    for sentence in (one for one in said if isinstance(one, QualityWarning) and has_some):
-        warn(sentence)
-    if not has_some and names and len(on_disk) == len(names):
+            frames = as_far_as_whole(source.messages(), lambda _: None)  # the run says the damage
+            looks = looks_at(source, frames, settings)
+            look = next(looks)
+            _require_read(look, name, settings, warn)
+            if charges and settings.judges_unit and seen < JOINED_MESSAGES:
+                any(require_unit(one, settings, name) for one in looks)
+        seen += look.messages
+    if seen:
+        for sentence in (one for one in said if isinstance(one, QualityWarning)):
+            warn(sentence)
+    elif names and len(on_disk) == len(names):
         why = "".join(f": {one}" for one in said if isinstance(one, QualityWarning))
         stop_or_warn(
             UsageError(f"{', '.join(names[:3])}: expected pings, and found none{why}"),
             settings,
             warn,
         )
+
+
+def looks_at(
+    source: Source,
+    frames: Iterator[list[bytes]],
+    settings: Settings,
+    sizes: Sequence[int] = (SAMPLED_MESSAGES, UNIT_MESSAGES, JOINED_MESSAGES),
+) -> Iterator[Look]:
+    """A look at the beginning of a source, up to each size; the same again where it has no more."""
+    held = list[bytes]()
+    look = None
+    for size in sizes:
+        more = next(joined(frames, size - len(held)), [])
+        held += more
+        if more or look is None:
+            is_whole = len(held) < size
+            look = replace(look_by(settings, held, source.format), is_whole=is_whole)
+        yield look
+
+
+def look_by(settings: Settings, messages: Sequence[bytes], ping_format: PingFormat) -> Look:
+    """A look at messages that a configuration reads."""
+    return configured(look_at(messages, ping_format, settings.form, settings.ping_rules), settings)
 
 
 def checked_messages(
@@ -311,28 +172,13 @@ def checked_messages(
     for first in frames:
         if not is_on_disk(name) and scheme_of(name) is None:
             shown = "standard input" if name == "-" else name
-            _look_at_beginning(shown, first, source.format, settings, print_warning, False)
+            look = replace(look_by(settings, first, source.format), is_whole=False)
+            _require_read(look, shown, settings, print_warning)
             if charges and settings.judges_unit:
-                require_unit(first, source.format, settings, shown)
+                require_unit(look, settings, shown)
         yield first
         break
     yield from frames
-
-
-def joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """Larger frames, in which pairs of a plate's pings are looked for; a recording may be larger
-    than the memory."""
-    held = list[bytes]()
-    size = 0
-    for frame in frames:
-        held += frame
-        size += sum(map(len, frame))
-        if len(held) >= JOINED_MESSAGES or size >= JOINED_BYTES:
-            yield held
-            held = []
-            size = 0
-    if held:
-        yield held
 
 
 def is_on_disk(name: str) -> bool:
@@ -340,48 +186,13 @@ def is_on_disk(name: str) -> bool:
     return name != "-" and scheme_of(name) is None and Path(name).is_file()
 
 
-def require_mostly_read(
-    messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, what: str
-) -> Pings:
-    """The accepted pings. UsageError with advice if more are refused."""
-    pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
-    refusals = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
-    faults = [one for one in refusals if one.reason not in OF_A_SPEED]
-    read = len(pings) + len(refusals) - len(faults)
-    if len(faults) > read:
-        pieces = ping_format.as_json([*originals(messages, faults, ping_format)])
-        every = list(zip(faults, pieces, strict=True))
-        sample = [one for one in every if not (len(pings) and lacks_value(*one))]
-        faults = [fault for fault, _ in sample]
-        read = read + len(every) - len(sample)
-    if len(faults) > read:
-        form = settings.form
-        if not ping_format.is_json:
-            form = FeedForm(form.mapping, ping_format)
-        said = advise(sample[:SAMPLE_MAX], form, settings.pings.box)
-        text = f"{len(faults):,} of {counted(read + len(faults), 'ping')} {what}"
-        raise UsageError(text + "".join(f"\n  {sentence}" for sentence in said))
-    return pings
-
-
-def _look_at_beginning(
-    name: str,
-    messages: Sequence[bytes],
-    ping_format: PingFormat,
-    settings: Settings,
-    warn: Callable[[str], None],
-    is_whole: bool,
-) -> None:
-    try:
-        what = f"of its beginning refused{_nothing_charged(settings)}"
-        pings = require_mostly_read(messages, ping_format, settings, what)
-    except UsageError as error:
-        stop_or_warn(UsageError(f"{name}: {error}"), settings, warn)
-        return
-    for sentence in warnings_of(
-        pings, settings, "source.plate" if ping_format.is_json else "vehicle.id"
-    ):
-        warn(sentence if is_whole or not ping_format.is_json else str(sentence))
+def _require_read(look: Look, name: str, settings: Settings, warn: Callable[[str], None]) -> None:
+    for row, sentence in findings(look, [row for row in TABLE if row.section != "speed"]):
+        if row is REFUSED:
+            text = f"{name}: {sentence}{_nothing_charged(settings)}"
+            stop_or_warn(UsageError(text), settings, warn)
+            return
+        warn(sentence)
 
 
 def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
@@ -435,7 +246,8 @@ class RefusalWatch:
         if closes_ms > self._first_ms:
             return True
         warn = lambda text: self._warn(text, "unit", {})  # noqa: E731
-        told = require_unit(beginning, self._settings.form.format, self._settings, "the feed", warn)
+        look = look_by(self._settings, beginning, self._settings.form.format)
+        told = require_unit(look, self._settings, "the feed", warn)
         return told or len(beginning) >= self.BEGINNING
 
     def end(self) -> None:
@@ -505,7 +317,7 @@ class LiveFeedCheck:
         self._clock = clock
         self._hear = hear
         self._steady = steady
-        self._decoder = replace(settings.decoder, rules=unclamped(settings))
+        self._decoder = replace(settings.decoder, rules=unclamped(settings.ping_rules))
         self._max_age_s = max_age_s(source, settings)
         self._drops = not settings.window_rules.in_processing_time
         self._newest_ms = -math.inf
@@ -565,8 +377,11 @@ class LiveFeedCheck:
         if len(pings) < least:
             return
         self._is_placed = True
-        if (sentence := _zone_warning(pings, self._settings.hat.timezone)) is not None:
+        for _, sentence in findings(self._look(pings), PLACES):
             self._log_message(f"{self._name}: {sentence}", "odd", {}, WARNING)
+
+    def _look(self, pings: Pings) -> Look:
+        return configured(Look(pings=pings, form=self._settings.form), self._settings)
 
     def end(self) -> None:
         """Look at the pings since the last look. Warn once of a doubt, and of another unit again
@@ -575,19 +390,12 @@ class LiveFeedCheck:
         self._held, self._held_s, self._place_at = [], self._steady(), 1
         if not self._is_placed:
             self._place(pings, least=1)
-        rolled = rollover_warning(pings)
-        repeats = repeat_warning(pings, self._settings.form.mapping.zone)
-        odd = [*filter(None, (rolled, repeats)), *speed_warnings(pings, self._settings)]
-        for sentence in odd:
-            kind = re.sub("[0-9,]+", "", sentence)  # as many again are nothing new
-            is_doubt = isinstance(sentence, QualityWarning)
-            is_due = self._held_s - self._odd.get(kind, -math.inf) >= (
-                DOUBT_AGAIN_S if is_doubt else LOG_AGAIN_S
-            )
+        for row, sentence in findings(self._look(pings), [row for row in TABLE if row.again_s]):
+            is_due = self._held_s - self._odd.get(row.reason, -math.inf) >= row.again_s
             if is_due:
                 self._log_message(f"{self._name}: {sentence}", "odd", {}, WARNING)
-            if is_due or is_doubt:
-                self._odd[kind] = self._held_s
+            if is_due or row.again_s == DOUBT_AGAIN_S:
+                self._odd[row.reason] = self._held_s
 
 
 def named(files: Sequence[str]) -> str:

@@ -15,16 +15,28 @@ from udp_stream.pings.decode import Box, Reason, Refusal
 from udp_stream.pings.found import Record, flat, shown_names
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.mapping import dotted, json_path
-from udp_stream.pings.repairs import WANTED, form_of, is_missing, kind_of, numbers_of, repair_of
+from udp_stream.pings.repairs import (
+    WANTED,
+    form_of,
+    found_and_wanted,
+    is_missing,
+    numbers_of,
+    repair_of,
+)
 from udp_stream.pings.texts import UNREADABLE, delimited, frame_of, trim, value_of
 from udp_stream.pings.time_forms import found_time_form
 
+TRACKER = (
+    "a tracker's own lines (H02, NMEA or alike), which are not read: convert them with a decoder such as Traccar's, "
+    "and take its JSON or CSV"
+)
 _MAGIC = (
     (b"PK\x03\x04", "a zip archive or a spreadsheet: unpack it, or save it as CSV"),
     (b"PAR1", "Parquet"),
     (b"BZh", "data compressed by bzip2: `bzip2 -dc FILE > NEW`"),
     (b"\xfd7zXZ\0", "data compressed by xz: `xz -dc FILE > NEW`"),
     (b"\x28\xb5\x2f\xfd", "data compressed by Zstandard: `zstd -dc FILE > NEW`"),
+    *((start, TRACKER) for start in (b"*", b"$G", b"$$", b"+RESP:", b"imei:")),
 )
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\x09-\x7e]\0){2}|(?:\0[\x09-\x7e]){2}")
 
@@ -172,6 +184,13 @@ _OF_GTFS = {
 }
 """By the path of what a ping of GTFS-realtime lacks, what the entity lacks."""
 
+_NAMES_OF_GTFS = {
+    "$.license_plate": "vehicle.vehicle",
+    "$.observationDateTime": "vehicle.timestamp",
+    "$.location": "vehicle.position",
+    "$.speed": "vehicle.position.speed",
+}
+
 OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIME_ROLLED_OVER)
 """Reasons that lie in the log's clock, and not in a message."""
 
@@ -205,7 +224,16 @@ def advise(
         (reason, path, _said(reason, path, pieces, form, box))
         for (reason, path), pieces in commonest
     )
-    return [f"{reason} at {path}{f': {words}' if words else ''}" for reason, path, words in said]
+    return [
+        f"{reason} at {_name_of(path, form)}{f': {words}' if words else ''}"
+        for reason, path, words in said
+    ]
+
+
+def _name_of(path: str, form: FeedForm) -> str:
+    """The path of a field as the feed has it."""
+    names = {} if form.format.is_json else _NAMES_OF_GTFS
+    return next((name for ours, name in names.items() if path.startswith(ours)), path)
 
 
 def _said(
@@ -243,9 +271,11 @@ def _said(
     steps = form.mapping.steps[field]
     values = [record[steps] for record in records if steps in record]
     if field == "time":
-        found = kind_of(values)
+        found = form_of(values)
         if (times := found_time_form(values)) is not None:
             found = times.time_format + ("" if times.has_offset else " without an offset")
+        elif repair := repair_of(field, steps, values):
+            return f"found {found}{repair}"
         if reason == Reason.NO_UTC_OFFSET:
             return f'found {found}, wanted an offset, or source.time_zone = "Area/City" of the feed\'s clock'
         return f'found {found}, wanted source.time_format = "{form.mapping.time_format}"'
@@ -261,12 +291,10 @@ def _said(
         reason == Reason.COORDINATES_OUT_OF_RANGE
         and min(map(abs, numbers_of(values)), default=0) > _SCALED
     )
-    repair = (
-        ": scaled? `udp-stream init FILE` says how to divide them"
-        if is_scaled
-        else repair_of(field, steps, values)
-    )
-    return f"found {form_of(values)}, wanted {WANTED[field]}{repair}"
+    if is_scaled:
+        said = "scaled? `udp-stream init FILE` says how to divide them"
+        return f"found {form_of(values)}, wanted {WANTED[field]}: {said}"
+    return found_and_wanted(field, steps, values)
 
 
 def _look_exchanged(records: Sequence[Record], form: FeedForm, box: Box) -> bool:

@@ -1,10 +1,12 @@
-"""Doubts about pings that were read: the plate, repeats, the unit of speeds. They change nothing."""
+"""Figures on pings that were read: the plate, repeats, the unit of speeds. They change nothing; the
+sentences about them are in the table of evidence (`cli/evidence.py`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
-from math import inf, isinf, isnan, log, nan
+from datetime import UTC, datetime, timedelta, tzinfo
+from math import inf, isfinite, isinf, log, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,25 +29,43 @@ class QualityWarning(str):
     __slots__ = ()
 
 
-def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
-    """A sentence if the plate looks like a message's id, or a word for a missing plate. With an id
-    of each message in the plate's place, the promise for a vehicle is void."""
-    plate = pings.plate.astype(np.int64)
-    time_ms = pings.time_ms
-    if plate.size < PINGS_JUDGED_MIN:
+Floats = NDArray[np.float64]
+
+Figures = dict[str, object]
+"""Figures that a sentence has places for."""
+
+AUTUMN = "autumn"
+SPRING = "spring"
+SAME_AGAIN = "same again"
+SHARED = "shared"
+STEPS = "steps"
+COARSE = "coarse"
+"""Likely causes of repeats."""
+
+
+def plates_of_messages(pings: Pings) -> tuple[Figures, bool] | None:
+    """Figures if the plate looks like a message's id, and whether one poll would look so, too. With
+    an id of each message in the plate's place, the promise for a vehicle is void."""
+    size = len(pings)
+    plates = np.unique(pings.plate).size
+    if size < PINGS_JUDGED_MIN or plates <= PLATES_PER_PING * size:
         return None
-    of_each = np.bincount(plate)
-    of_each = of_each[of_each > 0]
-    quarter, three = np.quantile(time_ms, (0.25, 0.75))
-    what = f"{plate.size:,} pings of {of_each.size:,} plates"
-    if of_each.size > PLATES_PER_PING * plate.size and np.ptp(time_ms) > SNAPSHOT_MS:
-        sentence = f"{what}: is {field} the vehicle's, and not the message's? (One poll alone looks so, too.)"
-        return QualityWarning(sentence) if three - quarter <= POLL_MS else sentence
+    if np.ptp(pings.time_ms) <= SNAPSHOT_MS:
+        return None
+    quarter, three = np.quantile(pings.time_ms, (0.25, 0.75))
+    return {"pings": size, "plates": plates}, bool(three - quarter <= POLL_MS)
+
+
+def shared_plate(pings: Pings) -> Figures | None:
+    """Figures if a plate looks like a word for a missing plate."""
+    if len(pings) < PINGS_JUDGED_MIN:
+        return None
+    _, of_each = np.unique(pings.plate, return_counts=True)
     most = int(of_each.max())
-    median = float(np.median(of_each))
-    if of_each.size >= 10 and most >= max(SHARE_OF_ONE_PLATE * plate.size, TIMES_MEDIAN * median):
-        return f"{what}, and {most:,} are of one: is it a word for a missing plate? Who shares a plate shares a budget"
-    return None
+    least = max(SHARE_OF_ONE_PLATE * len(pings), TIMES_MEDIAN * float(np.median(of_each)))
+    if of_each.size < 10 or most < least:
+        return None
+    return {"pings": len(pings), "plates": of_each.size, "most": most}
 
 
 _REPEATS_MIN = 2
@@ -55,52 +75,88 @@ _LOOKED_AT = 1000
 looked at."""
 
 
-def repeat_warning(pings: Pings, zone: tzinfo | None = None) -> QualityWarning | None:
-    """A sentence if many pings of some plates share the time with another, and so count once, with
-    the likely cause. `zone`: of times without an offset."""
+def repeats_of(pings: Pings, zone: tzinfo | None = None) -> dict[str, Figures]:
+    """Figures, under the likely cause, if many pings of some plates share the time with another,
+    and so count once; else nothing. `zone`: of times without an offset."""
     plate = pings.plate.astype(np.int64)
     time_ms = pings.time_ms
     if plate.size < 2:
-        return None
+        return {}
     order = np.lexsort((time_ms, plate))  # stable: the first in the log stays
     again = (np.diff(plate[order]) == 0) & (np.diff(time_ms[order]) == 0)
     of_plate = np.bincount(plate[order][1:][again], minlength=plate.max() + 1)
     if not ((of_plate > REPEATS_SHARE * np.bincount(plate)) & (of_plate >= _REPEATS_MIN)).any():
-        return None
-    count = int(again.sum())
+        return {}
     times = time_ms[order][1:][again]
     km = steps_km(pings.lon[order], pings.lat[order])[again]
-    of_all = f"{count:,} of {plate.size:,} pings"
-    share = f"{of_all} share plate and time with another and count once"
-    if (
-        zone is not None
-        and np.mean([_comes_twice(one, zone) for one in times[:_LOOKED_AT].tolist()]) > SHARE_MIN
-    ):
-        hour = "the recording holds autumn's doubled hour without offsets"
-        return QualityWarning(
-            f"{hour}: {of_all} count as repeats: have the feed send offsets, or UTC"
-        )
+    figures: Figures = {"repeats": int(again.sum()), "pings": plate.size}
+    if zone is not None:
+        shown = [_twice_or_left_out(one, zone) for one in times[:_LOOKED_AT].tolist()]
+        earlier = datetime.fromtimestamp(int(times[0]) / 1000 - 7200, zone)
+        before = earlier.utcoffset() or timedelta(0)
+        for cause in (AUTUMN, SPRING):
+            if np.mean([one == cause for one in shown]) > SHARE_MIN:
+                return {cause: figures | {"zone": _fixed_zone(before)}}
     if (km > 0).mean() < 1 - SHARE_MIN:
-        return QualityWarning(
-            f"{share}: they are the same again, as polls and resent messages have them"
-        )
+        return {SAME_AGAIN: figures}
     if np.median(km[km > 0]) > _FAR_KM:
-        return QualityWarning(f"{share}, and lie far from it: do several vehicles share a plate?")
+        return {SHARED: figures}
     step_s = int(np.gcd.reduce(time_ms)) // 1000
     step_s = step_s if np.ptp(time_ms) or step_s % 60 else 60  # a single time says no more
     if step_s > 1:
         steps = {60: "whole minutes", 3600: "whole hours"}.get(step_s, f"multiples of {step_s:,} s")
-        return QualityWarning(f"times are {steps}: {share}: have the feed send seconds")
-    return QualityWarning(
-        f"{share}, and lie elsewhere: the feed's times are coarser than its pings"
+        return {STEPS: figures | {"steps": steps}}
+    return {COARSE: figures}
+
+
+def _twice_or_left_out(time_ms: int, zone: tzinfo) -> str:
+    """Whether the zone's clock shows this time twice, or has just left an hour out."""
+    shown = datetime.fromtimestamp(time_ms / 1000, zone)
+    before = datetime.fromtimestamp(time_ms / 1000 - 3600, zone)
+    first, second, earlier = (
+        one.utcoffset() or timedelta(0)
+        for one in (shown.replace(fold=0), shown.replace(fold=1), before)
     )
+    return AUTUMN if first > second else SPRING if earlier < first else ""
 
 
-def _comes_twice(time_ms: int, zone: tzinfo) -> bool:
-    """Whether the zone's clock shows this time twice."""
-    shown = datetime.fromtimestamp(time_ms / 1000, zone).replace(tzinfo=None)
-    first, second = (shown.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
-    return first is not None and second is not None and first > second
+def zone_without_spring(time_ms: NDArray[np.int64], zone: tzinfo) -> str:
+    """The zone whose clock never changes that shows what this one shows before spring, if any of
+    these times, as its clock shows them, is in the hour that spring leaves out; else ""."""
+    for minute in np.unique(time_ms // 60_000).tolist():
+        shown = datetime.fromtimestamp(minute * 60, UTC).replace(tzinfo=zone)
+        first, second = (shown.replace(fold=fold).utcoffset() or timedelta(0) for fold in (0, 1))
+        if first < second:
+            return _fixed_zone(first)
+    return ""
+
+
+def _fixed_zone(offset: timedelta) -> str:
+    hours = -offset / timedelta(hours=1)
+    return f"Etc/GMT{hours:+.0f}" if hours % 1 == 0 else f"one that is {-hours:+g} h all year"
+
+
+_STILL_S = 100
+_STILL_PINGS = 4
+_STILL_KMH = 5
+"""A plate stands still if it sends so many pings, over so long, from a place that is the same to
+the last digit, and reports in each that it goes faster. A bus in a jam does not."""
+
+
+def still_plates(pings: Pings) -> int:
+    """How many plates report a speed and do not move, by raw speeds."""
+    order = np.argsort(pings.plate, kind="stable")
+    starts = np.flatnonzero(np.diff(pings.plate[order].astype(np.int64), prepend=-1))
+    if not starts.size:
+        return 0
+    columns = [column[order] for column in (pings.lat, pings.lon, pings.time_ms, pings.speed)]
+    north, east, apart_ms, _ = (
+        np.maximum.reduceat(one, starts) - np.minimum.reduceat(one, starts) for one in columns
+    )
+    still = (north == 0) & (east == 0) & (apart_ms >= _STILL_S * 1000)
+    still &= np.minimum.reduceat(columns[3], starts) > _STILL_KMH * QUANTA_PER_KMH
+    still &= np.diff(np.append(starts, order.size)) >= _STILL_PINGS
+    return int(still.sum())
 
 
 # The unit of speeds: between two pings of a bus that goes at an even speed, the distance over the
@@ -124,10 +180,6 @@ PAIRS_MIN = 100
 SPARSE_PAIRS_MIN = 500
 """With fewer pairs of pings 4 to 30 s apart they are looked for farther apart; with fewer of those
 nothing is said."""
-
-FITS_NONE = "by how far buses go, speeds fit no unit that is known (scaled? changed? places that stand still?)"
-ALL_ZERO = 'every speed is 0, and buses move: the feed has no speeds (speed.from = "movement" derives them)'
-"""The faults of evidence."""
 
 _SECONDS = (4, 30)  # apart: closer is measurement noise, further is another road
 _MOVING_KMH = 5
@@ -156,11 +208,14 @@ class UnitEvidence:
     named: str = ""
 
     @property
-    def fault(self) -> str | None:
-        """A clause if there are pairs enough, and they fit no unit that is known here."""
-        if self.unit is not None or isnan(self.ratio):
-            return None
-        return ALL_ZERO if isinf(self.ratio) else FITS_NONE
+    def fits_none(self) -> bool:
+        """Whether there are pairs enough, and they fit no unit that is known here."""
+        return self.unit is None and isfinite(self.ratio)
+
+    @property
+    def is_all_zero(self) -> bool:
+        """Whether buses move, and no speed is above 0."""
+        return isinf(self.ratio)
 
 
 def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
@@ -219,6 +274,62 @@ def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
         return replace(whole, named=repr(whole.unit))
     told = next((one for one in (last, first) if one.unit not in (None, configured)), whole)
     return replace(whole, changes=changes, named=factor_in_words(told.fits, configured))
+
+
+def _sixtieths(places: int) -> Callable[[Floats], Floats | None]:
+    """Degrees whose first decimals, two in a place, are minutes, then seconds; None if they are no
+    such."""
+
+    def degrees(column: Floats) -> Floats | None:
+        rest = np.abs(column)
+        found = np.floor(rest + _DIGITS)
+        for place in range(1, places + 1):
+            rest = (rest - np.floor(rest + _DIGITS)) * 100
+            if (rest >= 60).any():
+                return None
+            whole = rest if place == places else np.floor(rest + _DIGITS)
+            found = found + whole / 60.0**place
+        return np.copysign(found, column)
+
+    return degrees
+
+
+_DIGITS = 1e-9
+GRADS = "grads (400 to a circle; or speeds are feet a second)"
+_GRADS_OFF = 0.05
+"""Of the ratio's logarithm: less may be another fault."""
+SCALES: Mapping[str, Callable[[Floats], Floats | None]] = {
+    "degrees, minutes and seconds": _sixtieths(2),
+    "degrees and minutes": _sixtieths(1),
+    GRADS: lambda column: column * 0.9,
+}
+"""How positions may be written where degrees are expected, by what makes degrees of them."""
+
+_SLOW_KMH = 35
+"""Of five recorded days 1 % of speeds were above 49 to 82 km/h: slower ones may be miles an hour."""
+
+
+def other_scale(pings: Pings, configured: str) -> tuple[str, str] | None:
+    """The scale of SCALES in which positions and speeds fit each other, and the unit, if as degrees
+    they do not. Minutes as decimals make miles of kilometres: there buses are slow besides."""
+    evidence = unit_evidence(pings, configured)
+    top_kmh = float(np.quantile(pings.speed, 0.99)) / QUANTA_PER_KMH
+    if not isfinite(evidence.ratio):
+        return None
+    for scale, degrees in SCALES.items():
+        lon = degrees(pings.lon)
+        lat = degrees(pings.lat)
+        if (
+            lon is None
+            or lat is None
+            or (evidence.unit and (top_kmh > _SLOW_KMH or scale == GRADS))
+        ):
+            continue
+        fit = unit_evidence(replace(pings, lon=lon, lat=lat), configured)
+        off = abs(log(fit.ratio * KMH_PER_UNIT[configured] / KMH_PER_UNIT[fit.unit or "kmh"]))
+        if fit.unit and (scale != GRADS or off < _GRADS_OFF):
+            return scale, fit.unit
+    return None
 
 
 def _evidence(

@@ -31,14 +31,13 @@ from udp_stream.pings.repairs import (
     SHARE_MIN,
     WANTED,
     Value,
-    form_of,
+    found_and_wanted,
     is_missing,
     numbers_of,
     pair_in_text,
-    repair_of,
     scaled_degrees,
 )
-from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, found_time_form
+from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, found_time_form, look_of
 from udp_stream.pings.times import joined_times, plain_halves
 from udp_stream.pings.tracks import follow, track_of
 
@@ -134,23 +133,23 @@ _NAMES = {
     "plate": (
         "licenseplate licenceplate platenumber plate registrationnumber registration regno vehicleregistration "
         "vehicleid vehiclevehicleid busid vehiclenumber busnumber vehicleno busno vid vehicleref vehiclecode "
-        "vehicle bus ordem veh unitid fleetnumber vehiclelabel kennzeichen fahrzeugnummer fahrzeugid fahrzeug "
+        "vehicle bus ordem veh unitid fleetnumber vehiclelabel kennzeichen fahrzeugnummer fahrzeugid fahrzeug plaka "
         "wagennummer wagen immatriculation plaque vehicule matricula patente placa vehiculo veiculo prefixo label "
         "deviceid device trackerid imei id 0"
     ),
     "time": (
         "observationdatetime observedat recordedattime recordedat gpstime gpstimestamp fixtime timestamp tmstmp "
         "datetime locationtime lastlocationupdatetime positiontime time tst datahora zeitstempel zeitpunkt "
-        "datumzeit zeit uhrzeit horodatage dateheure fechahora fecha hora heure datum ts date updatedat lastupdated "
+        "datumzeit zeit uhrzeit horodatage dateheure fechahora fecha hora heure datum tarih saat ts date updatedat lastupdated "
         "lastupdate t 1"
     ),
     "longitude": (
-        "longitude lon lng long coordinates0 x px geolon geolng longitud laengengrad langengrad laenge lange"
+        "longitude lon lng long coordinates0 x px geolon geolng longitud laengengrad langengrad laenge lange boylam"
     ),
-    "latitude": "latitude lat coordinates1 y py geolat latitud breitengrad breite",
+    "latitude": "latitude lat coordinates1 y py geolat latitud breitengrad breite enlem",
     "speed": (
         "speed speedkmh speedkmhr speedkph speedmps speedms speedmph velocity vehiclespeed gpsspeed velocidade spd "
-        "geschwindigkeit vitesse velocidad vel tempo v kmh vkmh kph kmph mph knots"
+        "geschwindigkeit vitesse velocidad vel hiz tempo v kmh vkmh kph kmph mph knots"
     ),
     "ago": "secssincereport secondssincereport secondsago secsago ageinseconds",
     "operator": "oper operator operatorref operatorid operatorcode agency agencyid",
@@ -168,9 +167,10 @@ _NEVER = {
 """Words that no name of the field has."""
 
 _WORD_OF_TIME = re.compile(
-    r"date|time|fecha|hora|datum|zeit|uhr|heure|day|dia|data|jour|clock|tag|ora\b|tid\b|klo|aika|pvm"
+    r"date|time|fecha|hora|datum|zeit|uhr|heure|day|dia|data|jour|clock|tag|ora\b|tid\b|klo|aika|pvm|saat|tarih"
 )
-"""A date, or a time of day, in a field of its own has such a name."""
+_SECONDS_OF_DAY = re.compile(r"\b(sec|secs|second\w*|sek\w*|seg|segundo\w*)\b")
+"""A date, a time of day, or its seconds, in a field of its own has such a name."""
 
 
 def found_mapping(
@@ -186,7 +186,9 @@ def found_mapping(
     values = values_by_path(records)
     paths: dict[str, Path] = {}
     for field in ("longitude", "latitude", "speed", "time"):  # the plate last: much can be one
-        fitting = [path for path in _ranked(values, field, paths) if _fits(field, values[path])]
+        ranked = _ranked(values, field, paths)
+        fitting = [path for path in ranked if _fits(field, values[path])]
+        fitting += [path for path in ranked if _fits(field, values[path], MOSTLY)]
         if not fitting and field == "time":  # by its form alone, if no other has it
             texts = [path for path in values if is_shown(path) and isinstance(values[path][0], str)]
             formed = [
@@ -227,6 +229,9 @@ def found_mapping(
         ]
         names = [f"the names are {shown_names(values) or 'none that may be shown'}"]
         names = names if any(NO_NAME in clause for clause in missing) else []
+        if cut := _texts_with_fields(values):
+            missing = [cut]
+            names = []
         raise ValueError("".join(f"\n  {clause}" for clause in missing + names))
     keys: dict[str, Any] = {field: dotted(path) for field, path in paths.items()} | more
     quality_warnings = [one for one in (quality_warning, of_plate) if one]
@@ -237,7 +242,7 @@ _DATE = re.compile(
     r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}|[0-9]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]00:00(:00(\.0+)?)?Z?"
 )
 _CLOCK = re.compile(
-    r"[0-9]{1,2}[:.][0-9]{2}([:.][0-9]{2})?([.,][0-9]+)?( ?[ap]m)?(Z|[+-][0-9:]{4,6})?|[0-9]{3,6}",
+    r"[0-9]{1,2}[:.][0-9]{2}([:.][0-9]{2})?([.,][0-9]+)?( ?[ap]m)?(Z|[+-][0-9:]{4,6})?|[0-9]{1,6}",
     re.I,
 )
 
@@ -258,13 +263,20 @@ def _two_times(
     open_paths = [
         one
         for one in words
-        if not _NEVER["time"].search(words[one]) and _WORD_OF_TIME.search(words[one])
+        if not _NEVER["time"].search(words[one])
+        and (_WORD_OF_TIME.search(words[one]) or _SECONDS_OF_DAY.search(words[one]))
     ]
     dates, clocks = (
         [path for path in open_paths if alike(path, pattern)] for pattern in (_DATE, _CLOCK)
     )
     for date, clock in ((date, clock) for date in dates for clock in clocks if date != clock):
         parts = [[str(record.get(path, "")) for record in records] for path in (date, clock)]
+        if _SECONDS_OF_DAY.search(words[clock]):
+            times: list[Value] = list(joined_times(parts, "%Y%m%d %H:%M:%S"))
+            form = found_time_form(times)
+            if form is not None:
+                written = form.time_format if "%" in form.time_format else "%Y-%m-%d %H:%M:%S"
+                return (date, clock), times, replace(form, time_format=written)
         for width in {
             0,
             4 if max(map(len, parts[1])) < 5 else 6,
@@ -387,6 +399,30 @@ def _scaled(values: Mapping[Path, list[Value]], container: str) -> str:
     return scaled_degrees(places, container)
 
 
+def _texts_with_fields(values: Mapping[Path, list[Value]]) -> str:
+    """A clause where texts hold fields with a mark between, with the command that makes lines."""
+    for path, some in values.items():
+        texts = [one for one in some if isinstance(one, str)]
+        for mark in "|;\t":
+            if not texts or min(text.count(mark) for text in texts) < len(FIELDS) - 1:
+                continue
+            looks = [look_of(cell) for cell in texts[0].split(mark)]
+            again = [at for at, look in enumerate(looks) if at >= len(FIELDS) and look == looks[0]]
+            of_each = again[0] if again else len(looks)
+            array = dotted(path[:-1] if isinstance(path[-1], int) else path)
+            command = f"jq -r '.. | strings | select(contains(\"{mark}\"))' FILE"
+            if again:
+                command += f" | sed -E 's/([^{mark}]*[{mark}]){{{of_each}}}/&\\n/g' | grep ."
+            return (
+                f"{array} holds texts with {mark!r} between {of_each} fields: `{command} > NEW` makes lines of them: "
+                "write the names of the columns above these, in a file .csv, then `udp-stream init` it"
+            )
+    return ""
+
+
+MOSTLY = 0.5
+"""The share of whole values from which a field is read, and the rest refused."""
+
 NO_NAME = "no such name"
 
 
@@ -407,11 +443,11 @@ def _instead(field: str, values: Mapping[Path, list[Value]], container: str) -> 
         and (pair := pair_in_text(values, container == "JSON"))
     ):
         return f"{field}: {pair}"
-    found = NO_NAME if path is None else f"{form_of(values[path])} at {dotted(path)}"
-    repair = "" if path is None else repair_of(field, path, values[path])
-    varies = field == "plate" and path is not None and _fits("plate", values[path])
-    found += ", which varies within a vehicle" if varies else ""
-    return f"{field}: found {found}, wanted {WANTED[field]}{repair}"
+    if path is None:
+        return f"{field}: found {NO_NAME}, wanted {WANTED[field]}"
+    if field == "plate" and _fits(field, values[path]):
+        return f"{field}: {dotted(path)} varies within a vehicle, wanted {WANTED[field]}"
+    return f"{field} at {dotted(path)}: {found_and_wanted(field, path, values[path])}"
 
 
 def has_speeds(records: Sequence[Record]) -> bool:
@@ -432,6 +468,17 @@ def _ranked(
     open_paths = (path for path in values if path not in taken.values() and is_shown(path[:-1]))
     ranks = {path: rank for path in open_paths if (rank := _rank(path, field)) is not None}
     return sorted(ranks, key=lambda path: (ranks[path], -len(common((path, place))), len(path)))
+
+
+def is_like(field: str, path: Path, values: Sequence[Value]) -> bool:
+    """Whether name and values are those of a field."""
+    return _rank(path, field) is not None and _fits(field, values)
+
+
+def is_vehicles(path: Path, values: Sequence[Value]) -> bool:
+    """Whether these may be plates, of several vehicles, by a path that names nothing else."""
+    several = 1 < len(set(values)) <= PLATES_PER_PING * len(values)
+    return several and _fits("plate", values) and not _NEVER["plate"].search(_words_of(path))
 
 
 def _words_of(path: Path) -> str:
@@ -464,7 +511,7 @@ def _rank(path: Path, field: str) -> int | None:
     return min(ranks or longer, default=None)
 
 
-def _fits(field: str, values: Sequence[Value]) -> bool:
+def _fits(field: str, values: Sequence[Value], share: float = SHARE_MIN) -> bool:
     numbers = numbers_of(values)
     match field:
         case "time":
@@ -481,7 +528,7 @@ def _fits(field: str, values: Sequence[Value]) -> bool:
                 if any(number % 1 for number in numbers)
                 else 0
             )
-    return good >= max(1, SHARE_MIN * len(values))
+    return good >= max(1, share * len(values))
 
 
 def _may_be_vehicles(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from udp_stream.pings.decode import PLACEHOLDERS
 from udp_stream.pings.mapping import Path, dotted
@@ -20,6 +21,14 @@ SHARE_MIN = 0.9
 """The share of a path's values that must be what the field is."""
 
 _FORM_CHARS = 40
+
+GOOD_FORMS = {
+    "time": "0000-00-00T00:00:00Z",
+    "longitude": "-00.000000",
+    "latitude": "-00.000000",
+    "speed": "00.0",
+}
+"""A form that passes."""
 
 WANTED: Mapping[str, str] = {
     "plate": "text or a whole number, of the vehicle",
@@ -61,6 +70,14 @@ def form_of(values: Sequence[Value]) -> str:
     return f'text such as "{forms.most_common(1)[0][0][:_FORM_CHARS]}"'
 
 
+def found_and_wanted(field: str, path: Path, values: Sequence[Value]) -> str:
+    """The form of a field's values beside a form that passes, and what mends them."""
+    form = form_of(values)
+    is_shown = form.endswith('"') and field in GOOD_FORMS
+    such = f' such as "{GOOD_FORMS[field]}"' if is_shown else ""
+    return f"found {form}, wanted {WANTED[field]}{such}{repair_of(field, path, values)}"
+
+
 def numbers_of(values: Sequence[Value]) -> list[float]:
     """The numbers among values, also those in texts."""
     found = [
@@ -92,51 +109,79 @@ def unit_of_name(name: str) -> str | None:
     return next((unit for unit, words in _UNITS if re.search(words, last)), None)
 
 
-_WITH_UNIT = re.compile(
-    r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?(\s*)([^\W\d_][^\W\d_/.]*(?:[/.][^\W\d_]+)?|°)\s*"
+class Repair(NamedTuple):
+    """What mends the values of some fields of which nearly all have the `pattern`: in the command,
+    from FILE to NEW, `{0}` is what its group has, and `{key}` the last name of the values' path.
+    `effect`: of the command; without a command, the advice."""
+
+    fields: str
+    pattern: str
+    command: str
+    effect: str
+
+
+_SIDE = r"([0-9]+\.[0-9]{{3,}}) ?(°)? ?"
+REPAIRS = (
+    Repair(
+        "plate",
+        r"#[0-9]+\.0()",
+        """jq -c 'walk(if type == "object" and has("{key}") then .["{key}"] |= floor else . end)'""",
+        "makes them whole",
+    ),
+    Repair(
+        "time",
+        r".*:[0-9][0-9.]* ?(UTC|GMT)",
+        r"sed -E 's/(:[0-9.]+) ?{0}/\1Z/'",
+        "has the offset that it means",
+    ),
+    Repair(
+        "time",
+        r".*:[0-9][0-9.]* ?([A-Z]{3,4})(?: [0-9]{4})?",
+        r"sed -E 's/(:[0-9.]+) ?{0}/\1/'",
+        "leaves the zone out: the clock of the place is read then",
+    ),
+    Repair(
+        "longitude latitude speed",
+        r"(?i)[+-]?[0-9]+(?:[.,][0-9]+)?\s*(°|k[a-z]*/?h[a-z]*|mi?/?p?h|kn|knots?|kts?|c?m/?p?s|f(?:ee)?t/?s|fps)",
+        r"sed -E 's|([0-9]) *{0}|\1|g'",
+        "leaves the unit out",
+    ),
+    Repair(
+        "longitude latitude",
+        r"[0-9]+\.[0-9]{3,} ?°? ?([NSEW])",
+        rf"sed -E 's/{_SIDE}[NE]/\1/g; s/{_SIDE}[SW]/-\1/g'",
+        "makes signs of N, S, E and W",
+    ),
+    Repair(
+        "longitude latitude",
+        r"-?[0-9]{1,3}(?:[., ][0-9]{3}){2,}()",
+        "",
+        "formatted by a spreadsheet? Export the column as text",
+    ),
+    Repair(
+        "time",
+        r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?()",
+        r"""sed -E 's/(^|[",;|])([0-9]{{1,2}}:[0-9]{{2}})/\1DAY \2/g'""",
+        "puts a day before a time of day without a date: write it for DAY, such as 2024-03-05, and the next behind "
+        "midnight (of a live feed that is the day of the poll: have who polls it add it)",
+    ),
 )
 
 
 def repair_of(field: str, path: Path, values: Sequence[Value]) -> str:
-    """The command that mends a field's values, in a clause behind a colon; "" if none is known."""
-    match field:
-        case "plate":
-            return as_whole(values, path)
-        case "time":
-            return without_zone(values)
-        case "longitude" | "latitude":
-            return without_unit(values) or without_side(values)
-    return without_unit(values)
-
-
-def without_unit(values: Sequence[Value]) -> str:
-    """The command that leaves out the unit behind numbers, if most of them have it; else ""."""
-    units = Counter(
-        found[2]
-        for value in values
-        if isinstance(value, str) and (found := _WITH_UNIT.fullmatch(value))
-    )
-    (unit, count) = units.most_common(1)[0] if units else ("", 0)
-    if count < SHARE_MIN * len(values) or not (unit == "°" or unit_of_name(unit)):
-        return ""
-    then = (
-        f', then speed.unit = "{unit_of_name(unit)}"' if unit_of_name(unit) in KMH_PER_UNIT else ""
-    )
-    return f": `sed -E 's|([0-9]) *{unit}|\\1|g' FILE > NEW` leaves the unit out{then}"
-
-
-_WITH_SIDE = re.compile(r"\s*[0-9]+\.[0-9]{3,} ?°? ?[NSEW]\s*")
-
-
-def without_side(values: Sequence[Value]) -> str:
-    """The command that makes signs of N, S, E and W behind degrees, if most values have them; else
-    ""."""
-    if sum(
-        isinstance(value, str) and bool(_WITH_SIDE.fullmatch(value)) for value in values
-    ) < SHARE_MIN * len(values):
-        return ""
-    number = r"([0-9]+\.[0-9]{3,}) ?(°)? ?"
-    return f": `sed -E 's/{number}[NE]/\\1/g; s/{number}[SW]/-\\1/g' FILE > NEW` makes signs of N, S, E and W"
+    """What mends a field's values, in a clause behind a colon; "" if nothing is known."""
+    texts = [value.strip() if isinstance(value, str) else f"#{value}" for value in values]
+    key = next((step for step in reversed(path) if isinstance(step, str)), "")
+    for repair in REPAIRS:
+        found = [match[1] for text in texts if (match := re.fullmatch(repair.pattern, text))]
+        if field not in repair.fields or not found or len(found) < SHARE_MIN * len(texts):
+            continue
+        group = Counter(found).most_common(1)[0][0]
+        unit = unit_of_name(group) if field == "speed" else None
+        then = f', then speed.unit = "{unit}"' if unit in KMH_PER_UNIT else ""
+        command = repair.command and f"`{repair.command.format(group, key=key)} FILE > NEW` "
+        return f": {command}{repair.effect}{then}"
+    return ""
 
 
 _PAIR = re.compile(r"\s*-?[0-9]+\.[0-9]{3,} ?[,; ] ?-?[0-9]+\.[0-9]{3,}\s*")
@@ -153,37 +198,6 @@ def pair_in_text(values: Mapping[Path, Sequence[Value]], is_json: bool) -> str:
             repair = f": `sed -E 's/\"{number} ?[,; ] ?{number}\"/[\\1, \\2]/g' FILE > NEW` makes an array of them"
             return f"found two numbers in one text at {dotted(path)}{repair if is_json else ', wanted a column for each'}"
     return ""
-
-
-_ZONE = re.compile(r".*:[0-9][0-9.]* ?([A-Z]{3,4})($| [0-9]{4}$)")
-
-
-def without_zone(values: Sequence[Value]) -> str:
-    """The command that takes the zone's name out of times, if most of them have it; else ""."""
-    zones = Counter(
-        found.groups()
-        for value in values
-        if isinstance(value, str) and (found := _ZONE.match(value.strip()))
-    )
-    (zone, year), count = zones.most_common(1)[0] if zones else (("", ""), 0)
-    if count < SHARE_MIN * len(values):
-        return ""
-    is_utc = zone in ("UTC", "GMT") and not year
-    what = (
-        "has the offset that it means"
-        if is_utc
-        else "leaves the zone out: the clock of the place is read then"
-    )
-    return f": `sed -E 's/(:[0-9.]+) ?{zone}/\\1{'Z' * is_utc}/' FILE > NEW` {what}"
-
-
-def as_whole(values: Sequence[Value], path: Path) -> str:
-    """The command that makes whole numbers of numbers such as 7.0; "" if they are not all such."""
-    if not values or not all(isinstance(value, float) and value.is_integer() for value in values):
-        return ""
-    key = next(str(step) for step in reversed(path) if isinstance(step, str))
-    each = f'if type == "object" and has("{key}") then .["{key}"] |= floor else . end'
-    return f": `jq -c 'walk({each})' FILE > NEW` makes them whole"
 
 
 def of_packed(said: str, path: str) -> str:

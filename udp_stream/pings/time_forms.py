@@ -16,8 +16,8 @@ from udp_stream.pings.repairs import SHARE_MIN, Value
 from udp_stream.pings.times import (
     EPOCHS,
     ISO,
-    NO_OFFSET,
     NO_TIME,
+    READ,
     TimeValue,
     as_float,
     count_in,
@@ -110,7 +110,7 @@ def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
         return None
     says = (
         time_format in EPOCHS
-        or (read_times(times, time_format, None)[1][good] != NO_OFFSET).mean() >= SHARE_MIN
+        or (read_times(times, time_format, None)[1][good] == READ).mean() >= SHARE_MIN
     )
     return TimeForm(time_format, bool(says), int(np.ptp(time_ms[good])))
 

@@ -7,7 +7,8 @@ of digits, 0.1 us each; every other text, and what fails there, goes to msgspec,
 are not given to numpy as text: a wrong date ends the process (numpy 2.4.6, "S19" to datetime64).
 
 A time without an offset is local time of the feed's zone. Of an hour that the clock shows twice the
-first is meant; in an hour that it leaves out, the clock is taken to go on.
+first is meant; in an hour that it leaves out, the clock is taken to go on. Its hours of 24 to 47,
+as those of a service day, are of the next day.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from operator import itemgetter
 from typing import Final, cast
 
@@ -66,6 +68,8 @@ _DOT_NET = re.compile(r"/Date\((-?[0-9]+)(?:[+-][0-9]{4})?\)/", re.ASCII)
 _HALF_OF_DAY = re.compile(r"(?<![^\W\d_])([ap])(?:\.\s?|\s)?m(?![^\W\d_])\.?", re.IGNORECASE)
 _HALVES = {"上午": "AM", "下午": "PM", "오전": "AM", "오후": "PM", "π.μ.": "AM", "μ.μ.": "PM"}
 _MIDNIGHT = re.compile(r"[T ]00:00(?::00(?:\.0+)?)?Z?$")  # behind a date, as data bases write it
+_PAST_24 = re.compile("(?<=[ T])(?:2[4-9]|3[0-9]|4[0-7])(?=:?[0-5][0-9])")
+_DAY_MS = 86_400_000
 _WIDTHS = {"%H%M%S": 6, "%H%M": 4, "%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8, "%y%m%d": 6, "%d%m%y": 6}
 _FEW = 16  # texts that are read singly, where any of them is spelt otherwise
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
@@ -80,12 +84,17 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
     texts = [value if isinstance(value, str) else "" for value in values]
     if "%p" in time_format:
         texts = list(map(plain_halves, texts))
-    if time_format != ISO:
-        time_ms, status = _one_by_one(texts, time_format)
-    elif zone is None:
+    if time_format == ISO and zone is None:
         return parse_timestamps(texts)
-    else:
-        time_ms, status = _from_iso(texts)
+    read = _from_iso if time_format == ISO else partial(_one_by_one, pattern=time_format)
+    time_ms, status = read(texts)
+    past = [row for row in np.flatnonzero(status == NO_TIME) if _PAST_24.search(texts[row])]
+    if past:
+        day_before = [
+            _PAST_24.sub(lambda hour: f"{int(hour[0]) - 24:02}", texts[row]) for row in past
+        ]
+        time_ms[past], status[past] = read(day_before)
+        time_ms[past] += _DAY_MS
     local = np.flatnonzero(status == NO_OFFSET)
     if zone is not None and local.size:
         status[local] = READ
@@ -111,16 +120,23 @@ def plain_halves(text: str) -> str:
 
 def joined_times(columns: Sequence[Sequence[str]], time_format: str) -> list[str]:
     """Times of several fields, such as a date and a time of day, with a blank between. Digits that
-    lost their leading zeros, as numbers do, get them back."""
+    lost their leading zeros, as numbers do, get them back; digits in the place of `%H:%M:%S` are
+    seconds of the day."""
     columns = [*([_MIDNIGHT.sub("", text) for text in some] for some in columns[:-1]), columns[-1]]
     patterns = time_format.split(" ")
     if len(patterns) == len(columns):
-        widths = [_WIDTHS.get(pattern, 0) for pattern in patterns]
         columns = [
-            [text.zfill(width) for text in some]
-            for some, width in zip(columns, widths, strict=True)
+            [_part(text, pattern) for text in some]
+            for some, pattern in zip(columns, patterns, strict=True)
         ]
     return [" ".join(map(str.strip, parts)) for parts in zip(*columns, strict=True)]
+
+
+def _part(text: str, pattern: str) -> str:
+    if pattern == "%H:%M:%S" and text.isdecimal():
+        minutes, second = divmod(int(text), 60)
+        return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
+    return text.zfill(_WIDTHS.get(pattern, 0))
 
 
 def count_in(text: str) -> str:

@@ -9,16 +9,23 @@ from __future__ import annotations
 import argparse
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from udp_stream.cli import preflight
-from udp_stream.cli.preflight import named, require_files, still_warning, unclamped, warnings_of
+from udp_stream.cli.commands.init import with_unread
+from udp_stream.cli.evidence import Finding, Look, configured, findings, look_at_files
+from udp_stream.cli.preflight import (
+    JOINED_MESSAGES,
+    is_on_disk,
+    look_by,
+    named,
+    require_files,
+)
 from udp_stream.cli.progress import busy
 from udp_stream.errors import (
     ConfigError,
@@ -31,14 +38,12 @@ from udp_stream.errors import (
 from udp_stream.gtfs import read_network
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
-from udp_stream.pings.data_quality import PAIRS_MIN, SPARSE_PAIRS_MIN, QualityWarning, unit_evidence
-from udp_stream.pings.decode import PingDecoder, PingFormat
+from udp_stream.pings.data_quality import PAIRS_MIN, SPARSE_PAIRS_MIN, QualityWarning
 from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.limits import seconds_of
 from udp_stream.settings.rules import has_password
-from udp_stream.sources.recordings import is_gtfs_file, open_sources, together
-from udp_stream.units import KMH_PER_UNIT
+from udp_stream.sources.recordings import is_gtfs_file, together
 
 LATEST = 5_000
 NO_RELEASE = "a verdict on raw speeds, not a release"
@@ -65,21 +70,22 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
         checks.append(("timetable", partial(_timetable, arguments.gtfs)))
     if arguments.files:
         for files in together(arguments.files):
-            checks.append((f"pings of {named(files)}", partial(_pings_of_files, files, settings)))
-            checks.append((f"speeds of {named(files)}", partial(_unit_of_files, files, settings)))
+            look = cache(partial(_look_at_files, files, settings))
+            checks.append(
+                (f"pings of {named(files)}", partial(_pings_of_files, look, files, settings))
+            )
+            checks.append((f"speeds of {named(files)}", partial(_speeds, look, settings)))
     elif (why_not := _why_no_broker(settings)) is not None:
         checks.append(("broker", partial(_no_broker, why_not, settings)))
     else:
         latest = cache(lambda: _latest(settings))
+        look = cache(lambda: _look_at_topic(latest(), settings))
         checks += [
             ("topics", lambda: _topics(settings)),
             ("deployment", lambda: _deployment(settings)),
             ("workers", lambda: _workers(settings)),
-            ("pings of the topic", lambda: _pings_of_topic(latest(), settings)),
-            (
-                "speeds of the topic",
-                lambda: _unit([record.value or b"" for record in latest()], settings),
-            ),
+            ("pings of the topic", lambda: _pings_of_topic(look(), latest(), settings)),
+            ("speeds of the topic", partial(_speeds, look, settings)),
         ]
     failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
     if failures:
@@ -202,16 +208,14 @@ def _latest(settings: Settings) -> list[Any]:
     return read_topic(settings.kafka, topics_of(settings.kafka).pings, LATEST)
 
 
-def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
-    messages = [record.value or b"" for record in records]
-    if not messages:
-        return InconclusiveCheck("it has none")
-    pings = preflight.require_mostly_read(
-        messages, settings.form.format, settings, "of its latest refused"
-    )
+def _pings_of_topic(look: Look, records: Sequence[Any], settings: Settings) -> str:
+    pings = look.pings
+    said = _pings(look, settings)
     if not len(pings):
         return InconclusiveCheck(
             "its latest were refused for their speeds alone, or are of other events"
+            if records
+            else "it has none"
         )
     partition = np.array([record.partition for record in records])[pings.message]
     of_each = np.unique(np.stack([pings.plate, partition]), axis=1)[0]
@@ -220,29 +224,32 @@ def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
             f"{counted(several, 'plate')} of {len(pings.plates):,} come by several partitions: speeds by movement need "
             "all pings of a plate in one. `feed` sees to it, where each message is one ping"
         )
-    found = warnings_of(pings, settings)
     age_s = max(record.timestamp for record in records) / 1000 - float(pings.time_ms.max()) / 1000
     if age_s > seconds_of("live.max_age", settings.live.max_age):
         old = f"the newest was {duration_in_words(age_s)} old when the last one came"
-        found.append(QualityWarning(f"{old}: does the feed stand still?"))
-    return _said_of_pings(found, settings)
+        return InconclusiveCheck(f"cannot tell: {old}: does the feed stand still?")
+    return said
 
 
-def _said_of_pings(found: Sequence[str], settings: Settings) -> str:
-    if wrong := [sentence for sentence in found if not isinstance(sentence, QualityWarning)]:
-        raise ConfigError("; ".join(wrong))
-    if found:
-        return InconclusiveCheck(f"cannot tell: {'; '.join(found)}")
-    return f"they lie where clocks show {settings.hat.timezone}'s time"
+def _look_at_topic(records: Sequence[Any], settings: Settings) -> Look:
+    messages = [record.value or b"" for record in records]
+    return replace(look_by(settings, messages, settings.form.format), part="latest")
 
 
-def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
-    found: list[str] = []
-    preflight.require_readable_pings(files, settings, warn=found.append)
-    said = _said_of_pings(found, settings)
-    if found:
+def _look_at_files(files: Sequence[str], settings: Settings) -> Look:
+    unit = settings.speed.unit
+    look = look_at_files(files, settings.form, unit, settings.ping_rules, JOINED_MESSAGES)
+    return configured(with_unread(look, files), settings)
+
+
+def _pings_of_files(look_at: Callable[[], Look], files: Sequence[str], settings: Settings) -> str:
+    look = look_at()
+    if not look.messages:
+        raise UsageError("; ".join(["expected pings, and found none", *look.said]))
+    said = _pings(look, settings)
+    if isinstance(said, InconclusiveCheck):
         return said
-    if not all(map(preflight.is_on_disk, files)):
+    if not all(map(is_on_disk, files)):
         return InconclusiveCheck("cannot tell: it is no file on disk")
     if len(files) == 1 and is_gtfs_file(files[0]):
         return InconclusiveCheck(
@@ -251,34 +258,30 @@ def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
     return said
 
 
-def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
-    ((_, source),) = open_sources(files, settings.speed.unit, form=settings.form)
-    with closing(source):
-        return _unit(next(preflight.joined(source.messages()), []), settings, source.format)
+def _pings(look: Look, settings: Settings) -> str:
+    found = [one for one in findings(look) if one.row.section != "speed"]
+    return _verdict(found) or f"they lie where clocks show {settings.hat.timezone}'s time"
 
 
-def _unit(
-    messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None
-) -> str:
+def _verdict(found: Sequence[Finding], note: str = "") -> str:
+    """What the table tells, if it is no failure; "" if it tells nothing."""
+    said = "; ".join(one.sentence for one in found) + note
+    for error in filter(None, (one.row.error for one in found)):
+        raise error(said)
+    return InconclusiveCheck(f"cannot tell: {said}") if found else ""
+
+
+def _speeds(look_at: Callable[[], Look], settings: Settings) -> str:
     if settings.speed.from_ == "movement":
         return "derived from positions: they have no unit"
-    rules = unclamped(settings)
-    pings, _ = PingDecoder(rules, ping_format or settings.form.format).decode(list(messages))
-    evidence = unit_evidence(pings, rules.unit)
-    if evidence.fault is not None:
-        raise ConfigError(
-            f"expected speeds in {', '.join(KMH_PER_UNIT)}: {evidence.fault} ({NO_RELEASE})"
-        )
-    if (unit := evidence.unit) is not None and unit != rules.unit:
-        raise ConfigError(
-            f"expected speed.unit = {evidence.named}, got {rules.unit!r}: pings move about as fast as they report in "
-            f"{evidence.named} ({NO_RELEASE})"
-        )
-    if (still := still_warning(pings)) is not None:
-        return InconclusiveCheck(f"cannot tell: {still} ({NO_RELEASE})")
-    if unit is None:
+    look = look_at()
+    look = replace(look, told=look.unit)  # also where a person has found it right
+    found = [one for one in findings(look) if one.row.section == "speed"]
+    if said := _verdict(found, f" ({NO_RELEASE})"):
+        return said
+    if look.evidence.unit is None:
         return InconclusiveCheck(
             f"cannot tell: fewer than {PAIRS_MIN} pairs of pings 4 to 30 s apart report that they move evenly, and "
             f"fewer than {SPARSE_PAIRS_MIN} are 30 to 130 s apart ({NO_RELEASE})"
         )
-    return f"{unit}: pings move about as fast as they report ({NO_RELEASE})"
+    return f"{look.unit}: pings move about as fast as they report ({NO_RELEASE})"

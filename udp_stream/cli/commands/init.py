@@ -16,10 +16,11 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import islice
 from math import ceil, floor
 from tempfile import TemporaryDirectory
@@ -28,19 +29,22 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 from msgspec import Raw
-from numpy.typing import NDArray
 
 from udp_stream.cli.commands.config import config
-from udp_stream.cli.outputs import require_place
-from udp_stream.cli.preflight import (
+from udp_stream.cli.evidence import (
+    ALL_ZERO,
+    MESSAGES_MIN,
+    NEAR_MIN,
+    Look,
+    findings,
     is_sea,
+    look_at_files,
     middle_of,
-    named,
-    require_files,
-    rollover_warning,
-    still_warning,
+    share_near,
     zone_of,
 )
+from udp_stream.cli.outputs import require_place
+from udp_stream.cli.preflight import is_on_disk, named, require_files
 from udp_stream.cli.progress import busy, console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
@@ -49,25 +53,14 @@ from udp_stream.pings.advice import (
     ELSEWHERE,
     LABEL,
     LABEL_PLATE,
-    OF_A_SPEED,
     SERVER_ERROR,
-    advise,
     is_server_error,
-    lacks_value,
     no_pings,
     other_feed,
 )
-from udp_stream.pings.data_quality import (
-    ALL_ZERO,
-    QualityWarning,
-    plate_warning,
-    repeat_warning,
-    unit_evidence,
-)
-from udp_stream.pings.decode import Box, PingDecoder, PingRules, Pings, Reason, Refusal, originals
+from udp_stream.pings.decode import Box, PingRules, Reason, Refusal
 from udp_stream.pings.found import (
     BY_VALUE,
-    PINGS_JUDGED_MIN,
     Record,
     flat,
     found_mapping,
@@ -97,13 +90,14 @@ from udp_stream.pings.mapping import (
     dotted,
 )
 from udp_stream.pings.repairs import Value, numbers_of, of_packed, unit_of_name
-from udp_stream.pings.snapshots import UNIT, gtfs_formats
+from udp_stream.pings.snapshots import UNIT
 from udp_stream.pings.texts import UNREADABLE, as_written, finite, from_xml, trim, value_of
 from udp_stream.pings.time_forms import TimeForm
 from udp_stream.pings.times import ISO
+from udp_stream.pings.unread import unread_fields, without_spring
 from udp_stream.settings import Settings, load
 from udp_stream.sources.files import FileSource, as_far_as_whole
-from udp_stream.sources.recordings import is_gtfs_file, open_sources
+from udp_stream.sources.recordings import is_gtfs_file
 from udp_stream.units import KMH_PER_UNIT
 
 SAMPLE_BYTES = 2**23
@@ -154,6 +148,7 @@ def _is_csv(container: str) -> bool:
     return container not in ("JSON", "XML")
 
 
+@lru_cache(maxsize=1)
 def read_samples(path: str) -> list[Sample]:
     """The beginning of a file, by each array that may have the records, the longest first.
     UsageError if it cannot be read, or is neither JSON, XML nor CSV."""
@@ -188,6 +183,18 @@ def read_samples(path: str) -> list[Sample]:
         found = no_pings(text) or "JSON without a record in it" if messages else "an empty file"
         raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {found}")
     return samples
+
+
+def with_unread(look: Look, paths: Sequence[str]) -> Look:
+    """The look with what its form does not read."""
+    if is_gtfs_file(paths[0]) or not all(map(is_on_disk, paths)) or not len(look.pings):
+        return look
+    samples = read_samples(max(paths, key=os.path.getsize))
+    mapping = look.form.mapping
+    steps = mapping.record_steps
+    sample = next((one for one in samples if one.envelope == steps), samples[0])
+    unread = unread_fields(sample.records, sample.around, mapping)
+    return replace(look, unread=unread, spring=without_spring(sample.records, mapping))
 
 
 def _unwrapped(message: bytes) -> bytes:
@@ -342,6 +349,7 @@ class FoundFeed:
     refused: int
     others: int
     hours: str
+    unread: Mapping[str, str]
     checks: dict[str, list[str]]
 
 
@@ -373,9 +381,9 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
                 return replace(feed, preset=name, keys=zone)
             return replace(feed, keys=_keys(preset.mapping) | zone)  # a preset sets the unit, too
     if _reads(paths, silent := without_speeds(PLAIN)):
-        pings, refused, *_ = _read(paths, PLAIN, _TRIED)
-        if _lacks_speeds(refused):
-            return _found(paths, silent, sample.form, None, "rare" if len(pings) else "")
+        look = _read(paths, PLAIN)
+        if _lacks_speeds(look.refused):
+            return _found(paths, silent, sample.form, None, "rare" if len(look.pings) else "")
     sample, mapping, times, found = _mapped(samples, named(paths))
     records = (
         "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
@@ -446,20 +454,17 @@ def _mapped(
 
 def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
     """The feed of GTFS-realtime files, with labels as plates if nothing else names the vehicles."""
-    _, refused, *_ = _read(paths, PLAIN, _TRIED)
-    is_labelled = any(f'"{LABEL}"'.encode() in original for _, original in refused)
+    look = _read(paths, PLAIN)
+    is_labelled = any(f'"{LABEL}"'.encode() in original for _, original in look.refused)
     form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
-    pings, refused, *_ = _read(paths, form, _TRIED)
-    form = (
-        form
-        if _is_mostly_read(pings, refused) or not _lacks_speeds(refused)
-        else without_speeds(form)
-    )
+    look = _read(paths, form)
+    if not _is_read(look) and _lacks_speeds(look.refused):
+        form = without_speeds(form)
     keys: Keys = {"plate": LABEL} if is_labelled else {}
     if is_exchanged := not _reads(paths, form) and _reads(paths, exchanged(form)):
         form = exchanged(form)
         keys = keys | {"exchanged": True}
-    by = "specification" if form.mapping.speed else "rare" if len(pings) else ""
+    by = "specification" if form.mapping.speed else "rare" if len(look.pings) else ""
     feed = replace(_found(paths, form, "GTFS-realtime", UNIT, by), keys=keys)
     if is_labelled:
         feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
@@ -484,8 +489,8 @@ def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
         return None
     if mapping.reads_offsets:
         return form
-    pings, *_ = _read(paths[:1], form, _TRIED)
-    return mapped_form(replace(mapping, zone=ZoneInfo(zone_of(*_middle(pings)))))
+    look = _read(paths[:1], form)
+    return mapped_form(replace(mapping, zone=ZoneInfo(zone_of(*look.middle))))
 
 
 def _middle_of_sample(sample: Sample, mapping: FeedMapping) -> tuple[float, float]:
@@ -518,45 +523,17 @@ def _keys(mapping: FeedMapping) -> Keys:
 def _reads(paths: Sequence[str], form: FeedForm) -> bool:
     """Whether the form reads most of the beginning, as positions on land."""
     with suppress(UsageError):  # a header without its columns
-        pings, refused, *_ = _read(paths[:1], form, _TRIED)
-        return _is_mostly_read(pings, refused) and not is_sea(zone_of(*_middle(pings)))
+        look = _read(paths[:1], form)
+        return _is_read(look) and not is_sea(zone_of(*look.middle))
     return False
 
 
-def _middle(pings: Pings) -> tuple[float, float]:
-    return middle_of(pings.plate, pings.lon, pings.lat)
+def _read(paths: Sequence[str], form: FeedForm, most: int = MESSAGES_MIN) -> Look:
+    return look_at_files(paths, form, UNIT, _WIDE, most)
 
 
-def _is_mostly_read(pings: Pings, refused: Sequence[tuple[Refusal, bytes]]) -> bool:
-    of_a_speed = sum(one[0].reason in OF_A_SPEED or lacks_value(*one) for one in refused)
-    return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + len(refused))
-
-
-def _read(
-    paths: Sequence[str], form: FeedForm, most: int
-) -> tuple[Pings, list[tuple[Refusal, bytes]], str, int]:
-    """The pings of as many messages, as many of each source; refusals; sentences on damage and
-    doubts; and how many messages were of other events. Polls of GTFS-realtime are a single
-    source."""
-    messages = list[bytes]()
-    damages = list[str]()
-    said = list[str]()
-    ping_format = form.format
-    sources = 1 if is_gtfs_file(paths[0]) else len(paths)
-    for _, source in open_sources(paths, UNIT, log_message=said.append, form=form):
-        with closing(source):
-            last = len(messages) + max(_TRIED, most // sources)
-            for some in as_far_as_whole(source.messages(), damages.append):
-                messages += some[: last - len(messages)]
-                ping_format = source.format
-                if len(messages) >= last:
-                    break
-    pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages)
-    faults = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
-    pieces = ping_format.as_json([*originals(messages, faults, ping_format)])
-    refused = list(zip(faults, pieces, strict=True))
-    damage = "; ".join([*damages, *(one for one in said if isinstance(one, QualityWarning))])
-    return pings, refused, damage, len(refusals) - len(faults)
+def _is_read(look: Look) -> bool:
+    return len(look.pings) > 0 and look.is_mostly_read
 
 
 def _found(
@@ -564,126 +541,65 @@ def _found(
 ) -> FoundFeed:
     """The feed as a form reads it. `written`: its form for people. `said`: the unit, by its
     specification or a name."""
-    pings, refused, damage, others = _read(paths, form, _READ_MAX)
-    if form.mapping.speed and unit_evidence(pings, "kmh").fault == ALL_ZERO:
+    look = with_unread(replace(_read(paths, form, _READ_MAX), told=said, by=by), paths)
+    pings = look.pings
+    found = findings(look)
+    if ALL_ZERO in (one.row.reason for one in found):
         feed = _found(paths, without_speeds(form), written, None, "")
-        feed.checks["speed"].append(ALL_ZERO)
+        feed.checks["speed"] += [one.sentence for one in found if one.row.reason == ALL_ZERO]
         return feed
-    is_gtfs = is_gtfs_file(paths[0])
-    sentences = advise(refused, replace(form, format=gtfs_formats(form)[1]) if is_gtfs else form)
-    if not pings and not refused:
+    every = len(pings) + len(look.refused)
+    if not every:
         nothing = "no entity and no ping: save a sample while buses go"
-        raise UsageError(f"{named(paths)}: {damage.removeprefix('GTFS-realtime: ') or nothing}")
-    if not _is_mostly_read(pings, refused):
-        why = "".join(f"\n  {sentence}" for sentence in sentences)
         raise UsageError(
-            f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}"
+            f"{named(paths)}: {'; '.join([*look.damages, *look.said]).removeprefix('GTFS-realtime: ') or nothing}"
         )
-    zone = zone_of(*_middle(pings))
+    if not _is_read(look):
+        read = f"{len(pings):,} of {counted(every, 'ping')} read"
+        raise UsageError(f"{named(paths)}: {read}\n  {look.advice}")
+    zone = zone_of(*look.middle)
     unit = ""
     unit_by = by or "derived"
-    quality_warnings = list[str]()
     if form.mapping.speed:
-        unit, unit_by, quality_warnings = _unit(pings, said, by)
-    fault = unit_evidence(pings, "kmh").fault if form.mapping.speed else None
+        unit = look.likely_unit
+        unit_by = "movement" if look.evidence.unit else by if said in KMH_PER_UNIT else ""
     ends = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
     hours = " to ".join(
         f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends
     )
-    repeats = repeat_warning(pings, form.mapping.zone)
-    box, strays = _box(named(paths), pings)
-    odd = (
-        damage,
-        plate_warning(pings, "vehicle.vehicle.id" if is_gtfs else "source.plate"),
-        rollover_warning(pings),
-        strays,
-        repeats,
-    )
-    checks = {
-        "": [one for one in odd if one],
-        "hat": ["these positions lie at sea or in Antarctica, where no bus goes"]
-        if is_sea(zone)
-        else [],
-        "speed": quality_warnings,
-        "source": [],
-    }
-    if len(refused) > _REFUSED_MAX * (len(pings) + len(refused)):
-        share = f"{len(refused):,} of {len(pings) + len(refused):,} pings are refused"
-        checks[""].append(f"{share}: {'; '.join(sentences)}")
+    checks: dict[str, list[str]] = {name: [] for name in ("file", "feed", "hat", "speed", "source")}
+    for row, sentence in found:
+        checks[row.section].append(sentence)
     return FoundFeed(
         preset="", keys={}, form=written, zone=zone, unit=unit,
-        unit_by=unit_by, unit_why=_why(pings, fault, repeats), box=box, pings=len(pings), plates=len(pings.plates),
-        refused=len(refused), others=others, hours=hours, checks=checks,
+        unit_by=unit_by, unit_why=_why(look), box=_box(named(paths), look), pings=len(pings),
+        plates=len(pings.plates), refused=len(look.refused), others=look.others, hours=hours, unread=look.unread, checks=checks,
     )  # fmt: skip
 
 
-def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]:
-    """The unit by movement, else as the feed says, else km/h; what said it; and doubts."""
-    evidence = unit_evidence(pings, "kmh")
-    still = still_warning(pings)
-    known = said if said in KMH_PER_UNIT else None
-    unit = (
-        known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"
-    )
-    told = "movement" if evidence.unit else by if known else ""
-    is_zero = len(pings) >= PINGS_JUDGED_MIN and not pings.speed.any()
-    quality_warnings = {
-        f"{evidence.fault}: convert them first": evidence.fault,
-        f"the feed's {by} says {said}, not {unit}: one of the two is wrong": said is not None
-        and said != unit,
-        "the unit changes on the way, or speeds are of several feeds": evidence.unit is not None
-        and evidence.changes,
-        f"{' and '.join(evidence.fits)} both fit how far buses go: which is it?": said is None
-        and evidence.fits[1:],
-        "every speed is 0: if the buses move, the feed has no speeds, and speed.from is 'movement'": is_zero,
-        str(still): still,
-    }
-    return unit, told, [sentence for sentence, is_due in quality_warnings.items() if is_due]
-
-
-def _why(pings: Pings, fault: str | None, repeats: str | None) -> str:
+def _why(look: Look) -> str:
     """Why movement does not say the unit."""
-    if fault:
+    if look.evidence.fits_none:
         return "how far buses go fits no unit"
-    if repeats:
+    if look.repeats:
         return "too many pings share the time of another"
     return (
         "the recording has too few pairs of pings of one plate"
-        if pings.speed.any()
+        if look.pings.speed.any()
         else "no ping has a speed above 0"
     )
 
 
-def _box(what: str, pings: Pings) -> tuple[Box, str | None]:
-    """The box around the positions near the middle, and a sentence on plates that are elsewhere."""
-    lon = pings.lon
-    lat = pings.lat
-    plate = pings.plate.astype(np.int64)
-    (east, north) = _middle(pings)
-    near = _is_near(lon, lat, east, north)
-    share = np.bincount(plate, near) / np.maximum(np.bincount(plate), 1)
-    if share.mean() < _NEAR_MIN:
+def _box(what: str, look: Look) -> Box:
+    """The box around the positions near the middle."""
+    lon = look.pings.lon
+    lat = look.pings.lat
+    near = look.is_near(lon, lat)
+    if share_near(look.pings.plate, near).mean() < NEAR_MIN:
         raise UsageError(f"{what}: its positions lie far apart: expected the sample of one city")
-    away = np.flatnonzero(share < 1 - _NEAR_MIN)
-    strays = None
-    if away.size or (~near).mean() > _REFUSED_MAX:
-        is_turned = bool(_is_near(lat[~near], lon[~near], east, north).mean() > _NEAR_MIN)
-        who = (
-            f"{counted(away.size, 'plate')} of {share.size:,}"
-            if away.size
-            else f"{(~near).sum():,} of {lon.size:,} pings"
-        )
-        turned = ": longitude and latitude of these are exchanged" if is_turned else ""
-        strays = f"{who} lie far from the others, off pings.box{turned}"
     west, south = (floor(10 * (float(one[near].min()) - _BOX_MARGIN)) / 10 for one in (lon, lat))
     east, north = (ceil(10 * (float(one[near].max()) + _BOX_MARGIN)) / 10 for one in (lon, lat))
-    return (max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0)), strays
-
-
-def _is_near(
-    lon: NDArray[np.float64], lat: NDArray[np.float64], east: float, north: float
-) -> NDArray[np.bool_]:
-    return (np.abs(lon - east) <= _NEAR_DEGREES) & (np.abs(lat - north) <= _NEAR_DEGREES)
+    return max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0)
 
 
 _UNIT_WORDS = {
@@ -748,12 +664,18 @@ def city_file(feed: FoundFeed, path: str) -> str:
             )
         lines = [
             *(f"# {one}." for one in about),
+            *(
+                f"# Not read, and like a {kind}: {line}."
+                for kind, line in feed.unread.items()
+                if feed.unit or kind != "speed"
+            ),
             *(f"{name} = {_toml(value)}" for name, value in keys.items()),
         ]
         source = "\n".join(["", f"[source]{checks['source']}", *lines, ""])
     unit = f"unit = {_toml(feed.unit)}" if feed.unit else 'from = "movement"'
     return _FILE.format(
-        checks[""], path=_toml(path), pings=counted(feed.pings, "ping"), plates=counted(feed.plates, "plate"),
+        checks["file"] + checks["feed"], path=_toml(path),
+        pings=counted(feed.pings, "ping"), plates=counted(feed.plates, "plate"),
         hours=feed.hours, hat=checks["hat"], zone=_toml(feed.zone),
         unit_words=_UNIT_WORDS[feed.unit_by].format(feed.unit_why),
         speed=checks["speed"], unit=unit, box=[float(f"{edge:g}") for edge in feed.box],
@@ -799,7 +721,7 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:
         else "speeds by movement"
     )
     _log_message(f"{feed.form}{known}; zone {feed.zone}; {unit}; {read}")
-    for line in re.findall("^# (?:CHECK|NOT KNOWN).*", text, re.MULTILINE):
+    for line in re.findall("^# (?:CHECK|NOT KNOWN|Not read).*", text, re.MULTILINE):
         _log_message(line.removeprefix("# "))
     if out != "-":
         some = " ".join(map(shlex.quote, arguments.files[:3])) + (

@@ -11,7 +11,7 @@ from functools import partial
 
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
-from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, max_age_s, require_readable_pings
+from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, max_age_s, require_fit_files
 from udp_stream.cli.process import log_source_message, noted, observed
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import FOR_A_PERSON, ConfigError, UdpStreamError, UsageError, needs
@@ -140,7 +140,7 @@ def _frames(
         )
         sources = [stack.enter_context(closing(source)) for _, source in opened]
         require_one_form(settings.form, [source.format for source in sources])
-        require_readable_pings(
+        require_fit_files(
             arguments.files, settings, warn=lambda text: log_message(text, level=WARNING)
         )
         return (

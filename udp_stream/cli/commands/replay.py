@@ -13,8 +13,7 @@ from udp_stream.cli.commands.records import read_time
 from udp_stream.cli.outputs import PRIVATE, open_output, records_out
 from udp_stream.cli.preflight import (
     checked_messages,
-    require_readable_pings,
-    require_unit_of_files,
+    require_fit_files,
     stop_or_warn,
 )
 from udp_stream.cli.process import noted
@@ -57,8 +56,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         unit = settings.speed.unit
         opened = open_sources(arguments.files, unit, progress.of, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
-        require_readable_pings(arguments.files, settings)
-        require_unit_of_files(arguments.files, settings)
+        require_fit_files(arguments.files, settings, charges=True)
         for name in (arguments.out, arguments.smoothed):
             require_format(name or "-")
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger

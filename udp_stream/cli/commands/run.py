@@ -19,8 +19,7 @@ from udp_stream.cli.preflight import (
     RefusalWatch,
     is_on_disk,
     max_age_s,
-    require_readable_pings,
-    require_unit_of_files,
+    require_fit_files,
     source_name,
     stop_or_warn,
 )
@@ -69,10 +68,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         in_processing_time = (
             settings.window_rules.in_processing_time
         )  # where no ping may decide whether others are read
-        require_readable_pings(
-            [arguments.source], settings, warn=lambda _: None
-        )  # the watch says it
-        require_unit_of_files([arguments.source], settings)
+        quiet = lambda _: None  # noqa: E731 - the watch says it
+        require_fit_files([arguments.source], settings, quiet, charges=True)
         ledger, keys = stack.enter_context(ledger_and_keys(settings.ledger))
         others = begin_work(settings, ledger)
         log = RunLogger(settings.calendar.slots, settings.policy.grace_ms)
