@@ -55,6 +55,7 @@ ROW_NO_HEADER = (
 )
 
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
+_PLACE = re.compile("\1([0-9]+)\1")  # no name of a field looks so: JSON escapes control characters
 _TYPE: Path = ("location", "type")
 
 _LOOKED_AT = 50
@@ -197,6 +198,10 @@ class _Table:
         self._width = width
         self._fields = fields
         self._form = form
+        places = [(path, msgspec.Raw(b"\1%d\1" % at)) for at, (path, *_) in enumerate(fields)]
+        text = _encode(nested(places)).decode().replace("%", "%%")
+        self._order = [int(at) for at in _PLACE.findall(text)]
+        self._template = _PLACE.sub("%s", text)
         self.format = replace(
             form.format,
             read=self.read,
@@ -238,7 +243,38 @@ class _Table:
         return WireBatch((), message[order], position, refusals, wire)
 
     def as_json(self, lines: Sequence[bytes]) -> list[bytes]:
-        return [self._message(line, _cells(line, self._delimiter)) for line in lines]
+        """Rows that have all cells in one go, by a template of a row; the others singly."""
+        if not lines:
+            return []
+        cells = self._cells(lines)
+        columns = [
+            self._json_column(cells[self._fields[at][0]], self._fields[at][2]) for at in self._order
+        ]
+        made = [(self._template % row).encode() for row in zip(*columns, strict=True)]
+        lacking = {
+            at
+            for column in cells.values()
+            if "" in column
+            for at, cell in enumerate(column)
+            if not cell
+        }
+        for at in lacking:
+            made[at] = self._message(lines[at], _cells(lines[at], self._delimiter))
+        return made
+
+    def _json_column(self, cells: list[str], kind: Cell) -> list[str]:
+        """The JSON of cells, in one go where none of them needs a look of its own."""
+        text = "\n".join(cells)
+        if kind is Cell.TEXT and "".join(cells).isprintable() and not {'"', "\\"} & {*text}:
+            return [f'"{cell}"' for cell in cells]
+        if kind is Cell.NUMBER:
+            text = text if self._delimiter == "," else text.replace(",", ".")
+            numbers = text.split("\n")
+            with suppress(msgspec.DecodeError):
+                read = _decode_numbers(f"[{text}]".replace("\n", ","))
+                if len(read) == len(cells) and text.split() == numbers:
+                    return numbers
+        return [_encode(self._value(cell, kind)).decode() for cell in cells]
 
     def _cells(self, lines: Sequence[bytes]) -> dict[Path, list[str]]:
         """The cells of each path; empty where a line is no row."""
