@@ -93,9 +93,9 @@ def test_fixes_with_times_of_their_own_count_and_who_stands_is_said(tmp_path):
     pings, _ = PingDecoder(load(None, ["speed.unit=mps"], {}).ping_rules, JSON).decode(
         [one for some in GtfsFiles(names).messages() for one in some]
     )
-    assert said(pings, "still") == "25 of 25 plates report a speed above 5 km/h and do not move"
+    assert said(pings, "still") == "25 of 40 plates report a speed above 5 km/h and do not move"
     slow = replace(pings, speed=np.where(pings.plate % 2, pings.speed, 0))
-    assert said(slow, "still").startswith("12 of 25 plates")
+    assert said(slow, "still").startswith("12 of 40 plates")
     assert not said(replace(pings, lat=pings.lat + pings.time_ms % 7 * 1e-6), "still")
 
 

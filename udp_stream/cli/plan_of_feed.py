@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from udp_stream.cli import evidence
-from udp_stream.cli.commands.init import with_unread
+from udp_stream.cli.commands.init import samples_of, with_unread
 from udp_stream.cli.evidence import TABLE, findings, joined
 from udp_stream.cli.preflight import (
     JOINED_MESSAGES,
@@ -389,7 +389,10 @@ def _read(
             ):
                 look = look_by(settings, messages, source.format)
                 if at == 0:
-                    odd += [sentence for _, sentence in findings(with_unread(look, [name]), rows)]
+                    odd += [
+                        sentence
+                        for _, sentence in findings(with_unread(look, samples_of([name])), rows)
+                    ]
                 pings = look.pings
                 refused[str(Reason.OTHER_EVENT)] += look.others
                 refused.update(str(refusal.reason) for refusal, _ in look.refused)

@@ -445,9 +445,9 @@ def _instead(field: str, values: Mapping[Path, list[Value]], container: str) -> 
         return f"{field}: {pair}"
     if path is None:
         return f"{field}: found {NO_NAME}, wanted {WANTED[field]}"
-    if field == "plate" and _fits(field, values[path]):
-        return f"{field}: {dotted(path)} varies within a vehicle, wanted {WANTED[field]}"
-    return f"{field} at {dotted(path)}: {found_and_wanted(field, path, values[path])}"
+    varies = field == "plate" and _fits(field, values[path])
+    where = f" at {dotted(path)}{', which varies within a vehicle' if varies else ''}"
+    return f"{field}: {found_and_wanted(field, path, values[path], where)}"
 
 
 def has_speeds(records: Sequence[Record]) -> bool:

@@ -70,12 +70,13 @@ def form_of(values: Sequence[Value]) -> str:
     return f'text such as "{forms.most_common(1)[0][0][:_FORM_CHARS]}"'
 
 
-def found_and_wanted(field: str, path: Path, values: Sequence[Value]) -> str:
-    """The form of a field's values beside a form that passes, and what mends them."""
+def found_and_wanted(field: str, path: Path, values: Sequence[Value], where: str = "") -> str:
+    """The form of a field's values, and where they are, beside a form that passes; what mends
+    them."""
     form = form_of(values)
     is_shown = form.endswith('"') and field in GOOD_FORMS
     such = f' such as "{GOOD_FORMS[field]}"' if is_shown else ""
-    return f"found {form}, wanted {WANTED[field]}{such}{repair_of(field, path, values)}"
+    return f"found {form}{where}, wanted {WANTED[field]}{such}{repair_of(field, path, values)}"
 
 
 def numbers_of(values: Sequence[Value]) -> list[float]:

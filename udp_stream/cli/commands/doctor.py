@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from udp_stream.cli.commands.init import with_unread
+from udp_stream.cli.commands.init import samples_of, with_unread
 from udp_stream.cli.evidence import Finding, Look, configured, findings, look_at_files
 from udp_stream.cli.preflight import (
     JOINED_MESSAGES,
@@ -239,7 +239,7 @@ def _look_at_topic(records: Sequence[Any], settings: Settings) -> Look:
 def _look_at_files(files: Sequence[str], settings: Settings) -> Look:
     unit = settings.speed.unit
     look = look_at_files(files, settings.form, unit, settings.ping_rules, JOINED_MESSAGES)
-    return configured(with_unread(look, files), settings)
+    return configured(with_unread(look, samples_of(files) if len(look.pings) else []), settings)
 
 
 def _pings_of_files(look_at: Callable[[], Look], files: Sequence[str], settings: Settings) -> str:

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import islice
 from math import ceil, floor
 from tempfile import TemporaryDirectory
@@ -148,7 +147,6 @@ def _is_csv(container: str) -> bool:
     return container not in ("JSON", "XML")
 
 
-@lru_cache(maxsize=1)
 def read_samples(path: str) -> list[Sample]:
     """The beginning of a file, by each array that may have the records, the longest first.
     UsageError if it cannot be read, or is neither JSON, XML nor CSV."""
@@ -185,16 +183,22 @@ def read_samples(path: str) -> list[Sample]:
     return samples
 
 
-def with_unread(look: Look, paths: Sequence[str]) -> Look:
+def samples_of(paths: Sequence[str]) -> list[Sample]:
+    """Samples of the largest of these, which others are in the form of; none of GTFS-realtime, or
+    of what cannot be read twice."""
+    if is_gtfs_file(paths[0]) or not all(map(is_on_disk, paths)):
+        return []
+    return read_samples(max(paths, key=os.path.getsize))
+
+
+def with_unread(look: Look, samples: Sequence[Sample]) -> Look:
     """The look with what its form does not read."""
-    if is_gtfs_file(paths[0]) or not all(map(is_on_disk, paths)) or not len(look.pings):
-        return look
-    samples = read_samples(max(paths, key=os.path.getsize))
     mapping = look.form.mapping
-    steps = mapping.record_steps
-    sample = next((one for one in samples if one.envelope == steps), samples[0])
-    unread = unread_fields(sample.records, sample.around, mapping)
-    return replace(look, unread=unread, spring=without_spring(sample.records, mapping))
+    alike = [one for one in samples if one.envelope == mapping.record_steps] or samples
+    if not alike or not len(look.pings):
+        return look
+    unread = unread_fields(alike[0].records, alike[0].around, mapping)
+    return replace(look, unread=unread, spring=without_spring(alike[0].records, mapping))
 
 
 def _unwrapped(message: bytes) -> bytes:
@@ -363,19 +367,16 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         )
     if is_gtfs_file(paths[0]):
         return _found_gtfs(paths)
-    samples = read_samples(
-        max(paths, key=os.path.getsize)
-    )  # the others are in its form, or are refused
-    sample = samples[0]
+    samples = samples_of(paths)
     if _reads(paths, PLAIN):
-        return _found(paths, PLAIN, sample.form, None, "")
+        return _found(paths, PLAIN, samples, None, "")
     for name, preset in PRESETS.items():
         if (
-            not _is_csv(sample.container)
+            not _is_csv(samples[0].container)
             and preset.unit is not None
             and (form := _preset_form(paths, preset))
         ):
-            feed = _found(paths, form, sample.form, preset.unit, "specification")
+            feed = _found(paths, form, samples, preset.unit, "specification")
             zone: Keys = {} if preset.mapping.reads_offsets else {"time_zone": feed.zone}
             if feed.unit == preset.unit:
                 return replace(feed, preset=name, keys=zone)
@@ -383,7 +384,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     if _reads(paths, silent := without_speeds(PLAIN)):
         look = _read(paths, PLAIN)
         if _lacks_speeds(look.refused):
-            return _found(paths, silent, sample.form, None, "rare" if len(look.pings) else "")
+            return _found(paths, silent, samples, None, "rare" if len(look.pings) else "")
     sample, mapping, times, found = _mapped(samples, named(paths))
     records = (
         "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
@@ -403,7 +404,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     unit = unit_of_name(mapping.speed)
     lack = "rare" if has_speeds(sample.records) else "unnamed"
     by = lack if not mapping.speed else "name" if unit else ""
-    feed = replace(_found(paths, form, sample.form, unit, by), keys=keys)
+    feed = replace(_found(paths, form, samples, unit, by), keys=keys)
     day = feed.hours.partition(" ")[0]
     is_label = mapping.steps["plate"][-1] == "label"
     quality_warnings = {
@@ -465,7 +466,7 @@ def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
         form = exchanged(form)
         keys = keys | {"exchanged": True}
     by = "specification" if form.mapping.speed else "rare" if len(look.pings) else ""
-    feed = replace(_found(paths, form, "GTFS-realtime", UNIT, by), keys=keys)
+    feed = replace(_found(paths, form, [], UNIT, by), keys=keys)
     if is_labelled:
         feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
     feed.checks["source"] += [EXCHANGED] * is_exchanged
@@ -537,15 +538,15 @@ def _is_read(look: Look) -> bool:
 
 
 def _found(
-    paths: Sequence[str], form: FeedForm, written: str, said: str | None, by: str
+    paths: Sequence[str], form: FeedForm, samples: Sequence[Sample], said: str | None, by: str
 ) -> FoundFeed:
-    """The feed as a form reads it. `written`: its form for people. `said`: the unit, by its
+    """The feed as a form reads it; GTFS-realtime has no samples. `said`: the unit, by its
     specification or a name."""
-    look = with_unread(replace(_read(paths, form, _READ_MAX), told=said, by=by), paths)
+    look = with_unread(replace(_read(paths, form, _READ_MAX), told=said, by=by), samples)
     pings = look.pings
     found = findings(look)
     if ALL_ZERO in (one.row.reason for one in found):
-        feed = _found(paths, without_speeds(form), written, None, "")
+        feed = _found(paths, without_speeds(form), samples, None, "")
         feed.checks["speed"] += [one.sentence for one in found if one.row.reason == ALL_ZERO]
         return feed
     every = len(pings) + len(look.refused)
@@ -571,7 +572,7 @@ def _found(
     for row, sentence in found:
         checks[row.section].append(sentence)
     return FoundFeed(
-        preset="", keys={}, form=written, zone=zone, unit=unit,
+        preset="", keys={}, form=samples[0].form if samples else "GTFS-realtime", zone=zone, unit=unit,
         unit_by=unit_by, unit_why=_why(look), box=_box(named(paths), look), pings=len(pings),
         plates=len(pings.plates), refused=len(look.refused), others=look.others, hours=hours, unread=look.unread, checks=checks,
     )  # fmt: skip
