@@ -190,6 +190,26 @@ def test_positions_in_another_scale_are_named_whichever_unit_the_speed_has(scale
     assert word == "FAIL" and scale in line
 
 
+@pytest.mark.parametrize("at", [(-70.65, -33.45), (-0.19, 5.6)])
+@pytest.mark.parametrize("factor", [10**5, 10**6, 10**7, 3600])
+@pytest.mark.parametrize("unit", ["kmh", "mph"])
+def test_degrees_times_a_number_are_told_by_the_speeds_with_what_divides_them(
+    at, factor, unit, tmp_path
+):
+    """In Accra degrees times 1e6 could be times 1e5 of another place."""
+    write = str if factor == 3600 else round
+    rows = [
+        (*plain(one)[:2], write(factor * one["lat"]), write(factor * one["lon"]),
+         f"{one['speed'] / KMH_PER_UNIT[unit]:.1f}") for one in fleet(at=at)
+    ]  # fmt: skip
+    with pytest.raises(UsageError) as raised:
+        found(tmp_path, table(rows), "feed.csv")
+    command = re.search("`([^`]*)`", str(raised.value))[1]
+    assert pasted(command, tmp_path, "feed.csv", "new.csv") == ALL
+    feed, _, _ = found(tmp_path, (tmp_path / "new.csv").read_bytes(), "new.csv")
+    assert feed.box[0] < at[0] < feed.box[2] and feed.unit == unit
+
+
 @pytest.mark.parametrize("at", [(-70.65, -33.45), (-70.35, -33.25)])
 def test_a_city_whose_degrees_could_be_minutes_is_let_alone(at, tmp_path):
     """All fractions may be below 0.60 by chance."""

@@ -49,9 +49,9 @@ from udp_stream.pings.decode import (
     Refusal,
     originals,
 )
-from udp_stream.pings.found import PINGS_JUDGED_MIN
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.snapshots import STANDING
+from udp_stream.pings.tracks import PINGS_JUDGED_MIN
 from udp_stream.settings import Settings
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import is_gtfs_file, open_sources

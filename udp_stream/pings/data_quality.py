@@ -12,9 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import Pings
-from udp_stream.pings.found import PINGS_JUDGED_MIN, PLATES_PER_PING, POLL_MS, SNAPSHOT_MS
 from udp_stream.pings.repairs import SHARE_MIN
-from udp_stream.pings.tracks import JUMP_KMH, steps_km
+from udp_stream.pings.tracks import (
+    JUMP_KMH,
+    PINGS_JUDGED_MIN,
+    PLATES_PER_PING,
+    POLL_MS,
+    SNAPSHOT_MS,
+    steps_km,
+)
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH, REPEATS_SHARE, factor_in_words
 
 SHARE_OF_ONE_PLATE = 0.1

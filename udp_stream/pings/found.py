@@ -16,6 +16,7 @@ from unicodedata import normalize
 
 import numpy as np
 
+from udp_stream.pings.data_quality import unit_evidence
 from udp_stream.pings.mapping import (
     ANY_KEY,
     FIELDS,
@@ -31,15 +32,24 @@ from udp_stream.pings.repairs import (
     SHARE_MIN,
     WANTED,
     Value,
+    divided,
+    divisors_of,
     found_and_wanted,
     is_missing,
     numbers_of,
     pair_in_text,
-    scaled_degrees,
 )
 from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, found_time_form, look_of
 from udp_stream.pings.times import joined_times, plain_halves
-from udp_stream.pings.tracks import follow, track_of
+from udp_stream.pings.tracks import (
+    PINGS_JUDGED_MIN,
+    PLATES_PER_PING,
+    SNAPSHOT_MS,
+    Track,
+    as_pings,
+    follow,
+    track_of,
+)
 
 # Where an unknown feed has the fields of a ping: told from a sample of its records, by names and by
 # formats.
@@ -120,14 +130,6 @@ def shown_names(paths: Iterable[Path]) -> str:
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
-
-PINGS_JUDGED_MIN = 50
-PLATES_PER_PING = 0.9
-SNAPSHOT_MS = 60_000
-POLL_MS = 180_000
-"""Fewer pings say nothing of a plate; more plates for each ping look like ids of messages, unless
-all are of a minute. They may be a poll's if the middle half of the times lies within three (43 s in
-one of 1,708 of Delhi's buses)."""
 
 _NAMES = {
     "plate": (
@@ -224,8 +226,11 @@ def found_mapping(
     if "speed" not in paths and not _ranked(values, "speed", paths):
         more["speed"] = ""
     if form is None or len({*paths, *more} & set(FIELDS)) < len(FIELDS):
+        scaled = _scaled(values, container, records, paths, times, form)
         missing = [
-            _instead(field, values, container) for field in FIELDS if field not in {*paths, *more}
+            _instead(field, values, container, scaled)
+            for field in FIELDS
+            if field not in {*paths, *more}
         ]
         names = [f"the names are {shown_names(values) or 'none that may be shown'}"]
         names = names if any(NO_NAME in clause for clause in missing) else []
@@ -389,14 +394,34 @@ def _operator(
     return {}
 
 
-def _scaled(values: Mapping[Path, list[Value]], container: str) -> str:
-    ranked = [next(iter(_ranked(values, field, {})), None) for field in ("longitude", "latitude")]
-    places = [
-        (path, values[path])
-        for path in dict.fromkeys(ranked)
-        if path is not None and is_shown(path)
-    ]
-    return scaled_degrees(places, container)
+def _moves_so(track: Track, plates: Sequence[Value], speeds: Sequence[Value], divisor: int) -> bool:
+    """Whether places divided so fit the speeds, in any unit."""
+    good, seconds, lon, lat = track
+    pings = as_pings((good, seconds, lon / divisor, lat / divisor), plates, speeds)
+    return unit_evidence(pings, "kmh").unit is not None
+
+
+def _scaled(
+    values: Mapping[Path, list[Value]],
+    container: str,
+    records: Sequence[Record],
+    paths: Mapping[str, Path],
+    times: Sequence[Value],
+    form: TimeForm | None,
+) -> str:
+    """A clause on places that are degrees times a number: of several numbers, by how far pings
+    move, whichever unit their speeds have."""
+    ranked = {field: _ranked(values, field, {})[:1] for field in ("longitude", "latitude")}
+    places = {field: some[0] for field, some in ranked.items() if some and is_shown(some[0])}
+    divisors = divisors_of([numbers_of(values[path]) for path in places.values()])
+    if not divisors:
+        return ""
+    if form is not None and {"plate", "speed"} <= {*paths}:
+        track = track_of(records, {**paths, **places}, times, form.time_format)
+        plates, speeds = ([one.get(paths[name]) for one in records] for name in ("plate", "speed"))
+        fit = [one for one in divisors if track and _moves_so(track, plates, speeds, one)]
+        divisors = fit + divisors
+    return divided(list(places.values()), container, divisors[0])
 
 
 def _texts_with_fields(values: Mapping[Path, list[Value]]) -> str:
@@ -426,17 +451,13 @@ MOSTLY = 0.5
 NO_NAME = "no such name"
 
 
-def _instead(field: str, values: Mapping[Path, list[Value]], container: str) -> str:
+def _instead(field: str, values: Mapping[Path, list[Value]], container: str, scaled: str) -> str:
     path = next((one for one in _ranked(values, field, {}) if is_shown(one)), None)
     ago = [one for one in _ranked(values, "ago", {}) if field == "time" and path is None]
     if ago:
         return f"time: found seconds at {dotted(ago[0])}, and no time of the message that they count back from"
-    if (
-        path is not None
-        and field in ("longitude", "latitude")
-        and (repair := _scaled(values, container))
-    ):
-        return f"{field}: {repair}"
+    if scaled and field in ("longitude", "latitude"):
+        return f"{field}: {scaled}"
     if (
         path is None
         and field in ("longitude", "latitude")

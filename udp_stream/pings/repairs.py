@@ -155,6 +155,12 @@ REPAIRS = (
     ),
     Repair(
         "longitude latitude",
+        r"#?-?[0-9]{2,3}[0-5][0-9]\.[0-9]{3,}()",
+        "",
+        "degrees and minutes in one number (ddmm.mmmm)? Degrees are the whole hundreds, and the rest over 60",
+    ),
+    Repair(
+        "longitude latitude",
         r"-?[0-9]{1,3}(?:[., ][0-9]{3}){2,}()",
         "",
         "formatted by a spreadsheet? Export the column as text",
@@ -210,30 +216,42 @@ def of_packed(said: str, path: str) -> str:
     )
 
 
-def scaled_degrees(places: Sequence[tuple[Path, Sequence[Value]]], container: str) -> str:
-    """The command that divides longitudes and latitudes that are written as whole numbers; "" if
-    they are no such."""
-    most = [max(map(abs, numbers_of(values)), default=0) for _, values in places]
-    if len(places) < 2 or any(number % 1 for _, values in places for number in numbers_of(values)):
-        return ""
-    power = next((k for k in (5, 6, 7) if most[0] <= 180 * 10**k and most[1] <= 90 * 10**k), 0)
-    if not power or max(most) <= 180:
-        return ""
+_DIVISORS = {
+    10**5: "times 1e5",
+    10**6: "times 1e6",
+    10**7: "times 1e7",
+    3600: "in seconds",
+    60: "in minutes",
+}
+
+
+def divisors_of(numbers: Sequence[Sequence[float]]) -> list[int]:
+    """The numbers that longitudes and latitudes, which are no degrees, may be divided by, the
+    likeliest first: whole numbers by a power of ten."""
+    most = [max(map(abs, some), default=0) for some in numbers]
+    if len(most) < 2 or max(most) <= 180:
+        return []
+    found = [one for one in _DIVISORS if most[0] <= 180 * one and most[1] <= 90 * one]
+    is_whole = not any(number % 1 for some in numbers for number in some)
+    return found if is_whole else [one for one in found if one <= 3600]
+
+
+def divided(paths: Sequence[Path], container: str, divisor: int) -> str:
+    """A clause on degrees times a number, with the command that divides them."""
+    said = f"found numbers as of degrees {_DIVISORS[divisor]}"
     if container == "XML":
-        return f"found whole numbers, as of degrees times 1e{power}: divide them"
+        return f"{said}: divide them by {divisor}"
     keys = list(
-        dict.fromkeys(
-            next(str(s) for s in reversed(path) if isinstance(s, str)) for path, _ in places
-        )
+        dict.fromkeys(next(str(s) for s in reversed(path) if isinstance(s, str)) for path in paths)
     )
     if container != "JSON":
         columns = " || ".join(f'$i == "{key}"' for key in keys)
         repair = (
             f"awk -F'{container}' -v OFS='{container}' -v CONVFMT=%.7f -v OFMT=%.7f 'NR == 1 {{"
         )
-        repair += f"for (i = 1; i <= NF; i++) if ({columns}) c[i]}} NR > 1 {{for (i in c) $i /= 1e{power}}} 1'"
+        repair += f"for (i = 1; i <= NF; i++) if ({columns}) c[i]}} NR > 1 {{for (i in c) $i /= {divisor}}} 1'"
     else:
-        half = f'if type == "array" then map(tonumber / 1e{power}) else tonumber / 1e{power} end'
+        half = f'if type == "array" then map(tonumber / {divisor}) else tonumber / {divisor} end'
         each = " | ".join(f'if has("{key}") then .["{key}"] |= ({half}) else . end' for key in keys)
         repair = f"jq -c 'walk(if type == \"object\" then {each} else . end)'"
-    return f"found whole numbers, as of degrees times 1e{power}: `{repair} FILE > NEW` divides them"
+    return f"{said}: `{repair} FILE > NEW` divides them"

@@ -8,16 +8,12 @@ from collections.abc import Sequence
 from datetime import UTC
 from math import isnan
 
-import numpy as np
-
 from udp_stream.pings.data_quality import unit_evidence, zone_without_spring
-from udp_stream.pings.decode import Pings
 from udp_stream.pings.found import Record, is_like, is_shown, is_vehicles, values_by_path
 from udp_stream.pings.mapping import FeedMapping, dotted
 from udp_stream.pings.repairs import Value, numbers_of
 from udp_stream.pings.times import NO_TIME, joined_times, read_times
-from udp_stream.pings.tracks import Track, follow, track_of
-from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.pings.tracks import as_pings, follow, track_of
 
 _KMH_MAX = 150
 _SPEED = re.compile(r"vel|spe?e?d|geschw|vit|h[iı]z|km.?h|mph|knot", re.IGNORECASE)
@@ -40,20 +36,6 @@ def without_spring(records: Sequence[Record], mapping: FeedMapping) -> str:
     values = ["" if one is None or one is True else one for one in times_in(records, mapping)]
     time_ms, status = read_times(values, mapping.time_format, UTC)
     return zone_without_spring(time_ms[status != NO_TIME], mapping.zone)
-
-
-def as_pings(track: Track, plates: Sequence[Value], speeds: Sequence[Value]) -> Pings:
-    """Records with a place, a time and a speed, in km/h, as columns."""
-    read = [numbers_of([speed]) for speed in speeds]
-    good = track[0] & np.array([bool(one) for one in read])
-    rows = np.flatnonzero(good).tolist()
-    _, plate = np.unique([str(plates[row]) for row in rows], return_inverse=True)
-    seconds, lon, lat = (column[good] for column in track[1:])
-    kmh = np.clip([read[row][0] for row in rows], 0, 1000)
-    quanta = np.rint(kmh * QUANTA_PER_KMH).astype(np.int32)
-    nowhere = np.zeros(len(rows), np.int32)
-    time_ms = (seconds * 1000).astype(np.int64)
-    return Pings((), plate.astype(np.uint32), time_ms, lat, lon, quanta, nowhere, nowhere)
 
 
 def unread_fields(
