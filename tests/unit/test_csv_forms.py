@@ -148,6 +148,8 @@ def test_a_block_gives_the_pings_of_its_rows_as_json_one_by_one(count, form):
             lines[rng.integers(len(lines))] = bytes(rng.choice(list(b'a,;"\xff\r1'), 12).tolist())
         ping_format, rows = table([delimiter.join(header).encode(), *lines], form)
         assert rows == lines
+        singly = [one for line in lines for one in ping_format.as_json([line])]
+        assert ping_format.as_json(lines) == singly
         together = decoded(ping_format, lines)
         alone = [decoded(form.format, ping_format.as_json([line])) for line in lines]
         assert together[0] == [

@@ -10,8 +10,10 @@ from math import cos, radians
 import numpy as np
 import pytest
 
+from tests.gtfs import snapshot, vehicle
 from tests.unit.test_feeds_once_more import found
 from udp_stream.cli import main as cli
+from udp_stream.cli.commands.init import find_feed
 from udp_stream.errors import UsageError
 from udp_stream.units import KMH_PER_UNIT
 
@@ -270,6 +272,22 @@ def test_a_trackers_own_lines_are_named_with_what_reads_them(line, name, tmp_pat
         found(tmp_path, "\n".join([line] * 60), name)
     said = str(raised.value)
     assert "tracker's own lines" in said and "Traccar" in said and "header" not in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"time_s": 5}, "time_out_of_range at vehicle.timestamp"),
+        ({"lon": 372.8}, "coordinates_out_of_range at vehicle.position"),
+    ],
+)
+def test_a_refusal_of_gtfs_realtime_names_the_field_as_the_file_has_it(fields, name, tmp_path):
+    given = {"time_s": 1_709_550_000, "lon": 72.8, "lat": 21.1, "speed": 5.0} | fields
+    buses = [vehicle(f"GJ05ZZ{bus:04}", **given) for bus in range(30)]
+    (tmp_path / "poll.pb").write_bytes(snapshot(*buses, header_s=1_709_550_000))
+    with pytest.raises(UsageError) as raised:
+        find_feed([str(tmp_path / "poll.pb")])
+    assert name in str(raised.value) and "$." not in str(raised.value)
 
 
 def test_what_is_said_of_one_file_is_one_judgement(tmp_path, capsys):
