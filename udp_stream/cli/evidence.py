@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats
 from udp_stream.errors import ConfigError, UdpStreamError, UsageError
 from udp_stream.logs import LOG_AGAIN_S, counted
 from udp_stream.pings.advice import OF_A_SPEED, advise, lacks_value
@@ -137,7 +138,7 @@ class Look:
     def is_mostly_read(self) -> bool:
         return 2 * len(self.faults) <= len(self.pings) + len(self.refused)
 
-    def is_near(self, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def is_near(self, lon: Floats, lat: Floats) -> Flags:
         """Which places lie near the middle of the pings."""
         east, north = self.middle
         return (np.abs(lon - east) <= NEAR_DEGREES) & (np.abs(lat - north) <= NEAR_DEGREES)
@@ -234,9 +235,7 @@ def is_sea(zone: str) -> bool:
     return zone.startswith(("Etc/", "Antarctica/"))
 
 
-def middle_of(
-    plate: NDArray[np.integer], lon: NDArray[np.float64], lat: NDArray[np.float64]
-) -> tuple[float, float]:
+def middle_of(plate: NDArray[np.integer], lon: Floats, lat: Floats) -> tuple[float, float]:
     """Where most plates are: the median of their medians, so that no plate counts by how often it
     sends."""
     starts = np.flatnonzero(np.diff(np.sort(plate).astype(np.int64), prepend=-1))
@@ -288,7 +287,7 @@ def _strays(look: Look) -> str:
     return f"{some} lie far from the others, off pings.box{turned}"
 
 
-def share_near(plate: NDArray[np.integer], near: NDArray[np.bool_]) -> NDArray[np.float64]:
+def share_near(plate: NDArray[np.integer], near: Flags) -> Floats:
     """Of each plate, the share of pings that lie near."""
     return np.bincount(plate, near) / np.maximum(np.bincount(plate), 1)
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.cli import evidence
 from udp_stream.cli.commands.init import samples_of, with_unread
 from udp_stream.cli.evidence import TABLE, findings, joined
@@ -80,11 +81,11 @@ SAMPLE_HATS = 10_000
 class Positions:
     """Where and when plates pinged; `plate` numbers them."""
 
-    plate: NDArray[np.int64]
+    plate: Integers
     plates: int
-    time_ms: NDArray[np.int64]
-    lat: NDArray[np.float64]
-    lon: NDArray[np.float64]
+    time_ms: Integers
+    lat: Floats
+    lon: Floats
     by_grid: dict[Grid, NDArray[np.uint64]] = field(default_factory=dict)
 
     def cells(self, grid: Grid) -> NDArray[np.uint64]:
@@ -145,7 +146,7 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
     return FeedPlan(rows, left_out, positions)
 
 
-def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
+def numbered(numbers: dict[str, int], pings: Pings, kept: Flags) -> Integers:
     """The number of each kept ping's plate; a new plate gets the next number."""
     there, place = np.unique(pings.plate[kept], return_inverse=True)
     ours = [numbers.setdefault(pings.plates[at], len(numbers)) for at in there.tolist()]

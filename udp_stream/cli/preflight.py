@@ -21,9 +21,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from udp_stream.arrays import Integers
 from udp_stream.cli.evidence import (
     DOUBT_AGAIN_S,
     PLACES,
@@ -306,7 +304,7 @@ class LiveFeedCheck:
         settings: Settings,
         tell: Callable[[str, str, Mapping[str, object], int], None] = log_message,
         clock: Callable[[], float] = time.time,
-        hear: Callable[[NDArray[np.int64]], None] = lambda _: None,
+        hear: Callable[[Integers], None] = lambda _: None,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`hear` is told the times of all pings, before the clock is asked. Durations are of the

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from math import inf, isfinite, isinf, log, nan
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats, Integers
 from udp_stream.pings.decode import Pings
 from udp_stream.pings.repairs import SHARE_MIN
 from udp_stream.pings.tracks import (
@@ -34,8 +34,6 @@ class QualityWarning(str):
 
     __slots__ = ()
 
-
-Floats = NDArray[np.float64]
 
 Figures = dict[str, object]
 """Figures that a sentence has places for."""
@@ -126,7 +124,7 @@ def _twice_or_left_out(time_ms: int, zone: tzinfo) -> str:
     return AUTUMN if first > second else SPRING if earlier < first else ""
 
 
-def zone_without_spring(time_ms: NDArray[np.int64], zone: tzinfo) -> str:
+def zone_without_spring(time_ms: Integers, zone: tzinfo) -> str:
     """The zone whose clock never changes that shows what this one shows before spring, if any of
     these times, as its clock shows them, is in the hour that spring leaves out; else ""."""
     for minute in np.unique(time_ms // 60_000).tolist():
@@ -351,7 +349,7 @@ def _evidence(
     )
 
 
-def _median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+def _median(values: Floats, weights: Floats) -> float:
     """Half of the weight lies below it."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order])

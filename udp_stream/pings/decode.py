@@ -23,6 +23,7 @@ import numpy as np
 from msgspec import Raw, Struct
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.pings.times import NO_OFFSET, NO_TIME, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
@@ -203,11 +204,11 @@ class WireColumns:
     gives them."""
 
     plates: Sequence[str]
-    time_ms: NDArray[np.int64]
+    time_ms: Integers
     time_status: NDArray[np.uint8]
-    lon: NDArray[np.float64]
-    lat: NDArray[np.float64]
-    speed: NDArray[np.float64]
+    lon: Floats
+    lat: Floats
+    speed: Floats
 
     @property
     def _arrays(self) -> tuple[NDArray[Any], ...]:
@@ -293,9 +294,9 @@ class Pings:
 
     plates: tuple[str, ...]
     plate: NDArray[np.uint32]
-    time_ms: NDArray[np.int64]
-    lat: NDArray[np.float64]
-    lon: NDArray[np.float64]
+    time_ms: Integers
+    lat: Floats
+    lon: Floats
     speed: NDArray[np.int32]
     message: NDArray[np.int32]
     position: NDArray[np.int32]
@@ -372,8 +373,8 @@ class PingDecoder:
         wire: WireColumns,
         plates: list[str],
         plate: NDArray[np.uint32],
-        kmh: NDArray[np.float64],
-        kept: slice | NDArray[np.bool_] = slice(None),
+        kmh: Floats,
+        kept: slice | Flags = slice(None),
     ) -> Pings:
         """The rows that are kept, all of them without fault."""
         # Clamped here, before anything is stored: sensitivities rest on no speed being above
@@ -394,10 +395,10 @@ def _checks(
     wire: WireColumns,
     plates: list[str],
     plate: NDArray[np.uint32],
-    kmh: NDArray[np.float64],
+    kmh: Floats,
     rules: PingRules,
     paths: FieldPaths,
-) -> Iterator[tuple[NDArray[np.bool_], Reason, str]]:
+) -> Iterator[tuple[Flags, Reason, str]]:
     """The checks of values in their order: which rows fail, the reason, and the path."""
     lengths = np.fromiter(map(len, plates), np.int64, len(plates))
     chars = lengths[plate]

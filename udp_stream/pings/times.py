@@ -25,6 +25,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats, Integers
+
 READ = 0
 NO_TIME = 1
 NO_OFFSET = 2
@@ -37,7 +39,7 @@ EPOCHS: Final = {"epoch_s": 10**6, "epoch_ms": 10**3, "epoch_us": 1}
 TimeValue = str | int | float
 """A time as a message has it."""
 
-TimeColumns = tuple[NDArray[np.int64], NDArray[np.uint8]]
+TimeColumns = tuple[Integers, NDArray[np.uint8]]
 """Unix milliseconds, rounded down, and READ, NO_TIME or NO_OFFSET (then the milliseconds are those
 of UTC)."""
 
@@ -170,9 +172,7 @@ def parse_timestamps(texts: Sequence[str]) -> TimeColumns:
     return time_ms, status
 
 
-def _at_once(
-    texts: Sequence[str], template: NDArray[np.uint8]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _at_once(texts: Sequence[str], template: NDArray[np.uint8]) -> tuple[Integers, Flags]:
     """Milliseconds of texts of the template's width, and where they are times in that spelling."""
     # Anything but ASCII becomes one byte that is no digit, so that texts stay aligned. A byte below
     # its template's wraps round, and so is above it by more than it may.
@@ -301,7 +301,7 @@ def as_float(number: float | str) -> float:
 
 def read_numbers(
     values: Sequence[float | str], number: Callable[[str], float | None] = number_of
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+) -> tuple[Floats, Flags]:
     """A column of numbers and texts, and where a text is no number (the column has nan there)."""
     bad = np.zeros(len(values), np.bool_)
     kinds = set(map(type, values))

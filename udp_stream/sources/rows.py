@@ -28,8 +28,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Floats
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import no_pings, odd_text
 from udp_stream.pings.decode import (
@@ -296,9 +296,7 @@ class _Table:
         even = [row if len(row) == width else [""] * width for row in rows]
         return {path: list(map(itemgetter(place), even)) for path, place, _ in self._fields}
 
-    def _columns(
-        self, cells: Mapping[Path, list[str]], size: int
-    ) -> tuple[WireColumns, NDArray[np.bool_]]:
+    def _columns(self, cells: Mapping[Path, list[str]], size: int) -> tuple[WireColumns, Flags]:
         """So many rows as columns, and which of them have an odd number."""
         mapping = self._form.mapping
         plates = [cells[path] for path in mapping.plates]
@@ -323,7 +321,7 @@ class _Table:
             lat = numbers["longitude"]
         return WireColumns(plate, time_ms, status, lon, lat, numbers["speed"]), is_bad
 
-    def _numbers(self, cells: list[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _numbers(self, cells: list[str]) -> tuple[Floats, Flags]:
         """A column of numbers, and where a cell is none: in the contract's form as JSON has them."""
         if not self._form.is_plain:
             return read_numbers(cells)
@@ -354,7 +352,7 @@ class _Table:
         return _array(text) if cell is Cell.ARRAY else text
 
 
-def _elements(cells: list[str], at: str | int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _elements(cells: list[str], at: str | int) -> tuple[Floats, Flags]:
     """An element of arrays of numbers, such as `[72.83, 21.17]`, and where a cell is no such array."""
     found = [_element(cell, int(at)) for cell in cells]
     return np.array(found), np.isnan(found)
