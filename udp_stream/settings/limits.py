@@ -1,4 +1,4 @@
-"""Bounds of single keys: epsilons and durations."""
+"""Tables of the configuration; bounds of single keys: epsilons and durations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.noise import RHO_NANO_MIN
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.units import NANO, duration_name, parse_duration
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the configuration, or all of it: its keys, with their defaults."""
+
 
 EPSILON_MIN = FIXED_NANO_MIN / NANO
 EPSILON_MAX = EPSILON_NANO_MAX / NANO

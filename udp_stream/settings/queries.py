@@ -21,6 +21,7 @@ from udp_stream.planning.policy import OneBudget
 from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position, StandingQuery
 from udp_stream.settings.limits import (
+    Section,
     milliseconds,
     require,
     require_box,
@@ -75,7 +76,7 @@ class PositionBudget(NamedTuple):
     nano: int
 
 
-class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class QueriesSection(Section, frozen=True, kw_only=True):
     """The budget of a plate's positions: `rho` per square kilometre, or `epsilon` per kilometre,
     and its period.
 
@@ -130,7 +131,7 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return "lifetime" if seconds is None else duration_name(seconds)
 
 
-class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class QuerySection(Section, frozen=True, kw_only=True):
     """A standing query."""
 
     name: str

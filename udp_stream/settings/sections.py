@@ -51,6 +51,7 @@ from udp_stream.settings.grids import GRIDS
 from udp_stream.settings.limits import (
     Budget,
     Epsilon,
+    Section,
     budget_period,
     milliseconds,
     require,
@@ -72,7 +73,7 @@ from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 Option: TypeAlias = str | int | float | bool
 
 
-class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class KafkaSection(Section, frozen=True, kw_only=True):
     """For the deployment on Kafka; the embedded runtime reads `idle_timeout` alone.
 
     `partitions` are those of the pings topic, `shards` those of the shuffle topic. `replication` 0
@@ -83,7 +84,7 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     bootstrap: str = "localhost:9092"
-    client: dict[str, Option] = {}
+    client: dict[str, Option] = {}  # noqa: RUF012
     prefix: str = ""
     group: str = "udp-stream"
     partitions: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
@@ -109,7 +110,7 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return str(self.client.get("security_protocol", "PLAINTEXT"))
 
 
-class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LiveSection(Section, frozen=True, kw_only=True):
     """For sources that go on until they are stopped. Surat's and Delhi's buses report every 10 s.
 
     While the newest ping is older than `max_age` none is read into a slot. `token_header` carries
@@ -135,7 +136,7 @@ DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
 """In the current folder: a first run needs no service and no setting."""
 
 
-class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LedgerSection(Section, frozen=True, kw_only=True):
     """Where balances are kept. `client` has options of redis-py, which go to the client unchanged;
     the password is in a file (`password_file`).
 
@@ -145,7 +146,7 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     url: str = ""
     key_file: str = ""
-    client: dict[str, Option] = {}
+    client: dict[str, Option] = {}  # noqa: RUF012
     replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
     allow_volatile: bool = False
 
@@ -166,7 +167,7 @@ def is_file(url: str) -> bool:
     return url.startswith(SQLITE) or "://" not in url
 
 
-class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DashboardSection(Section, frozen=True, kw_only=True):
     """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export`
     has written, `gtfs` a timetable, `tiles` an address with {z}, {x} and {y}, `history` a file that
     the dashboard writes. `holidays` are dates that count as Sundays in a typical week."""
@@ -189,7 +190,7 @@ _OF_MAPPING = (*FIELDS, "records", "time_format", "message_time")
 _OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license_plate")}
 
 
-class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SourceSection(Section, frozen=True, kw_only=True):
     """Keys that are not set have the preset's value, else that of the contract's form.
 
     If any key but `delimiter` and `exchanged` is set, fields are read leniently: numbers may be
@@ -331,7 +332,7 @@ def check_source(source: SourceSection, unit: str | None) -> None:
 EPSILON = 10.0
 
 
-class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class HatSection(Section, frozen=True, kw_only=True):
     """Resolution 7 (5 km2) and an hour: there means around forecasts halve a guess's error, at
     epsilon 10 a day. `zones`, a GeoJSON file, stand in place of hexagons; its lines are
     `zone_width` wide, and `zone_name` is the property that names them."""
@@ -346,7 +347,7 @@ class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     domain: str = ""
 
 
-class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SpeedSection(Section, frozen=True, kw_only=True):
     """U = 65 km/h: India's limit for buses within municipal limits, 60 km/h and 5 % (S.O. 1522(E),
     2018), rounded up.
 
@@ -365,7 +366,7 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return self.unit or "kmh"
 
 
-class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PingsSection(Section, frozen=True, kw_only=True):
     """Bounds of what a source may send: `box` is [west, south, east, north] in degrees, absent for
     the whole world. A bus sends a ping every `interval`."""
 
@@ -373,7 +374,7 @@ class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     interval: str = ""
 
 
-class PrivacySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PrivacySection(Section, frozen=True, kw_only=True):
     """Which inputs have to look alike: "swap-values" hides speeds, as the papers do; "add-remove"
     the whole plate."""
 
@@ -390,7 +391,7 @@ class PrivacySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return NEIGHBOURS[self.neighbours]
 
 
-class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class BudgetSection(Section, frozen=True, kw_only=True):
     """Epsilon 10 with delta 1e-6 per plate and day: `udp-stream plan` says what it buys.
 
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta);
@@ -435,7 +436,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         )
 
 
-class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ReleaseSection(Section, frozen=True, kw_only=True):
     """Epsilons are per HAT. Mean "auto" is taken around a forecast, or by a paper's mechanism where
     that errs less.
 
@@ -472,7 +473,7 @@ EPSILONS = tuple(
 )
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
+class Settings(Section, frozen=True, kw_only=True, dict=True):
     """The whole configuration. What follows from it is worked out once, when it is first asked for."""
 
     hat: HatSection = HatSection()
