@@ -329,10 +329,8 @@ class Day:
             * self.driver[bus]
             * (1.0 + 0.36 * bell(rng, len(bus)))
         )
-        cruise = (
-            np.clip(np.minimum(kmh, EASED_ABOVE_KMH + EASED * (kmh - EASED_ABOVE_KMH)), *CRUISE_KMH)
-            / 3.6
-        )
+        eased = np.minimum(kmh, EASED_ABOVE_KMH + EASED * (kmh - EASED_ABOVE_KMH))
+        cruise = np.clip(eased, CRUISE_KMH[0], CRUISE_KMH[1]) / 3.6
         speed = np.minimum(
             cruise, np.sqrt(2 * length * ACCELERATION * BRAKING / (ACCELERATION + BRAKING))
         )

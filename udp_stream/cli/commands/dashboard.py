@@ -98,10 +98,7 @@ def _of_topics(settings: Settings) -> Iterator[Batch]:
     from streams.topics import read_published
 
     kept_s = settings.policy.slot_seconds * (settings.dashboard.slots + 1)
-    return (
-        Batch(*part)
-        for part in read_published(settings.kafka, round((time.time() - kept_s) * 1000))
-    )
+    return map(Batch._make, read_published(settings.kafka, round((time.time() - kept_s) * 1000)))
 
 
 class Statement:

@@ -249,7 +249,7 @@ def withdraw(arguments: argparse.Namespace, settings: Settings) -> None:
                 f"expected {min(missing)} in the ledger or its archives, got none: nothing is withdrawn"
             )
         if arguments.dry_run:
-            print(*ids, sep="\n")
+            print("\n".join(ids))
             return
         at = datetime.now(zone).isoformat(timespec="seconds")
         new = withdraw_hats(ledger, ids, arguments.reason, at, SOFTWARE, archives)
