@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_read_is_refused_by_its_id(payload):
     charge(ledger, MONDAY, 2)
     ledger.record([(f"{CELL}-{NINE_UTC}-{HOUR}", payload)])
     with pytest.raises(
-        PrivacyRefused, match=f"{CELL}-{NINE_UTC}-{HOUR}: expected a release record"
+        PrivacyRefused, match=f"{CELL}-{NINE_UTC}-{HOUR}: expected its record"
     ):
         loss(ledger)
 
