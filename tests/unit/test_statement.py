@@ -143,9 +143,7 @@ def test_a_record_that_cannot_be_read_is_refused_by_its_id(payload):
     ledger = MemoryLedger()
     charge(ledger, MONDAY, 2)
     ledger.record([(f"{CELL}-{NINE_UTC}-{HOUR}", payload)])
-    with pytest.raises(
-        PrivacyRefused, match=f"{CELL}-{NINE_UTC}-{HOUR}: expected its record"
-    ):
+    with pytest.raises(PrivacyRefused, match=f"{CELL}-{NINE_UTC}-{HOUR}: expected its record"):
         loss(ledger)
 
 
