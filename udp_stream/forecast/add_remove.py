@@ -16,9 +16,8 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats
+from udp_stream.arrays import Cells, Floats
 from udp_stream.forecast.anomalies import (
     GOES_ON,
     GOES_ON_BY,
@@ -187,7 +186,7 @@ class AddRemoveMemory:
     _last: float
 
     def __init__(
-        self, cells: NDArray[np.uint64], sigma_kmh: float, full: int, slot_hours: float, max_kmh: float,
+        self, cells: Cells, sigma_kmh: float, full: int, slot_hours: float, max_kmh: float,
         plates: bool = False,
     ) -> None:  # fmt: skip
         apart = BETWEEN_PLATES + PER_PING / (STAY * full)

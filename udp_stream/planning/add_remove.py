@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
-from udp_stream.arrays import Integers
+from udp_stream.arrays import Cells, Integers
 from udp_stream.mechanisms.add_remove import GAIN, PlateQuery
 from udp_stream.planning.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -56,7 +53,7 @@ class AddRemoveRules:
     (360, 12, [25.5, 27.3, 180.2])
     """
 
-    cells: NDArray[np.uint64]
+    cells: Cells
     full: int
     sigma: int
     active: int
@@ -70,7 +67,7 @@ class AddRemoveRules:
     day_nano: int = 0
 
     @classmethod
-    def of(cls, policy: Policy, cells: NDArray[np.uint64]) -> AddRemoveRules:
+    def of(cls, policy: Policy, cells: Cells) -> AddRemoveRules:
         """Rules of a policy under "add-remove"; slots divide its period, and pings are at most a
         tenth of a slot apart."""
         period_s = policy.period_seconds or policy.slot_seconds

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import Cells, Floats, Integers
 from udp_stream.mechanisms.add_remove import CITY_WEIGHT, DAY_WEIGHT, GAIN, WEIGHT, PlateQuery
 from udp_stream.release.record import Record
 from udp_stream.units import QUANTA_PER_KMH
@@ -54,9 +53,7 @@ class SumsQuery(
     city: int = 0
 
     @classmethod
-    def of(
-        cls, cells: NDArray[np.uint64], query: PlateQuery, period: str, budget_nano: int
-    ) -> SumsQuery:
+    def of(cls, cells: Cells, query: PlateQuery, period: str, budget_nano: int) -> SumsQuery:
         forecast = query.forecast.astype("<i8").tobytes()
         return cls(
             cells.astype("<u8").tobytes(),
@@ -70,7 +67,7 @@ class SumsQuery(
         )
 
     @cached_property
-    def domain(self) -> NDArray[np.uint64]:
+    def domain(self) -> Cells:
         return np.frombuffer(self.cells, "<u8").astype(np.uint64)
 
     @cached_property
@@ -79,7 +76,7 @@ class SumsQuery(
         return PlateQuery(forecast, self.full, self.sigma, self.plates, self.city)
 
     @property
-    def forecast_kmh(self) -> NDArray[np.float64]:
+    def forecast_kmh(self) -> Floats:
         return self.query.forecast / QUANTA_PER_KMH
 
 
@@ -102,12 +99,12 @@ class NoisedSums(Record, frozen=True):
         return cls(asked, *map(tuple, sums.tolist()))
 
     @property
-    def kmh(self) -> NDArray[np.float64]:
+    def kmh(self) -> Floats:
         """Of the cells, shape (2, cells)."""
         return self._columns[:, : self.asked.domain.size] / QUANTA_PER_KMH
 
     @property
-    def amounts(self) -> NDArray[np.float64]:
+    def amounts(self) -> Floats:
         """The sums of weights, or the numbers of plates."""
         return self._columns[1, : self.asked.domain.size] / WEIGHT
 
@@ -140,5 +137,5 @@ class NoisedSums(Record, frozen=True):
 class WeighedSums(NamedTuple):
     """Noised sums of residuals in km/h and of weights, and the variances of their noise."""
 
-    sums: NDArray[np.float64]
-    noise: NDArray[np.float64]
+    sums: Floats
+    noise: Floats

@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.base import Cap, Levels
 from udp_stream.mechanisms.statistics import STATISTICS, priced
@@ -549,7 +549,7 @@ class Settings(Section, frozen=True, kw_only=True, dict=True):
         return next((made for key, made in others if getattr(self.hat, key)), default)(self.hat)
 
     @cached_property
-    def domain(self) -> NDArray[np.uint64]:
+    def domain(self) -> Cells:
         """The public list of cells, ascending, from the file; empty where there is none."""
         if not self.hat.domain:
             hides = self.privacy.neighbours == "add-remove"

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import h3.api.basic_int as h3
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells, Floats, Integers
 from udp_stream.ledger.ids import CELL_ID
 
 Ring: TypeAlias = list[tuple[float, float]]
@@ -46,7 +46,7 @@ class Grid(ABC):
         return self.keys
 
     @property
-    def domain(self) -> NDArray[np.uint64]:
+    def domain(self) -> Cells:
         """All cells, ascending, where they are listed; else empty."""
         return np.empty(0, np.uint64)
 
@@ -61,7 +61,7 @@ class Grid(ABC):
         """The resolution of H3 at which hexagons have about this size."""
 
     @abstractmethod
-    def cells_of(self, lat: NDArray[np.float64], lon: NDArray[np.float64]) -> NDArray[np.uint64]:
+    def cells_of(self, lat: Floats, lon: Floats) -> Cells:
         """The cell of each position (degrees, WGS 84); `NOWHERE` for none."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class Grid(ABC):
         """The cell's neighbours, without itself."""
         return ()
 
-    def around(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def around(self, cells: Cells) -> Integers:
         """Positions, among these cells (ascending), of each cell's neighbours: shape (cells, 6), in
         the order around the cell; -1 where there is none. Without any, what a forecast reads of
         neighbours is neutral."""
@@ -164,7 +164,7 @@ class Hexagons(Grid):
     def fineness(self) -> int:
         return self.resolution
 
-    def cells_of(self, lat: NDArray[np.float64], lon: NDArray[np.float64]) -> NDArray[np.uint64]:
+    def cells_of(self, lat: Floats, lon: Floats) -> Cells:
         found = map(h3.latlng_to_cell, lat.tolist(), lon.tolist(), repeat(self.resolution))
         return np.fromiter(found, dtype=np.uint64, count=lat.size)
 
@@ -199,14 +199,12 @@ class Hexagons(Grid):
         order."""
         return _beside(cell)
 
-    def around(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def around(self, cells: Cells) -> Integers:
         # A pentagon has five: the cell itself fills up, and is left out below.
         around = [(*_beside(cell), *[cell] * 6)[:6] for cell in cells.tolist()]
         wanted = np.array(around, dtype=np.uint64).reshape(cells.size, 6)
         at = np.minimum(np.searchsorted(cells, wanted), max(0, cells.size - 1))
-        found: NDArray[np.int64] = np.where(
-            (cells[at] == wanted) & (wanted != cells[:, None]), at, -1
-        )
+        found: Integers = np.where((cells[at] == wanted) & (wanted != cells[:, None]), at, -1)
         return found
 
     def disk_of(self, cell: int) -> tuple[float, float, float]:
@@ -254,7 +252,7 @@ def is_hole(ring: Ring) -> bool:
     return bool(np.sum(lon[:-1] * lat[1:] - lon[1:] * lat[:-1]) < 0)
 
 
-def outlines_of(ids: Sequence[str]) -> list[NDArray[np.float64]]:
+def outlines_of(ids: Sequence[str]) -> list[Floats]:
     """The closed loops around H3 cells of a single resolution, holes among them: rows of (latitude,
     longitude) in degrees. They are a query's region, whatever the grid.
 

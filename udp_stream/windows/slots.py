@@ -29,6 +29,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells, Flags, Floats, Integers
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.windows.clocks import (
     AgreementClock,
@@ -88,9 +89,9 @@ class _OpenSlot:
     rows: int = 0
     room: int = 0
     plates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
-    of_plate: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    of_plate: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def within(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def within(self, pings: Pings, index: Integers) -> Flags:
         """Mask of the rows that are at most a ping a second of their plate, in order; they are to
         be added."""
         most = (self.end_ms - self.start_ms) // 1000
@@ -101,10 +102,10 @@ class _OpenSlot:
         ordered = codes[order]
         number = np.empty(index.size, np.int64)  # of each row among its plate's
         number[order] = np.arange(index.size) - np.searchsorted(ordered, ordered)
-        fits: NDArray[np.bool_] = number + before[codes] < most
+        fits: Flags = number + before[codes] < most
         return fits
 
-    def add(self, frame: Frame, index: NDArray[np.int64]) -> None:
+    def add(self, frame: Frame, index: Integers) -> None:
         codes = self._codes(frame.pings, index)
         pings = frame.pings
         for taken in self._reserve(index.size):
@@ -119,7 +120,7 @@ class _OpenSlot:
             else:
                 taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
 
-    def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _codes(self, pings: Pings, index: Integers) -> Integers:
         """Codes of the rows' plates. New plates get the next codes in order of their rows: how a
         frame was cut changes nothing."""
         in_frame = pings.plate[index]
@@ -128,10 +129,10 @@ class _OpenSlot:
             ::-1
         ]  # of several, the last assigned stays
         used = np.argsort(first)[: np.count_nonzero(first < in_frame.size)]
-        code: NDArray[np.int64] = np.zeros(first.size, dtype=np.int64)
+        code: Integers = np.zeros(first.size, dtype=np.int64)
         plates = map(self.plates.__getitem__, map(pings.plates.__getitem__, used.tolist()))
         code[used] = np.fromiter(plates, np.int64, used.size)
-        codes: NDArray[np.int64] = code[in_frame]
+        codes: Integers = code[in_frame]
         return codes
 
     def _reserve(self, count: int) -> list[NDArray[np.void]]:
@@ -286,7 +287,7 @@ class Windows:
             return self._close(sorted(self._open))
         return [self._over(slot) for slot in self._clock.at_end]
 
-    def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[WindowRefusal]:
+    def _place(self, frame: Frame, rows: Integers) -> list[WindowRefusal]:
         refused: list[WindowRefusal] = []
         starts = frame.slot_start[rows]
         one = starts.size and starts.min() == starts.max()  # most frames lie in a single slot
@@ -334,11 +335,11 @@ def _offset(frame: Frame, row: int) -> int:
 def slots_of(
     plates: Sequence[bytes],
     plate: NDArray[np.integer],
-    time_ms: NDArray[np.int64],
-    cell: NDArray[np.uint64],
+    time_ms: Integers,
+    cell: Cells,
     speed: NDArray[np.integer],
     grid: SlotGrid,
-    moving: tuple[NDArray[np.float64], NDArray[np.float64], PingRules, Grid] | None = None,
+    moving: tuple[Floats, Floats, PingRules, Grid] | None = None,
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
     """The tables of a recording's slots, in order, from pings as columns in any order; no ping is
     late.

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Cells, Floats, Integers
 from udp_stream.windows.grid import EARTH_KM, NOWHERE, Grid, Ring
 
 ID_MAX: Final = 40
@@ -90,17 +91,17 @@ class Zones(Grid):
         return float(7 - log(float(np.median(self._areas_km2())) / hexagon_km2, 7))
 
     @property
-    def domain(self) -> NDArray[np.uint64]:
+    def domain(self) -> Cells:
         return np.sort(self._numbers)
 
-    def cells_of(self, lat: NDArray[np.float64], lon: NDArray[np.float64]) -> NDArray[np.uint64]:
+    def cells_of(self, lat: Floats, lon: Floats) -> Cells:
         import shapely
 
         position, piece = self._tree.query(shapely.points(lon, lat))
         held = shapely.intersects_xy(self._pieces[piece], lon[position], lat[position])
         first = np.full(lat.size, len(self.ids))
         np.minimum.at(first, position[held], self._zone_of_piece[piece[held]])
-        found: NDArray[np.uint64] = np.append(self._numbers, np.uint64(NOWHERE))[first]
+        found: Cells = np.append(self._numbers, np.uint64(NOWHERE))[first]
         return found
 
     def id_of(self, cell: int) -> str:
@@ -184,14 +185,12 @@ class Zones(Grid):
     def _shape_of(self, cell: int) -> Any:
         return self.shapes[self._at[cell]]
 
-    def _areas_km2(self) -> NDArray[np.float64]:
+    def _areas_km2(self) -> Floats:
         import shapely
 
         lat = shapely.get_y(shapely.centroid(self.shapes))
         degrees_km = METRES_PER_DEGREE / 1000
-        found: NDArray[np.float64] = (
-            shapely.area(self.shapes) * degrees_km**2 * np.cos(np.radians(lat))
-        )
+        found: Floats = shapely.area(self.shapes) * degrees_km**2 * np.cos(np.radians(lat))
         return found
 
 
@@ -204,7 +203,7 @@ def _digest(text: bytes) -> str:
     return blake2b(text, digest_size=8).hexdigest()
 
 
-def _pieces(shapes: NDArray[np.object_]) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
+def _pieces(shapes: NDArray[np.object_]) -> tuple[NDArray[np.object_], Integers]:
     """Prepared shapes, those of many corners cut in halves, and the zone of each."""
     import shapely
 
