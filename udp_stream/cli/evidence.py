@@ -288,7 +288,7 @@ def _strays(look: Look) -> str:
 
 
 def share_near(plate: NDArray[np.integer], near: Flags) -> Floats:
-    """Of each plate, the share of pings that lie near."""
+    """The share of each plate's pings that lie near."""
     return np.bincount(plate, near) / np.maximum(np.bincount(plate), 1)
 
 
@@ -491,7 +491,7 @@ class Finding(NamedTuple):
 
 
 def findings(look: Look, rows: Iterable[Row] = TABLE) -> list[Finding]:
-    """What rows tell, in their order: without pings of the file alone, and nothing of raw speeds
+    """The findings of rows, in their order: without pings of the file alone, and nothing of raw speeds
     where they are not read."""
     left_out = set[str]()
     if not len(look.pings):

@@ -301,7 +301,7 @@ def _sixtieths(places: int) -> Callable[[Floats], Floats | None]:
 _DIGITS = 1e-9
 GRADS = "grads (400 to a circle; or speeds are feet a second)"
 _GRADS_OFF = 0.05
-"""Of the ratio's logarithm: less may be another fault."""
+"""Least logarithm of the ratio: less may be another fault."""
 SCALES: Mapping[str, Callable[[Floats], Floats | None]] = {
     "degrees, minutes and seconds": _sixtieths(2),
     "degrees and minutes": _sixtieths(1),
@@ -310,7 +310,7 @@ SCALES: Mapping[str, Callable[[Floats], Floats | None]] = {
 """How positions may be written where degrees are expected, by what makes degrees of them."""
 
 _SLOW_KMH = 35
-"""Of five recorded days 1 % of speeds were above 49 to 82 km/h: slower ones may be miles an hour."""
+"""On five recorded days 1 % of speeds were above 49 to 82 km/h: slower feeds may be miles an hour."""
 
 
 def other_scale(pings: Pings, configured: str) -> tuple[str, str] | None:

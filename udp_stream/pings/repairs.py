@@ -111,7 +111,7 @@ def unit_of_name(name: str) -> str | None:
 
 
 class Repair(NamedTuple):
-    """What mends the values of some fields of which nearly all have the `pattern`: in the command,
+    """A mend of the values of some fields of which nearly all have the `pattern`: in the command,
     from FILE to NEW, `{0}` is what its group has, and `{key}` the last name of the values' path.
     `effect`: of the command; without a command, the advice."""
 
@@ -176,7 +176,7 @@ REPAIRS = (
 
 
 def repair_of(field: str, path: Path, values: Sequence[Value]) -> str:
-    """What mends a field's values, in a clause behind a colon; "" if nothing is known."""
+    """The mend of a field's values, in a clause behind a colon; "" if nothing is known."""
     texts = [value.strip() if isinstance(value, str) else f"#{value}" for value in values]
     key = next((step for step in reversed(path) if isinstance(step, str)), "")
     for repair in REPAIRS:

@@ -102,7 +102,7 @@ class AddRemoveRules:
 
 
 def parts_of(day_nano: int) -> tuple[int, int]:
-    """Of `WHOLE` parts of a day's nano-rho, those of cell x day and of city x hour.
+    """Parts of a day's nano-rho, of `WHOLE` in all: those of cell x day and of city x hour.
 
     >>> parts_of(1_000_000), parts_of(1_539_278_763), parts_of(900_000_000)
     ((4000, 1000), (1000, 300), (1780, 404))

@@ -224,8 +224,8 @@ PRICES_PER_BUDGET = 36
 most."""
 
 CARRIED_DAYS = 7
-"""What earlier days left raises prices up to that of so many days: a plate that is new in the middle
-of a period does not spend all of it at once."""
+"""Leftovers of earlier days raise prices up to that of so many days: a plate that is new in the
+middle of a period does not spend all of it at once."""
 
 KNOWN_VARIANCE = 2.0
 PRICE_OF_UNKNOWN = 3.0
@@ -460,7 +460,7 @@ def price_nano(policy: Policy, left_over_nano: int = 0) -> int:
 
 
 def _left_over_nano(balance: Balance, in_period: SlotInPeriod, policy: Policy) -> int:
-    """What earlier days left of the median plate's budget, as far as a day asks for it."""
+    """The part of the median plate's budget that earlier days left, as far as a day asks for it."""
     if not in_period.day or not balance.charged.size:
         return 0
     let_out = policy.budget_nano * in_period.day // policy.days

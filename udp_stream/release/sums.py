@@ -100,7 +100,7 @@ class NoisedSums(Record, frozen=True):
 
     @property
     def kmh(self) -> Floats:
-        """Of the cells, shape (2, cells)."""
+        """Sums of the cells, km/h, shape (2, cells)."""
         return self._columns[:, : self.asked.domain.size] / QUANTA_PER_KMH
 
     @property
@@ -114,14 +114,14 @@ class NoisedSums(Record, frozen=True):
 
     @property
     def city(self) -> WeighedSums | None:
-        """Of the whole city, where it was asked."""
+        """Sums of the whole city, where it was asked."""
         if not self.asked.city:
             return None
         return self._weighed(self._columns[:, -1], self.asked.city / GAIN, CITY_WEIGHT)
 
     @property
     def day(self) -> WeighedSums:
-        """Of the cells over a day."""
+        """Sums of the cells over a day."""
         return self._weighed(self._columns, 1.0, DAY_WEIGHT)
 
     @property

@@ -264,7 +264,7 @@ def _pings(look: Look, settings: Settings) -> str:
 
 
 def _verdict(found: Sequence[Finding], note: str = "") -> str:
-    """What the table tells, if it is no failure; "" if it tells nothing."""
+    """The table's findings, if none is a failure; "" if it tells nothing."""
     said = "; ".join(one.sentence for one in found) + note
     for error in filter(None, (one.row.error for one in found)):
         raise error(said)
