@@ -301,7 +301,7 @@ def _sixtieths(places: int) -> Callable[[Floats], Floats | None]:
 _DIGITS = 1e-9
 GRADS = "grads (400 to a circle; or speeds are feet a second)"
 _GRADS_OFF = 0.05
-"""Least logarithm of the ratio: less may be another fault."""
+"""Bound on the logarithm of the ratio: a larger value is of another fault."""
 SCALES: Mapping[str, Callable[[Floats], Floats | None]] = {
     "degrees, minutes and seconds": _sixtieths(2),
     "degrees and minutes": _sixtieths(1),
