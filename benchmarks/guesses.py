@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from benchmarks.forecast_days import Day
 from udp_stream.forecast.anomalies import NOT_CLIPPED
 from udp_stream.forecast.model import Coefficients, FilterBank, ReleasedHats, SlotPrior, prior_of
+from udp_stream.forecast.usual_week import HatWeek
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.release.rehearsal import line_on_counts
 
@@ -30,7 +31,7 @@ def constant_and_counts(day: Day) -> Floats:
 def without_noise(day: Day, prior: Coefficients) -> Floats:
     """The model's forecast of each HAT from the true means of all others: no noise, no clip, no
     budget; no bound."""
-    bank = FilterBank()
+    bank = FilterBank(HatWeek())
     estimate = []
     first = 0
     grid = day.feed.policy().grid

@@ -15,8 +15,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,17 @@ from udp_stream.forecast.anomalies import (
     measured,
     mixed,
 )
-from udp_stream.forecast.arrow import on_one_thread
+from udp_stream.forecast.arrow import Design, on_one_thread
+from udp_stream.forecast.usual_week import (
+    HAT_FEATURES,
+    HATS_SPREADS,
+    HOURS,
+    HatWeek,
+    course,
+    design,
+    kind_of_day,
+    scale_of,
+)
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import DAY_MS, SlotCounts
@@ -171,141 +180,6 @@ def _largest_other(
     return np.asarray(np.log(np.where(is_largest, second[hat], largest[hat]) / usual))
 
 
-# One filter, updated slot by slot in O(cells). The model of a HAT's mean speed, in km/h:
-#
-#     T = city + slope * prior + beta . features + cell + rest
-#
-# All HATs share the `globals`: city mean, slope of the prior, six slopes of features, and the skew
-# that a narrow clip adds to what is observed. Given them the cells are independent: the covariance
-# is an arrow. It is kept as the globals' mean and covariance, and for each cell the effect given
-# the globals: `intercept + coupling . globals`, with a variance of its own. Each update is exact (a
-# Kalman filter's). The model is ours (docs/mechanisms/forecast.md).
-
-GLOBALS = 2 + PER_HAT + 1
-"""City mean, slope of the prior, slopes of the features, skew: the columns of a design."""
-
-CITY_MEAN = 18.0
-CITY_SD = 5.0
-SLOPE_MEAN = 12.6
-SLOPE_SD = 6.0
-CITY_SLOPE_CORRELATION = 0.5
-SKEW_SD = 1.0
-"""The prior of a city before its first release, in km/h: buses in traffic."""
-
-NIGHT = 0.1
-"""The share of the prior's variance that a night adds. The means of recorded days lie 1.3 km/h
-apart, and a tenth of `CITY_SD` squared is 1.6 km/h."""
-
-CITY_DRIFT = CELL_DRIFT = 0.1
-"""Km2/h2 that an hour adds to the variance of the mean of the city (its rush hours) and of a cell."""
-
-
-def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) -> Floats:
-    """The design of HATs, shape (HATs, 9); `is_clipped` where a narrow clip observes."""
-    return np.column_stack([np.ones(prior.size), prior, features, is_clipped])
-
-
-class Arrow:
-    """Beliefs about a city: normal globals with this mean and covariance, and cells `cell_sd` apart
-    given them.
-
-    Cells are numbered by the caller, from 0.
-
-    >>> arrow = Arrow(mean=np.array([18.0]), covariance=np.array([[25.0]]), cell_sd=2.0)
-    >>> arrow.grow(1)
-    >>> at, design = np.array([0]), np.ones((1, 1))
-    >>> before = arrow.predict(at, design)
-    >>> _ = arrow.update(at, design, np.array([24.0]), np.array([29.0]))
-    >>> after = arrow.predict(at, design)
-    >>> before[0].tolist(), before[1].tolist(), after[0].round(3).tolist(), after[1].round(3).tolist()
-    ([18.0], [29.0], [21.0], [14.5])
-    """
-
-    def __init__(self, mean: Floats, covariance: Floats, cell_sd: float) -> None:
-        self._cell_variance = cell_sd**2
-        self.mean = mean
-        self._covariance: NDArray[Any] = covariance
-        self._first = covariance.copy()
-        self._intercept = np.zeros(0)
-        self._coupling = np.zeros((0, mean.size))
-        self._variance = np.zeros(0)
-
-    def grow(self, more: int) -> None:
-        """Add cells of which nothing is known."""
-        self._intercept = np.append(self._intercept, np.zeros(more))
-        self._coupling = np.vstack([self._coupling, np.zeros((more, self.mean.size))])
-        self._variance = np.append(self._variance, np.full(more, self._cell_variance))
-
-    def predict(self, at: Integers, design: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of T, without its rest, at cells (-1: never seen) with these designs."""
-        intercept, border, variance = self._given_globals(at, design)
-        spread = np.einsum("ij,ij->i", border @ self._covariance, border)
-        return intercept + border @ self.mean, variance + spread
-
-    def update(self, at: Integers, design: Floats, value: Floats, variance: Floats) -> float:
-        """Condition on T + noise = value, for distinct cells; gives the log of the values'
-        likelihood."""
-        intercept, border, own = self._given_globals(at, design)
-        weight = 1 / (own + variance)
-        off = value - intercept - border @ self.mean
-        weighed = border * weight[:, None]
-        before = np.linalg.inv(self._covariance)
-        precision = before + weighed.T @ border
-        self._covariance = np.linalg.inv(precision)
-        moved = self._covariance @ (weighed.T @ off)
-        self.mean = self.mean + moved
-        gain = own * weight
-        self._intercept[at] += gain * (value - intercept)
-        self._coupling[at] -= gain[:, None] * border
-        self._variance[at] = own * (1 - gain)
-        misfit = float(off @ (off * weight) - moved @ precision @ moved)
-        determinant = (
-            np.linalg.slogdet(precision)[1] - np.linalg.slogdet(before)[1] - np.log(weight).sum()
-        )
-        return -0.5 * (misfit + float(determinant))
-
-    def pass_hours(self, hours: float) -> None:
-        """Let `hours` pass: within a day, too, the city and its cells move."""
-        self._covariance[0, 0] += CITY_DRIFT * hours
-        self._variance = np.minimum(self._variance + CELL_DRIFT * hours, self._cell_variance)
-
-    def next_day(self) -> None:
-        """A night later city and cells may have changed."""
-        self._covariance = self._covariance + NIGHT * self._first
-        # Never wider than for a cell that was never seen.
-        self._variance = np.minimum(
-            self._variance + NIGHT * self._cell_variance, self._cell_variance
-        )
-
-    def _given_globals(self, at: Integers, design: Floats) -> tuple[Floats, Floats, Floats]:
-        """Distribution of T given the globals: intercept, slopes on them, variance."""
-        known = at >= 0
-        if not known.any():
-            return np.zeros(at.size), design, np.full(at.size, self._cell_variance)
-        intercept = np.where(known, self._intercept[at], 0.0)
-        coupling = np.where(known[:, None], self._coupling[at], 0.0)
-        return (
-            intercept,
-            design + coupling,
-            np.where(known, self._variance[at], self._cell_variance),
-        )
-
-
-class ArrowFilter(Arrow):
-    """An arrow under a pair of hyperparameters: `cell_sd`, and how far the features' slopes are
-    from 0, `slope_sd`.
-
-    >>> ArrowFilter(cell_sd=2.0, slope_sd=0.5).mean.size == GLOBALS
-    True
-    """
-
-    def __init__(self, cell_sd: float, slope_sd: float) -> None:
-        mean = np.append([CITY_MEAN, SLOPE_MEAN], np.zeros(GLOBALS - 2))
-        covariance = np.diag([CITY_SD**2, SLOPE_SD**2, *[slope_sd**2] * PER_HAT, SKEW_SD**2])
-        covariance[0, 1] = covariance[1, 0] = CITY_SLOPE_CORRELATION * CITY_SD * SLOPE_SD
-        super().__init__(mean, covariance, cell_sd)
-
-
 # The counts prior: relative speeds from counts alone, by shipped coefficients.
 #
 # A ridge regression of (mean speed of a plate in a HAT) / (mean speed of the city) - 1 on the
@@ -427,14 +301,6 @@ def _rounded(values: Floats) -> Floats:
     return np.round(values, 4) + 0.0
 
 
-# Four filters with different hyperparameters, weighed by how well they foretold the releases.
-
-CELL_SDS = (1.5, 3.5)
-SLOPE_SDS = (0.5, 1.5)
-"""How far cells may differ from what their counts say, in km/h; and the slopes of the features from
-0, in km/h for a standard deviation of the feature."""
-
-
 @dataclass(frozen=True, slots=True)
 class HatPredictions:
     """Predictions of HATs, km/h: mean speeds and their variances, without the unexplained variance
@@ -443,7 +309,7 @@ class HatPredictions:
     `slope` turns relative speeds of the prior into km/h. `skew` is what a narrow clip adds to what
     it observes.
 
-    >>> nothing_released = FilterBank().guess(SlotPrior(np.zeros(0), np.array([0.5]), np.zeros((1, 6))))
+    >>> nothing_released = FilterBank(HatWeek()).guess(SlotPrior(np.zeros(0), np.array([0.5]), np.zeros((1, 6))))
     >>> nothing_released.mean.tolist(), nothing_released.slope  # 18 + 12.6 * 0.5
     ([24.3], 12.6)
     """
@@ -460,7 +326,7 @@ class ReleasedHats:
     rest, and how each was clipped; speeds in km/h. The slot is `hours` long.
 
     >>> seen = ReleasedHats.of_one(7, value=22.5, noise=4.0)
-    >>> bank = FilterBank()
+    >>> bank = FilterBank(HatWeek())
     >>> posterior = bank.learn(seen, max_kmh=65.0)
     >>> bank.cells, bool(18 < posterior.mean[0] < 22.5)
     ([7], True)
@@ -493,23 +359,39 @@ class ReleasedHats:
         )
 
 
+class DayHour(NamedTuple):
+    """A kind of day (`forecast/usual_week.py`), and an hour of it: the middle of a slot.
+
+    >>> DayHour.of(dt.date(2024, 1, 7), 8.5)
+    DayHour(kind=1, hour=8.5)
+    """
+
+    kind: int
+    hour: float
+
+    @classmethod
+    def of(cls, day: dt.date, hour: float) -> DayHour:
+        return cls(kind_of_day(day), hour)
+
+
+NOON = 12.0
+AT_NOON = DayHour(0, NOON)
+
+
 class FilterBank:
-    """A filter for each pair of hyperparameters, weighed by its likelihood. The state follows from
-    releases and their order alone.
+    """Beliefs of a day, which begin with a usual week. The state follows from releases and their
+    order alone.
 
     >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
-    >>> bank, cell = FilterBank(), np.array([7], np.uint64)
+    >>> bank, cell = FilterBank(HatWeek()), np.array([7], np.uint64)
     >>> _ = bank.learn(ReleasedHats.of_one(7, value=30.0, noise=1.0), max_kmh=65.0)
     >>> bool(18 < bank.predict(cell + 1, no_counts).mean[0] < bank.predict(cell, no_counts).mean[0] < 30)
     True
     """
 
-    def __init__(self) -> None:
-        self._filters = [
-            ArrowFilter(cell_sd, slope_sd) for cell_sd, slope_sd in product(CELL_SDS, SLOPE_SDS)
-        ]
-        self._log_weights = np.zeros(len(self._filters))
-        self._at: dict[int, int] = {}
+    def __init__(self, week: HatWeek) -> None:
+        self._beliefs = week.beliefs()
+        self._at = dict(week.numbers)
         self._carried: dict[int, Carryover] = {}
 
     @property
@@ -517,42 +399,34 @@ class FilterBank:
         """The cells that were observed, in that order."""
         return list(self._at)
 
-    def predict(self, cells: NDArray[np.uint64], prior: SlotPrior) -> HatPredictions:
-        """The forecast of these HATs as usual; the variance counts that the filters differ."""
-        return self._predicted(self._numbers(cells), prior)
+    def predict(
+        self, cells: NDArray[np.uint64], prior: SlotPrior, when: DayHour = AT_NOON
+    ) -> HatPredictions:
+        """The forecast of these HATs as usual."""
+        return self._predicted(self._numbers(cells), prior, when)
 
-    def guess(self, prior: SlotPrior) -> HatPredictions:
+    def guess(self, prior: SlotPrior, when: DayHour = AT_NOON) -> HatPredictions:
         """The forecast of HATs from their counts and the city alone."""
-        return self._predicted(np.full(prior.by_hat.size, -1), prior)
+        return self._predicted(np.full(prior.by_hat.size, -1), prior, when)
 
     def carried(self, cells: NDArray[np.uint64]) -> list[Carryover]:
         """Carry-over of the last slot's news in these cells."""
         return [self._carried.get(cell, NOTHING) for cell in cells.tolist()]
 
-    def _predicted(self, at: NDArray[np.int64], prior: SlotPrior) -> HatPredictions:
-        design = design_of(prior.by_hat, prior.features, np.zeros(prior.by_hat.size, dtype=bool))
-        # Less the largest: else all of them could become 0 after many slots.
-        raw = np.exp(self._log_weights - self._log_weights.max())
-        weights = raw / raw.sum()
-        predicted = [filtered.predict(at, design) for filtered in self._filters]
-        means = np.array([mean for mean, _ in predicted])
-        variances = np.array([each for _, each in predicted])
-        mean = weights @ means
-        slope, skew = (
-            float(weights @ [filtered.mean[which] for filtered in self._filters])
-            for which in (1, -1)
-        )
-        return HatPredictions(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
+    def _predicted(self, at: Integers, prior: SlotPrior, when: DayHour) -> HatPredictions:
+        found = self._beliefs.predict(at, design_of(prior, when))
+        return HatPredictions(*found, *self._beliefs.mean[[SLOPE, SKEW]].tolist())
 
-    def learn(self, seen: ReleasedHats, max_kmh: float) -> PosteriorMixture:
-        """Condition every filter on the releases of a slot, together; gives what they leave of
-        their HATs.
+    def learn(
+        self, seen: ReleasedHats, max_kmh: float, when: DayHour = AT_NOON
+    ) -> PosteriorMixture:
+        """Condition on the releases of a slot, together; gives what they leave of their HATs.
 
         A release's variance is divided by the probability that its HAT is as usual: an incident
         does not spoil what is known of the cell.
         """
         carried = self.carried(seen.cells)
-        before = self.predict(seen.cells, seen.prior)
+        before = self.predict(seen.cells, seen.prior, when)
 
         def posterior(mean: Floats, variance: Floats, skew: float) -> PosteriorMixture:
             value = seen.value - skew * seen.is_clipped
@@ -562,8 +436,8 @@ class FilterBank:
 
         anomaly = posterior(before.mean, before.variance, before.skew).anomaly
         taken = (seen.noise + seen.unexplained) / (1 - np.minimum(anomaly, PROBABILITY_MAX))
-        self._update(seen, taken)
-        after = self.predict(seen.cells, seen.prior)
+        self._update(seen, taken, when)
+        after = self.predict(seen.cells, seen.prior, when)
         # The HAT's own release is taken out of its forecast again: the mixture weighs it.
         precision = 1 / after.variance - 1 / taken
         without = (
@@ -585,33 +459,41 @@ class FilterBank:
         }
         return found
 
-    def _update(self, seen: ReleasedHats, variance: Floats) -> None:
+    def _update(self, seen: ReleasedHats, variance: Floats, when: DayHour) -> None:
         new = [cell for cell in seen.cells.tolist() if cell not in self._at]
         self._at |= zip(new, range(len(self._at), len(self._at) + len(new)), strict=True)
-        at = self._numbers(seen.cells)
-        design = design_of(seen.prior.by_hat, seen.prior.features, seen.is_clipped)
-        for number, filtered in enumerate(self._filters):
-            filtered.grow(len(new))
-            filtered.pass_hours(seen.hours)
-            self._log_weights[number] += filtered.update(at, design, seen.value, variance)
-
-    def next_day(self) -> None:
-        """A night has passed, and with it the news."""
-        self._carried.clear()
-        for filtered in self._filters:
-            filtered.next_day()
+        self._beliefs.grow(len(new))
+        HATS_SPREADS.pass_hours(self._beliefs, seen.hours)
+        columns = design_of(seen.prior, when, seen.is_clipped)
+        self._beliefs.update(self._numbers(seen.cells), columns, seen.value, variance)
 
     def _numbers(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.array([self._at.get(cell, -1) for cell in cells.tolist()], dtype=np.int64)
 
 
-# A deployment remembers the releases of today and of yesterday, in the order of their slots. So a
-# worker that starts later and reads two days of releases has the same forecasts. The older of two
-# banks has learnt from yesterday and today, the younger from today; at midnight the younger becomes
-# the older.
+SLOPE = 1
+SKEW = HAT_FEATURES
+"""Places of the slope of the counts' prior, and of a narrow clip's skew, among the globals."""
+
+
+def design_of(
+    prior: SlotPrior, when: DayHour, is_clipped: NDArray[np.bool_] | None = None
+) -> Design:
+    """The design of HATs; `is_clipped` where a narrow clip observes."""
+    features = columns_of(prior, is_clipped)
+    scale = scale_of(CITY_MEAN * (1 + prior.by_hat))
+    return design(course(when.hour), when.kind, features, scale)
+
+
+def columns_of(prior: SlotPrior, is_clipped: NDArray[np.bool_] | None = None) -> Floats:
+    """Features of HATs, shape (HATs, 8)."""
+    clipped = np.zeros(prior.by_hat.size) if is_clipped is None else is_clipped
+    return np.column_stack([prior.by_hat, prior.features, clipped])
+
 
 DAYS = 2
-"""How many local days are remembered, the slot's own day included."""
+"""How many local days traffic, the city's shape and the evidence of units are remembered, the slot's
+own day included."""
 
 LIKE_YESTERDAY = 0.5
 """The part of the pace that follows yesterday's traffic. The rest follows the clock, as yesterday
@@ -624,46 +506,61 @@ first slot's releases, at no cost."""
 
 
 class Memory:
-    """Forecasts of slots in their order; `day` is always the local date on which the slot starts.
+    """Forecasts of slots in their order; `day` is always the local date on which the slot starts,
+    `hour` the hour of the day in the middle of it.
+
+    A day begins with what releases of earlier days have told (`forecast/usual_week.py`).
 
     >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
     >>> monday, cell, memory = dt.date(2024, 1, 8), np.array([7], np.uint64), Memory()
     >>> _ = memory.learn(monday, ReleasedHats.of_one(7, value=30.0, noise=1.0), max_kmh=65.0)
     >>> forecasts = [memory.predict(monday + dt.timedelta(days), cell, no_counts).mean[0] for days in (0, 1, 2)]
     >>> [bool(forecast > 18) for forecast in forecasts]
-    [True, True, False]
+    [True, True, True]
     """
 
     def __init__(self) -> None:
-        self._day = dt.date.min
-        self._older = FilterBank()
-        self._younger = FilterBank()
+        self._day = self._begun = dt.date.min
+        self.week = HatWeek()
+        self._bank = FilterBank(self.week)
         self._traffic: dict[dt.date, list[tuple[float, int]]] = {}
 
     @on_one_thread
-    def predict(self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior) -> HatPredictions:
+    def predict(
+        self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior, hour: float = NOON
+    ) -> HatPredictions:
         """The forecast of HATs in a slot of that day."""
         self._turn_to(day)
-        return self._older.predict(cells, prior)
+        return self._bank.predict(cells, prior, DayHour.of(day, hour))
 
     @on_one_thread
-    def guess(self, day: dt.date, prior: SlotPrior) -> HatPredictions:
+    def guess(self, day: dt.date, prior: SlotPrior, hour: float = NOON) -> HatPredictions:
         """The forecast from counts and the city alone."""
         self._turn_to(day)
-        return self._older.guess(prior)
+        return self._bank.guess(prior, DayHour.of(day, hour))
 
     @on_one_thread
-    def learn(self, day: dt.date, seen: ReleasedHats, max_kmh: float) -> PosteriorMixture:
+    def learn(
+        self, day: dt.date, seen: ReleasedHats, max_kmh: float, hour: float = NOON
+    ) -> PosteriorMixture:
         """Learn the slot's releases; gives what they leave of their HATs."""
         self._turn_to(day)
-        # The younger bank judges the news by itself: nothing in it may follow from yesterday.
-        self._younger.learn(seen, max_kmh)
-        return self._older.learn(seen, max_kmh)
+        self.remember(day, seen, hour)
+        return self._bank.learn(seen, max_kmh, DayHour.of(day, hour))
+
+    def remember(self, day: dt.date, seen: ReleasedHats, hour: float = NOON) -> None:
+        """Learn the slot's releases for the days that follow only."""
+        self._pass_nights(day)
+        when = DayHour.of(day, hour)
+        self.week.add(
+            when.kind, min(int(hour), HOURS - 1), seen.cells, seen.value, seen.noise + seen.unexplained,
+            columns_of(seen.prior, seen.is_clipped), min(seen.hours, 1.0),
+        )  # fmt: skip
 
     def carried(self, day: dt.date, cells: NDArray[np.uint64]) -> list[Carryover]:
         """Carry-over of the last slot's news in these cells."""
         self._turn_to(day)
-        return self._older.carried(cells)
+        return self._bank.carried(cells)
 
     def count(self, day: dt.date, part_of_day: float, pings: int) -> None:
         """The pings of a slot that ends when such a part of the day is over; once for each slot."""
@@ -688,22 +585,29 @@ class Memory:
     def cells(self, day: dt.date) -> list[int]:
         """The observed cells that are remembered on that day."""
         self._turn_to(day)
-        return self._older.cells
+        return self._bank.cells
 
+    @on_one_thread
     def _turn_to(self, day: dt.date) -> None:
+        self._pass_nights(day)
+        if self._begun < self._day:
+            self._begun = self._day
+            self._bank = FilterBank(self.week)
+
+    def _pass_nights(self, day: dt.date) -> None:
         if day <= self._day:  # slots may close a little out of order around midnight
             return
-        if (day - self._day).days < DAYS:
-            self._older = self._younger
-            self._older.next_day()
-        else:
-            self._older = FilterBank()
-        self._younger = FilterBank()
+        if self._day > dt.date.min:
+            self.week.night(self._day)
         self._day = day
         self._traffic = {
             known: slots for known, slots in self._traffic.items() if (day - known).days < DAYS
         }
 
+
+CITY_MEAN = 18.0
+CITY_SD = 5.0
+"""The mean speed of a city before its first release, km/h: buses in traffic."""
 
 EDGE_KMH = 1.0
 """Least distance of a plate's forecast from 0 and U: a clip needs room on both sides."""
@@ -740,6 +644,7 @@ def forecast_slot(
     day: dt.date,
     part_of_day: float,
     max_kmh: float,
+    hour: float = NOON,
 ) -> SlotForecast:
     """Forecast a slot from its counts and earlier releases. It reads no speed.
 
@@ -750,6 +655,7 @@ def forecast_slot(
         day: The local date on which the slot starts.
         part_of_day: The part of the day that is over when the slot ends, in 0..1.
         max_kmh: U.
+        hour: The hour of the day in the middle of the slot.
 
     Returns:
         Mean speeds and variances of the slot's HATs, and mean speeds of their plates, km/h.
@@ -758,7 +664,7 @@ def forecast_slot(
     hats = counts.cells.size
     hat = _hat_of_row(counts)
     part_of_slot = (counts.end_ms - counts.start_ms) / DAY_MS
-    predicted = memory.predict(day, counts.cells, prior)
+    predicted = memory.predict(day, counts.cells, prior, hour)
     unexplained = mean_variance(counts.count, hat, hats)
     usual = np.clip(predicted.mean, 0.0, max_kmh)
     mean, variance = mixed(

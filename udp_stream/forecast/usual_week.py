@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats
+from udp_stream.arrays import Floats, Integers
 from udp_stream.forecast.arrow import Arrow, Design
 from udp_stream.forecast.traffic import (
     SCATTER,
@@ -69,7 +69,8 @@ def course(hour: float) -> Floats:
 class Spreads(NamedTuple):
     """Standard deviations in km/h: of cells' levels, courses, weekends, days and hours; the same of
     the city, with its mean and the slopes of its features. `keep` is what an hour leaves of an
-    hour's deviations: of cells, and of the city."""
+    hour's deviations: of cells, and of the city. `correlation` is that of the mean and the first
+    slope."""
 
     level: float
     course: float
@@ -84,6 +85,7 @@ class Spreads(NamedTuple):
     city_day: float
     city_hour: float
     keep: tuple[float, float]
+    correlation: float = 0.0
 
     def beliefs(self, cells: int) -> Arrow:
         """What is known before the first release."""
@@ -95,7 +97,9 @@ class Spreads(NamedTuple):
         ]  # fmt: skip
         mean = np.zeros(len(shared))
         mean[: 1 + len(self.slopes)] = [at for at, _ in (self.mean, *self.slopes)]
-        found = Arrow(mean, np.diag(np.square(shared)), np.array(own))
+        covariance = np.diag(np.square(shared))
+        covariance[0, 1] = covariance[1, 0] = self.correlation * shared[0] * shared[1]
+        found = Arrow(mean, covariance, np.array(own))
         found.grow(cells)
         return found
 
@@ -470,3 +474,109 @@ def update_city(
     value = float(share @ forecast + seen.residual / number)
     noise = (float(seen.noise) + CITY_OFF / precision) / number**2
     beliefs.update_mean(share, columns, value, noise + rest)
+
+
+HAT_FEATURES: Final = 8
+"""What releases carry of a HAT: the prior of its counts, six features, and whether a narrow clip
+observes it."""
+
+HATS_SPREADS: Final = Spreads(
+    level=2.0, course=1.0, weekend=1.0, day=0.6, hour=0.6,
+    mean=(18.0, 5.0), slopes=((12.6, 6.0), *[(0.0, 0.8)] * 6, (0.0, 1.0)),
+    city_course=1.0, city_weekend=1.0, city_weekend_course=0.7, city_day=0.3, city_hour=0.4,
+    keep=(0.6, 0.6), correlation=0.5,
+)  # fmt: skip
+
+HAT_DAYS_APART = 2.0
+
+
+class HatWeek:
+    """The usual week from releases of HATs, whose counts are public: each tells its speed with a
+    known variance, beside what its features tell.
+
+    >>> week = HatWeek()
+    >>> for hour in range(7, 19):
+    ...     week.add(0, hour, np.array([5, 9]), np.array([18.0, 24.0]), np.ones(2), np.zeros((2, HAT_FEATURES)))
+    >>> week.night(dt.date(2024, 1, 8))
+    >>> at = design(course(8.0), 0, np.zeros((2, HAT_FEATURES)), np.ones(2))
+    >>> week.beliefs().predict(np.arange(2), at)[0].round().tolist()
+    [18.0, 24.0]
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+        self.kept = np.zeros((3 + HAT_FEATURES, 0, KINDS, HOURS), dtype=np.float32)
+        self.late = np.zeros((3, 0, KINDS, HOURS), dtype=np.float32)
+        self._today = np.zeros((3 + HAT_FEATURES, 0, KINDS, HOURS))
+        self.changed = np.zeros(0, dtype=np.int64)
+
+    def numbers_of(self, cells: NDArray[Any]) -> Integers:
+        """Numbers of cells, which are new at first."""
+        for cell in cells.tolist():
+            self.numbers.setdefault(cell, len(self.numbers))
+        more = len(self.numbers) - self.changed.size
+        if more:
+            self.kept, self.late, self._today = (
+                np.concatenate([one, np.zeros((len(one), more, KINDS, HOURS), one.dtype)], axis=1)
+                for one in (self.kept, self.late, self._today)
+            )
+            self.changed = np.append(self.changed, np.zeros(more, dtype=np.int64))
+        return np.array([self.numbers[cell] for cell in cells.tolist()], dtype=np.int64)
+
+    def add(
+        self, kind: int, hour: int, cells: NDArray[Any], value: Floats, variance: Floats,
+        features: Floats, days: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Releases of a slot, of distinct cells, of such a part of an hour."""
+        at = self.numbers_of(cells)
+        weight = 1 / variance
+        columns = [weight, weight * value, np.full(at.size, days), *(weight * features.T)]
+        self._today[:, at, kind, hour] += np.array(columns)
+
+    def night(self, date: dt.date) -> None:
+        """Such a day is over."""
+        self.kept = (DECAY * self.kept + self._today).astype(np.float32)
+        self.late = (LATE_DECAY * self.late + self._today[:3]).astype(np.float32)
+        self._today[:] = 0.0
+        self._follow_changes(kind_of_day(date), date)
+
+    def beliefs(self) -> Arrow:
+        """The prior of a day's filter, found anew from the sums."""
+        spreads = HATS_SPREADS
+        found = spreads.beliefs(len(self.numbers))
+        for kind in range(KINDS):
+            sums = self.kept[:, :, kind].astype(np.float64)
+            days = sums[2].max(axis=1, initial=0.0)
+            if not days.any():
+                continue
+            spreads.renew(found, -2, np.maximum(days, 0.5), max(float(days.max()), 0.5))
+            for hour in range(HOURS):
+                precision, total, here = sums[:3, :, hour]
+                at = np.flatnonzero(precision > 0)
+                if not at.size:
+                    continue
+                spreads.renew(found, -1, np.maximum(here, 0.5), max(float(here.max()), 0.5))
+                value = total[at] / precision[at]
+                features = (sums[3:, at, hour] / precision[at]).T
+                columns = design(course(hour + 0.5), kind, features, np.ones(at.size))
+                found.update(at, columns, value, 1 / precision[at] + LASTING**2)
+        spreads.renew(found, -2, 1.0, 1.0)
+        spreads.renew(found, -1, 1.0, 1.0)
+        return found
+
+    def _follow_changes(self, kind: int, date: dt.date) -> None:
+        """As `SumsWeek` does; levels are compared hour by hour."""
+        late, before = self.late[:, :, kind], self.kept[:, :, kind]
+        weight = late[0].sum(axis=1) + LEAST_PRECISION
+        apart = late[1] - late[0] * before[1] / np.maximum(before[0], LEAST_PRECISION)
+        off = apart.sum(axis=1) / weight
+        days = late[2].max(axis=1, initial=0.0)
+        spread = 1 / weight + HAT_DAYS_APART / np.maximum(days, 0.5)
+        changed = np.flatnonzero(
+            (np.abs(off) > CHANGED * np.sqrt(spread))
+            & (days > CHANGE_DAYS)
+            & (before[2].max(axis=1, initial=0.0) > 1.3 * days)
+        )
+        self.changed[changed] = date.toordinal()
+        self.kept[1, changed] += self.kept[0, changed] * off[changed, None, None]
+        self.kept[:, changed] *= OF_CHANGED

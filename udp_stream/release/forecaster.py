@@ -223,12 +223,13 @@ def smooth_slot(
     memory: Memory,
     day: dt.date,
     hours: float,
+    hour: float,
     max_kmh: float,
     software: str,
     grid: Grid,
 ) -> list[Smoothed]:
-    """Learn the releases of one slot (all its HATs, at least one) of so many hours, then estimate
-    each HAT and cell seen.
+    """Learn the releases of one slot (all its HATs, at least one) of so many hours, in the middle
+    of which it is `hour`; then estimate each HAT and cell seen.
 
     HATs first, in the order of their records, then the other cells, by cell. A record without
     counts is taken for one of a single plate and ping, so its interval is wide.
@@ -240,8 +241,8 @@ def smooth_slot(
     measured = np.flatnonzero([record.mean is not None for record in records])
     released = released_hats(records, hours, grid)
     noise = released.noise
-    learnt = memory.learn(day, released, max_kmh)
-    here = memory.predict(day, cells, prior)
+    learnt = memory.learn(day, released, max_kmh, hour)
+    here = memory.predict(day, cells, prior, hour)
     found = unmeasured(here.mean, here.variance + unexplained, carried, max_kmh).with_some(
         measured, learnt
     )
@@ -250,22 +251,22 @@ def smooth_slot(
     plates = np.array([max(1, record.plates) for record in records])
     samples = np.array([max(1, record.samples) for record in records])
     low, high = ends(found, plates_differ(plates, gain), samples, prior.features)
-    guess = memory.guess(day, prior)
+    guess = memory.guess(day, prior, hour)
     constant = float(np.average(found.median, weights=samples))
     slot = _SlotCommon(records[0].hat, constant, max_kmh, software, records[0].trial)
     named = [(record.hat, record.release_id) for record in records]
     estimates = slot.estimates(named, found, (low, high), guess.mean)
     return estimates + _elsewhere(
-        sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot, grid
+        sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, hour, slot, grid
     )
 
 
 def _elsewhere(
-    cells: Sequence[int], memory: Memory, day: dt.date, slot: _SlotCommon, grid: Grid
+    cells: Sequence[int], memory: Memory, day: dt.date, hour: float, slot: _SlotCommon, grid: Grid
 ) -> list[Smoothed]:
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
-    there = memory.predict(day, np.array(cells, dtype=np.uint64), prior)
-    guess = memory.guess(day, prior)
+    there = memory.predict(day, np.array(cells, dtype=np.uint64), prior, hour)
+    guess = memory.guess(day, prior, hour)
     unexplained = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
     found = unmeasured(
@@ -494,6 +495,11 @@ class SlotForecaster(ABC):
         )
         return first, last
 
+    def _hour(self, start_ms: int, end_ms: int) -> float:
+        """The hour of the day, by its clocks, in the middle of a slot."""
+        middle = dt.datetime.fromtimestamp((start_ms + end_ms) / 2000, self._slots.zone)
+        return middle.hour + middle.minute / 60
+
     def _day(self, time_ms: int) -> dt.date:
         return dt.datetime.fromtimestamp(time_ms / 1000, self._slots.zone).date()
 
@@ -564,7 +570,8 @@ class Forecaster(SlotForecaster):
         is never learnt."""
         self._learn(history, counts.start_ms)
         when = self._when((counts.start_ms, counts.end_ms))
-        return forecast_slot(counts, history.grid, self._memory, *when, self._max_kmh)
+        hour = self._hour(counts.start_ms, counts.end_ms)
+        return forecast_slot(counts, history.grid, self._memory, *when, self._max_kmh, hour)
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:
         """The city's shape as known before a slot, after all earlier ones; None if nobody
@@ -581,7 +588,21 @@ class Forecaster(SlotForecaster):
         return history.slots_since(since_ms)
 
     def _remember_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> None:
-        pass
+        records, _ = self._records(slot, cells, history)
+        released = released_hats(records, (slot[1] - slot[0]) / HOUR_MS, history.grid)
+        self._memory.remember(self._day(slot[0]), released, self._hour(*slot))
+
+    def _records(
+        self, slot: Slot, cells: Sequence[int], history: LedgerHistory
+    ) -> tuple[list[Release], Answer | None]:
+        """Those that are to be learnt."""
+        withdrawn = history.withdrawn(*slot, cells) if self._withdrawals else set()
+        found, told = history.releases_and_city(
+            *slot,
+            [cell for cell in cells if cell not in withdrawn],
+            city=self._shapes is not None and not withdrawn,
+        )
+        return [record for record in found if record is not None and record.noised is None], told
 
     def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:
         self._learn(history, start_ms)
@@ -590,16 +611,10 @@ class Forecaster(SlotForecaster):
     def _learn_slot(
         self, slot: Slot, cells: Sequence[int], history: LedgerHistory
     ) -> list[Smoothed]:
-        withdrawn = history.withdrawn(*slot, cells) if self._withdrawals else set()
-        found, told = history.releases_and_city(
-            *slot,
-            [cell for cell in cells if cell not in withdrawn],
-            city=self._shapes is not None and not withdrawn,
-        )
-        records = [record for record in found if record is not None and record.noised is None]
+        records, told = self._records(slot, cells, history)
         if not records:
             return []
-        when = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS)
+        when = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS, self._hour(*slot))
         if self._judges_unit and self._judge_unit(records, slot, *when, history.grid):
             records = [msgspec.structs.replace(record, mean=None) for record in records]
         for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
@@ -629,7 +644,13 @@ class Forecaster(SlotForecaster):
         )
 
     def _judge_unit(
-        self, records: Sequence[Release], slot: Slot, day: dt.date, hours: float, grid: Grid
+        self,
+        records: Sequence[Release],
+        slot: Slot,
+        day: dt.date,
+        hours: float,
+        hour: float,
+        grid: Grid,
     ) -> bool:
         """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict
         all is forgotten that was learnt since the first evidence. A doubt lasts until there are
@@ -640,7 +661,7 @@ class Forecaster(SlotForecaster):
             return True
         memory = self._memory if self._usual is None else self._usual[0]
         released = released_hats(records, hours, grid)
-        usual = memory.predict(day, released.cells, released.prior)
+        usual = memory.predict(day, released.cells, released.prior, hour)
         self._evidence = self._evidence.more(evidence_of(usual, released, self._max_kmh))
         is_withheld = any(record.status == "withheld_unit" for record in records)
         self._is_doubted = self._evidence.is_enough or is_withheld
