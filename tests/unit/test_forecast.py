@@ -1,5 +1,4 @@
-"""Forecasts: features by their definitions, a filter that is exact, and a memory that ends after
-two days."""
+"""Forecasts: features by their definitions, and a memory that follows from releases."""
 
 import datetime as dt
 import math
@@ -13,19 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from udp_stream.forecast.anomalies import NOT_CLIPPED, NOTHING, ReleaseClip
 from udp_stream.forecast.model import (
-    CITY_MEAN,
-    CITY_SD,
-    CITY_SLOPE_CORRELATION,
-    GLOBALS,
-    NIGHT,
-    SKEW_SD,
-    SLOPE_MEAN,
-    SLOPE_SD,
-    ArrowFilter,
     Memory,
     ReleasedHats,
     SlotPrior,
-    design_of,
     features_of,
     prior_of,
 )
@@ -164,79 +153,6 @@ def test_a_feed_that_pings_twelve_times_as_often_has_the_same_features(seed):
     )
 
 
-class Dense:
-    """The same model with one covariance of everything, and Kalman's formulas as they are printed."""
-
-    def __init__(self, cell_sd, slope_sd, cells):
-        self.mean, self.cell_variance = np.zeros(GLOBALS + cells), cell_sd**2
-        self.mean[:2] = CITY_MEAN, SLOPE_MEAN
-        ends = [CITY_SD**2, SLOPE_SD**2, *[slope_sd**2] * (GLOBALS - 3), SKEW_SD**2]
-        self.covariance = np.diag(np.array([*ends, *[cell_sd**2] * cells]))
-        self.covariance[0, 1] = self.covariance[1, 0] = CITY_SLOPE_CORRELATION * CITY_SD * SLOPE_SD
-        self.first = self.covariance[:GLOBALS, :GLOBALS].copy()
-
-    def design(self, at, design):
-        return np.hstack([design, np.eye(self.mean.size - GLOBALS)[at]])
-
-    def predict(self, at, design):
-        rows = self.design(at, design)
-        return rows @ self.mean, np.diag(rows @ self.covariance @ rows.T)
-
-    def update(self, at, design, value, variance):
-        rows = self.design(at, design)
-        spread = rows @ self.covariance @ rows.T + np.diag(variance)
-        off = value - rows @ self.mean
-        likelihood = -0.5 * (off @ np.linalg.solve(spread, off) + np.linalg.slogdet(spread)[1])
-        gain = np.linalg.solve(spread, rows @ self.covariance).T
-        self.mean = self.mean + gain @ off
-        self.covariance = self.covariance - gain @ rows @ self.covariance
-        return likelihood
-
-    def next_day(self, seen):
-        """What a night adds to the globals, cells take along as they follow from them; then each
-        has its own."""
-        at = GLOBALS + np.arange(seen)
-        of_globals = self.covariance[:GLOBALS, :GLOBALS]
-        follows = self.covariance[at, :GLOBALS] @ np.linalg.inv(of_globals)
-        own = self.covariance[at, at] - np.einsum("ij,jk,ik->i", follows, of_globals, follows)
-        moved, both = np.vstack([np.eye(GLOBALS), follows]), np.append(np.arange(GLOBALS), at)
-        self.covariance[np.ix_(both, both)] += moved @ (NIGHT * self.first) @ moved.T
-        self.covariance[at, at] += (
-            np.minimum(own + NIGHT * self.cell_variance, self.cell_variance) - own
-        )
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_filter_is_that_of_a_dense_covariance(seed):
-    rng, cells, known = np.random.default_rng(seed), 14, 0
-    arrow, dense = ArrowFilter(2.5, 0.8), Dense(2.5, 0.8, cells)
-    for slot in range(30):
-        grown = min(cells, known + int(rng.integers(0, 4))) if slot else 3
-        arrow.grow(grown - known)
-        known = grown
-        at = rng.permutation(known)[: int(rng.integers(1, known + 1))]
-        design = design_of(
-            rng.normal(size=at.size), rng.normal(size=(at.size, 6)), rng.random(at.size) < 0.7
-        )
-        seen = design, rng.normal(18, 6, at.size), rng.uniform(0.5, 60, at.size)
-        assert arrow.update(at, *seen) == pytest.approx(dense.update(at, *seen), rel=1e-8)
-        if slot % 12 == 11:
-            arrow.next_day()
-            dense.next_day(known)
-        every = np.arange(cells)
-        design = design_of(
-            rng.normal(size=cells), rng.normal(size=(cells, 6)), rng.random(cells) < 0.5
-        )
-        found, expected = (
-            arrow.predict(np.where(every < known, every, -1), design),
-            dense.predict(every, design),
-        )
-        assert np.allclose(found[0], expected[0], rtol=1e-8) and np.allclose(
-            found[1], expected[1], rtol=1e-7
-        )
-        assert np.allclose(arrow.mean, dense.mean[:GLOBALS], rtol=1e-7, atol=1e-7)
-
-
 def observed(seed, cells=20, order=None, prior_sd=0.3):
     rng = np.random.default_rng(seed)
     prior = SlotPrior(np.zeros(0), rng.normal(0, prior_sd, cells), rng.normal(size=(cells, 6)))
@@ -289,37 +205,31 @@ def learnt(*slots):
     return memory
 
 
-def test_yesterday_counts_and_the_day_before_does_not():
+def test_earlier_days_count_and_their_news_does_not():
     nothing = forecast(Memory(), MONDAY)
-    assert forecast(learnt((1, 0)), day_after(2)) != nothing
-    assert forecast(learnt((0, 0)), day_after(2)) == nothing
-    assert forecast(learnt((0, 0), (1, 1)), day_after(2)) == forecast(learnt((1, 1)), day_after(2))
-    assert forecast(learnt((0, 0), (1, 1)), day_after(1)) != forecast(learnt((1, 1)), day_after(1))
-    assert forecast(learnt((0, 0), (1, 1), (2, 2)), day_after(2)) == forecast(
-        learnt((1, 1), (2, 2)), day_after(2)
-    )
-
-
-def test_news_that_is_carried_on_is_that_of_two_days_too():
-    asked, slots = (
-        observed(9),
-        [(day, seed) for seed, day in enumerate([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])],
-    )
-    for day in range(2, 5):
-        here = [slot for slot in slots if slot[0] <= day]
-        last = [slot for slot in here if slot[0] > day - 2]
-        found = [
-            learnt(*some).carried(day_after(day), asked.cells) for some in (here, last, last[-1:])
-        ]
-        assert found[0] == found[1] != found[2] and max(one.probability for one in found[0]) > 0.05
-    # After a gap of a day, and in cells that the last slot did not measure, nothing is carried on.
-    assert set(learnt((0, 0)).carried(day_after(2), asked.cells)) == {NOTHING}
+    assert forecast(learnt((0, 0)), day_after(9)) != nothing
+    assert forecast(learnt((0, 0), (1, 1)), day_after(2)) != forecast(learnt((1, 1)), day_after(2))
+    asked = observed(9)
+    carried = learnt((0, 0), (0, 1)).carried(MONDAY, asked.cells)
+    assert max(one.probability for one in carried) > 0.05
+    assert set(learnt((0, 0), (0, 1)).carried(day_after(1), asked.cells)) == {NOTHING}
     assert set(learnt((0, 0)).carried(MONDAY, asked.cells + np.uint64(5000))) == {NOTHING}
 
 
-def test_over_a_gap_of_a_day_nothing_is_remembered_but_what_came_after():
-    assert forecast(learnt((0, 0), (3, 1)), day_after(3)) == forecast(learnt((3, 1)), day_after(3))
-    assert forecast(learnt((0, 0), (3, 1)), day_after(4)) == forecast(learnt((3, 1)), day_after(4))
+def test_a_memory_follows_from_releases_whether_they_were_estimated_or_not():
+    early, late = Memory(), Memory()
+    for day in range(5):
+        for seed, hour in enumerate((7.5, 8.5, 17.5)):
+            seen = observed(
+                10 * day + seed, order=np.random.default_rng(seed + day).permutation(20)[:15]
+            )
+            early.learn(day_after(day), seen, MAX_KMH, hour)
+            if day < 3:
+                late.remember(day_after(day), seen, hour)
+            else:
+                late.learn(day_after(day), seen, MAX_KMH, hour)
+    assert forecast(early, day_after(4)) == forecast(late, day_after(4))
+    assert forecast(early, day_after(5)) == forecast(late, day_after(5))
 
 
 def test_releases_that_agree_with_their_counts_turn_the_slope_and_those_that_disagree_turn_it_around():

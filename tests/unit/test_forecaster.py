@@ -118,7 +118,7 @@ def test_a_forecaster_restarted_after_any_slot_forecasts_what_one_does_that_ran_
     assert said(a_forecaster(), 26, ledger) != said(a_forecaster(), 26, MemoryLedger())
 
 
-def test_one_that_reads_two_days_of_releases_forecasts_what_one_does_that_ran_for_five():
+def test_one_that_starts_on_the_fifth_day_forecasts_what_one_does_that_ran_for_five():
     ledger, always = MemoryLedger(), a_forecaster()
     for number in range(5 * 4 - 1):
         released(ledger, number, always)
@@ -130,19 +130,14 @@ def test_one_that_reads_two_days_of_releases_forecasts_what_one_does_that_ran_fo
     day = dt.date(2024, 1, 12)
     carried = [one._memory.carried(day, counts.cells) for one in (started, always)]
     assert carried[0] == carried[1] and any(one.probability for one in carried[0])
-    # Yesterday counts: without it the forecast is another.
-    slots = {
-        slot: cells
-        for slot, cells in history.slots_since(MIDNIGHT).items()
-        if slot[0] >= MIDNIGHT + 16 * SLOT
-    }
-    assert slots
+    # All days count: without the first the forecast is another.
+    slots = history.slots_since(MIDNIGHT + 4 * SLOT)
 
-    class OfToday(LedgerHistory):
+    class Later(LedgerHistory):
         def slots_since(self, start_ms):
             return {slot: cells for slot, cells in slots.items() if slot[0] >= start_ms}
 
-    other = a_forecaster().forecast(counts, OfToday(ledger))
+    other = a_forecaster().forecast(counts, Later(ledger))
     assert other.mean.tobytes() != started.forecast(counts, history).mean.tobytes()
 
 

@@ -484,7 +484,9 @@ class SlotForecaster(ABC):
             if slot[0] >= since_ms:
                 self._due.setdefault(slot, set()).update(cells)
             else:
+                self._due.pop(slot, None)
                 self._remember_slot(slot, sorted(cells), history)
+                self._learnt_ms = slot[0]
 
     def midnights(self, slot: Slot) -> tuple[int, int]:
         """Those around the start of a slot, Unix ms."""
