@@ -279,9 +279,9 @@ def test_what_is_archived_is_withdrawn_in_the_ledger_and_once(city):
     published = [
         Release.decode(line).release_id for line in (city / "out.ndjson").read_bytes().splitlines()
     ]
-    estimates = releases(city, "city.ledger", "--smoothed", "--from", "2024-01-12")
     withdrawn(city, "--to", "2024-01-08T06:00", reason="first")
     archived(city)
+    estimates = releases(city, "city.ledger", "--smoothed", "--from", "2024-01-12")
     before, records = (city / ARCHIVE).read_bytes(), releases(city, ARCHIVE)
     wrong = published[0], published[7]
     assert b"1 HAT withdrawn, 1 before" in withdrawn(city, *wrong).stdout

@@ -46,10 +46,9 @@ from udp_stream.dashboard.slots import KINDS, Slots, milliseconds_of, of_cell
 from udp_stream.dashboard.snapshot import CompressedText, Kind, Slot, compressed
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.export_formats import LINES, TEXTS, PlaceOf
-from udp_stream.forecast.typical import CLASSES
 from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.release.record import described, schema_of
-from udp_stream.release.week import DAYS_MAX, TypicalHour
+from udp_stream.release.typical import CLASSES, DAYS_MAX, TypicalHour
 from udp_stream.windows.grid import Grid
 
 STREAMS_MAX: Final = 2_000

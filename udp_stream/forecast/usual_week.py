@@ -349,6 +349,10 @@ class SumsWeek:
         off = TRAFFIC - seen.traffic[:, None]
         return normed_logs(np.log(prior) - 0.5 * (off**2 / variance + np.log(variance)))
 
+    def expected_traffic(self, kind: int, hour: int) -> Floats:
+        """Of each cell in an hour of such a day."""
+        return np.asarray(self.traffic(kind, hour, hour + 1) @ TRAFFIC)
+
     def _fit_traffic(self) -> None:
         """A cell's size from all hours, the course of service from all cells."""
         seen = means_of(self.totals.kept)
@@ -481,13 +485,19 @@ HAT_FEATURES: Final = 8
 observes it."""
 
 HATS_SPREADS: Final = Spreads(
-    level=2.0, course=1.0, weekend=1.0, day=0.6, hour=0.6,
-    mean=(18.0, 5.0), slopes=((12.6, 6.0), *[(0.0, 0.8)] * 6, (0.0, 1.0)),
-    city_course=1.0, city_weekend=1.0, city_weekend_course=0.7, city_day=0.3, city_hour=0.4,
+    level=3.0, course=0.6, weekend=1.0, day=0.6, hour=0.6,
+    mean=(18.0, 5.0), slopes=((12.6, 6.0), *[(0.0, 0.4)] * 6, (0.0, 0.3)),
+    city_course=4.0, city_weekend=1.0, city_weekend_course=0.7, city_day=0.6, city_hour=0.4,
     keep=(0.6, 0.6), correlation=0.5,
 )  # fmt: skip
 
-HAT_DAYS_APART = 2.0
+FIRST_DAY: Final = HATS_SPREADS._replace(
+    level=2.0, course=1.0, slopes=((12.6, 6.0), *[(0.0, 0.8)] * 6, (0.0, 1.0)),
+    city_course=1.0, city_day=0.3,
+)  # fmt: skip
+"""Before any day is over little is told of much: what a city may differ by is held together."""
+
+HAT_DAYS_APART = 0.6
 
 
 class HatWeek:
@@ -542,7 +552,7 @@ class HatWeek:
 
     def beliefs(self) -> Arrow:
         """The prior of a day's filter, found anew from the sums."""
-        spreads = HATS_SPREADS
+        spreads = HATS_SPREADS if self.kept[2].any() else FIRST_DAY
         found = spreads.beliefs(len(self.numbers))
         for kind in range(KINDS):
             sums = self.kept[:, :, kind].astype(np.float64)

@@ -19,7 +19,7 @@ from udp_stream.export_formats import require_format
 from udp_stream.gtfs import read_network
 from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.release.record import Release, Smoothed, Withdrawal
-from udp_stream.release.week import TypicalHour, Week
+from udp_stream.release.typical import TypicalHour, Week
 from udp_stream.settings import Settings
 
 
