@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Floats
 from udp_stream.forecast.arrow import Arrow, on_one_thread
 from udp_stream.forecast.usual_week import (
     HAT_FEATURES,
@@ -25,7 +26,6 @@ from udp_stream.forecast.usual_week import (
     design,
 )
 from udp_stream.mechanisms.base import NonNegative
-from udp_stream.arrays import Floats
 from udp_stream.release.forecaster import unexplained_of, value_of
 from udp_stream.release.record import Release, Smoothed
 
