@@ -123,7 +123,9 @@ def require_fit_files(
             look = next(looks)
             _require_read(look, name, settings, warn)
             if charges and settings.judges_unit and seen < JOINED_MESSAGES:
-                any(require_unit(one, settings, name) for one in looks)
+                for look in looks:
+                    if require_unit(look, settings, name):
+                        break
         seen += look.messages
     if seen:
         for sentence in (one for one in said if isinstance(one, QualityWarning)):
@@ -141,12 +143,12 @@ def looks_at(
     source: Source,
     frames: Iterator[list[bytes]],
     settings: Settings,
-    sizes: Sequence[int] = (SAMPLED_MESSAGES, UNIT_MESSAGES, JOINED_MESSAGES),
 ) -> Iterator[Look]:
-    """A look at the beginning of a source, up to each size; the same again where it has no more."""
+    """A look at the beginning of a source, each longer than the last; the same again where it has
+    no more."""
     held = list[bytes]()
     look = None
-    for size in sizes:
+    for size in (SAMPLED_MESSAGES, UNIT_MESSAGES, JOINED_MESSAGES):
         more = next(joined(frames, size - len(held)), [])
         held += more
         if more or look is None:

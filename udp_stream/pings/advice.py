@@ -236,6 +236,19 @@ def _name_of(path: str, form: FeedForm) -> str:
     return next((name for ours, name in names.items() if path.startswith(ours)), path)
 
 
+_NO_PLATE = "wanted the vehicle's: pings without a plate protect none"
+_IN_UNIT = "wanted speed.unit as the feed has it: `udp-stream doctor FILE` compares it with how far pings move"
+_OF_REASONS = {
+    Reason.OUTSIDE_BOX: "wanted pings.box = [west, south, east, north] around the feed",
+    Reason.EMPTY_PLATE: _NO_PLATE,
+    Reason.PLACEHOLDER_PLATE: _NO_PLATE,
+    Reason.SPEED_NOT_FINITE: f"found NaN or Infinity, wanted {WANTED['speed']}",
+    Reason.SPEED_NEGATIVE: _IN_UNIT,
+    Reason.SPEED_ABOVE_LIMIT: _IN_UNIT,
+}
+"""Sentences that need no look at the values."""
+
+
 def _said(
     reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, box: Box | None
 ) -> str | None:
@@ -264,10 +277,8 @@ def _said(
         return f"found {names or 'no name that may be shown'}, wanted {name} (`udp-stream init FILE` writes [source])"
     if reason in OF_A_PLACE and _look_exchanged(records, form, box or EARTH):
         return _exchanged(form, box)
-    if reason == Reason.OUTSIDE_BOX:
-        return "wanted pings.box = [west, south, east, north] around the feed"
-    if field is None:
-        return None
+    if field is None or reason in _OF_REASONS:
+        return _OF_REASONS.get(reason)
     steps = form.mapping.steps[field]
     values = [record[steps] for record in records if steps in record]
     if field == "time":
@@ -279,12 +290,6 @@ def _said(
         if reason == Reason.NO_UTC_OFFSET:
             return f'found {found}, wanted an offset, or source.time_zone = "Area/City" of the feed\'s clock'
         return f'found {found}, wanted source.time_format = "{form.mapping.time_format}"'
-    if reason in (Reason.EMPTY_PLATE, Reason.PLACEHOLDER_PLATE):
-        return "wanted the vehicle's: pings without a plate protect none"
-    if reason == Reason.SPEED_NOT_FINITE:
-        return f"found NaN or Infinity, wanted {WANTED[field]}"
-    if reason in OF_A_SPEED:
-        return "wanted speed.unit as the feed has it: `udp-stream doctor FILE` compares it with how far pings move"
     if values and all(map(is_missing, values)) and not all(value is None for value in values):
         return f"found a word for a missing value, wanted {WANTED[field]}"
     is_scaled = (

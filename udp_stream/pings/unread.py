@@ -16,7 +16,9 @@ from udp_stream.pings.times import NO_TIME, joined_times, read_times
 from udp_stream.pings.tracks import as_pings, follow, track_of
 
 _KMH_MAX = 150
-_SPEED = re.compile(r"vel|spe?e?d|geschw|vit|h[iı]z|km.?h|mph|knot", re.IGNORECASE)
+_SPEED = re.compile(
+    r"(?<![a-z])(?:vel|h[iı]z)|speed|spd|geschw|vitesse|km.?h|mph|knot", re.IGNORECASE
+)
 _KINDS = {"time": "time", "longitude": "place", "latitude": "place", "plate": "plate"}
 
 
