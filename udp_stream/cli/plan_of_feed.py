@@ -386,7 +386,7 @@ def _read(
         for name, source in sources:
             frames = checked_messages(source, name, settings, charges=False)
             for at, messages in enumerate(
-                joined(as_far_as_whole(frames, odd.append), JOINED_MESSAGES)
+                joined(as_far_as_whole(frames, print_warning), JOINED_MESSAGES)
             ):
                 look = look_by(settings, messages, source.format)
                 if at == 0:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from udp_stream.cli.commands.init import samples_of, with_unread
-from udp_stream.cli.evidence import Finding, Look, configured, findings, look_at_files
+from udp_stream.cli.evidence import REFUSED, Finding, Look, configured, findings, look_at_files
 from udp_stream.cli.preflight import (
     JOINED_MESSAGES,
     is_on_disk,
@@ -210,7 +210,7 @@ def _latest(settings: Settings) -> list[Any]:
 
 def _pings_of_topic(look: Look, records: Sequence[Any], settings: Settings) -> str:
     pings = look.pings
-    said = _pings(look, settings)
+    _verdict(findings(look, [REFUSED]))
     if not len(pings):
         return InconclusiveCheck(
             "its latest were refused for their speeds alone, or are of other events"
@@ -227,8 +227,8 @@ def _pings_of_topic(look: Look, records: Sequence[Any], settings: Settings) -> s
     age_s = max(record.timestamp for record in records) / 1000 - float(pings.time_ms.max()) / 1000
     if age_s > seconds_of("live.max_age", settings.live.max_age):
         old = f"the newest was {duration_in_words(age_s)} old when the last one came"
-        return InconclusiveCheck(f"cannot tell: {old}: does the feed stand still?")
-    return said
+        look = replace(look, said=[f"{old}: does the feed stand still?"])
+    return _pings(look, settings)
 
 
 def _look_at_topic(records: Sequence[Any], settings: Settings) -> Look:
