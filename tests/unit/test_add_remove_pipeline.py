@@ -588,3 +588,16 @@ def test_days_are_archived_and_stated_with_their_sums(tmp_path):
         with open_archive(done.path) as copy:
             assert len(days_in(copy)) == 1
         assert len(days_in(ledger)) == 1 and ledger.verify() == []
+
+
+def test_a_day_that_is_read_again_behind_a_later_one_has_no_sums_of_the_later():
+    """They would cost the plates of one period what those of another sent."""
+    ledger, context = quarters(days=3, skipped=(7, 9, 10, 11))
+    start = MIDNIGHT + 6 * 7 * HOUR
+    contents = of_six_hours(slot(7, pings=9000, start=start))
+    record_add_remove_slot(*contents, context, ledger)
+    assert days_in(ledger) == []
+    again = PROMISES["add-remove"].with_forecaster(context)
+    record_add_remove_slot(*contents, again, ledger)
+    (day,) = days_in(ledger)
+    assert Id.of(day.release_id).slot[1] * 1000 == start + 6 * HOUR

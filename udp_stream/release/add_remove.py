@@ -11,6 +11,10 @@ publish, inform.
 3. **Record.** Each cell of the domain has a record that follows from the sums. Then mark, publish,
    inform, as ever.
 
+With a day's last slot plates are charged for their whole day, too, and its sums are drawn, in the
+same way, under `presence-day:START-SECONDS`: before the slot's mark, which knows them. What plates
+did in earlier slots is kept for that (`release/plate_day.py`).
+
 Charges, factors, balances and who was admitted are secret, and stay in the ledger. Ids, their
 number and order follow from the domain and the slot: they are the same with any plate, without it,
 and without pings.
@@ -206,7 +210,8 @@ def keep_for_day(
     of = f"{rules.digest} {rules.full}"
     vectors = entries(rows, morning)
     context.plate_day.add(day, of, slot[0], counts.plates, vectors, rules.cells.size)
-    return day
+    # Entries of a later day are of other pings, and maybe of another budget.
+    return day if context.plate_day.kept.day == day else None
 
 
 def _day_once(
