@@ -114,26 +114,36 @@ def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_gu
 
 
 PROMISE = re.compile(
-    r"^ *(swap-values|add-remove) +([\d.]+) .* ([\d.]+) +([\d.]+) +([\d.]+) +(\S.*?) *$", re.M
+    r"^ *(swap-values|add-remove) +([\d.]+) +(\d+d) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +(\S.*?) *$",
+    re.M,
 )
+DAY, WEAK_MONTH = ("1d", "10", "735.11"), ("30d", "1.49", "54.51")
+STRONG_DAY = "1d", "1", "29.81"
 
 
 def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidden_alike(
     capsys, tmp_path, pings, monkeypatch
 ):
+    """And at 10 a day, 1 a day, 10 a month, with what an even day and a year add up to."""
     monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings))
     rows = PROMISE.findall(out)
     assert status == 0
-    assert [row[:3] for row in rows] == [
-        ("swap-values", "10", "10"), ("add-remove", "10", "23.47"), ("add-remove", "4.51", "10"),
-        ("add-remove", "1", "2.11"),
-    ]  # fmt: skip
-    errors = [float(row[3]) for row in rows]
-    assert errors[1] < errors[2] < errors[3] and rows[3][5] == "buys next to nothing"
+    assert [row[:6] for row in rows] == [
+        ("swap-values", "10", *DAY, "10"),
+        ("swap-values", "1", *STRONG_DAY, "1"),
+        ("swap-values", "10", *WEAK_MONTH, "10"),
+        ("add-remove", "10", *DAY, "23.47"),
+        ("add-remove", "4.51", "1d", "4.51", "226.26", "10"),
+        ("add-remove", "1", *STRONG_DAY, "2.11"),
+        ("add-remove", "10", *WEAK_MONTH, "23.47"),
+    ]
+    errors = [float(row[6]) for row in rows]
+    assert errors[3] < errors[4] < errors[6] < errors[5] and rows[5][8] == "buys next to nothing"
+    assert len({row[7] for row in rows}) == 1, "one guess beside all"
     (table,) = re.findall(r"^ *7 +1h .*?% +([\d.]+) ", out, re.M)
     assert float(table) == errors[0]
-    assert "At epsilon 1 add-remove buys next to nothing" in " ".join(out.split())
+    assert "At epsilon 1 per 1d add-remove buys next to nothing" in " ".join(out.split())
     assert "pings.interval = '10s'" in " ".join(out.split())
     assert list(tmp_path.iterdir()) == [tmp_path / "a.ndjson"]
 
@@ -159,12 +169,32 @@ def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(
     rows = PROMISE.findall(out)
     assert (
         status == 0
-        and [row[1] for row in rows] == ["10", "10", "4.51", "1"]
+        and [row[1] for row in rows] == ["10", "1", "10", "10", "4.51", "1", "10"]
         and "this plan alone" not in " ".join(out.split())
     )
     (table,) = re.findall(r"^ *6 +1h .*?% +([\d.]+) ", out, re.M)
-    assert table == rows[1][3]
+    assert table == rows[3][6]
     assert plan(capsys, *flags)[0] == 2  # no typical HAT has such sums
+
+
+def test_a_month_is_planned_as_an_even_day_wherever_in_it_the_file_lies(
+    capsys, tmp_path, pings, monkeypatch
+):
+    """Of the 24th day of its period, by which 24 days' parts might be spent, as of any other."""
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
+    file = written(tmp_path / "a.ndjson", pings)
+
+    def errors(*flags):
+        words = [
+            word for flag in ("privacy.neighbours=swap-values", *flags) for word in ("--set", flag)
+        ]
+        return re.findall(r"^ *[678] +1h .*?% +([\d.]+) ", plan(capsys, file, *words)[1], re.M)
+
+    day = f"budget.rho={1_539_278_763 // 30 / 1e9}", "budget.accounting=zcdp"
+    of_month = errors("budget.period=30d")
+    assert of_month == errors(*day) and of_month != errors()
+    pure = "budget.accounting=pure", "budget.epsilon=15"
+    assert errors(*pure, "budget.period=30d") == errors(pure[0], "budget.epsilon=0.5")
 
 
 def test_what_add_remove_refuses_is_said_where_both_would_be_compared(

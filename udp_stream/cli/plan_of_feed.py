@@ -42,6 +42,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.logs import counted
 from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import Pings, Reason
+from udp_stream.planning.policy import DAY_S
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import RehearsalResult, rehearse
 from udp_stream.settings import Settings
@@ -49,6 +50,7 @@ from udp_stream.settings.limits import seconds_of
 from udp_stream.settings.rules import check
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import open_sources
+from udp_stream.units import NANO, duration_name
 from udp_stream.windows.clocks import AgreementClock, Frame
 from udp_stream.windows.grid import NOWHERE, Grid
 from udp_stream.windows.slots import slots_of
@@ -162,6 +164,7 @@ def row_of(
 ) -> Row:
     """Tabulate, and rehearse all slots or a sample that holds so many pings; ConfigError if no HAT
     could be charged so little. `stepwise` iterates over rehearsed cities."""
+    settings = even_day(settings)
     slots = list(_slots(positions, settings))
     is_sampled = positions.time_ms.size > sample_pings
     chosen = sample_of(slots, settings, sample_pings) if is_sampled else slots
@@ -193,6 +196,25 @@ def row_of(
         is_longer,
         rehearsed,
     )
+
+
+def even_day(settings: Settings) -> Settings:
+    """The settings with an even day's part of the budget of several days: where in its period a
+    file's day lies says nothing of other days."""
+    budget = settings.budget
+    days = settings.policy.days
+    if days == 1:
+        return settings
+    replace = msgspec.structs.replace
+    nano = budget.nano // days
+    measure = budget.accounted.measure
+    day = (
+        replace(budget, epsilon=nano / NANO)
+        if measure.name == "pure"
+        else replace(budget, accounting="zcdp", epsilon=None, rho=nano / NANO)
+    )
+    length = duration_name(max(DAY_S, settings.policy.slot_seconds))
+    return replace(settings, budget=replace(day, period=length))
 
 
 def sample_of(
@@ -333,6 +355,10 @@ def print_feed(plan: FeedPlan, settings: Settings) -> Console:
         out.print(
             f"A sample: the file has more than {SAMPLE_PINGS:,} pings, and rows rehearse {least:.0%} to {most:.0%} of "
             "them, in whole slots from the beginning of periods on. Served and expected errors are of the sample."
+        )
+    if settings.policy.days > 1:
+        out.print(
+            f"Rows rehearse an even day: one of {settings.policy.days} of {settings.policy.promise}."
         )
     if start is not None:
         print_hours(out, start.expected.by_slot, settings.calendar.slots)

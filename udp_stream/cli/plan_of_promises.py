@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from tempfile import NamedTemporaryFile
 
@@ -23,7 +24,7 @@ from udp_stream.cli.progress import stepwise
 from udp_stream.cli.report import print_rows
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Entropy
-from udp_stream.mechanisms.noise import MEASURES
+from udp_stream.planning.policy import year_nano
 from udp_stream.planning.promise import ACCOUNTINGS, OF_A_SWAP, epsilon_text
 from udp_stream.settings import Settings
 from udp_stream.settings.rules import check
@@ -35,27 +36,44 @@ from udp_stream.settings.sections import (
 )
 from udp_stream.units import NANO
 
-SMALL = 1.0
-"""An epsilon at which add-remove is shown, too."""
+STANDARD = (10.0, "1d"), (1.0, "1d"), (10.0, "30d")
+"""Epsilons and periods at which both are shown, beside the configured."""
 
 NOTHING = 0.9
 """The part of the baseline guess's error from which on estimates buy next to nothing."""
 
-HIDES = {
-    "swap-values": "how fast each plate went",
-    "add-remove": "all that each plate sent: that it was there, too",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class PromiseCost:
-    """A relation at a budget: its epsilon, and the epsilon at which swap-values would protect
-    speeds as much."""
+    """A relation at a budget: its epsilon for a period, an even day of it and any 365 days, and the
+    epsilon at which swap-values would protect speeds as much."""
 
     neighbours: str
+    period: str
     epsilon: float
+    of_day: float
+    of_year: float
     of_speeds: float
     row: Row
+
+    @classmethod
+    def of(cls, asked: Settings, row: Row) -> PromiseCost:
+        policy = asked.policy
+        nano = policy.budget_nano
+        implied = partial(policy.accounted.measure.implied_epsilon, delta=policy.delta)
+        return cls(
+            neighbours=policy.neighbours,
+            period=policy.period,
+            epsilon=implied(nano),
+            of_day=implied(policy.day_nano),
+            of_year=implied(year_nano(policy.period, nano)),
+            of_speeds=implied(nano if policy.relation.public_counts else OF_A_SWAP * nano),
+            row=row,
+        )
+
+    @property
+    def amount(self) -> str:
+        return f"epsilon {_short(self.epsilon)} per {self.period}"
 
     @property
     def verdict(self) -> str:
@@ -86,42 +104,34 @@ class PromiseComparison:
 
 
 def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> PromiseComparison:
-    """Rehearse swap-values at the budget, and add-remove at the same, at a quarter of its rho, and
-    at a small budget."""
+    """Rehearse swap-values at the budget, and add-remove at the same and at a quarter of its rho;
+    both at standard budgets."""
     positions = plan.positions
     plain = _swap_values(settings)
-    hides = settings.privacy.neighbours == "add-remove"
     here = settings.grid, settings.hat.slot
     known = next((row for row in plan.rows if (row.grid, row.slot) == here), None)
     policy = plain.policy
-    delta = plain.policy.delta or settings.budget.delta
+    delta = policy.delta or settings.budget.delta
     nano_of = ACCOUNTINGS["approximate"].nano
-    epsilon_of = MEASURES["zcdp"].implied_epsilon
     in_rho = policy.accounted.measure.name == "zcdp"
     budget = policy.budget_nano if in_rho else nano_of(policy.budget_nano / NANO, delta)
-    epsilon = policy.accounted.measure.implied_epsilon(policy.budget_nano, delta)
-    small = nano_of(SMALL, delta)
-    budgets = [budget, budget // OF_A_SWAP, *([small] if small < budget // OF_A_SWAP else [])]
+    period = settings.budget.period
+    standard = [(nano_of(epsilon, delta), length) for epsilon, length in STANDARD]
+    budgets = dict.fromkeys([(budget, period), (budget // OF_A_SWAP, period), *standard])
+    swaps = [plain]
+    if in_rho:
+        others = [one for one in standard if one != (budget, period)]
+        swaps += [replace(plain, budget=_budget(settings, *one)) for one in others]
     try:
-        row = known if known and not hides else row_of(positions, plain, entropy, SAMPLE_PINGS)
-        found = [PromiseCost("swap-values", epsilon, epsilon, row)]
         with _add_remove(positions, settings) as (hidden, cells, interval):
-            for nano in stepwise("rehearsing add-remove", budgets):
-                asked = replace(hidden, budget=_budget(settings, nano))
-                check(asked)
-                row = (
-                    known
-                    if known and hides and nano == budget
-                    else row_of(positions, asked, entropy, SAMPLE_PINGS)
-                )
-                found.append(
-                    PromiseCost(
-                        "add-remove",
-                        epsilon_of(nano, delta),
-                        epsilon_of(OF_A_SWAP * nano, delta),
-                        row,
-                    )
-                )
+            asked = [replace(hidden, budget=_budget(settings, *one)) for one in budgets]
+            ours = asked[0] if settings.privacy.neighbours == "add-remove" else plain
+            found = []
+            for one in stepwise("rehearsing both promises", [*swaps, *asked]):
+                check(one)
+                row = known if one is ours else None
+                row = row or row_of(positions, one, entropy, SAMPLE_PINGS)
+                found.append(PromiseCost.of(one, row))
     except ConfigError as error:
         return PromiseComparison([], delta, str(error))
     return PromiseComparison(found, delta, "", cells, interval)
@@ -163,11 +173,9 @@ def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Sett
         yield hidden, 0 if is_listed else len(domain), interval
 
 
-def _budget(settings: Settings, rho_nano: int) -> BudgetSection:
-    budget = settings.budget
-    return BudgetSection(
-        accounting="zcdp", rho=rho_nano / NANO, delta=budget.delta, period=budget.period
-    )
+def _budget(settings: Settings, rho_nano: int, period: str) -> BudgetSection:
+    rho = rho_nano / NANO
+    return BudgetSection(accounting="zcdp", rho=rho, delta=settings.budget.delta, period=period)
 
 
 def _interval(positions: Positions) -> str:
@@ -186,19 +194,20 @@ def print_promises(plan: PromiseComparison, settings: Settings, out: Console) ->
         out.print(f"Not compared: {plan.left_out}.")
         return
     print_rows(out, [_cells(cost) for cost in plan.promises])
-    same = plan.promises[1]
-    alike = plan.promises[2]
+    same, alike, *_ = (cost for cost in plan.promises if cost.neighbours == "add-remove")
     out.print(
         "swap-values: where each plate was, when, and how many pings it sent is public, and counts tell speeds. "
         "add-remove hides that, too, in every cell of a public domain.\n"
         f"speeds as: the epsilon at which swap-values would hide speeds as well. At the same epsilon add-remove hides "
         f"them less: {_short(same.epsilon)} as {_short(same.of_speeds)} would. As well as {_short(same.epsilon)} it "
-        f"hides them at {_short(alike.epsilon)}. Epsilons hold with delta {plan.delta:g}."
+        f"hides them at {_short(alike.epsilon)}. Epsilons hold with delta {plan.delta:g}.\n"
+        "of a day, of a year: an even day of a longer period, which is what is rehearsed; all periods that any 365 days "
+        "touch. In rho they add up, so epsilons grow by less."
     )
-    for cost in plan.promises[1:]:
-        if cost.over_guess >= NOTHING:
+    for cost in plan.promises:
+        if cost.neighbours == "add-remove" and cost.over_guess >= NOTHING:
             out.print(
-                f"At epsilon {_short(cost.epsilon)} add-remove buys next to nothing here: its estimates err by "
+                f"At {cost.amount} add-remove buys next to nothing here: its estimates err by "
                 f"{cost.over_guess:.0%} of what the baseline guess errs by."
             )
     if plan.cells:
@@ -214,7 +223,9 @@ def _cells(cost: PromiseCost) -> list[tuple[str, str]]:
     return [
         ("neighbours", cost.neighbours),
         ("epsilon", _short(cost.epsilon)),
-        ("hides", HIDES[cost.neighbours]),
+        ("per", cost.period),
+        ("of a day", _short(cost.of_day)),
+        ("of a year", _short(cost.of_year)),
         ("speeds as", _short(cost.of_speeds)),
         ("expected error", f"{expected.error:.2f}"),
         ("baseline guess", f"{expected.constant:.2f}"),
