@@ -52,7 +52,18 @@ def test_a_field_without_a_text_is_found():
         described(Silent)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xff", b"{}", b'{"schema":"udp-stream/silent/1"}'])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b'{"schema":"udp-stream/silent/1","lane":{"number":2}}',
+        b'{"lane":{"number":2}}',
+        b'{"schema":"","never":1}',
+        b'{"schema":"udp-stream/toll/1","lane":{"number":2},"more":1}',
+    ],
+)
 def test_other_bytes_of_a_ledger_are_refused_under_their_id(payload):
     with pytest.raises(PrivacyRefused, match="toll:1"):
         Toll.of_ledger("toll:1", payload)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import pairwise
 from math import hypot
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
@@ -42,8 +43,10 @@ class Record(Part, frozen=True):
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        """The record of some bytes; raises msgspec.DecodeError if they are none."""
-        return msgspec.json.decode(payload, type=cls)
+        """The record of some bytes; raises msgspec.DecodeError if they are none, or lack its
+        schema."""
+        record: Self = _decoder_of(cls).decode(payload)
+        return record
 
     @classmethod
     def of_ledger(cls, id_: str, payload: bytes) -> Self:
@@ -54,6 +57,16 @@ class Record(Part, frozen=True):
             raise PrivacyRefused(
                 f"{id_}: expected its record in the ledger, got other bytes"
             ) from error
+
+
+class _Never(Part, frozen=True, tag_field="schema", tag=""):
+    never: Annotated[int, msgspec.Meta(ge=1, le=0)]
+
+
+@cache
+def _decoder_of(kind: type[Record]) -> msgspec.json.Decoder[Any]:
+    """Alone, a type with a schema would be decoded without it; beside another it is not."""
+    return msgspec.json.Decoder(kind | _Never if kind.__struct_config__.tag else kind)
 
 
 def schema_of(kind: type[Record]) -> str:
