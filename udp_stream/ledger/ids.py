@@ -33,8 +33,8 @@ FORMS: Final = {
 }
 """Ids by kind: a HAT's release; the public mark on it; the answer of a slot's whole city; the clips
 that a slot's plates share, under which nothing is charged or released; the noised sums of a slot
-under "add-remove", and those of a day; a query's answer; one of its rounds, counted from 1. Ledgers keep ids for ever:
-a form is never changed."""
+under "add-remove", and those of a day; a query's answer; one of its rounds, counted from 1. Ledgers
+keep ids for ever: a form is never changed."""
 
 UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS, DAY_SUMS
 """Kinds of what is recorded and waits for no reader."""
