@@ -370,6 +370,27 @@ def test_privacy_is_in_words(scheme, width, board, day, new_page):
     page.wait_for_selector("body[data-slot]")
 
 
+def test_where_an_incident_would_not_show_the_panel_says_so(copy, tmp_path, new_page):
+    """A measured cell whose interval holds two fifths of its value, one that is no more than a guess, and one
+    that an incident would leave."""
+    slot = fullest(copy)
+    held, guessed, seen = sorted(copy.kinds(slot)["solid"])[:3]
+    as_usual = {"value_kmh": 20.0, "news": 0.1}
+    changes = {
+        held: as_usual | {"interval95_kmh": [8.0, 26.0]},
+        guessed: as_usual | {"interval95_kmh": [9.0, 30.0]},
+        seen: as_usual | {"interval95_kmh": [14.0, 26.0]},
+    }
+    found = {}
+    with served(edited(copy, tmp_path, slot, changes)) as address:
+        page = new_page(address)
+        for cell in changes:
+            page.locator(f'path[data-cell="{cell}"]').click()
+            page.wait_for_selector("#panel .sentences")
+            found[cell] = "incident" in page.locator("#panel .sentences").inner_text()
+    assert found == {held: True, guessed: True, seen: False}
+
+
 def test_records_are_text_never_markup(copy, tmp_path, new_page):
     slot = fullest(copy)
     hostile = "<img src=x onerror=alert(1)>"

@@ -4,6 +4,7 @@ export const STEPS_KMH = [0, 10, 15, 20, 25, 30]; // no finer than what "solid" 
 const SOLID_KMH = 10; // widest 95 % interval of a solid cell
 const STRIPED_KMH = 20; // and of a striped one; beyond it a value is no more than a guess
 const NEWS = 0.5; // above it a cell is not as usual
+const INCIDENT = 0.4; // a street at two fifths of its speed
 export const CDF_ERROR = 0.15; // above it a CDF is not drawn
 const RECENT = 3; // slots: one that ended longer ago is none of a live feed
 
@@ -35,6 +36,7 @@ function cellOf(release, estimate, withdrawn) {
     kind,
     isMeasured,
     isNews: kind !== 'dotted' && (estimate?.news ?? 0) > NEWS, // a guess claims no news
+    isBlind: estimate !== null && (kind === 'dotted' || interval[0] <= INCIDENT * shown.value_kmh), // no mark, whatever happens
     guess: estimate?.guess?.counts_kmh ?? null,
     amount: amountOf(release, estimate),
     isHidden: sums !== null || Boolean(estimate?.traffic ?? estimate?.plates), // "add-remove": nothing is counted
@@ -136,6 +138,7 @@ export function sentencesOf(cell) {
   else if (kind !== 'dotted') said.push(`${sentence(speedOf(cell))}.`);
   else said.push(`No more than a guess: ${Math.round(value)} km/h, likely ${rangeOf(interval)}.`);
   if (whyOf(cell) === WIDE) said.push('It is grey as its range is too wide.');
+  if (cell.isBlind && !cell.isNews) said.push('An incident would not show here.');
   if (amount !== null) said.push(`${amountWords(amount)}.`);
   if (isHidden && guess !== null) said.push(guessWords(guess));
   else if (isHidden) return said;
