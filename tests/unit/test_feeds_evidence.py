@@ -130,20 +130,23 @@ def test_times_in_springs_hour_are_named_whether_or_not_they_repeat(jitter_s, tm
     assert "leaves out" not in checks_of(tmp_path, "feed.csv")[2]
 
 
-def of_service_day(time, day):
+def of_service_day(time, day, written):
     hours = (time - datetime(day.year, day.month, day.day)) // timedelta(hours=1)
-    return f"{day:%Y-%m-%d} {hours:02}:{time:%M:%S}"
+    return f"{day:{written}}".replace("HH", f"{hours:02}").replace("MMSS", f"{time:%M:%S}")
 
 
-def test_hours_of_24_and_more_are_the_next_days(tmp_path):
-    start = datetime(2024, 3, 5, 23, 56)
+@pytest.mark.parametrize(
+    "written", ["%Y-%m-%d HH:MMSS", "%Y-%m-%dTHH:MMSS", "%d/%m/%Y HH:MMSS", "HH:MMSS %d.%m.%Y"]
+)
+def test_hours_of_24_and_more_are_the_next_days(written, tmp_path):
+    start = datetime(2024, 3, 15, 23, 56)
     rows = [
-        (*plain(one)[:1], of_service_day(one["time"], start), *plain(one)[2:])
+        (*plain(one)[:1], of_service_day(one["time"], start, written), *plain(one)[2:])
         for one in fleet(start, (34.8, 32.08))
     ]
     feed, said, read = found(tmp_path, table(rows), "feed.csv")
     assert read == ALL and feed.refused == 0 and feed.zone == "Asia/Jerusalem"
-    assert feed.hours == "2024-03-05 23:56 to 2024-03-06 00:03" and "refused" not in said
+    assert feed.hours == "2024-03-15 23:56 to 2024-03-16 00:03" and "refused" not in said
     assert feed.unit == "kmh" and feed.unit_by == "movement"
 
 

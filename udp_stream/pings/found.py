@@ -162,7 +162,9 @@ _OTHERS = (
     r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b"
 )
 _NEVER = {
-    "plate": re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency"),
+    "plate": re.compile(
+        r"trip|route|stop|\bline|driver|block|direction|shape|agency|hdg|heading|bearing|azimuth|course"
+    ),
     "time": re.compile(_OTHERS),
     "speed": re.compile(_OTHERS),
 }

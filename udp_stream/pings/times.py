@@ -70,7 +70,7 @@ _DOT_NET = re.compile(r"/Date\((-?[0-9]+)(?:[+-][0-9]{4})?\)/", re.ASCII)
 _HALF_OF_DAY = re.compile(r"(?<![^\W\d_])([ap])(?:\.\s?|\s)?m(?![^\W\d_])\.?", re.IGNORECASE)
 _HALVES = {"上午": "AM", "下午": "PM", "오전": "AM", "오후": "PM", "π.μ.": "AM", "μ.μ.": "PM"}
 _MIDNIGHT = re.compile(r"[T ]00:00(?::00(?:\.0+)?)?Z?$")  # behind a date, as data bases write it
-_PAST_24 = re.compile("(?<=[ T])(?:2[4-9]|3[0-9]|4[0-7])(?=:?[0-5][0-9])")
+_PAST_24 = re.compile("(?:(?<=[ T])|^(?=..:))(?:2[4-9]|3[0-9]|4[0-7])(?=:?[0-5][0-9])")
 _DAY_MS = 86_400_000
 _WIDTHS = {"%H%M%S": 6, "%H%M": 4, "%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8, "%y%m%d": 6, "%d%m%y": 6}
 _FEW = 16  # texts that are read singly, where any of them is spelt otherwise
