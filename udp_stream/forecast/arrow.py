@@ -1,9 +1,9 @@
 """Normal beliefs about a city, in O(cells): an arrow.
 
 All cells share the *globals*. Given these, cells are independent; each has a few states of its own.
-So the covariance is an arrow. It is kept as the globals' mean and covariance and, for each cell, its
-states given the globals: `intercept + coupling . globals`, with a covariance of their own. Updates
-are exact (a Kalman filter's).
+So the covariance is an arrow. It is kept as the globals' mean and covariance and, for each cell,
+its states given the globals: `intercept + coupling . globals`, with a covariance of their own.
+Updates are exact (a Kalman filter's).
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class Arrow:
         self._covariance = _symmetric(self._covariance - np.outer(through, through) / spread)
 
     def renew_cells(self, state: int, keep: float, variance: Floats | float) -> None:
-        """Let a state of each cell decay to this part; so much comes anew that its variance tends to
-        `variance`."""
+        """Let a state of each cell decay to this part; so much comes anew that its variance tends
+        to `variance`."""
         self._intercept[:, state] *= keep
         self._coupling[:, state] *= keep
         self._variance[:, state] *= keep
@@ -167,7 +167,7 @@ class Arrow:
 
 
 class _GivenGlobals(NamedTuple):
-    """What is observed, given the globals: intercept, slopes on them, variance; and its covariance
+    """The observation, given the globals: intercept, slopes on them, variance; and its covariance
     with the cell's states."""
 
     intercept: Floats

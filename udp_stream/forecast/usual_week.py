@@ -1,10 +1,10 @@
 """The usual week of a city: what all earlier days tell of a day to come.
 
-A cell has a level, a smooth course over the day and another level on weekends; a day and an hour are
-off by something, too. The city has the same, and slopes on features of cells. Kept are decayed sums
-of releases, a number of days each; from these the usual week is found anew each night, exactly. So
-it follows from releases and their days alone, and no error of an earlier night stays. It is the
-prior of the day's filter. The model is ours (docs/mechanisms/forecast.md).
+A cell has a level, a smooth course over the day and another level on weekends; a day and an hour
+are off by something, too. The city has the same, and slopes on features of cells. Kept are decayed
+sums of releases, a number of days each; from these the usual week is found anew each night,
+exactly. So it follows from releases and their days alone, and no error of an earlier night stays.
+It is the prior of the day's filter. The model is ours (docs/mechanisms/forecast.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS: Final = 2
 HOURS: Final = 24
 DECAY = 0.985
 LATE_DECAY = 0.6
-"""What a day leaves of sums: half in 46 days; and of those of the last days, in which a change
+"""Part of sums that a day leaves: half in 46 days; and of those of the last days, in which a change
 shows."""
 
 HARMONICS = 4
@@ -88,7 +88,7 @@ class Spreads(NamedTuple):
     correlation: float = 0.0
 
     def beliefs(self, cells: int) -> Arrow:
-        """What is known before the first release."""
+        """Beliefs before the first release."""
         periods = 2 * HARMONICS
         own = [self.level, *[self.course] * periods, self.weekend, self.day, self.hour]
         shared = [
@@ -104,7 +104,7 @@ class Spreads(NamedTuple):
         return found
 
     def pass_hours(self, beliefs: Arrow, hours: float) -> None:
-        """What moves by the hour is forgotten in part."""
+        """Forget in part whatever moves by the hour."""
         of_cells, of_city = (keep**hours for keep in self.keep)
         beliefs.renew_cells(-1, of_cells, self.hour**2)
         beliefs.renew_global(-1, of_city, self.city_hour**2)
@@ -118,8 +118,8 @@ class Spreads(NamedTuple):
 
 
 def design(at: Floats, kind: int, features: Floats, scale: Floats) -> Design:
-    """Of cells at such a place in the course of a kind of day; `features` is of shape (cells,
-    features), `scale` the size of what a day and an hour are off by."""
+    """Design of cells at such a place in the course of a kind of day; `features` is of shape
+    (cells, features), `scale` the size of what a day and an hour are off by."""
     many = len(features)
     one = np.ones((many, 1))
     here = np.tile(at, (many, 1))
@@ -144,7 +144,7 @@ BLOCK_OF: Final = np.repeat(np.arange(len(BLOCKS)), [end - start for start, end 
 OF_DAYS = 0.8
 OF_HOURS = 1.2
 LASTING = 0.3
-"""What a cell's mean of a day, and of a block of hours, is off by from the usual, km/h: of a single
+"""Distance of a cell's mean of a day, and of a block of hours, from the usual, km/h: of a single
 day; and of as many as there may be."""
 
 CHANGED = 3.5
@@ -178,8 +178,8 @@ LEAST_PRECISION = 1e-12
 
 
 class NoisedMeans(NamedTuple):
-    """What sums over days tell: the mean of noised residual sums, of the forecasts that these were
-    taken around and of noised traffic, variances of both noises, and the number of days."""
+    """Means that sums over days tell: the mean of noised residual sums, of the forecasts that these
+    were taken around and of noised traffic, variances of both noises, and the number of days."""
 
     residual: Floats
     forecast: Floats
@@ -255,8 +255,8 @@ OF_KINDS = (5, 2)
 
 
 class SumsWeek:
-    """The usual week from noised sums of cells: `apart` is the variance between the plates of a unit
-    of traffic, in km2/h2.
+    """The usual week from noised sums of cells: `apart` is the variance between the plates of a
+    unit of traffic, in km2/h2.
 
     >>> week = SumsWeek(cells=2, apart=40.0)
     >>> for hour in range(7, 19):
@@ -350,7 +350,7 @@ class SumsWeek:
         return normed_logs(np.log(prior) - 0.5 * (off**2 / variance + np.log(variance)))
 
     def expected_traffic(self, kind: int, hour: int) -> Floats:
-        """Of each cell in an hour of such a day."""
+        """Traffic of each cell in an hour of such a day."""
         return np.asarray(self.traffic(kind, hour, hour + 1) @ TRAFFIC)
 
     def _fit_traffic(self) -> None:
@@ -424,7 +424,7 @@ class SumsWeek:
             update_city(beliefs, columns, here, forecast, seen, rest)
 
     def _design_of(self, kind: int, start: int, end: int) -> Design:
-        """Of the mean over these hours of service."""
+        """Design of the mean over these hours of service."""
         courses = np.zeros((HOURS, 2 * HARMONICS))
         courses[start:end] = [course(hour + 0.5) for hour in range(start, end)]
         service = np.zeros(HOURS)
@@ -481,8 +481,8 @@ def update_city(
 
 
 HAT_FEATURES: Final = 8
-"""What releases carry of a HAT: the prior of its counts, six features, and whether a narrow clip
-observes it."""
+"""Numbers that releases carry of a HAT: the prior of its counts, six features, and whether a narrow
+clip observes it."""
 
 HATS_SPREADS: Final = Spreads(
     level=3.0, course=0.6, weekend=1.0, day=0.6, hour=0.6,
