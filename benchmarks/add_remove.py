@@ -8,12 +8,13 @@ Domains are circles around a city's centre.
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, hypot, radians, sqrt
 from math import cos as cosine
+from math import hypot, radians, sqrt
 from typing import NamedTuple
 
 import h3
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from benchmarks.forecast_days import DRAWN_KMH, Day
@@ -21,13 +22,17 @@ from benchmarks.incidents import Incident, busiest, with_incident
 from udp_stream.forecast.add_remove import AddRemoveEstimates, AddRemoveMemory
 from udp_stream.ledger.filters import rho_nano_of
 from udp_stream.mechanisms.add_remove import (
+    Entries,
     PlateQuery,
     PlateRows,
     allowances,
     entries,
     noised,
+    of_day,
     shortened,
 )
+from udp_stream.planning.add_remove import AddRemoveRules
+from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -46,10 +51,6 @@ FULL = {
 
 DELTA = 1e-6
 SLOTS = 24
-ACTIVE = 12
-SCALE = 2000
-SCALE_WITH_PLATES = 5000
-"""(km/h)^2 that the noise of a day of hours is made for."""
 
 
 def domain(name: str, resolution: int) -> NDArray[np.uint64]:
@@ -63,13 +64,6 @@ def domain(name: str, resolution: int) -> NDArray[np.uint64]:
         if hypot((east - lon) * cosine(radians(lat)), north - lat) * degree <= km:
             found.append(int(cell, 16))
     return np.array(sorted(found), np.uint64)
-
-
-def sigma_of(rho_nano: int, plates: bool = False) -> int:
-    """Quanta, rounded up: for an hour's slots and a day's rho."""
-    return ceil(
-        sqrt((SCALE_WITH_PLATES if plates else SCALE) * NANO / (2 * rho_nano)) * QUANTA_PER_KMH
-    )
 
 
 class Slot(NamedTuple):
@@ -132,39 +126,97 @@ def run_add_remove(
     cells = domain(name, 7)
     rho = rho_nano_of(round(epsilon * NANO), DELTA)
     full = next(pings for known, pings in FULL.items() if name.startswith(known))
-    sigma = sigma_of(rho, plates)
-    most = load(None, days[0].feed.flags, {}).policy.max_speed / QUANTA_PER_KMH
-    memory = AddRemoveMemory(cells, sigma / QUANTA_PER_KMH, full, 1.0, most, plates)
+    policy = replace(
+        load(None, days[0].feed.flags, {}).policy,
+        neighbours="add-remove",
+        interval_ms=3_600_000 // full,
+        period_seconds=86_400,
+        budget_nano=rho,
+        plates=plates,
+    )
+    rules = AddRemoveRules.of(policy, cells)
+    sigma = rules.sigma / QUANTA_PER_KMH
+    memory = AddRemoveMemory(cells, sigma, full, 1.0, rules.max_kmh, plates)
     runs = []
     for day in days:
         slots = {(slot.date, slot.hour): slot for slot in slots_of(day, cells)}
         estimates: dict[tuple[dt.date, int], AddRemoveEstimates] = {}
-        balances: dict[tuple[dt.date, bytes], int] = {}
         for date in sorted({date for date, _ in slots}):
+            entropy = SeededEntropy(seed)
+            one = _DayOf(memory, rules, date, rho, entropy)
             for hour in range(SLOTS):
                 nothing = Slot(
                     date, hour, PlateRows(*(np.zeros(0, np.int64) for _ in range(4))), ()
                 )
-                slot = slots.get((date, hour), nothing)
-                forecast = memory.forecast(date, float(hour))
-                query = PlateQuery(
-                    np.rint(forecast * QUANTA_PER_KMH).astype(np.int64), full, sigma, plates
-                )
-                vectors = entries(slot.rows, query)
-                left = np.array(
-                    [balances.get((date, plate), rho) for plate in slot.names], np.int64
-                )
-                wanted = vectors.charges(left.size, query)
-                charged = np.minimum(wanted, allowances(left, SLOTS - hour, ACTIVE))
-                for plate, have in zip(slot.names, (left - charged).tolist(), strict=True):
-                    balances[date, plate] = have
-                (_, bits), *_ = SeededEntropy(seed).streams([f"{date}-{hour}"])
-                sums = noised(shortened(vectors, charged, query), cells.size, query, bits)
-                estimates[date, hour] = memory.learn(
-                    date, float(hour), sums / QUANTA_PER_KMH, forecast
-                )
+                estimates[date, hour] = one.learn(slots.get((date, hour), nothing))
+            one.close()
         runs.append(_run_of(day, cells, estimates, plates, full))
     return runs
+
+
+class _DayOf:
+    """A day of plates, each with its balance, as the runtimes have it: sums of slots with the city's,
+    and from the second day on those of the whole day."""
+
+    def __init__(
+        self, memory: AddRemoveMemory, rules: AddRemoveRules, date: dt.date, rho: int,
+        entropy: SeededEntropy,
+    ) -> None:  # fmt: skip
+        self._memory = memory
+        self._rules = rules
+        self._date = date
+        self._entropy = entropy
+        self._rho = rho
+        self._is_first = memory.is_first(date)
+        self._for_day = 0 if self._is_first else rules.day_nano
+        self._plates: dict[bytes, int] = {}
+        self._left = np.zeros(0, np.int64)
+        self._entries: list[Entries] = []
+
+    def learn(self, slot: Slot) -> AddRemoveEstimates:
+        rules, hours = self._rules, float(slot.hour)
+        forecast = self._memory.forecast(self._date, hours)
+        query = rules.query(_quanta(forecast), is_first=self._is_first)
+        at = np.array([self._plates.setdefault(one, len(self._plates)) for one in slot.names], int)
+        more = len(self._plates) - self._left.size
+        self._left = np.append(self._left, np.full(more, self._rho))
+        left = self._left[at]
+        vectors = entries(slot.rows, query)
+        allowed = allowances(left - self._for_day, SLOTS - slot.hour, rules.active)
+        charged = np.minimum(vectors.charges(left.size, query), allowed)
+        self._left[at] = left - charged
+        if self._for_day:
+            of_morning = self._memory.morning(self._date)[slot.hour]
+            morning = PlateQuery(_quanta(of_morning), rules.full, rules.day_sigma)
+            for_day = entries(slot.rows, morning)
+            self._entries.append(for_day._replace(plate=at[for_day.plate]))
+        sums = self._noised(vectors, charged, query, f"{self._date}-{slot.hour}")
+        found = self._memory.learn(self._date, hours, sums.kmh, forecast, sums.sigma_kmh)
+        if sums.city is not None:
+            self._memory.learn_city(self._date, hours, *sums.city)
+        return found
+
+    def close(self) -> None:
+        if not self._for_day:
+            return
+        mean = self._memory.over_service(self._date)
+        query = PlateQuery(_quanta(mean), self._rules.full, self._rules.day_sigma)
+        together = Entries(*(np.concatenate(column) for column in zip(*self._entries, strict=True)))
+        vectors = of_day(together, self._rules.cells.size)
+        charged = np.minimum(vectors.charges(self._left.size, query), self._left)
+        sums = self._noised(vectors, charged, query, f"{self._date}")
+        self._memory.learn_day(self._date, *sums.day, mean)
+
+    def _noised(
+        self, vectors: Entries, charged: Integers, query: PlateQuery, name: str
+    ) -> NoisedSums:
+        (_, bits), *_ = self._entropy.streams([name])
+        sums = noised(shortened(vectors, charged, query), query.columns, query, bits)
+        return NoisedSums.of(SumsQuery.of(self._rules.cells, query, "1d", self._rho), sums)
+
+
+def _quanta(kmh: Floats) -> Integers:
+    return np.rint(kmh * QUANTA_PER_KMH).astype(np.int64)
 
 
 def _run_of(
