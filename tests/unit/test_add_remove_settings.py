@@ -17,6 +17,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import other_budgets, other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import disagreement, statement
+from udp_stream.mechanisms.add_remove import GAIN
 from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.planning.add_remove import SCALE_KMH2, SCALE_PLATES_KMH2, AddRemoveRules, sigma_of
 from udp_stream.planning.policy import note_policy, period_of, written
@@ -76,7 +77,7 @@ def test_rules_follow_from_settings(cells):
         65.0,
     )
     assert rules.digest == hidden(cells).policy.domain and len(rules.digest) == 16
-    assert rules.sigma / QUANTA_PER_KMH == pytest.approx(25.49, abs=0.01)
+    assert rules.first_sigma / QUANTA_PER_KMH == pytest.approx(25.49, abs=0.01)
     flags = "hat.slot=30m", "budget.period=2d", "pings.interval=20s", "release.plates=true"
     other = rules_of(hidden(cells, *flags))
     assert (other.full, other.active, other.plates, other.slot_hours) == (90, 24, True, 0.5)
@@ -108,8 +109,39 @@ def test_sigma_is_rounded_up_to_the_quantum(rho_nano, slots, plates):
 
 def test_zcdp_is_a_rho_of_its_own(cells):
     settings = hidden(cells, "budget.accounting=zcdp", "budget.rho=0.5")
-    assert rules_of(settings).sigma == math.ceil(math.sqrt(2000 / (2 * 0.5)) * QUANTA_PER_KMH)
+    expected = math.ceil(math.sqrt(2000 / (2 * 0.5)) * QUANTA_PER_KMH)
+    assert rules_of(settings).first_sigma == expected
     assert settings.policy.neighbours == "add-remove"
+
+
+@pytest.mark.parametrize(
+    ("flags", "day", "city"),
+    [((), 0.1, 0.03), (("budget.epsilon=20",), 0.1, 0.03), (("budget.epsilon=4",), 0.25, 0.05),
+     (("budget.epsilon=3",), 0.25, 0.05), (("budget.epsilon=2",), 0.25, 0.05), (("budget.epsilon=1",), 0.4, 0.1),
+     (("budget.epsilon=0.1",), 0.4, 0.1), (("budget.epsilon=10", "budget.period=30d"), 0.3366, 0.0788),
+     (("hat.slot=15m",), 0.1, 0.03), (("release.plates=true",), 0, 0), (("budget.period=12h",), 0, 0.03),
+     (("budget.epsilon=0.01",), 0, 0)],
+)  # fmt: skip
+def test_parts_of_a_day_follow_from_its_rho_and_each_noise_is_made_for_its_part(
+    cells, flags, day, city
+):
+    settings = hidden(cells, *flags)
+    rules, policy = rules_of(settings), settings.policy
+    rho, slots = policy.budget_nano / NANO, policy.period_seconds / policy.slot_seconds
+    assert rules.day_nano == pytest.approx(day * rho * NANO / policy.days, rel=0.01)
+    scale = 5000 if policy.plates else 2000
+    for sigma, share in ((rules.first_sigma, 1), (rules.sigma, 1 - day - city)):
+        squares = scale * slots / 24 / (2 * share * rho)
+        assert sigma / QUANTA_PER_KMH == pytest.approx(math.sqrt(squares), rel=0.01)
+    of_city = rules.city / GAIN  # entries of the city have the noise of the slot's
+    assert of_city**2 * 9000 / (2 * city * rho or 1) * slots / 24 == pytest.approx(
+        (rules.sigma / QUANTA_PER_KMH) ** 2 if city else 0, rel=0.02
+    )
+    if day:
+        squares = 10_000 * (slots / policy.days / 24) ** 2 * policy.days / (2 * day * rho)
+        assert rules.day_sigma / QUANTA_PER_KMH == pytest.approx(math.sqrt(squares), rel=0.01)
+    else:
+        assert rules.day_sigma == 0
 
 
 def test_no_cdf_and_no_mean_of_public_counts_is_planned(cells):

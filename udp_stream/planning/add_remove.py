@@ -9,6 +9,7 @@ from math import isqrt
 
 from udp_stream.arrays import Cells, Integers
 from udp_stream.mechanisms.add_remove import GAIN, PlateQuery
+from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.planning.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -43,8 +44,10 @@ class AddRemoveRules:
     slots of a day over which a balance is spent. `first_sigma` holds before a day has been learnt:
     then cells and slots get the whole budget. Else the city has entries of the gain `city`, and
     sums of a day noise of `day_sigma`, for which `day_nano` of each plate are kept. These are 0
-    where numbers of plates are asked; those of the day, where no whole days make the period.
+    where numbers of plates are asked, or a day's noise cannot be drawn; those of the day, where no
+    whole days make the period.
 
+    >>> import numpy as np
     >>> from msgspec.structs import replace
     >>> from udp_stream.settings import Settings
     >>> policy = replace(Settings().policy, neighbours="add-remove", interval_ms=10_000)
@@ -73,12 +76,14 @@ class AddRemoveRules:
         period_s = policy.period_seconds or policy.slot_seconds
         slots = period_s // policy.slot_seconds
         budget = policy.budget_nano
-        of_day, of_city = (0, 0) if policy.plates else parts_of(budget * DAY_S // period_s)
+        of_day, of_city = parts_of(budget * DAY_S // period_s)
+        day_nano = budget * of_day // WHOLE // policy.days
+        day_sigma = _sigma(DAY_KMH2 * (slots // policy.days) ** 2, 24**2 * max(day_nano, 1))
+        if policy.plates or day_sigma > SCALE_MAX:
+            of_day = of_city = 0
         if period_s % DAY_S:
             of_day = 0
-        day_nano = budget * of_day // WHOLE // policy.days
         rest = WHOLE - of_day - of_city
-        of_slots = DAY_KMH2 * (slots // policy.days) ** 2
         return cls(
             cells=cells,
             full=policy.slot_seconds * 1000 // policy.interval_ms,
@@ -90,8 +95,8 @@ class AddRemoveRules:
             slot_hours=policy.slot_seconds / 3600,
             max_kmh=policy.max_speed / QUANTA_PER_KMH,
             digest=policy.domain,
-            day_sigma=_sigma(of_slots, 24**2 * day_nano) if day_nano else 0,
-            day_nano=day_nano,
+            day_sigma=day_sigma if of_day else 0,
+            day_nano=day_nano if of_day else 0,
         )
 
     def query(self, forecast: Integers, *, is_first: bool) -> PlateQuery:

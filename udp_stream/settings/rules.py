@@ -294,9 +294,8 @@ def _check_noise(settings: Settings) -> None:
         rule = (
             f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h"
         )
-        sigma = max(rules.sigma, rules.day_sigma)
-        got = f"{sigma / QUANTA_PER_KMH:,.0f} km/h: raise it, or shorten budget.period"
-        require(sigma <= SCALE_MAX, settings.policy.accounted.key, rule, got)
+        got = f"{rules.sigma / QUANTA_PER_KMH:,.0f} km/h: raise it, or shorten budget.period"
+        require(rules.sigma <= SCALE_MAX, settings.policy.accounted.key, rule, got)
 
 
 def _check_beside(settings: Settings) -> None:
