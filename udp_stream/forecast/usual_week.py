@@ -487,11 +487,11 @@ clip observes it."""
 HATS_SPREADS: Final = Spreads(
     level=2.5, course=1.0, weekend=1.0, day=0.6, hour=0.6,
     mean=(18.0, 5.0), slopes=((12.6, 6.0), *[(0.0, 0.8)] * 6, (0.0, 1.0)),
-    city_course=3.0, city_weekend=1.0, city_weekend_course=0.7, city_day=1.0, city_hour=0.4,
+    city_course=1.0, city_weekend=1.0, city_weekend_course=0.7, city_day=1.0, city_hour=0.4,
     keep=(0.6, 0.6), correlation=0.5,
 )  # fmt: skip
 
-FIRST_DAY: Final = HATS_SPREADS._replace(level=2.0, city_course=1.0, city_day=0.3)
+FIRST_DAY: Final = HATS_SPREADS._replace(level=2.0, city_day=0.3)
 """Before any day is over little is told of much: what a city may differ by is held together."""
 
 HAT_DAYS_APART = 0.6
