@@ -47,7 +47,7 @@ def shrunk(monkeypatch, percent=70):
 
 def run_at(terms, position, plates, seed, metres=0):
     """Each plate's values by round, nan where it had left, and how many rounds it was in."""
-    pie = replace(terms.elimination(SQUARE.signed_distance, BandRule(0.0, 0.0)), shared="all")
+    pie = terms.elimination(SQUARE.signed_distance, BandRule(0.0, 0.0))
     where = np.repeat(position + np.array([[metres * QUANTA_PER_METRE, 0]]), plates, axis=0)
     state, shown, bits = (
         pie.begin(),

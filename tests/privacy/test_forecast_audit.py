@@ -41,7 +41,7 @@ from udp_stream.windows.tables import SlotPings, SlotValues
 
 MEAN = ("hat.slot=30m", "hat.resolution=7", "release.min_plates=3", "release.mean=forecast-clip")
 WITH_CDF = (*MEAN, "release.cdf=tree", "release.cdf_epsilon=0.3", "release.variance_epsilon=0.1")
-PRICES = (*MEAN, "release.cdf_epsilon=0", "release.mean_epsilon=auto", "budget.period=1w")
+PRICES = (*MEAN, "release.cdf_epsilon=0", "release.mean_epsilon=auto")
 """A pace that is reached: HATs are offered at a price or, where too few plates can pay, at a
 quarter of it."""
 ROOMS = Path(__file__).parents[2] / "udp_stream"

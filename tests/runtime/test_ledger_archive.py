@@ -99,6 +99,16 @@ def lines_of(text, until):
     ]
 
 
+NEAR_KMH = 3.0
+"""As far as an estimate may move where days behind it are archived."""
+
+
+def values_of(text):
+    """The estimate of each HAT, km/h."""
+    found = map(json.loads, text.splitlines())
+    return {f"{one['hat']['cell']} {one['hat']['slot_start']}": one["value_kmh"] for one in found}
+
+
 def test_the_archive_and_the_ledger_together_have_all_there_was(city):
     published = (city / "out.ndjson").read_bytes()
     estimates = releases(city, "city.ledger", "--smoothed", "--from", "2024-01-11T18:00")
@@ -116,11 +126,9 @@ def test_the_archive_and_the_ledger_together_have_all_there_was(city):
         )
     after = run("ledger", "show", "GJ05ZZ0001", "--ledger", "city.ledger", cwd=city).stdout
     assert before.endswith(after) and len(after.splitlines()) == len(before.splitlines()) - 2
-    # Forecasts follow from what is left, and are the same: byte for byte.
-    assert (
-        estimates
-        and releases(city, "city.ledger", "--smoothed", "--from", "2024-01-11T18:00") == estimates
-    )
+    # The usual week follows from what is left: estimates of the same HATs, with fewer days behind.
+    left = releases(city, "city.ledger", "--smoothed", "--from", "2024-01-11T18:00")
+    assert values_of(left) == pytest.approx(values_of(estimates), abs=NEAR_KMH) and left
     assert (city / "city.ledger").stat().st_size < size
     stated = [json.loads(run("ledger", "export", "--ledger", name, cwd=city).stdout)
               for name in ("city.ledger", file.name)]  # fmt: skip
@@ -141,12 +149,14 @@ def test_pings_of_an_archived_time_are_late_and_the_rest_comes_out_as_before(cit
     rejected = [json.loads(line) for line in (city / "rejected.ndjson").read_bytes().splitlines()]
     assert len(rejected) == 2 * 288 * 6 and {one["reason"] for one in rejected} == {"late"}
     assert all(one["lag_ms"] > 0 for one in rejected)
-    last = b"\n".join(estimates.splitlines()[-4:])
-    assert last in (city / "smoothed.ndjson").read_bytes()
+    last = values_of(b"\n".join(estimates.splitlines()[-4:]))
+    found = values_of((city / "smoothed.ndjson").read_bytes())
+    assert {hat: found[hat] for hat in last} == pytest.approx(last, abs=NEAR_KMH)
 
 
-def test_a_run_goes_on_after_it_with_estimates_as_without_it(made, tmp_path):
-    """Of Saturday's records an archived ledger and one with all its days make the same estimates."""
+def test_a_run_goes_on_after_it_with_estimates_near_those_without_it(made, tmp_path):
+    """Of Saturday's records an archived ledger makes what its run made, and one with all its days
+    makes nearly the same estimates."""
     (tmp_path / "more.ndjson").write_bytes(b"\n".join(pings(first=DAYS, days=1)) + b"\n")
     for path in made.iterdir():
         shutil.copy(path, tmp_path)
@@ -165,7 +175,8 @@ def test_a_run_goes_on_after_it_with_estimates_as_without_it(made, tmp_path):
         for name, period, payload in new:
             ledger.admit(period, 10, [], [ask(name, [])])
             ledger.record([(name, payload)] if payload is not None else [])
-    assert releases(whole, "city.ledger", "--smoothed", "--from", "2024-01-13") == ours
+    of_all = releases(whole, "city.ledger", "--smoothed", "--from", "2024-01-13")
+    assert values_of(of_all) == pytest.approx(values_of(ours), abs=NEAR_KMH)
 
 
 @pytest.mark.parametrize(

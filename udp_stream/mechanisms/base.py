@@ -320,7 +320,7 @@ class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
 
     >>> StatisticTerms("mean", 10**9, choice=Choice("baseline", 12)).at(2 * 10**9)
     StatisticTerms(statistic='mean', epsilon_nano=2000000000, mechanism='auto', grouping='best-fit', \
-    compare_at='epsilon', measure='pure', choice=None, around=None)
+compare_at='epsilon', measure='pure', choice=None, around=None)
     """
 
     statistic: str
