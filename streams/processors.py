@@ -37,7 +37,7 @@ from udp_stream.ledger.ids import HAT, QUERY, ROUND, Id, end_of, kind_of
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.planning.policy import PositionPeriods
-from udp_stream.planning.slot import SlotPlan
+from udp_stream.planning.slot import PlannedSlot, SlotPlan
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import (
     Observer,
@@ -900,9 +900,10 @@ class ShardProcessor(Partitions[ShardAssignment]):
         """How far the slot's plates are from their forecasts, and its part of the sums over the
         whole city. Secret."""
         context = assigned.context
+        slot = PlannedSlot(step.counts, step.plan, context.policy)
         measured = lambda: (  # noqa: E731
-            slot_norms(step.counts, step.values, step.plan, context.policy),
-            slot_sums(context.question, step.counts, step.values, step.plan),
+            slot_norms(slot, step.values),
+            slot_sums(context.question, slot, step.values),
         )
         assigned.protocol.measured(step, *await self._in_thread(measured))
 
@@ -932,7 +933,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         withdrawn = await self._in_thread(partial(self._withdrawn, assigned))
         recorded = await self._in_thread(partial(self._record, assigned, step))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
-        report_recorded(self._report, step.counts, recorded, releases)
+        report_recorded(self._report, step.counts, recorded, releases, assigned.context.policy.grid)
         protocol = assigned.protocol
         start = step.start
         out = release_records(self._topics, releases) + withdrawal_records(
@@ -954,9 +955,9 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     def _record(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> RecordedSlot:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
-        return self._promise.record(
-            step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
-        )
+        context = assigned.context
+        slot = PlannedSlot(step.counts, plan, context.policy)
+        return self._promise.record(slot, step.values, context, assigned.ledger, step.factors)
 
     async def _keep(self, assigned: ShardAssignment, step: steps.KeepSlot) -> None:
         def keep_it() -> None:

@@ -169,7 +169,9 @@ class _Runtime:
             releases = {
                 name: PublishedRelease(payload) for name, payload in recorded.payloads.items()
             }
-            report_recorded(self._report, counts, recorded, list(releases.values()))
+            report_recorded(
+                self._report, counts, recorded, list(releases.values()), self._context.policy.grid
+            )
             new = [name for name in releases if self._is_due(name, name in recorded.made)]
             if self._due is None:  # a file that is written from its start has each behind its slot
                 before = [name for name in releases if name not in recorded.made]

@@ -239,11 +239,11 @@ def test_charges_are_spent_in_these_mornings():
 
 
 def a_record_for_cells_with_pings_alone(monkeypatch):
-    hats_of = add_remove._hats_of
+    ids_of = add_remove._ids_of
     monkeypatch.setattr(
         add_remove,
-        "_hats_of",
-        lambda domain, counts, grid: hats_of(domain[np.isin(domain, counts.cells)], counts, grid),
+        "_ids_of",
+        lambda domain, counts, grid: ids_of(domain[np.isin(domain, counts.cells)], counts, grid),
     )
 
 

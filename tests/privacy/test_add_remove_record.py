@@ -186,11 +186,11 @@ def as_appended():
 
 def unmade():
     """A cell without plates has no record."""
-    hats_of = road._hats_of
+    ids_of = road._ids_of
     return patch.object(
         road,
-        "_hats_of",
-        lambda *given: [one for one in hats_of(*given) if one.rows.stop > one.rows.start],
+        "_ids_of",
+        lambda domain, counts, grid: ids_of(domain[np.isin(domain, counts.cells)], counts, grid),
     )
 
 

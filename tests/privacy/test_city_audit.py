@@ -17,6 +17,7 @@ from udp_stream.ledger.ids import CITY, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.city_tree import CityTree
 from udp_stream.mechanisms.noise import counts_scale
+from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.city import ShapeQuestion
 from udp_stream.release.pipeline import slot_sums
@@ -111,14 +112,12 @@ def shards_of(counts, values, plan, number=3):
 
 
 def together(counts, values, plan):
-    return np.array(slot_sums(ShapeQuestion(), counts, values, plan))
+    slot = PlannedSlot(counts, plan, context(PURE).policy)
+    return np.array(slot_sums(ShapeQuestion(), slot, values))
 
 
 def apart(counts, values, plan):
-    return sum(
-        np.array(slot_sums(ShapeQuestion(), *of_shard))
-        for of_shard in shards_of(counts, values, plan)
-    )
+    return sum(together(*of_shard) for of_shard in shards_of(counts, values, plan))
 
 
 def loss_nano(tree, moved):
@@ -187,10 +186,10 @@ def test_plates_that_the_plan_does_not_know_move_nothing():
         values,
         dataclasses.replace(values, speed=np.where(np.repeat(keep, counts.count), values.speed, 0)),
     ]
-    first, second = (np.array(slot_sums(ShapeQuestion(), strangers, one, known)) for one in speeds)
+    first, second = (together(strangers, one, known) for one in speeds)
     assert np.array_equal(first, second) and first.sum() < truth.sum()
     rest = dataclasses.replace(plan, rows=plan.digests).subset(np.arange(counts.cells.size) != 2)
-    assert np.array_equal(first, np.array(slot_sums(ShapeQuestion(), counts, values, rest)))
+    assert np.array_equal(first, together(counts, values, rest))
 
 
 class Underpaid(ShapeQuestion):
@@ -221,7 +220,7 @@ def test_a_shard_refuses_a_plan_whose_charges_pay_for_less_than_its_weights_ask(
             of_plan, city=dataclasses.replace(of_plan.city, charged=charged)
         )
         with pytest.raises(PrivacyRefused, match="city:"):
-            slot_sums(ShapeQuestion(), part, of_values, broken)
+            together(part, of_values, broken)
 
 
 @pytest.mark.parametrize("answered", [False, True])

@@ -33,6 +33,7 @@ from tests.contract.dictionary_ledger import DictionaryLedger
 from udp_stream.ledger.ids import Id, kind_of
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
+from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import ReleaseContext, plan_slot
 from udp_stream.release.pipeline import (
     factors_once,
@@ -413,11 +414,12 @@ class World:
         def do(protocol: ShardProtocol) -> None:
             step = protocol.next()
             assert isinstance(step, MeasureNorms)
-            of_slot = step.counts, step.values, step.plan
+            context = self.contexts[0]
+            slot = PlannedSlot(step.counts, step.plan, context.policy)
             protocol.measured(
                 step,
-                slot_norms(*of_slot, self.contexts[0].policy),
-                slot_sums(self.contexts[0].question, *of_slot),
+                slot_norms(slot, step.values),
+                slot_sums(context.question, slot, step.values),
             )
 
         return self._local(actor, "measure", do)
@@ -488,9 +490,9 @@ class World:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
             assert isinstance(step, ReleaseSlot)
-            recorded = record_slot(
-                step.counts, step.values, step.plan, self.contexts[fault], ledger, step.factors
-            )
+            context = self.contexts[fault]
+            slot = PlannedSlot(step.counts, step.plan, context.policy)
+            recorded = record_slot(slot, step.values, context, ledger, step.factors)
             named = tuple(
                 (id_, self.payloads.number(payload)) for id_, payload in recorded.payloads.items()
             )

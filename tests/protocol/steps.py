@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from tests.protocol.explore import Planted, World, freeze
 from tests.protocol.parts import Part, Parts
+from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.pipeline import record_slot
 from udp_stream.shuffle.protocol import (
@@ -146,7 +147,7 @@ class Steps:
             recorded, after = self._again(
                 ledger,
                 lambda context, port: record_slot(
-                    step.counts, step.values, step.plan, context, port
+                    PlannedSlot(step.counts, step.plan, context.policy), step.values, context, port
                 ),
             )
             made = recorded.payloads.items()

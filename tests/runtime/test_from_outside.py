@@ -40,11 +40,9 @@ from udp_stream.mechanisms.base import (
 )
 from udp_stream.mechanisms.noise import MEASURES, Cost, counts_scale, noise_of
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.plan import Terms
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release.charge import HatInFlight
-from udp_stream.release.pipeline import RecordedSlot, draw_once
+from udp_stream.release.pipeline import record_hats
 from udp_stream.release.promise import PROMISES, Promise
 from udp_stream.release.record import (
     Hat,
@@ -250,11 +248,12 @@ TOWN = "85608c4ffffffff"
 """A public cell, under which the number of cells is released."""
 
 
-def record_cells(counts, values, plan, context, ledger, factors):
+def record_cells(slot, values, context, ledger, factors):
     """How many cells the plates are in, each plate in the first of its own: who swaps it moves the
     number by at most 1, and pays epsilon 1."""
-    slot = counts.start_ms, counts.end_ms
-    id_, everyone = id_of(HAT, *slot, TOWN), np.arange(len(counts.plates))
+    counts = slot.counts
+    ends = counts.start_ms, counts.end_ms
+    id_, everyone = id_of(HAT, *ends, TOWN), np.arange(len(counts.plates))
     policy, iso = context.policy, context.calendar.slots.iso
     period = context.calendar.slot_in_period(counts.start_ms).period
     context.before_charge()
@@ -274,15 +273,13 @@ def record_cells(counts, values, plan, context, ledger, factors):
             Release.encode(
                 Release(
                     release_id=id_, status="released", mean=None, variance=None, cdf=None, noised=told,
-                    hat=Hat.of(int(TOWN, 16), policy.grid, *map(iso, slot)), privacy=Privacy(period=period, **promise, **losses),
+                    hat=Hat.of(int(TOWN, 16), policy.grid, *map(iso, ends)), privacy=Privacy(period=period, **promise, **losses),
                     policy=policy.fingerprint(), software=context.software, trial=context.trial,
                 )
             )
         ]  # fmt: skip
 
-    drawn = draw_once(ledger, [id_], draw)
-    hat = HatInFlight(0, id_, TOWN, slice(0, counts.count.size), Terms(), verdict.charged)
-    return RecordedSlot((hat.recorded(drawn.payloads[0]),), drawn.made, ledger.mark(id_))
+    return record_hats([id_], draw, "swap-places", ledger)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from udp_stream.ledgers.opening import Holdings, ledger_sentence, progress_of
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.mechanisms.add_remove import entries
-from udp_stream.planning.slot import SlotPlan
+from udp_stream.planning.slot import PlannedSlot, SlotPlan
 from udp_stream.release import charge
 from udp_stream.release.add_remove import record_add_remove_slot, rows_in
 from udp_stream.release.charge import plan_slot, require_one_promise
@@ -117,7 +117,7 @@ def test_a_record_follows_from_the_sums(plates):
 
 
 def test_records_of_swap_values_are_as_they_were():
-    (payload, *_) = (hat.payload for hat in released_slot().hats)
+    (payload, *_) = released_slot().payloads.values()
     assert (
         b"noised" not in payload
         and b"swap_epsilon" not in payload
@@ -370,7 +370,8 @@ def test_sums_and_terms_of_another_version_are_refused_in_words():
 def test_the_road_of_swap_values_refuses_plates_that_are_hidden():
     context, ledger, (counts, values) = context_of(), MemoryLedger(), slot()
     with pytest.raises(PrivacyRefused, match="swap-values"):
-        record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
+        empty = PlannedSlot(counts, SlotPlan.empty(counts), context.policy)
+        record_slot(empty, values, context, ledger)
     assert not list(ledger.entries())
 
 

@@ -238,8 +238,8 @@ def test_clips_that_plates_share_are_remembered_once_and_nobody_is_charged_for_t
 def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
     whole, log = balls.slot_norms, fleet_log(clean=True)
 
-    def of_one_shard(counts, values, plan, policy):
-        norms = whole(counts, values, plan, policy)
+    def of_one_shard(slot, values):
+        norms = whole(slot, values)
         return replace(norms, checks=norms.checks // 2)
 
     with ledger_at(tmp_path / "ledger", IN_RHO) as (ledger, keys):

@@ -21,7 +21,7 @@ from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import variance_query
-from udp_stream.planning.slot import SlotPlan
+from udp_stream.planning.slot import PlannedSlot, SlotPlan
 from udp_stream.release import pipeline
 from udp_stream.release import pipeline as draw
 from udp_stream.release.charge import (
@@ -112,7 +112,8 @@ def test_the_caller_is_called_before_each_admission_and_not_for_a_slot_that_is_r
     counts, values = slot(start=START + 3_600_000)
     dying = DyingLedger(ledger, None)
     dying.calls = log
-    draw.record_slot(counts, values, SlotPlan.empty(counts), context, dying)
+    empty = PlannedSlot(counts, SlotPlan.empty(counts), context.policy)
+    draw.record_slot(empty, values, context, dying)
     assert log == ["recorded", "(before)", "admit", "record", "mark"]
 
 
@@ -139,7 +140,7 @@ def test_the_mark_names_a_record_with_noise_in_it_wherever_that_is_in_the_slot()
     """What is withheld is drawn alike by every ledger: it would not show one that went back and
     came as far again."""
     recorded = release_slot(*slot(), a_context(), MemoryLedger(), publish=lambda _: None)
-    statuses = {hat.release_id: hat.status for hat in recorded.hats}
+    statuses = {id_: Release.decode(payload).status for id_, payload in recorded.payloads.items()}
     assert set(statuses.values()) == {"released", "withheld_few_plates"}
     orders = itertools.permutations(recorded.payloads.items())
     assert {statuses[pipeline.witness(dict(payloads))] for payloads in orders} == {"released"}

@@ -8,18 +8,19 @@ from itertools import islice
 import h3.api.basic_int as h3
 import numpy as np
 import pytest
+from msgspec.json import decode as decode_json
 from msgspec.json import encode
 
 from tests.forms import PURE_ENV
-from udp_stream.ledger.port import Balance
+from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
-from udp_stream.planning.plan import HatPlans
+from udp_stream.planning.plan import HatPlans, Terms
 from udp_stream.planning.policy import EPSILON_NANO_MAX
 from udp_stream.planning.slot import terms_around
-from udp_stream.release.charge import ForecastPlanner, ReleaseContext
+from udp_stream.release.charge import EMPTY_ROWS, ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.promise import release_slot
-from udp_stream.release.record import Smoothed
+from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, tabulate
@@ -62,6 +63,13 @@ def released(ledger, number, forecaster, published=None, policy=SETTINGS.policy)
     if published is not None:
         published += slot.payloads.values()
     return slot
+
+
+def terms_held(ledger, slot, period):
+    """The terms on which the ledger was first asked for each HAT of a slot."""
+    again = [Admission(id_, EMPTY_ROWS, EMPTY_ROWS, 0, b"") for id_ in slot.payloads]
+    found = ledger.admit(period, 1, (), again)
+    return [decode_json(one.terms, type=Terms) for one in found]
 
 
 def nothing_spent(counts):
@@ -110,11 +118,9 @@ def test_a_forecaster_restarted_after_any_slot_forecasts_what_one_does_that_ran_
         for one in (always, *others):
             one.saw(contents(number)[0])
         released(ledger, number, always)
-    measured = sum(
-        hat.plan is not None and hat.plan.around is not None
-        for hat in released(ledger, 25, always).hats
-    )
-    assert measured > 3  # there was something to learn
+    records = map(Release.decode, released(ledger, 25, always).payloads.values())
+    # There was something to learn.
+    assert sum(one.forecast is not None and one.forecast.clip is not None for one in records) > 3
     assert said(a_forecaster(), 26, ledger) != said(a_forecaster(), 26, MemoryLedger())
 
 
@@ -295,9 +301,10 @@ def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_
         policy = load(None, (*FLAGS[:-1], *asked, *flags), PURE_ENV).policy
         slot = released(ledger, 0, a_forecaster(), policy=policy)
         spent = [sum(ledger.charged_by_period(plate).values()) for plate in contents(0)[0].plates]
-        return {hat.terms.withheld for hat in slot.hats} - {"few_plates"}, max(spent) > 0
+        statuses = {Release.decode(payload).status for payload in slot.payloads.values()}
+        return statuses - {"withheld_few_plates"}, max(spent) > 0
 
-    assert charged(*too_little) == ({"budget"}, False)
+    assert charged(*too_little) == ({"withheld_budget"}, False)
     assert charged(*enough)[1] == (
         cdf == "auto"
     )  # a mean alone tells too little here, too, but is priced

@@ -14,6 +14,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import WHOLE, PlateNorms, merged_norms
+from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import (
     EMPTY_ROWS,
     ReleaseContext,
@@ -84,29 +85,35 @@ def factors_of(norms, plan, counts, context, ledger):
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_factors_and_records_are_the_same_for_any_number_of_shards(shards):
     counts, values, plan, context, ledger = planned()
-    whole = slot_factors(counts, values, plan, context, ledger)
+    slot = PlannedSlot(counts, plan, context.policy)
+    whole = slot_factors(slot, values, context, ledger)
     assert plan.has_joint_clips and sum(0 < factor < WHOLE for factor in whole.values()) > 10
     parts = [slot_of(shard, shards) for shard in range(shards)]
-    norms = [slot_norms(*part, plan, context.policy) for part in parts]
+    norms = [
+        slot_norms(PlannedSlot(part, plan, context.policy), of_part) for part, of_part in parts
+    ]
     assert shards == 1 or any(set(norms[0].plates) & set(norms[1].plates))  # plates are on several
     for other in (ledger, planned()[4]):  # on a ledger that remembers the whole slot, too
         assert factors_of(merged_norms(norms[::-1]), plan, counts, context, other) == whole
-    payloads = record_slot(counts, values, plan, context, ledger, whole).payloads
+    payloads = record_slot(slot, values, context, ledger, whole).payloads
     other, found = planned()[4], {}
-    for part in parts:
-        found |= record_slot(*part, plan, context, other, whole).payloads
+    for part, of_part in parts:
+        part = PlannedSlot(part, plan, context.policy)
+        found |= record_slot(part, of_part, context, other, whole).payloads
     assert found == payloads
 
 
 def test_of_a_shard_that_is_missing_plates_move_nothing_and_without_factors_nothing_is_drawn():
     counts, values, plan, context, ledger = planned()
-    part = slot_norms(*slot_of(0, 2), plan, context.policy)
-    rest = slot_norms(*slot_of(1, 2), plan, context.policy)
+    part, rest = (
+        slot_norms(PlannedSlot(of_shard, plan, context.policy), its_values)
+        for of_shard, its_values in (slot_of(0, 2), slot_of(1, 2))
+    )
     factors = factors_of(part, plan, counts, context, ledger)
     missing = {plate for plate in plan.jointly_clipped_hats(counts) if plate in rest.plates}
     assert missing and {factors[plate] for plate in missing} == {0}
     with pytest.raises(ValueError, match="needs each plate's factor"):
-        record_slot(counts, values, plan, context, ledger)
+        record_slot(PlannedSlot(counts, plan, context.policy), values, context, ledger)
     assert ledger.recorded([hat.release_id for hat in ledger.entries()]) == [None] * len(
         list(ledger.entries())
     )
@@ -129,22 +136,22 @@ def test_of_a_slot_that_was_drawn_in_part_only_plates_with_other_speeds_move_not
     """Its first HATs may have used up what such a plate can lose in the slot; of all others nothing
     has changed."""
     counts, values, plan, context, ledger = planned()
-    ours = slot_factors(counts, values, plan, context, ledger)
-    record_slot(*slot_of(0, 2), plan, context, ledger, ours)
+    slot = PlannedSlot(counts, plan, context.policy)
+    ours = slot_factors(slot, values, context, ledger)
+    half, of_half = slot_of(0, 2)
+    record_slot(PlannedSlot(half, plan, context.policy), of_half, context, ledger, ours)
     chosen = [3, 17, 30]
-    after = slot_factors(
-        counts, of_plates(values, counts, chosen, CHANGES[changed]), plan, context, ledger
-    )
+    after = slot_factors(slot, of_plates(values, counts, chosen, CHANGES[changed]), context, ledger)
     others = {counts.plates[plate] for plate in chosen}
     assert {plate for plate in ours if after[plate] != ours[plate]} == others
     assert all(after[plate] == 0 for plate in others)
-    assert slot_factors(counts, values, plan, context, ledger) == ours  # the first ones stand
+    assert slot_factors(slot, values, context, ledger) == ours  # the first ones stand
 
 
 def test_plates_that_come_or_go_between_two_runs_leave_the_others_as_they_are():
     counts, values, plan, context, ledger = planned()
     norms, expected = (
-        slot_norms(counts, values, plan, context.policy),
+        slot_norms(PlannedSlot(counts, plan, context.policy), values),
         plan.jointly_clipped_hats(counts),
     )
     slot, gone, come = (counts.start_ms, counts.end_ms), norms.plates[4], b"\xff" * 16
@@ -159,12 +166,14 @@ def test_plates_that_come_or_go_between_two_runs_leave_the_others_as_they_are():
 
 def test_what_was_planned_without_a_shared_clip_is_released_without_one():
     counts, values, plan, context, ledger = planned("release.mean=levy")
-    assert not plan.has_joint_clips and slot_factors(counts, values, plan, context, ledger) is None
+    slot = PlannedSlot(counts, plan, context.policy)
+    assert not plan.has_joint_clips and slot_factors(slot, values, context, ledger) is None
     together = (
         context_of().policy
     )  # the setting changes between plan and draw: terms say what holds
-    assert together.has_joint_clips and slot_norms(counts, values, plan, together).plates == ()
-    assert record_slot(counts, values, plan, context, ledger).made
+    assert together.has_joint_clips
+    assert slot_norms(PlannedSlot(counts, plan, together), values).plates == ()
+    assert record_slot(slot, values, context, ledger).made
 
 
 def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix():
@@ -212,7 +221,7 @@ def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
     for key in (b"one key", b"another"):
         ledger = planned()[4]
         keyed = replace(context, derive_key=lambda text, key=key: key + text.encode()[:5])
-        slot_factors(counts, values, plan, keyed, ledger)
+        slot_factors(PlannedSlot(counts, plan, keyed.policy), values, keyed, ledger)
         (kept,) = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS]
         (verdict,) = ledger.admit(
             kept.period,
@@ -247,9 +256,8 @@ def test_a_run_hashes_them_with_the_plates_key():
 
 def test_a_ledger_names_its_latest_slot_and_counts_what_it_remembers():
     counts, values, plan, context, ledger = planned()
-    record_slot(
-        counts, values, plan, context, ledger, slot_factors(counts, values, plan, context, ledger)
-    )
+    slot = PlannedSlot(counts, plan, context.policy)
+    record_slot(slot, values, context, ledger, slot_factors(slot, values, context, ledger))
     said = ledger_sentence("city.ledger", {}, ledger.progress(), context.calendar.slots)
     assert re.search(
         r"^ledger city.ledger: \d+ HATs and slots, .* the latest of 1970-01-01T00:00:00\+00:00$",

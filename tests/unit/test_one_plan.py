@@ -22,6 +22,7 @@ from udp_stream.mechanisms.noise import MEASURES, Cost
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import Terms, plan_hat, terms_of
+from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.pipeline import record_slot
 from udp_stream.shuffle.wire import cut_plan, decode_message, encode_message, merge_plan
@@ -52,7 +53,9 @@ def travelled(plan):
 
 
 def released(contents, plan, context, ledger):
-    return record_slot(*contents, plan, context, ledger).payloads
+    counts, values = contents
+    slot = PlannedSlot(counts, plan, context.policy)
+    return record_slot(slot, values, context, ledger).payloads
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])

@@ -19,6 +19,7 @@ from udp_stream.mechanisms.means import ArrayAveraging
 from udp_stream.planning.plan import HatPlans, Terms, plan_hat
 from udp_stream.planning.policy import Policy, SlotInPeriod
 from udp_stream.planning.slot import (
+    PlannedSlot,
     SlotPlan,
     contribution_mask,
     row_digests,
@@ -26,9 +27,9 @@ from udp_stream.planning.slot import (
     worst_cases,
 )
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
-from udp_stream.release.charge import CountsPlanner, hats_of, ids_of, plan_slot
+from udp_stream.release.charge import CountsPlanner, plan_slot
 from udp_stream.release.pipeline import record_slot
-from udp_stream.release.record import Release
+from udp_stream.release.record import Release, hat_ids
 from udp_stream.settings import load
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS
@@ -38,6 +39,10 @@ HOUR = 3_600_000
 CHOP = ("release.suppression=chop-user", "release.min_plates=3")
 BASELINE = "release.mean=baseline"
 AUTO = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
+
+
+def recorded_of(counts, values, plan, context, ledger):
+    return record_slot(PlannedSlot(counts, plan, context.policy), values, context, ledger)
 
 
 class PlannedBy:
@@ -396,7 +401,7 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
     assert (plan.charged[gone] == 0).all() and (plan.charged[~gone] > 0).all()
     records = [
         Release.decode(payload)
-        for payload in record_slot(counts, values, plan, context, ledger).payloads.values()
+        for payload in recorded_of(counts, values, plan, context, ledger).payloads.values()
     ]
     for hat, record in enumerate(records):
         rows = counts.rows(hat)
@@ -473,7 +478,7 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
 
 def test_hats_that_the_plan_does_not_know_are_withheld_and_say_so():
     context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
-    recorded = record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
+    recorded = recorded_of(counts, values, SlotPlan.empty(counts), context, ledger)
     records = [Release.decode(payload) for payload in recorded.payloads.values()]
     assert {(r.status, r.counts.admitted_plates, r.mean, r.privacy.epsilon) for r in records} == {
         ("withheld_unplanned", 0, None, 0.0)
@@ -501,7 +506,7 @@ def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
         plan_slot(counts, context, ledger)
         records = [
             Release.decode(payload)
-            for payload in record_slot(other, values, plan, context, ledger).payloads.values()
+            for payload in recorded_of(other, values, plan, context, ledger).payloads.values()
         ]
         assert [r.status == "withheld_unplanned" for r in records] == changed
         assert all(
@@ -559,14 +564,18 @@ def test_larger_hats_ask_first_over_the_whole_slot():
     plan_slot(counts, context, ledger)
     order = [entry.release_id for entry in ledger.entries()]
     sizes = dict(
-        zip(ids_of(hats_of(counts, HEXAGONS)), np.diff(counts.hat_rows).tolist(), strict=True)
+        zip(
+            hat_ids(counts.cells.tolist(), (counts.start_ms, counts.end_ms), HEXAGONS),
+            np.diff(counts.hat_rows).tolist(),
+            strict=True,
+        )
     )
     assert [sizes[id_] for id_ in order] == sorted(sizes.values(), reverse=True)
 
 
 def test_a_ledger_that_was_asked_before_by_a_shard_without_a_plan_stays_withheld():
     context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
-    record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
+    recorded_of(counts, values, SlotPlan.empty(counts), context, ledger)
     spare = Admission("x", np.arange(2), np.full(2, 5), 0, b"{}")
     ledger.admit("May", 10, list(counts.plates), [spare])
     plan = plan_slot(counts, context, ledger)

@@ -20,6 +20,7 @@ from tests.unit.test_forecaster import (
     a_forecaster,
     contents,
     nothing_spent,
+    terms_held,
 )
 from udp_stream.forecast.model import Memory
 from udp_stream.ledger.port import Admission, Balance
@@ -137,13 +138,9 @@ def test_a_quarter_is_charged_within_the_pace_of_each_plate():
     assert len(made) > 3 and all(one.mean.epsilon <= price / PART_OF_PRICE / 1e9 for one in made)
     charged = ledger.balances(IN_PERIOD.period, COUNTS.plates).charged
     assert before < charged.max() <= pace(AUTO)
-    for hat in slot.hats:
-        if hat.charged.any():
-            assert (
-                np.count_nonzero(hat.charged)
-                >= hat.terms.admitted_min
-                == ceil(hat.charged.size / 2)
-            )
+    assert all(one.counts.admitted_plates >= ceil(one.counts.plates / 2) for one in made)
+    asked = [one for one in terms_held(ledger, slot, IN_PERIOD.period) if not one.withheld]
+    assert {ceil(one.counts.plates / 2) for one in made} <= {one.admitted_min for one in asked}
 
 
 @pytest.mark.parametrize(
@@ -171,11 +168,17 @@ def test_no_plate_is_ever_charged_beyond_the_pace(flags):
             forecaster=forecaster,
         )  # fmt: skip
         slot = release_slot(counts, values, context, ledger, publish=lambda _: None)
-        paid |= {hat.terms.statistics[0].epsilon_nano for hat in slot.hats if hat.charged.any()}
         in_period = settings.calendar.slot_in_period(MIDNIGHT + number * SLOT)
+        asked = terms_held(ledger, slot, in_period.period)
+        records = map(Release.decode, slot.payloads.values())
+        paid |= {
+            of_hat.statistics[0].epsilon_nano
+            for of_hat, record in zip(asked, records, strict=True)
+            if record.status == "released"
+        }
         charged = ledger.balances(next(iter(ledger.periods())), counts.plates).charged
         assert 0 < charged.max() <= pace(policy, in_period)
-        assert {hat.terms.allowance_nano for hat in slot.hats if not hat.terms.withheld} <= {
+        assert {one.allowance_nano for one in asked if not one.withheld} <= {
             pace(policy, in_period)
         }
     least = policy.budget_nano // policy.days // PRICES_PER_BUDGET

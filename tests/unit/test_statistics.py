@@ -16,6 +16,7 @@ from udp_stream.mechanisms.base import Choice, Query, SamplesPerPlate, Statistic
 from udp_stream.mechanisms.noise import Cost, charges_of, cost_within, lattice_of, noise_of
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import Terms, plan_hat
+from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.pipeline import record_slot
 from udp_stream.release.record import Release
@@ -116,7 +117,8 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
     assert sent.terms == plan.terms and all(
         one.requested_terms("stopped").choice.cap for one in sent.terms
     )
-    drawn = record_slot(*contents, sent, context, ledger).payloads
+    slot = PlannedSlot(counts, sent, context.policy)
+    drawn = record_slot(slot, contents[1], context, ledger).payloads
     records = [Release.decode(payload) for payload in drawn.values()]
     assert all(one.status == "released" and one.mean and one.cdf for one in records)
     assert all(

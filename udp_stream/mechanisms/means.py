@@ -804,7 +804,7 @@ class Mean(Part, frozen=True):
 
     >>> from udp_stream.release.record import Release
     >>> from udp_stream.testing import released_slot
-    >>> mean = Release.decode(released_slot().hats[0].payload).mean
+    >>> mean = Release.decode(next(iter(released_slot().payloads.values()))).mean
     >>> mean.interval95_kmh[0] <= mean.value_kmh <= mean.interval95_kmh[1], mean.epsilon
     (True, 0.5)
     """

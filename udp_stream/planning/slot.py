@@ -36,7 +36,15 @@ from udp_stream.mechanisms.widths import (
     mean_variance,
     plate_variance,
 )
-from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
+from udp_stream.planning.plan import (
+    HatForecast,
+    HatPlan,
+    HatPlans,
+    Terms,
+    plan_hat,
+    slot_terms,
+    terms_of,
+)
 from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
 from udp_stream.units import QUANTA_PER_KMH
@@ -150,11 +158,13 @@ class SlotPlan:
     def charged_rows(self, hat: int) -> Integers:
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
-    def jointly_clipped_hats(self, counts: SlotCounts) -> dict[bytes, int]:
+    def jointly_clipped_hats(
+        self, counts: SlotCounts, found: Sequence[int | None] | None = None
+    ) -> dict[bytes, int]:
         """Number of HATs that share its clip in which each plate was charged; HATs unknown to the
-        plan do not count."""
+        plan do not count. `found` is `find_hats(counts)`, if at hand."""
         hats: dict[bytes, int] = {}
-        for hat, at in enumerate(self.find_hats(counts)):
+        for hat, at in enumerate(self.find_hats(counts) if found is None else found):
             if at is not None and self.terms[at].is_jointly_clipped:
                 for plate in counts.plate[counts.rows(hat)][self.charged_rows(at) > 0].tolist():
                     hats[counts.plates[plate]] = hats.get(counts.plates[plate], 0) + 1
@@ -185,6 +195,92 @@ class SlotPlan:
             city=None if self.city is None else self.city.subset(np.repeat(hats, sizes)),
             seen=None,
         )
+
+
+class PlannedHat(NamedTuple):
+    """A HAT as its plan has it: its terms, what each of its rows pays, in nano-units, and the plan
+    of the rows that pay. Without a plan nothing is drawn, whatever was paid.
+
+    >>> PlannedHat(Terms(withheld="budget"), np.array([0, 5])).admitted.tolist()
+    [False, True]
+    """
+
+    terms: Terms
+    paid: Integers
+    plan: HatPlan | None = None
+
+    @property
+    def admitted(self) -> NDArray[np.bool_]:
+        return self.paid > 0
+
+    @property
+    def charge_nano(self) -> int:
+        """The most that one of its plates pays for what is released."""
+        return 0 if self.plan is None else int(self.paid.max())
+
+
+@dataclass(frozen=True)
+class PlannedSlot:
+    """The counts of a slot, or of a shard's part of it, with its plan: each HAT is looked up once
+    and decided once.
+
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> counts, _ = two_hats()
+    >>> slot = PlannedSlot(counts, SlotPlan.empty(counts), a_context().policy)
+    >>> slot.found, [hat.terms.withheld for hat in slot.hats]
+    ([None, None], ['unplanned', 'unplanned'])
+    """
+
+    counts: SlotCounts
+    plan: SlotPlan
+    policy: Policy
+
+    @cached_property
+    def found(self) -> list[int | None]:
+        """As `SlotPlan.find_hats`."""
+        return self.plan.find_hats(self.counts)
+
+    @cached_property
+    def hats(self) -> list[PlannedHat]:
+        """Each HAT by cell: charged, with the plan for its plates that pay; or withheld."""
+        return [
+            self._decided(rows, at)
+            for rows, at in zip(self.counts.each_rows(), self.found, strict=True)
+        ]
+
+    @cached_property
+    def jointly_clipped_hats(self) -> dict[bytes, int]:
+        """As `SlotPlan.jointly_clipped_hats`."""
+        return self.plan.jointly_clipped_hats(self.counts, self.found)
+
+    def admitted_plates(self, hat: int) -> list[bytes]:
+        """The plates of a HAT that pay, in the order of its rows."""
+        here = self.counts.plate[self.counts.rows(hat)][self.hats[hat].admitted]
+        return [self.counts.plates[plate] for plate in here.tolist()]
+
+    def _decided(self, rows: slice, at: int | None) -> PlannedHat:
+        by_plate = self.counts.count[rows]
+        if at is None:
+            return PlannedHat(unplanned(self.policy), np.zeros_like(by_plate))
+        terms = self.plan.terms[at]
+        offered = terms.select_offered(self.plan.charged_rows(at))
+        if terms.withheld or not offered.size:
+            return PlannedHat(terms, np.zeros_like(by_plate))
+        known = None if self.plan.priced is None else self.plan.priced[at]
+        priced = known or plan_hat(terms.select_offered(by_plate), terms, self.policy)
+        # Charges are remembered, counts are read again: a plate whose charge is below its part by
+        # now stays out.
+        paid = (offered > 0) & (offered >= priced.charges)
+        paid_rows = terms.restore_rows(offered * paid, by_plate.size)
+        # The ledger charged enough plates, or none; some that it charged may stay out by now.
+        if np.count_nonzero(paid) < max(1, self.policy.min_plates):
+            return PlannedHat(terms, paid_rows)
+        return PlannedHat(terms, paid_rows, priced.subset(paid))
+
+
+def unplanned(policy: Policy) -> Terms:
+    """The terms of a HAT that no plan knows."""
+    return Terms(withheld="unplanned").within(policy)
 
 
 def row_digests(counts: SlotCounts) -> list[bytes]:

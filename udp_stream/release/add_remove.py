@@ -48,16 +48,13 @@ from udp_stream.mechanisms.add_remove import (
 )
 from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.planning.add_remove import AddRemoveRules
-from udp_stream.planning.plan import Terms
 from udp_stream.planning.policy import SlotInPeriod, over_time
 from udp_stream.planning.promise import OF_A_SWAP, accounting_of
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import (
     EMPTY_ROWS,
-    HatInFlight,
     ReleaseContext,
     another_relation,
-    ids_of,
     note_requested,
     require_one_promise,
     require_relation,
@@ -65,9 +62,9 @@ from udp_stream.release.charge import (
 )
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory, Slot
 from udp_stream.release.outlines import require_unmoved
-from udp_stream.release.pipeline import RecordedSlot, draw_once, witness
+from udp_stream.release.pipeline import RecordedSlot, draw_once, record_hats
 from udp_stream.release.plate_day import PlateDay, PlateEntries
-from udp_stream.release.record import Hat, Noised, Privacy, Release
+from udp_stream.release.record import Hat, Noised, Privacy, Release, hat_ids
 from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
@@ -103,22 +100,18 @@ def record_add_remove_slot(
     PrivacyRefused, before a charge and again before a draw, if the budget period overlaps others.
     """
     rules, forecaster = _of_mode(context)
-    grid = context.policy.grid
     forecaster.saw(counts)
-    ids = [
-        id_of(HAT, counts.start_ms, counts.end_ms, cell)
-        for cell in map(grid.id_of, rules.cells.tolist())
-    ]
+    ids = _ids_of(rules.cells, counts, context.policy.grid)
     require_relation("add-remove", ids, ledger.recorded(ids))
     sums = _sums_once(counts, values, rules, forecaster, context, ledger)
     day = keep_for_day(counts, values, context, ledger)
     if day is not None and counts.end_ms >= day[1]:
         _day_once(counts, day, rules, forecaster, context, ledger)
-    hats = _hats_of(sums.asked.domain, counts, grid)
+    ids = _ids_of(sums.asked.domain, counts, context.policy.grid)
     period = context.calendar.slot_in_period(counts.start_ms).period
 
     def derive(todo: Sequence[int]) -> list[bytes]:
-        free = [Admission(hats[i].release_id, EMPTY_ROWS, EMPTY_ROWS, 0, b"") for i in todo]
+        free = [Admission(ids[i], EMPTY_ROWS, EMPTY_ROWS, 0, b"") for i in todo]
         for one, verdict in zip(
             free, ledger.admit(period, context.policy.budget_nano, (), free), strict=True
         ):
@@ -126,22 +119,12 @@ def record_add_remove_slot(
                 raise another_relation(one.release_id)
         return records_of(sums, (counts.start_ms, counts.end_ms), context, todo)
 
-    drawn = draw_once(ledger, ids_of(hats), derive)
-    done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
-    payloads = dict(zip(ids_of(hats), drawn.payloads, strict=True))
-    return RecordedSlot(done, drawn.made, ledger.mark(witness(payloads)))
+    return record_hats(ids, derive, "add-remove", ledger)
 
 
-def _hats_of(domain: NDArray[np.uint64], counts: SlotCounts, grid: Grid) -> list[HatInFlight]:
-    """A HAT for each cell; their rows are for the operator's logs alone."""
-    rows = dict(zip(counts.cells.tolist(), counts.each_rows(), strict=True))
-    found = []
-    for number, cell in enumerate(domain.tolist()):
-        name = grid.id_of(cell)
-        of_cell = rows.get(cell, slice(0, 0))
-        id_ = id_of(HAT, counts.start_ms, counts.end_ms, name)
-        found.append(HatInFlight(number, id_, name, of_cell, Terms(), EMPTY_ROWS))
-    return found
+def _ids_of(domain: NDArray[np.uint64], counts: SlotCounts, grid: Grid) -> list[str]:
+    """The id of each cell's release, with pings or without."""
+    return hat_ids(domain.tolist(), (counts.start_ms, counts.end_ms), grid)
 
 
 def _of_mode(context: ReleaseContext) -> tuple[AddRemoveRules, AddRemoveForecaster]:

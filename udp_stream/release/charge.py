@@ -1,23 +1,22 @@
-"""A HAT on its way through a release; price and charge of a slot, by counts and no speeds; one
-promise a ledger."""
+"""Price and charge of a slot, by counts and no speeds; one promise a ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
 from math import ceil, inf
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import PrivacyRefused, UdpStreamError
+from udp_stream.arrays import Integers
+from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast.unit import UnitDoubt
-from udp_stream.ledger.ids import CITY, HAT, id_of
+from udp_stream.ledger.ids import CITY, id_of
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, LedgerView, Verdict
 from udp_stream.ledger.rules import (
     archived_s,
@@ -49,181 +48,18 @@ from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, SlotForecaster
 from udp_stream.release.outlines import require_unmoved
 from udp_stream.release.plate_day import PlateDay
-from udp_stream.release.record import Smoothed, Status
+from udp_stream.release.record import Smoothed, hat_ids
 from udp_stream.units import duration_name
-from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts
 
-# A HAT has three forms. `Terms` are stored with the verdict. A `HatPlan` follows from terms and
-# counts. A `HatInFlight` has both, the charges, and what is recorded. A `SlotPlan` has the terms
-# and charges of a slot's HATs, to travel.
+# `Terms` of a HAT are stored with the verdict. A `HatPlan` follows from terms and counts. A `SlotPlan`
+# has the terms and charges of a slot's HATs, to travel. A `PlannedSlot` has them beside counts.
 
 T = TypeVar("T")
-
-_WITHHELD: dict[str, Status] = {
-    "few_plates": "withheld_few_plates",
-    "uninformative": "withheld_uninformative",
-    "unplanned": "withheld_unplanned",
-    "partial": "withheld_partial",
-    "unit": "withheld_unit",
-}
 
 WithheldReason = Literal["", "partial", "unit"]
 
 EMPTY_ROWS = np.array([], dtype=np.int64)
-
-
-class HatState(StrEnum):
-    """How far a HAT has come. Withheld HATs have a release, too: it says why there is no statistic.
-
-    >>> [state.value for state, ways in HAT_LIFE.items() if not ways]
-    ['published']
-    """
-
-    NEW = "new"
-    CHARGED = "charged"
-    WITHHELD = "withheld"
-    RECORDED = "recorded"
-    PUBLISHED = "published"
-
-
-HAT_LIFE: Final[Mapping[HatState, Mapping[str, HatState]]] = {
-    HatState.NEW: {
-        "charged": HatState.CHARGED,
-        "withheld": HatState.WITHHELD,
-        "recorded": HatState.RECORDED,
-    },
-    HatState.CHARGED: {"recorded": HatState.RECORDED, "withheld": HatState.WITHHELD},
-    HatState.WITHHELD: {"recorded": HatState.RECORDED},
-    HatState.RECORDED: {"published": HatState.PUBLISHED},
-    HatState.PUBLISHED: {},
-}
-"""From each state, by what happens, to the next one: nothing else moves a HAT, and no way leads
-back."""
-
-
-class HatInFlight(msgspec.Struct, frozen=True, eq=False):
-    """HAT `number` of a slot: its id, state, and what was decided.
-
-    `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for rows
-    that are left out, by suppression or for lack of budget. `plan` is for the offered rows while
-    the HAT is new, for the admitted rows once it is charged; None where nothing is drawn. `payload`
-    is what the ledger holds.
-
-    >>> from udp_stream.testing import two_hats
-    >>> from udp_stream.windows.grid import HEXAGONS
-    >>> new = hats_of(two_hats()[0], HEXAGONS)[1]
-    >>> withheld = new.withheld(Terms(withheld="few_plates"))
-    >>> withheld.status, withheld.charge_nano, withheld.recorded(b"record").published().state.value
-    ('withheld_few_plates', 0, 'published')
-    >>> new.published()  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    udp_stream.errors.UdpStreamError: expected one of [...] for what is new, got 'published'
-    """
-
-    number: int
-    release_id: str
-    cell: str
-    rows: slice
-    terms: Terms
-    charged: NDArray[np.int64]
-    state: HatState = HatState.NEW
-    plan: HatPlan | None = None
-    payload: bytes | None = None
-
-    @property
-    def admitted(self) -> NDArray[np.bool_]:
-        return self.charged > 0
-
-    @property
-    def charge_nano(self) -> int:
-        """The most that one of its plates was charged: for what is released, if anything is."""
-        return 0 if self.plan is None else int(self.charged.max())
-
-    @property
-    def status(self) -> Status:
-        if self.plan is not None:
-            return "released"
-        return _WITHHELD.get(self.terms.withheld, "withheld_budget")
-
-    def with_price(self, terms: Terms, plan: HatPlan | None) -> HatInFlight:
-        return msgspec.structs.replace(self, terms=terms, plan=plan)
-
-    def admission(
-        self, counts: SlotCounts, min_plates: int, written: bytes | None = None
-    ) -> Admission:
-        """Each offered plate's own charge; of a HAT that is withheld, none. `written` are its terms
-        as remembered."""
-        terms = msgspec.json.encode(self.terms) if written is None else written
-        if self.plan is None:
-            return Admission(self.release_id, EMPTY_ROWS, EMPTY_ROWS, min_plates, terms)
-        least = max(min_plates, self.terms.admitted_min)
-        offered = self.terms.select_offered(counts.plate[self.rows])
-        allowed = (
-            np.full(offered.size, self.terms.allowance_nano) if self.terms.allowance_nano else None
-        )
-        return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
-
-    def with_charges(self, charged: NDArray[np.int64]) -> HatInFlight:
-        rows = (
-            self.charged
-            if self.plan is None
-            else self.terms.restore_rows(charged, self.charged.size)
-        )
-        return msgspec.structs.replace(
-            self, state=self._after("charged" if rows.any() else "withheld"), charged=rows
-        )
-
-    def charged_by_plan(
-        self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan
-    ) -> HatInFlight:
-        return msgspec.structs.replace(
-            self, state=self._after("charged"), terms=terms, charged=charged, plan=plan
-        )
-
-    def withheld(self, terms: Terms, charged: NDArray[np.int64] | None = None) -> HatInFlight:
-        """Nothing is drawn for it, whatever some of its rows were charged."""
-        rows = self.charged if charged is None else charged
-        return msgspec.structs.replace(
-            self, state=self._after("withheld"), terms=terms, charged=rows, plan=None
-        )
-
-    def recorded(self, payload: bytes) -> HatInFlight:
-        return msgspec.structs.replace(self, state=self._after("recorded"), payload=payload)
-
-    def published(self) -> HatInFlight:
-        return msgspec.structs.replace(self, state=self._after("published"))
-
-    def _after(self, event: str) -> HatState:
-        ways = HAT_LIFE[self.state]
-        if event not in ways:
-            raise UdpStreamError(
-                f"expected one of {sorted(ways)} for what is {self.state.value}, got {event!r}"
-            )
-        return ways[event]
-
-
-def hats_of(counts: SlotCounts, grid: Grid) -> list[HatInFlight]:
-    """The HATs of a slot, new, by cell."""
-    names = map(grid.id_of, counts.cells.tolist())
-    nothing = np.zeros_like(counts.count)
-    no_terms = Terms()
-    return [
-        HatInFlight(
-            number,
-            id_of(HAT, counts.start_ms, counts.end_ms, name),
-            name,
-            rows,
-            no_terms,
-            nothing[rows],
-        )
-        for number, (name, rows) in enumerate(zip(names, counts.each_rows(), strict=True))
-    ]
-
-
-def ids_of(hats: Sequence[HatInFlight]) -> list[str]:
-    """Their release ids."""
-    return [hat.release_id for hat in hats]
 
 
 # `plan_slot` prices each HAT, *then* charges its plates. It draws nothing, and charges nothing if
@@ -413,13 +249,12 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     period overlaps others, or could exceed a joint budget with positions.
     """
     require_public_counts(context.policy)
-    hats = hats_of(counts, context.policy.grid)
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
         context.forecaster.saw(counts)
     policy = context.policy
     period = context.calendar.slot_in_period(counts.start_ms).period
-    ids = ids_of(hats)
+    ids = hat_ids(counts.cells.tolist(), (counts.start_ms, counts.end_ms), policy.grid)
     seen = ledger.view(period, counts.plates, ids)
     require_relation(policy.neighbours, ids, seen.payloads)
     if None not in seen.payloads:
@@ -443,12 +278,12 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         balance = budget_balances(ledger, period, counts.plates)
     # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be
     # charged.
-    priced = _price(hats, slot, context.planner, balance, why)
+    terms, plans = _price(slot, context.planner, balance, why)
     context.before_charge()
     # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was
     # charged, 0 if it was not.
-    charged = _charge(priced, slot, ledger)
-    if not any(hat.charged.any() for hat in charged):
+    charged = _charge(ids, terms, plans, slot, ledger)
+    if not charged.any():
         note_requested(period, ledger, seen.meta)
     # Of two runs that begin at once, at least one sees the other here, before anything is drawn.
     seen = ledger.view(period, counts.plates, ids)
@@ -460,9 +295,9 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         counts.cells,
         counts.hat_rows,
         counts,
-        tuple(hat.terms for hat in charged),
-        np.concatenate([hat.charged for hat in charged]),
-        tuple(hat.plan for hat in charged),
+        tuple(terms),
+        charged,
+        tuple(plans),
         city,
         seen,
     )
@@ -496,57 +331,75 @@ def _withheld_reason(slot: SlotToPlan, context: ReleaseContext) -> WithheldReaso
 
 
 def _price(
-    hats: Sequence[HatInFlight],
-    slot: SlotToPlan,
-    planner: Planner,
-    balance: Balance,
-    why: WithheldReason,
-) -> list[HatInFlight]:
+    slot: SlotToPlan, planner: Planner, balance: Balance, why: WithheldReason
+) -> tuple[list[Terms], list[HatPlan | None]]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner
     leaves one out."""
-    if why:
-        return [hat.with_price(Terms(withheld=why).within(slot.policy), None) for hat in hats]
-    planned = planner.plan(slot, balance)
-    if len(planned) != len(hats):
-        raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
-    return [
-        _priced(hat, slot, terms.within(slot.policy))
-        for hat, terms in zip(hats, planned, strict=True)
+    hats = slot.counts.cells.size
+    planned = [Terms(withheld=why)] * hats if why else planner.plan(slot, balance)
+    if len(planned) != hats:
+        raise PrivacyRefused(f"expected terms for each of {hats} HATs, got {len(planned)}")
+    terms = [one.within(slot.policy) for one in planned]
+    plans = [
+        _plan(rows, slot, one) for rows, one in zip(slot.counts.each_rows(), terms, strict=True)
     ]
+    chosen = [one if plan is None else plan.terms for one, plan in zip(terms, plans, strict=True)]
+    return chosen, plans
 
 
-def _priced(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatInFlight:
-    plan = _plan(hat, slot, terms)
-    return hat.with_price(terms if plan is None else plan.terms, plan)
-
-
-def _plan(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatPlan | None:
-    offered = terms.select_offered(slot.counts.count[hat.rows])
+def _plan(rows: slice, slot: SlotToPlan, terms: Terms) -> HatPlan | None:
+    offered = terms.select_offered(slot.counts.count[rows])
     return slot.plans.plan_hat(offered, terms) if offered.size and not terms.withheld else None
 
 
-def _charge(hats: Sequence[HatInFlight], slot: SlotToPlan, ledger: Ledger) -> list[HatInFlight]:
-    """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race),
-    charge on those."""
+def _charge(
+    ids: Sequence[str],
+    terms: list[Terms],
+    plans: list[HatPlan | None],
+    slot: SlotToPlan,
+    ledger: Ledger,
+) -> Integers:
+    """Charge every HAT on its terms: nano-units of each row, 0 where nothing was charged. Where the
+    ledger remembers other terms (a retry, a race), charge on those: `terms` and `plans` have them
+    afterwards."""
     counts = slot.counts
     policy = slot.policy
+    each_rows = counts.each_rows()
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by
     # cell.
-    queue = sorted(hats, key=lambda hat: (hat.terms.turn, hat.rows.start - hat.rows.stop))
+    queue = sorted(
+        range(len(ids)),
+        key=lambda hat: (terms[hat].turn, each_rows[hat].start - each_rows[hat].stop),
+    )
+
+    def admission(hat: int, written: bytes) -> Admission:
+        plan = plans[hat]
+        if plan is None:
+            return Admission(ids[hat], EMPTY_ROWS, EMPTY_ROWS, policy.min_plates, written)
+        asked = terms[hat]
+        least = max(policy.min_plates, asked.admitted_min)
+        offered = asked.select_offered(counts.plate[each_rows[hat]])
+        allowed = np.full(offered.size, asked.allowance_nano) if asked.allowance_nano else None
+        return Admission(ids[hat], offered, plan.charges, least, written, allowed)
 
     def on_terms(i: int, remembered: bytes) -> Admission:
-        terms = terms_from(remembered, queue[i].release_id, Terms)
+        hat = queue[i]
         # On these very terms, whatever they leave to be chosen: others would never be those
         # remembered.
-        queue[i] = queue[i].with_price(terms, _plan(queue[i], slot, terms))
-        return queue[i].admission(counts, policy.min_plates, remembered)
+        terms[hat] = terms_from(remembered, ids[hat], Terms)
+        plans[hat] = _plan(each_rows[hat], slot, terms[hat])
+        return admission(hat, remembered)
 
-    asked = [hat.admission(counts, policy.min_plates) for hat in queue]
+    asked = [admission(hat, msgspec.json.encode(terms[hat])) for hat in queue]
     found = charge_once(
         ledger, slot.in_period.period, policy.budget_nano, counts.plates, asked, on_terms
     )
-    charged = [hat.with_charges(verdict.charged) for hat, verdict in zip(queue, found, strict=True)]
-    return sorted(charged, key=lambda hat: hat.number)
+    charged = np.zeros_like(counts.count)
+    for hat, verdict in zip(queue, found, strict=True):
+        rows = each_rows[hat]
+        if plans[hat] is not None:
+            charged[rows] = terms[hat].restore_rows(verdict.charged, rows.stop - rows.start)
+    return charged
 
 
 def charge_once(

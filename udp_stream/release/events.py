@@ -364,14 +364,14 @@ def report_recorded(
     counts: SlotCounts,
     recorded: RecordedSlot,
     releases: Sequence[PublishedRelease],
+    grid: Grid,
 ) -> None:
     """Report a slot that the ledger holds, then each of its HATs, by cell."""
     pings = int(counts.count.sum()) + counts.repeats
     report(SlotRecorded(counts.start_ms, pings, len(recorded.made)))
-    until = np.append(0, np.cumsum(counts.count)).tolist()
-    samples = (until[hat.rows.stop] - until[hat.rows.start] for hat in recorded.hats)
-    for release, of_hat in zip(releases, samples, strict=False):
-        report(hat_recorded(release.record, of_hat))
+    of_cell = _samples_by_cell(counts, grid)
+    for release in releases:
+        report(hat_recorded(release.record, of_cell.get(release.record.hat.cell, 0)))
 
 
 def slot_published(start_ms: int, releases: Sequence[PublishedRelease]) -> SlotPublished:
@@ -379,12 +379,15 @@ def slot_published(start_ms: int, releases: Sequence[PublishedRelease]) -> SlotP
     return SlotPublished(start_ms, dict(Counter(release.record.status for release in releases)))
 
 
+def _samples_by_cell(counts: SlotCounts, grid: Grid) -> dict[str, int]:
+    until = np.append(0, np.cumsum(counts.count))
+    samples = np.diff(until[counts.hat_rows]).tolist()
+    return dict(zip(map(grid.id_of, counts.cells.tolist()), samples, strict=True))
+
+
 def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed], grid: Grid) -> SlotSmoothed:
     """The fact of a slot's estimates: of its own HATs alone, not of cells without pings."""
-    samples = (
-        np.add.reduceat(counts.count, counts.hat_rows[:-1]).tolist() if counts.cells.size else []
-    )
-    of_cell = dict(zip(map(grid.id_of, counts.cells.tolist()), samples, strict=True))
+    of_cell = _samples_by_cell(counts, grid)
     found = [
         (of_cell[estimate.hat.cell], estimate)
         for estimate in estimates

@@ -48,6 +48,7 @@ from udp_stream.release.record import (
     Release,
     Smoothed,
     Traffic,
+    hat_ids,
 )
 from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
@@ -89,7 +90,7 @@ class LedgerHistory:
     ) -> tuple[list[Release | None], Answer | None]:
         """The releases of these HATs and, if asked for, what their slot told of the whole city."""
         name = id_of(CITY, start_ms, end_ms)
-        ids = [id_of(HAT, start_ms, end_ms, cell) for cell in map(self.grid.id_of, cells)]
+        ids = hat_ids(cells, (start_ms, end_ms), self.grid)
         *payloads, told = self._ledger.recorded([*ids, name])
         found = [None if payload is None else Release.decode(payload) for payload in payloads]
         return found, CityRecord.of_ledger(name, told).answer if city and told is not None else None
@@ -101,7 +102,7 @@ class LedgerHistory:
 
     def withdrawn(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> set[int]:
         """Which of these HATs are withdrawn."""
-        ids = {id_of(HAT, start_ms, end_ms, self.grid.id_of(cell)): cell for cell in cells}
+        ids = dict(zip(hat_ids(cells, (start_ms, end_ms), self.grid), cells, strict=True))
         found = withdrawals_of(self._ledger, list(ids))
         return {cell for id_, cell in ids.items() if withdrawal_id(id_) in found}
 

@@ -33,15 +33,11 @@ from udp_stream.mechanisms.around import (
 from udp_stream.mechanisms.base import EMPTY_PLATES, Query, StatisticPlan, noisy_integers
 from udp_stream.mechanisms.noise import Noise
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.plan import HatPlan, Terms, plan_hat
-from udp_stream.planning.policy import Policy
-from udp_stream.planning.slot import SlotPlan
+from udp_stream.planning.plan import HatPlan
+from udp_stream.planning.slot import PlannedHat, PlannedSlot, SlotPlan, unplanned
 from udp_stream.release.charge import (
     EMPTY_ROWS,
-    HatInFlight,
     ReleaseContext,
-    hats_of,
-    ids_of,
     require_public_counts,
     require_relation,
 )
@@ -51,11 +47,13 @@ from udp_stream.release.record import (
     Estimate,
     Hat,
     Release,
+    Status,
     forecast_record,
+    hat_ids,
     privacy_record,
     statistics,
 )
-from udp_stream.windows.tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotValues
 
 # Draw: the only place where speeds meet noise. Everything released is an integer vector plus noise
 # of a single family, drawn in a single call for all HATs of a slot; what follows is
@@ -127,9 +125,8 @@ def _family(plans: Sequence[HatPlan]) -> Noise:
 
 
 def record_slot(
-    counts: SlotCounts,
+    slot: PlannedSlot,
     values: SlotValues,
-    plan: SlotPlan,
     context: ReleaseContext,
     ledger: Ledger,
     factors: Mapping[bytes, int] | None = None,
@@ -142,33 +139,50 @@ def record_slot(
     which this road does not keep.
     """
     require_public_counts(context.policy)
-    hats = hats_of(counts, context.policy.grid)
+    counts = slot.counts
+    ends = counts.start_ms, counts.end_ms
+    ids = hat_ids(counts.cells.tolist(), ends, context.policy.grid)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
-        decided = decide([hats[i] for i in todo], counts, plan, context.policy)
-        for i, hat in zip(todo, decided, strict=True):
-            hats[i] = hat
-        _admit_unplanned(decided, counts, context, ledger)
+        _admit_unplanned(ids, todo, slot, context, ledger)
         # DRAW. Noisy values of each HAT that has a plan, by its number. From here on all is public.
-        estimates = _estimate(decided, counts, values, context, factors)
-        iso = context.calendar.slots.iso
-        alike = context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms)
+        estimates = _estimate(ids, todo, slot, values, context, factors)
+        alike = (context.policy.fingerprint(), *map(context.calendar.slots.iso, ends))
         return [
-            Release.encode(_record(hat, counts, estimates.get(hat.number), context, alike))
-            for hat in decided
+            Release.encode(
+                _record(
+                    ids[hat],
+                    int(counts.cells[hat]),
+                    counts.count[counts.rows(hat)],
+                    slot.hats[hat],
+                    estimates.get(hat),
+                    context,
+                    alike,
+                )
+            )
+            for hat in todo
         ]
 
     # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps
     # the first.
-    known = None if plan.seen is None else plan.seen.payloads
-    drawn = draw_once(ledger, ids_of(hats), draw, known)
-    require_relation(context.policy.neighbours, ids_of(hats), drawn.payloads)
-    done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
-    if not done:
-        return RecordedSlot(done, drawn.made, None, plan.seen)
+    return record_hats(ids, draw, context.policy.neighbours, ledger, slot.plan.seen)
+
+
+def record_hats(
+    ids: Sequence[str],
+    draw: Callable[[Sequence[int]], Sequence[bytes]],
+    neighbours: str,
+    ledger: Ledger,
+    seen: LedgerView | None = None,
+) -> RecordedSlot:
+    """Record HATs as `draw_once`, and raise the mark. PrivacyRefused if one is recorded under
+    another neighbour relation. `seen` is the ledger after the charges, with what is recorded."""
+    drawn = draw_once(ledger, ids, draw, None if seen is None else seen.payloads)
+    require_relation(neighbours, ids, drawn.payloads)
+    payloads = dict(zip(ids, drawn.payloads, strict=True))
     # MARK. Raised last, so that whatever is published, some mark knows.
-    payloads = dict(zip(ids_of(hats), drawn.payloads, strict=True))
-    return RecordedSlot(done, drawn.made, ledger.mark(witness(payloads)), plan.seen)
+    mark = ledger.mark(witness(payloads)) if payloads else None
+    return RecordedSlot(payloads, drawn.made, mark, seen)
 
 
 def witness(payloads: Mapping[str, bytes]) -> str:
@@ -179,8 +193,8 @@ def witness(payloads: Mapping[str, bytes]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSlot:
-    """HATs that are recorded, by cell, and the ledger's mark, which knows them; None where there
-    are no HATs.
+    """The payload of each HAT by its id, by cell, as the ledger holds it; and the ledger's mark,
+    which knows them; None where there are no HATs.
 
     `made` are the ids of those that this call recorded; the others were there before. `seen`
     is the ledger after the charges of the slot's plates, where this process made them.
@@ -191,18 +205,14 @@ class RecordedSlot:
     (['8742d98b6ffffff-1641009600-3600', '8742d9d4cffffff-1641009600-3600'], 2, 2)
     """
 
-    hats: tuple[HatInFlight, ...]
+    payloads: Mapping[str, bytes]
     made: frozenset[str]
     mark: Mark | None
     seen: LedgerView | None = None
 
-    @property
-    def payloads(self) -> dict[str, bytes]:
-        return {hat.release_id: hat.payload for hat in self.hats if hat.payload is not None}
-
-    def published(self, ledger: Ledger) -> RecordedSlot:
-        ledger.published(ids_of(self.hats))
-        return replace(self, hats=tuple(hat.published() for hat in self.hats))
+    def published(self, ledger: Ledger) -> None:
+        """Inform the ledger: readers have these payloads."""
+        ledger.published(list(self.payloads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,63 +255,39 @@ def draw_once(
 # Draw: from what was charged to noisy values, and to records.
 
 
-def unplanned(policy: Policy) -> Terms:
-    """The terms of a HAT that no plan knows."""
-    return Terms(withheld="unplanned").within(policy)
-
-
-def decide(
-    hats: Sequence[HatInFlight], counts: SlotCounts, plan: SlotPlan, policy: Policy
-) -> list[HatInFlight]:
-    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or
-    withheld."""
-    found = plan.find_hats(counts)
-    return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
-
-
-def _decided(
-    hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy
-) -> HatInFlight:
-    if at is None:
-        return hat.withheld(unplanned(policy))
-    terms = plan.terms[at]
-    charged = plan.charged_rows(at)
-    offered = terms.select_offered(charged)
-    if terms.withheld or not offered.size:
-        return hat.withheld(terms)
-    priced = (plan.priced[at] if plan.priced is not None else None) or plan_hat(
-        terms.select_offered(counts.count[hat.rows]), terms, policy
-    )
-    # Charges are remembered, counts are read again: a plate whose charge is below its part by now
-    # stays out.
-    paid = (offered > 0) & (offered >= priced.charges)
-    paying = int(np.count_nonzero(paid))
-    paid_rows = terms.restore_rows(offered if paying == paid.size else offered * paid, charged.size)
-    # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
-    if paying < max(1, policy.min_plates):
-        return hat.withheld(terms, paid_rows)
-    return hat.charged_by_plan(terms, paid_rows, priced.subset(paid))
+_WITHHELD: dict[str, Status] = {
+    "few_plates": "withheld_few_plates",
+    "uninformative": "withheld_uninformative",
+    "unplanned": "withheld_unplanned",
+    "partial": "withheld_partial",
+    "unit": "withheld_unit",
+}
 
 
 def _admit_unplanned(
-    hats: Sequence[HatInFlight], counts: SlotCounts, context: ReleaseContext, ledger: Ledger
+    ids: Sequence[str],
+    todo: Sequence[int],
+    slot: PlannedSlot,
+    context: ReleaseContext,
+    ledger: Ledger,
 ) -> None:
     terms = msgspec.json.encode(unplanned(context.policy))
     min_plates = context.policy.min_plates
     admissions = [
-        Admission(hat.release_id, EMPTY_ROWS, EMPTY_ROWS, min_plates, terms)
-        for hat in hats
-        if hat.terms.withheld == "unplanned"
+        Admission(ids[hat], EMPTY_ROWS, EMPTY_ROWS, min_plates, terms)
+        for hat in todo
+        if slot.hats[hat].terms.withheld == "unplanned"
     ]
     if admissions:
         context.before_charge()
-        period = context.calendar.slot_in_period(counts.start_ms).period
-        ledger.admit(period, context.policy.budget_nano, counts.plates, admissions)
+        period = context.calendar.slot_in_period(slot.counts.start_ms).period
+        ledger.admit(period, context.policy.budget_nano, slot.counts.plates, admissions)
 
 
 def _estimate(
-    hats: Sequence[HatInFlight],
-    counts: SlotCounts,
+    ids: Sequence[str],
+    todo: Sequence[int],
+    slot: PlannedSlot,
     values: SlotValues,
     context: ReleaseContext,
     factors: Mapping[bytes, int] | None,
@@ -310,40 +296,44 @@ def _estimate(
     # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for
     # the lower one only.
     clamped = values.clamped(context.policy.max_speed)
-    drawn = [(hat, hat.plan) for hat in hats if hat.plan is not None]
+    drawn = [(hat, plan) for hat in todo if (plan := slot.hats[hat].plan) is not None]
     estimates: dict[int, Estimate] = {}
-    for run, bits in context.entropy.streams([hat.release_id for hat, _ in drawn]):
+    for run, bits in context.entropy.streams([ids[hat] for hat, _ in drawn]):
         found = estimate_hats(
             [plan for _, plan in drawn[run]],
-            [clamped.samples_of(hat.rows, hat.admitted) for hat, _ in drawn[run]],
+            [
+                clamped.samples_of(slot.counts.rows(hat), slot.hats[hat].admitted)
+                for hat, _ in drawn[run]
+            ],
             bits,
-            [_factors(hat, counts, factors) for hat, _ in drawn[run]],
+            [_factors(hat, slot, factors) for hat, _ in drawn[run]],
         )
-        estimates |= zip((hat.number for hat, _ in drawn[run]), found, strict=True)
+        estimates |= zip((hat for hat, _ in drawn[run]), found, strict=True)
     return estimates
 
 
 def _factors(
-    hat: HatInFlight, counts: SlotCounts, factors: Mapping[bytes, int] | None
+    hat: int, slot: PlannedSlot, factors: Mapping[bytes, int] | None
 ) -> NDArray[np.int64] | None:
-    if factors is None or not hat.terms.is_jointly_clipped:
+    planned = slot.hats[hat]
+    if factors is None or not planned.terms.is_jointly_clipped:
         return None
-    return factors_for(
-        factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()]
-    )
+    return factors_for(factors, slot.admitted_plates(hat))
 
 
 def _record(
-    hat: HatInFlight,
-    counts: SlotCounts,
+    release_id: str,
+    cell: int,
+    by_plate: NDArray[np.int64],
+    hat: PlannedHat,
     estimate: Estimate | None,
     context: ReleaseContext,
-    alike: tuple[str, str, str],
+    alike: Sequence[str],
 ) -> Release:
-    """The record of a HAT; `alike` are the fingerprint of the policy and both ends of the slot."""
-    by_plate = counts.count[hat.rows]
+    """The record of a HAT of plates with these samples; `alike` are the fingerprint of the policy
+    and both ends of the slot."""
     admitted = hat.admitted
-    (fingerprint, slot_start, slot_end) = alike
+    fingerprint, slot_start, slot_end = alike
     contributed = int(np.count_nonzero(admitted))
     left_out = EMPTY_PLATES if contributed == admitted.size else by_plate[~admitted]
     used = 0 if hat.plan is None else hat.plan.used_samples
@@ -351,9 +341,9 @@ def _record(
     plates = int(by_plate.size)
     pings = int(by_plate.sum())
     return Release(
-        release_id=hat.release_id,
-        status=hat.status,
-        hat=Hat.of(int(counts.cells[hat.number]), context.policy.grid, slot_start, slot_end),
+        release_id=release_id,
+        status="released" if hat.plan else _WITHHELD.get(hat.terms.withheld, "withheld_budget"),
+        hat=Hat.of(cell, context.policy.grid, slot_start, slot_end),
         **statistics(hat.plan, estimate, left_out),
         counts=Counts(plates, pings, contributed, used) if context.policy.shows_counts else None,
         privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
@@ -384,14 +374,15 @@ HASH_BYTES = 8
 
 
 def slot_factors(
-    counts: SlotCounts, values: SlotValues, plan: SlotPlan, context: ReleaseContext, ledger: Ledger
+    slot: PlannedSlot, values: SlotValues, context: ReleaseContext, ledger: Ledger
 ) -> Mapping[bytes, int] | None:
     """The factors of all plates, from the whole slot; None where no HAT of the plan shares a clip."""
-    if not plan.has_joint_clips:
+    if not slot.plan.has_joint_clips:
         return None
-    norms = slot_norms(counts, values, plan, context.policy)
-    expected = plan.jointly_clipped_hats(counts)
-    return factors_once(norms, expected, (counts.start_ms, counts.end_ms), context, ledger)
+    counts = slot.counts
+    norms = slot_norms(slot, values)
+    ends = counts.start_ms, counts.end_ms
+    return factors_once(norms, slot.jointly_clipped_hats, ends, context, ledger)
 
 
 def factors_once(
@@ -427,26 +418,23 @@ def factors_once(
     return {plate: factor if hashes.get(plate) in held else 0 for plate, factor in factors.items()}
 
 
-def slot_norms(
-    counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy
-) -> PlateNorms:
+def slot_norms(slot: PlannedSlot, values: SlotValues) -> PlateNorms:
     """The norms of the plates that were charged in these HATs: of a whole slot, or of a shard's
     part of it. Secret."""
-    hats_in = plan.jointly_clipped_hats(counts)
+    hats_in = slot.jointly_clipped_hats
     plates = tuple(sorted(hats_in))
     number = {plate: i for i, plate in enumerate(plates)}
-    clamped = values.clamped(policy.max_speed)
+    clamped = values.clamped(slot.policy.max_speed)
     rows = [np.zeros(0, np.int64)]
     parts = [np.zeros((5, 0), np.int64)]
-    for hat in decide(hats_of(counts, policy.grid), counts, plan, policy):
-        around = None if hat.plan is None else hat.plan.around
+    for hat, planned in enumerate(slot.hats):
+        around = None if planned.plan is None else planned.plan.around
         if around is None or not around.around.width.ball:
             continue
-        of_hat = counts.plate[hat.rows][hat.admitted].tolist()
-        rows.append(np.array([number[counts.plates[plate]] for plate in of_hat]))
+        rows.append(np.array([number[plate] for plate in slot.admitted_plates(hat)]))
         room, rounding = room_and_rounding(around)
-        norm = norms_of(around, clamped.samples_of(hat.rows, hat.admitted))
-        cell = int(counts.cells[hat.number])
+        norm = norms_of(around, clamped.samples_of(slot.counts.rows(hat), planned.admitted))
+        cell = int(slot.counts.cells[hat])
         each = zip(room.tolist(), rounding.tolist(), norm.tolist(), strict=True)
         checks = np.array([check_of(cell, *of_plate) for of_plate in each], np.int64)
         parts.append(np.stack([np.zeros_like(norm), room, rounding, norm, checks]))
@@ -461,15 +449,17 @@ def slot_norms(
 
 
 def slot_sums(
-    question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan
+    question: CityQuestion | None, slot: PlannedSlot, values: SlotValues
 ) -> tuple[int, ...]:
     """The sums over HATs of a slot, or of a shard's part, that the plan knows with these rows.
     Secret. Empty where nothing is asked. PrivacyRefused if a plate was charged less than the sums
     ask of it."""
+    counts = slot.counts
+    plan = slot.plan
     if plan.city is None or question is None:
         return ()
     columns = np.zeros((2, counts.count.size), dtype=np.int64)
-    for hat, at in enumerate(plan.find_hats(counts)):
+    for hat, at in enumerate(slot.found):
         if at is not None:
             rows = slice(*plan.hat_rows[at : at + 2].tolist())
             columns[:, counts.rows(hat)] = plan.city.weights[rows], plan.city.charged[rows]

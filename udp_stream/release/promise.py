@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from udp_stream.ledger.port import Ledger, LedgerView
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.slot import SlotPlan
+from udp_stream.planning.slot import PlannedSlot, SlotPlan
 from udp_stream.release.add_remove import (
     keep_for_day,
     plan_sums,
@@ -56,9 +56,7 @@ class Promise:
     learns: Callable[[Policy], bool]
     with_forecaster: Callable[[ReleaseContext], ReleaseContext]
     plan: Callable[[SlotCounts, ReleaseContext, Ledger], SlotPlan]
-    record: Callable[
-        [SlotCounts, SlotValues, SlotPlan, ReleaseContext, Ledger, Factors], RecordedSlot
-    ]
+    record: Callable[[PlannedSlot, SlotValues, ReleaseContext, Ledger, Factors], RecordedSlot]
     keep: Callable[[SlotCounts, SlotValues, ReleaseContext, Ledger], object] | None = None
 
     def budget_left(
@@ -89,8 +87,8 @@ PROMISES: dict[str, Promise] = {
         learns=lambda _: True,
         with_forecaster=with_sums_forecaster,
         plan=plan_sums,
-        record=lambda counts, values, _plan, context, ledger, _factors: record_add_remove_slot(
-            counts, values, context, ledger
+        record=lambda slot, values, context, ledger, _factors: record_add_remove_slot(
+            slot.counts, values, context, ledger
         ),
         keep=keep_for_day,
     ),
@@ -118,15 +116,17 @@ def release_slot(
     # at. A promise whose charges follow from secret counts charges as it records.
     promise = promise_of(context.policy)
     plan = promise.plan(counts, context, ledger)
+    slot = PlannedSlot(counts, plan, context.policy)
     # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer
     # for the city, which is recorded; and how far each plate's speeds are scaled into the clip that
     # its HATs share.
     asked = context.question
-    record_city(asked, slot_sums(asked, counts, values, plan), plan, context.entropy, ledger)
-    factors = slot_factors(counts, values, plan, context, ledger)
+    record_city(asked, slot_sums(asked, slot, values), plan, context.entropy, ledger)
+    factors = slot_factors(slot, values, context, ledger)
     # DRAW, RECORD, MARK. The bytes of each HAT's only release, as the ledger holds them.
-    recorded = promise.record(counts, values, plan, context, ledger, factors)
+    recorded = promise.record(slot, values, context, ledger, factors)
     # PUBLISH. Readers have these bytes.
     publish(recorded)
     # INFORM. The ledger knows that they have them: no restart publishes them again.
-    return recorded.published(ledger)
+    recorded.published(ledger)
+    return recorded

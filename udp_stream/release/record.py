@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from math import hypot
@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from udp_stream.arrays import Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_within
-from udp_stream.ledger.ids import CELL_ID
+from udp_stream.ledger.ids import CELL_ID, HAT, id_of
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Part, Positive, Share
 from udp_stream.mechanisms.cdf import Cdf
@@ -250,7 +250,7 @@ class Privacy(Part, frozen=True, omit_defaults=True):
     alone.
 
     >>> from udp_stream.testing import released_slot
-    >>> privacy = Release.decode(released_slot().hats[0].payload).privacy
+    >>> privacy = Release.decode(next(iter(released_slot().payloads.values()))).privacy
     >>> privacy.neighbours, privacy.epsilon <= privacy.period_epsilon, privacy.holds_for
     ('swap-values', True, 'record')
     """
@@ -345,7 +345,7 @@ class Release(
     run only: other runs draw the HAT again.
 
     >>> from udp_stream.testing import released_slot
-    >>> record = Release.decode(released_slot().hats[0].payload)
+    >>> record = Release.decode(next(iter(released_slot().payloads.values())))
     >>> record.release_id.startswith(record.hat.cell), record.plates, record.status
     (True, 4, 'released')
     """
@@ -396,6 +396,16 @@ _OWN = "mean", "variance", "cdf"
 
 Estimate = Mapping[str, Any]
 """The estimate of a HAT: for each statistic the result of its `values`."""
+
+
+def hat_ids(cells: Iterable[int], slot: tuple[int, int], grid: Grid) -> list[str]:
+    """The ids of the releases of these cells' HATs in a slot (start and end, Unix ms).
+
+    >>> from udp_stream.windows.grid import HEXAGONS
+    >>> hat_ids([0x8742D98B6FFFFFF], (1641009600_000, 1641013200_000), HEXAGONS)
+    ['8742d98b6ffffff-1641009600-3600']
+    """
+    return [id_of(HAT, *slot, cell) for cell in map(grid.id_of, cells)]
 
 
 def forecast_record(

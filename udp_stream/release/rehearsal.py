@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from udp_stream.arrays import Floats
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
-from udp_stream.ledger.ids import HAT, id_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.widths import at_speed
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import SlotRow
 from udp_stream.release.promise import promise_of, release_slot
-from udp_stream.release.record import Release
+from udp_stream.release.record import Release, hat_ids
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts, SlotValues
@@ -285,7 +284,7 @@ def _released(
     slot = counts.start_ms, counts.end_ms
     payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
     cells = [*map(context.policy.grid.id_of, counts.cells.tolist())]
-    ids = [id_of(HAT, *slot, cell) for cell in cells]
+    ids = hat_ids(counts.cells.tolist(), slot, context.policy.grid)
     records = {
         cell: Release.decode(payloads[id_])
         for cell, id_ in zip(cells, ids, strict=True)
