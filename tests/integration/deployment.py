@@ -132,7 +132,7 @@ class City:
     def answers(self):
         found = {}
         for record in self.read(self.topics.queries):
-            result = release.decode_result(record.value)
+            result = release.QueryResult.decode(record.value)
             assert record.key.decode() == result.query.name and result.release_id not in found
             assert dict(record.headers)["ce_id"].decode() == result.release_id
             found[result.release_id] = record.value
@@ -148,7 +148,7 @@ class City:
         self._wait_for_all(self.topics.release, set(ids), workers)
 
     def wait_for_answers(self, *workers):
-        ids = {release.decode_result(one).release_id for one in self.told}
+        ids = {release.QueryResult.decode(one).release_id for one in self.told}
         self._wait_for_all(self.topics.queries, ids, workers)
 
     def wait_for_number(self, topic, number, *workers):
