@@ -2,6 +2,7 @@
 
 import gc
 import signal
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -18,6 +19,18 @@ theirs and wait."""
 
 HALF = ("ledger_identity", "forecasts", "golden", "queries", "stream", "time")
 """Of these others, files that take half of the time: each half has services of its own."""
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """`limits(module, NAME=value)` sets constants of a module, or of one by its name, for a test."""
+
+    def set_to(module, **values):
+        module = import_module(module) if isinstance(module, str) else module
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+
+    return set_to
 
 
 def pytest_sessionstart() -> None:

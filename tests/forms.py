@@ -10,6 +10,11 @@ PURE_ENV = {"UDP_STREAM_BUDGET__ACCOUNTING": "pure"}
 """The environment of tests whose budgets are epsilons, unless their flags say otherwise."""
 
 
+def changed(one, **fields):
+    """A named tuple with other values of these fields."""
+    return one._replace(**fields)
+
+
 def long_but(short: Collection[Any], values: Iterable[Any]) -> list[Any]:
     """All values; those that are not among the short ones are marked as long."""
     return [one if one in short else pytest.param(one, marks=pytest.mark.long) for one in values]

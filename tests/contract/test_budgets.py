@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.test_ledger import ForgetsWindows, LooksBackOnly, in_memory, in_sqlite
+from tests.forms import changed
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 
@@ -94,7 +95,7 @@ class HalvesOthers(DictionaryLedger):
 
     def _near(self, period, plates):
         near = super()._near(period, plates)
-        return near._replace(most=near.most // 2)
+        return changed(near, most=near.most // 2)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.contract import ledger_writer as writer
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.forked import Forked
-from tests.forms import long_rows
+from tests.forms import changed, long_rows
 from udp_stream import files as atomic
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Ledger, Verdict
@@ -260,7 +260,7 @@ class SumsAllNear(DictionaryLedger):
 
     def _near(self, period, plates):  # type: ignore[no-untyped-def]
         near = super()._near(period, plates)
-        return near._replace(most=near.balances[:, :, 0].sum(axis=0))
+        return changed(near, most=near.balances[:, :, 0].sum(axis=0))
 
 
 class ForgetsClosedTimes(DictionaryLedger):
@@ -609,8 +609,8 @@ def test_missing_directory_and_unusable_file_are_unavailable(tmp_path: Path) -> 
         open_sqlite_ledger(tmp_path / "folder")
 
 
-def test_locked_ledger_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
+def test_locked_ledger_is_unavailable(tmp_path: Path, limits) -> None:
+    limits(sqlite, BUSY_TIMEOUT_S=0.01)
     with (
         open_sqlite_ledger(tmp_path / "ledger") as ledger,
         closing(sqlite3.connect(tmp_path / "ledger")) as other,

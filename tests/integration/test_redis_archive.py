@@ -38,9 +38,9 @@ def verb(name, ledger, *more, folder, flags):
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(
-    redis_server, tmp_path, monkeypatch, answered
+    redis_server, tmp_path, monkeypatch, limits, answered
 ):
-    monkeypatch.setattr(redis_ledger, "BATCH_DROPPED", 20)
+    limits(redis_ledger, BATCH_DROPPED=20)
     flags, url, file = (
         (*SETS, f"ledger.key_file={tmp_path / 'plates.key'}"),
         redis_server.url,

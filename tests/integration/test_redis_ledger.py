@@ -119,10 +119,8 @@ def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("hats", [redis_ledger.BATCH_HATS, 1, 2])
-def test_answers_are_those_of_the_ledger_in_memory(
-    redis_url: str, hats: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_ledger, "BATCH_HATS", hats)  # the last: several scripts to a call
+def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, limits) -> None:
+    limits(redis_ledger, BATCH_HATS=hats)  # the last: several scripts to a call
     choose = random.Random(11)
     plates = [bytes([letter]) * 16 for letter in b"abcdef"]
     model = DictionaryLedger()
@@ -260,11 +258,10 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
     monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
 
 
-def test_what_was_answered_survives_kills_of_the_server(redis_server, monkeypatch):
+def test_what_was_answered_survives_kills_of_the_server(redis_server, limits):
     """Six kills while four writers go on. Each call takes two scripts, so that some kills lie
     between them."""
-    monkeypatch.setattr(redis_ledger, "BATCH_HATS", 2)
-    monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
+    limits(redis_ledger, BATCH_HATS=2, BATCH_RELEASES=2)
     told: dict[tuple[str, str], Any] = {}
     counted, stop = threading.Condition(), threading.Event()
     failures: list[BaseException] = []
@@ -374,10 +371,9 @@ def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
 
 
 def test_a_script_takes_so_many_hats_and_members_and_no_more(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, limits
 ) -> None:
-    monkeypatch.setattr(redis_ledger, "BATCH_HATS", 3)
-    monkeypatch.setattr(redis_ledger, "BATCH_MEMBERS", 6)
+    limits(redis_ledger, BATCH_HATS=3, BATCH_MEMBERS=6)
     scripts, commit = [], RedisLedger._commit
 
     def counted(self: Any, call: Any) -> Any:
@@ -428,9 +424,8 @@ def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str)
         ) == 1
 
 
-def test_a_script_records_so_many_payloads_and_bytes_and_no_more(redis_url, monkeypatch):
-    monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 3)
-    monkeypatch.setattr(redis_ledger, "BATCH_BYTES", 6)
+def test_a_script_records_so_many_payloads_and_bytes_and_no_more(redis_url, monkeypatch, limits):
+    limits(redis_ledger, BATCH_RELEASES=3, BATCH_BYTES=6)
     scripts, record = [], RedisLedger._record
 
     def counted(self: Any, batch: Any) -> Any:
@@ -452,9 +447,9 @@ def test_a_script_records_so_many_payloads_and_bytes_and_no_more(redis_url, monk
 
 @pytest.mark.parametrize("kept", range(1, 4))
 def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(
-    kept, redis_url, monkeypatch
+    kept, redis_url, monkeypatch, limits
 ):
-    monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
+    limits(redis_ledger, BATCH_RELEASES=2)
     names, opened, record = [f"hat-{i}" for i in range(7)], opener(redis_url), RedisLedger._record
     left = iter([True] * kept)
 
@@ -570,9 +565,9 @@ def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: P
 
 
 def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(
-    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
+    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch, limits
 ) -> None:
-    monkeypatch.setattr(redis_ledger, "BATCH_HATS", 1)
+    limits(redis_ledger, BATCH_HATS=1)
     commit = RedisLedger._commit
     with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
 

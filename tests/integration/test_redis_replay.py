@@ -69,11 +69,10 @@ def dying_at(script: int, answered: bool) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
-    redis_server, tmp_path, monkeypatch, answered
+    redis_server, tmp_path, monkeypatch, limits, answered
 ):
     """The bits are the system's: a second draw that got out would show."""
-    monkeypatch.setattr(redis_ledger, "BATCH_HATS", 5)
-    monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 3)
+    limits(redis_ledger, BATCH_HATS=5, BATCH_RELEASES=3)
     flags, payloads, kills = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), {}, 0
     frames, dice = frames_of(fleet_log(hours=0.8)), random.Random(5)
     while True:

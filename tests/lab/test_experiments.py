@@ -15,7 +15,7 @@ from lab.experiments import EXPERIMENTS, means
 from lab.means import EPSILONS, DrawnHat, repeated_means_of
 from lab.reproduce import claims, sentence, slug, write_outcome, write_table
 from lab.results import Finding, Row, Rows
-from tests.forms import long_rows
+from tests.forms import changed, long_rows
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
@@ -112,9 +112,9 @@ has all kinds."""
     ("name", "figures"), long_rows(SHORT, [*SHORT, *((name, None) for name in ON_SPEEDS)])
 )
 def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(
-    name, figures, tmp_path, monkeypatch
+    name, figures, tmp_path, limits
 ):
-    monkeypatch.setattr(means, "SAMPLES_TRIED", 4)
+    limits(means, SAMPLES_TRIED=4)
     points, feed = None if figures is None else 5, small_feed()
     first, again, other = (
         rows_of(EXPERIMENTS[name], setup_of([feed], 2, seed), points) for seed in (1, 1, 2)
@@ -123,7 +123,7 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(
         name != "worst-case"
     )  # which reads counts alone: nothing is drawn
     outcome = outcome_of(name, setup_of([feed], 2))
-    outcome = outcome._replace(figures=outcome.figures[:figures])
+    outcome = changed(outcome, figures=outcome.figures[:figures])
     names = [path.name for path in write_outcome(outcome, name, tmp_path)]
     pictures = [
         f"{slug(figure.name)}.{kind}" for figure in outcome.figures for kind in ("png", "svg")

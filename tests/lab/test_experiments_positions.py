@@ -33,8 +33,8 @@ def setup_of(seed=1, repetitions=2):
 
 
 @pytest.fixture(autouse=True)
-def _little_noise_at_once(monkeypatch):
-    monkeypatch.setattr("lab.queries.DRAWN_AT_ONCE", 1000)
+def _little_noise_at_once(limits):
+    limits("lab.queries", DRAWN_AT_ONCE=1000)
 
 
 def rows_of(name, setup, jobs=3):
@@ -76,8 +76,8 @@ def test_a_baseline_saves_nothing_and_elimination_something(name):
     )
 
 
-def test_counts_and_densities_are_also_asked_of_drawn_points_without_any_feed(monkeypatch):
-    monkeypatch.setattr("lab.queries.CROWDS", (60,))
+def test_counts_and_densities_are_also_asked_of_drawn_points_without_any_feed(limits):
+    limits("lab.queries", CROWDS=(60,))
     setup = dataclasses.replace(setup_of(repetitions=1), data=())
     rows = rows_of("savings-kde", setup, None)
     of_ways = [row for row in rows if not row.beside]
@@ -96,9 +96,8 @@ def test_savings_are_handed_on_and_never_more_than_there_is():
     assert 0 <= left < 1e-9
 
 
-def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones(monkeypatch):
-    monkeypatch.setattr("lab.queries.QUERIES", (2, 3))
-    monkeypatch.setattr("lab.queries.QUERIES_THEIRS", 3)
+def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones(limits):
+    limits("lab.queries", QUERIES=(2, 3), QUERIES_THEIRS=3)
     setup, many = setup_of(repetitions=1), ON_POSITIONS["multi-query"]
     rows = rows_of("multi-query", setup, None)
     errors = {
@@ -127,7 +126,7 @@ def test_positions_are_the_latest_that_are_fresh():
         dataclasses.replace(feed, plate=feed.plate * 0).moments(3, np.random.default_rng(1))
 
 
-def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(monkeypatch):
+def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(monkeypatch, limits):
     """60,000 images and 9,740 taxis, here of fewer; images of a user in place of drawn clusters."""
     for name, size in (
         ("POINTS_THEIRS", 90),
@@ -137,7 +136,7 @@ def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(monkeypatch):
         ("POINTS", 20),
     ):
         monkeypatch.setattr(f"lab.queries.{name}", size)
-    monkeypatch.setattr("lab.queries.DIMENSIONS", 16)
+    limits("lab.queries", DIMENSIONS=16)
     full = dataclasses.replace(setup_of(repetitions=3), data=(), full=True)
     knn = [row for row in rows_of("savings-knn", full, None) if not row.beside]
     assert {row.repetitions for row in knn} == {1} and {row.data for row in knn} == {

@@ -21,6 +21,7 @@ import h3
 import msgspec
 import numpy as np
 
+from tests.forms import changed
 from udp_stream.ledger.ids import Id
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
@@ -74,7 +75,7 @@ class Sent(NamedTuple):
     is_shared: bool = False
 
     def without(self, plate: str) -> "Sent":
-        return self._replace(pieces=tuple(one for one in self.pieces if one.plate != plate))
+        return changed(self, pieces=tuple(one for one in self.pieces if one.plate != plate))
 
     @property
     def message(self) -> bytes:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.forms import changed
 from tests.privacy.test_concentrated_records import rho_seen
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_of
@@ -309,7 +310,7 @@ def test_a_plate_may_spend_a_share_of_what_is_left_rounded_down():
     ],
 )
 def test_rows_and_queries_that_break_a_rule_are_refused(rows, more, words):
-    query = PlateQuery(np.array([0, 0]), FULL, SIGMA)._replace(**more)
+    query = changed(PlateQuery(np.array([0, 0]), FULL, SIGMA), **more)
     with pytest.raises(ValueError, match=words):
         entries(PlateRows(*np.array(rows)), query)
 
@@ -411,7 +412,7 @@ def slots(present, plates, seed, charge_share=1.0, noise_share=1.0):
     charged[::3] //= 2
     kept = shortened(vectors, np.round(charged * charge_share).astype(np.int64), query)
     out = noised(
-        kept, CELLS * RUNS, query._replace(sigma=round(sigma * noise_share)), seeded_bits(seed)
+        kept, CELLS * RUNS, changed(query, sigma=round(sigma * noise_share)), seeded_bits(seed)
     )
     return out.reshape(2, RUNS, CELLS).transpose(1, 0, 2).reshape(RUNS, -1).astype(float), int(
         charged[0]

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.forms import changed
 from tests.privacy import recorded
 from tests.privacy.recorded import CENTRE, Tape, city, replayed, settings_of
 from udp_stream.ledger.filters import epsilon_of
@@ -104,7 +105,7 @@ def days(is_there, budget, plates, noise_share=1.0):
     ratio, traffic, slow = np.zeros(RUNS), np.zeros(RUNS), np.zeros(RUNS)
     for slot in range(SLOTS):
         query = PlateQuery(np.rint(forecast).astype(np.int64), FULL, sigma, plates)
-        drawn = query._replace(sigma=round(sigma * noise_share))
+        drawn = changed(query, sigma=round(sigma * noise_share))
         out = noised(
             real.vectors(slot, query), RUNS * CELLS, drawn, seeded_bits(f"{is_there} {slot}")
         ).astype(float)

@@ -20,7 +20,7 @@ from faust.types import TP
 
 from streams.kafka import CommittedOffset
 from streams.processors import TICK
-from tests.forms import long_but, long_rows, soaked_rows
+from tests.forms import changed, long_but, long_rows, soaked_rows
 from tests.privacy import recorded
 from tests.privacy.recorded import (
     SLOTS,
@@ -128,7 +128,7 @@ def test_a_morning_without_a_plate_is_the_same_in_public_and_costs_at_most_its_r
 def test_a_morning_of_a_single_plate_is_the_same_as_an_empty_one(tmp_path, domain, drive, kind):
     plate = f"{kind}-0"
     own = (
-        one._replace(pieces=tuple(piece for piece in one.pieces if piece.plate == plate))
+        changed(one, pieces=tuple(piece for piece in one.pieces if piece.plate == plate))
         for one in city(0)
     )
     sent = [one for one in own if one.pieces]

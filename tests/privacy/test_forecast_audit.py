@@ -231,10 +231,9 @@ def test_outputs_that_tell_the_most_tell_what_the_ledger_says_and_no_more(
     assert 0.95 * one.charged < one.seen <= one.charged
 
 
-def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(monkeypatch, busiest):
+def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(monkeypatch, limits, busiest):
     """Fifty buses are few for a city, so it is made to ask. Noise that is 30 % too small shows."""
-    monkeypatch.setattr(shape, "PLATES_MIN", 10.0)
-    monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
+    limits(shape, PLATES_MIN=10.0, NOISE_MAX=99.0)
     one = audited(monkeypatch, busiest[0], 3)
     asked = [entry for entry in one.first.ledger.entries() if kind_of(entry.release_id) == CITY]
     assert len(asked) == 2 and all(

@@ -42,9 +42,9 @@ EAST = 72.83 + 700 / 103_800
 
 
 @pytest.fixture(autouse=True)
-def few_rounds(request, monkeypatch):
+def few_rounds(request, limits):
     rounds = 2 if "sums" in request.node.name else 3
-    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": rounds, "pure": rounds})
+    limits(query_sections, ROUNDS={"zcdp": rounds, "pure": rounds})
 
 
 def log_of(metres):

@@ -132,8 +132,8 @@ def first_values(ledger):
 
 
 @pytest.fixture(autouse=True)
-def one_round(monkeypatch):
-    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 1, "pure": 1})
+def one_round(limits):
+    limits(query_sections, ROUNDS={"zcdp": 1, "pure": 1})
 
 
 @pytest.mark.parametrize("road", [by_the_embedded_runtime, by_sources_and_shards, by_one_source])

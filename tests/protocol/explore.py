@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from tests.contract.dictionary_ledger import DictionaryLedger
+from tests.forms import changed
 from udp_stream.ledger.ids import Id, kind_of
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
@@ -438,7 +439,7 @@ class World:
 
     def delivered(self, i: int, actor: Actor, log: int) -> Actor:
         if len(self.sends(i, actor)) > 1:
-            return actor._replace(delivered=tuple(sorted((*actor.delivered, log))))
+            return changed(actor, delivered=tuple(sorted((*actor.delivered, log))))
         if i in SOURCES:
             return self._local(actor, "sent", lambda protocol: protocol.done(protocol.next()))
         return self._local(actor, "sent", lambda protocol: protocol.sent(protocol.next()))
@@ -558,7 +559,7 @@ class World:
     without: frozenset[str] = frozenset()
 
     def _with(self, state: State, i: int, actor: Actor) -> State:
-        after = state._replace(actors=(*state.actors[:i], actor, *state.actors[i + 1 :]))
+        after = changed(state, actors=(*state.actors[:i], actor, *state.actors[i + 1 :]))
         to = self.commit(actor) if state.faults and not actor.is_recorded else None
         if to is None or to in state.commits[i]:
             return after
@@ -573,8 +574,8 @@ class World:
         after = self._with(
             state,
             i,
-            self.read(i, actor, state)._replace(
-                delivered=actor.delivered, is_recorded=actor.is_recorded
+            changed(
+                self.read(i, actor, state), delivered=actor.delivered, is_recorded=actor.is_recorded
             ),
         )
         return after if state.faults or i in SOURCES else self._without_first(after, i - 2)
@@ -583,19 +584,19 @@ class World:
         """Read, and by nobody ever again."""
         logs = list(state.logs)
         logs[log] = logs[log][1:]
-        return state._replace(logs=(logs[0], logs[1]))
+        return changed(state, logs=(logs[0], logs[1]))
 
     def _committed(self, state: State, i: int, to: tuple[int, ...]) -> State:
         if not state.faults:
             return state
-        return state._replace(
-            commits=(*state.commits[:i], tuple(sorted(to)), *state.commits[i + 1 :])
+        return changed(
+            state, commits=(*state.commits[:i], tuple(sorted(to)), *state.commits[i + 1 :])
         )
 
     def _append(self, state: State, log: int, messages: tuple[int, ...]) -> State:
         logs = list(state.logs)
         logs[log] += messages
-        return state._replace(logs=(logs[0], logs[1]))
+        return changed(state, logs=(logs[0], logs[1]))
 
     def _sent(self, state: State, i: int) -> Iterator[State]:
         """What goes to different logs arrives in any order; with a fault to come at once, as a
@@ -618,20 +619,20 @@ class World:
         }
         if kind in of_planner:
             after, ledger = of_planner[kind](actor, state, fault)
-            yield self._with(state, i, after)._replace(ledger=ledger)
+            yield changed(self._with(state, i, after), ledger=ledger)
         elif not actor.is_recorded:
             ledger, _ = self.record(actor, state, fault)
-            yield self._with(state, i, actor._replace(is_recorded=True))._replace(ledger=ledger)
+            yield changed(self._with(state, i, changed(actor, is_recorded=True)), ledger=ledger)
         else:
             _, payloads = self.record(
                 actor, state, fault
             )  # recorded: whoever asks is told the same
             published = self._published(state.published, payloads)
             after, to = self.publish(actor)
-            done = self._committed(state, i, (to,))._replace(published=published)
+            done = changed(self._committed(state, i, (to,)), published=published)
             yield self._with(done, i, after)
             if not self.once and state.faults:  # readers have it, and the commit does not come
-                yield from self._faults(state._replace(published=published), state.owners[i % 2])
+                yield from self._faults(changed(state, published=published), state.owners[i % 2])
 
     def _published(
         self, before: tuple[tuple[str, int, int], ...], payloads: tuple[tuple[str, int], ...]
@@ -650,7 +651,7 @@ class World:
         """An owner that does not know that it is none: what it was sending arrives late. The fence
         refuses the rest."""
         for at, (i, zombie) in enumerate(state.zombies):
-            rest = state._replace(zombies=(*state.zombies[:at], *state.zombies[at + 1 :]))
+            rest = changed(state, zombies=(*state.zombies[:at], *state.zombies[at + 1 :]))
             kind = self.kind(i, zombie, state)
             if kind in SENDS:
                 yield self._append_all(rest, self.sends(i, zombie))
@@ -662,8 +663,9 @@ class World:
     ) -> Iterator[State]:
         """As its owner would; what it commits counts, and nobody refuses it."""
         for after in self._with_ledger(self._with(state, i, zombie), i, zombie, kind, fault):
-            yield self._with(after, i, state.actors[i])._replace(
-                zombies=(*after.zombies, (i, after.actors[i]))
+            yield changed(
+                self._with(after, i, state.actors[i]),
+                zombies=(*after.zombies, (i, after.actors[i])),
             )
 
     def _faults(self, state: State, worker: int) -> Iterator[State]:
@@ -719,7 +721,7 @@ class World:
             for i, commit in zip(mine, commits, strict=True):
                 actors[i], committed[i] = Actor(self._resumed(i, commit)), (commit,)
             yield self._fewer_faults(
-                state._replace(
+                changed(state,
                     actors=tuple(actors), commits=tuple(committed), owners=owners, zombies=zombies,
                     faults=state.faults - 1,
                 )
@@ -734,10 +736,11 @@ class World:
 
         def placeless(actor: Actor) -> Actor:
             work = functools.partial(self.locals.number, self.locals.objects[actor.local], OFFSETS)
-            return actor._replace(local=self._cached(("placeless", actor.local), work))
+            return changed(actor, local=self._cached(("placeless", actor.local), work))
 
         ends = [self.locals.objects[state.actors[i].local].next_offset for i in SHARDS]
-        return state._replace(
+        return changed(
+            state,
             actors=tuple(map(placeless, state.actors)),
             zombies=tuple((i, placeless(zombie)) for i, zombie in state.zombies),
             logs=(state.logs[0][ends[0] :], state.logs[1][ends[1] :]),

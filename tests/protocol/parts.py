@@ -17,6 +17,7 @@ this.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tests.forms import changed
 from tests.protocol.explore import HOUR, OFFSETS, SOURCES, START, Actor, World, freeze
 from udp_stream.shuffle import protocol as shard_protocol
 from udp_stream.shuffle import wire as source_protocol
@@ -261,8 +262,8 @@ class Parts:
     def last(self, i: int, part: Part) -> Part:
         protocol = self.world.locals.objects[part.local]
         unread = () if i in SOURCES else part.log[protocol.next_offset :]
-        return part._replace(
-            local=self.world.locals.number(protocol, OFFSETS), log=unread, commits=()
+        return changed(
+            part, local=self.world.locals.number(protocol, OFFSETS), log=unread, commits=()
         )
 
     @property
@@ -275,7 +276,7 @@ class Parts:
             do(protocol)
             return self.world.locals.number(protocol, self._without)
 
-        return part._replace(local=self._cached(("local", part.local, event), work))
+        return changed(part, local=self._cached(("local", part.local, event), work))
 
     def step(self, part: Part) -> Any:
         """What it does next, or would begin with."""
@@ -289,7 +290,7 @@ class Parts:
             if self.is_last or part.stage
             else self._cached(("to", part.local), lambda: self._to(part))
         )
-        return part if to is None else part._replace(commits=tuple(sorted({*part.commits, to})))
+        return part if to is None else changed(part, commits=tuple(sorted({*part.commits, to})))
 
     def _to(self, part: Part) -> int | None:
         protocol, step, too_early = (
@@ -320,14 +321,14 @@ class Parts:
             if isinstance(self.step(part), CountSlot):
                 part = self.local(part, "count", _count)
             elif self.step(part) is None:
-                part = part._replace(is_busy=False)
+                part = changed(part, is_busy=False)
             else:
                 return self.with_commit(part)
         return self.with_commit(self._added(part))
 
     def begun(self, part: Part) -> Part:
         """The batch is over: its steps are asked for."""
-        return self._settled_shard(self.local(part, "begin", _next)._replace(is_busy=True))
+        return self._settled_shard(changed(self.local(part, "begin", _next), is_busy=True))
 
     def _added(self, part: Part) -> Part:
         at = self.world.locals.objects[part.local].next_offset
@@ -339,7 +340,7 @@ class Parts:
 
         if unread:
             part = self.local(part, ("add", at, unread), do)
-        return part._replace(log=()) if self.is_last else part
+        return changed(part, log=()) if self.is_last else part
 
     def appended(self, i: int, number: int, messages: tuple[int, ...]) -> int:
         key = "all appended", number, messages
@@ -360,7 +361,7 @@ class Parts:
 
     def _appended(self, i: int, number: int, message: int) -> int:
         part = self.parts[number]
-        return self.number(i, part._replace(log=(*part.log, message)))
+        return self.number(i, changed(part, log=(*part.log, message)))
 
     def sends(self, i: int, part: Part) -> dict[int, tuple[int, ...]]:
         """By log, the messages of its step that are not sent yet; none if it is at something else."""
@@ -373,9 +374,9 @@ class Parts:
 
     def delivered(self, i: int, part: Part, log: int) -> Part:
         if len(self.sends(i, part)) > 1:
-            return part._replace(delivered=tuple(sorted((*part.delivered, log))))
+            return changed(part, delivered=tuple(sorted((*part.delivered, log))))
         part = self.local(part, "sent", _done if i in SOURCES else _sent)
-        return self.settled(i, part._replace(delivered=()))
+        return self.settled(i, changed(part, delivered=()))
 
 
 def shard_at(sources: int, start: BarrierCheckpoint) -> ShardProtocol:

@@ -4,6 +4,7 @@ Each is done once."""
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tests.forms import changed
 from tests.protocol.explore import Planted, World, freeze
 from tests.protocol.parts import Part, Parts
 from udp_stream.planning.slot import PlannedSlot
@@ -105,7 +106,7 @@ class Steps:
         elif part.stage == 0:
             ledger, _ = self._recorded(part.local, ledger)
             return Move(
-                self.parts.number(i, part._replace(stage=1)),
+                self.parts.number(i, changed(part, stage=1)),
                 self._number("book", (ledger, published)),
             )
         else:
@@ -115,7 +116,7 @@ class Steps:
             if (
                 part.stage == 1 and not self.world.once
             ):  # readers have it, and the commit has not come
-                return Move(self.parts.number(i, part._replace(stage=2)), book)
+                return Move(self.parts.number(i, changed(part, stage=2)), book)
             after = self._published(part)
         after = self.parts.settled(i, self.parts.with_commit(after))
         return Move(self.parts.number(i, after), self._number("book", (ledger, published)))
@@ -197,4 +198,4 @@ class Steps:
             ), self.world.checkpoints.number(to)
 
         local, to = self._cached(("published", part.local), work)
-        return part._replace(local=local, stage=0, commits=() if self.parts.is_last else (to,))
+        return changed(part, local=local, stage=0, commits=() if self.parts.is_last else (to,))

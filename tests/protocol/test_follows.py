@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.forms import long_but, long_rows
+from tests.forms import changed, long_but, long_rows
 from tests.protocol.explore import Violation, World, explore, walk
 from udp_stream.shuffle.protocol import LearnSlot, PlannerState, PlanSlot, ShardProtocol
 
@@ -39,7 +39,7 @@ class Following(World):
         to = self.checkpoints.number(self.locals.fresh(actor.local).publishing(step))
         after = self._local(actor, "learnt", lambda protocol: protocol.learnt(step))
         published = self._published(state.published, (self.learnt(step.start),))
-        return self._with(self._committed(state, i, (to,))._replace(published=published), i, after)
+        return self._with(changed(self._committed(state, i, (to,)), published=published), i, after)
 
 
 @pytest.mark.parametrize("whole_batches", long_but([True], [True, False]))

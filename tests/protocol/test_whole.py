@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from tests.forms import long_rows
+from tests.forms import changed, long_rows
 from tests.protocol.explore import SHARDS, Planted, Violation
 from tests.protocol.whole import Whole
 
@@ -146,7 +146,7 @@ def test_pings_or_counts_that_change_nothing_change_nothing_later(explored):
 def test_a_fault_may_take_both_pairs_only_from_one_worker():
     whole = Whole(**ONE_SLOT)
     begin = whole.begin(is_last=False)
-    assert [len(list(whole.hits(begin._replace(is_one_worker=one)))) for one in (False, True)] == [
+    assert [len(list(whole.hits(changed(begin, is_one_worker=one)))) for one in (False, True)] == [
         2,
         3,
     ]

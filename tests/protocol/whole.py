@@ -26,6 +26,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tests.forms import changed
 from tests.protocol.explore import State
 from tests.protocol.steps import Move, Steps
 
@@ -152,7 +153,7 @@ class Whole(Steps):
         if move.book is not None and self.parts.parts[move.part].stage:
             rest = tuple(sorted((*rest, ("act", i, move.part, takeovers))))
         if move.book is not None:
-            yield state._replace(book=move.book, late=self._number("late", rest))
+            yield changed(state, book=move.book, late=self._number("late", rest))
 
     # --- faults ---
 

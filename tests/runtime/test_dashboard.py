@@ -306,8 +306,8 @@ def test_a_stream_tells_of_each_change_and_ends_with_the_server(tmp_path):
         assert slots_of(address) == before
 
 
-def test_streams_are_limited_and_the_board_is_ready_once_all_is_read(monkeypatch):
-    monkeypatch.setattr("udp_stream.dashboard.server.STREAMS_MAX", 2)
+def test_streams_are_limited_and_the_board_is_ready_once_all_is_read(limits):
+    limits("udp_stream.dashboard.server", STREAMS_MAX=2)
     board = Dashboard(Slots(48))
     with serving(board, "127.0.0.1:0") as page, ExitStack() as stack:
         address = page.rstrip("/")

@@ -271,9 +271,9 @@ def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(
 
 
 def test_a_restart_reads_on_from_its_checkpoint_and_old_segments_are_deleted(
-    frames, tmp_path, monkeypatch
+    frames, tmp_path, limits
 ):
-    monkeypatch.setattr("udp_stream.sources.journal.SEGMENT_BYTES", 100_000)
+    limits("udp_stream.sources.journal", SEGMENT_BYTES=100_000)
     half, clock = len(frames) // 2, Clock()
     with live(tmp_path, clock) as (runtime, journal):
         clock.now_s = frames[0][1]
@@ -328,14 +328,14 @@ def test_who_sends_nothing_but_what_is_refused_does_not_hold_up_the_night_s_last
         assert not runtime.reader.open_pings
 
 
-def test_a_frame_that_was_cut_off_is_gone_and_a_damaged_middle_is_refused(tmp_path, monkeypatch):
+def test_a_frame_that_was_cut_off_is_gone_and_a_damaged_middle_is_refused(tmp_path, limits):
     with Journal(tmp_path / "j", "me") as journal:
         journal.append([b"whole"], 1)
         journal.append([b"cut"], 2)
         journal.sync()
     (segment,) = (tmp_path / "j").glob("*.journal")
     segment.write_bytes(segment.read_bytes()[:-1])
-    monkeypatch.setattr("udp_stream.sources.journal.SEGMENT_BYTES", 1)
+    limits("udp_stream.sources.journal", SEGMENT_BYTES=1)
     with Journal(tmp_path / "j", "me") as journal:
         assert [one.messages for one in journal.frames(0)] == [
             [b"whole"]

@@ -89,10 +89,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_is_a_warning_while_it_lasts_and_then_its_end(fault, tmp_path, monkeypatch):
+def test_each_fault_is_a_warning_while_it_lasts_and_then_its_end(fault, tmp_path, limits):
     step, words, end = FAULTS[fault]
-    monkeypatch.setattr("udp_stream.logs.LOG_AGAIN_S", 0.1)
-    monkeypatch.setattr("udp_stream.sources.live.LONGEST_S", 0.0)  # each pause is that of the polls
+    limits("udp_stream.logs", LOG_AGAIN_S=0.1)
+    limits("udp_stream.sources.live", LONGEST_S=0.0)  # each pause is that of the polls
     said = lines([step] * 8, tmp_path)
     warned = [one for one in of_level(said, "warning", "source") if words in one]
     assert 2 <= len(warned) < 8 and all("http://127.0.0.1" in one for one in warned), said

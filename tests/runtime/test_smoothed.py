@@ -22,9 +22,8 @@ QUARTERS = (*FLAGS[1:], "hat.slot=15m")
 
 
 @pytest.fixture(autouse=True)
-def few_plates_are_a_city(monkeypatch):
-    monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
-    monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
+def few_plates_are_a_city(limits):
+    limits(shape, PLATES_MIN=1.0, NOISE_MAX=99.0)
 
 
 def run(ledger, messages, flags=FLAGS):

@@ -57,8 +57,8 @@ k = 3
 
 
 @pytest.fixture(autouse=True)
-def few_rounds(monkeypatch):
-    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 12, "pure": 4})
+def few_rounds(limits):
+    limits(query_sections, ROUNDS={"zcdp": 12, "pure": 4})
 
 
 def configured(folder, rho=1e6, text=SURAT):

@@ -27,9 +27,8 @@ share = SHARE
 
 
 @pytest.fixture(autouse=True)
-def few_rounds(monkeypatch):
-    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 8, "pure": 8})
-    monkeypatch.setattr(query_sections, "EDGE_M", 100.0)
+def few_rounds(limits):
+    limits(query_sections, ROUNDS={"zcdp": 8, "pure": 8}, EDGE_M=100.0)
 
 
 @pytest.mark.parametrize("share", long_but([0.95], [0.05, 0.95]))

@@ -130,8 +130,8 @@ def test_the_posterior_is_that_of_brute_force(value, clipped, carried):
     assert found.anomaly_mean[0] == pytest.approx(anomaly_mean, abs=0.8)
 
 
-def test_where_next_to_nothing_happens_it_is_the_gaussian_formula(monkeypatch):
-    monkeypatch.setattr(module, "HAPPENS", 1e-12)
+def test_where_next_to_nothing_happens_it_is_the_gaussian_formula(limits):
+    limits(module, HAPPENS=1e-12)
     rng = np.random.default_rng(2)
     mean, variance, noise = rng.uniform(25, 40, 50), rng.uniform(1, 16, 50), rng.uniform(1, 30, 50)
     value = mean + np.clip(rng.normal(0, np.sqrt(variance + noise)), -9, 9)

@@ -304,9 +304,8 @@ def test_a_budget_in_rho_is_compared_in_rho(sound, rho, found):
     assert len([*nobody_is_over_budget(replace(sound, expected=expected))]) == found
 
 
-def test_what_the_city_told_is_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
-    monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
+def test_what_the_city_told_is_looked_at(tmp_path, limits):
+    limits(shape, PLATES_MIN=1.0, NOISE_MAX=99.0)
     seen = seen_of(tmp_path / "ledger", (*CONFIG, "release.mean=forecast-clip", "release.cdf=auto"))
     found = lambda one: {sentence.partition(":")[0] for sentence in violations(one)}  # noqa: E731
     at = next(at for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == CITY)

@@ -25,10 +25,10 @@ COST = pure(833_333_333)
 
 @pytest.mark.parametrize("half_width", HALF_WIDTHS)
 @pytest.mark.parametrize("off", [0.25, 1.0, 2.5])
-def test_gain_and_misfit_are_those_of_simulated_hats(half_width, off, monkeypatch):
+def test_gain_and_misfit_are_those_of_simulated_hats(half_width, off, limits):
     """Each of 2,000 HATs is off by its own difference, and has 400 plates: what the model says of
     normal ones."""
-    monkeypatch.setattr(module, "PEAKED", 0.0)
+    limits(module, PEAKED=0.0)
     rng = np.random.default_rng(11)
     differs = rng.normal(0, off, 2000)
     seen = np.clip(differs[:, None] + rng.normal(0, 1, (2000, 400)), -half_width, half_width).mean(

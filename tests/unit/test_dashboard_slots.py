@@ -239,8 +239,8 @@ def test_no_value_of_a_field_is_too_much(value, path, is_release):
     )
 
 
-def test_cells_without_end_are_refused(monkeypatch):
-    monkeypatch.setattr("udp_stream.dashboard.slots.CELLS_MAX", 4)
+def test_cells_without_end_are_refused(limits):
+    limits("udp_stream.dashboard.slots", CELLS_MAX=4)
     slots = Slots(48)
     assert slots.take(map(release, CELLS)) == {"too many cells": 2} and CELLS_MAX > 4
     assert slots.take([estimate(CELLS[0])]).total() == 0

@@ -91,8 +91,8 @@ def _deviation(sigma):
     return math.sqrt((weight * x**2).sum() / weight.sum())
 
 
-def test_more_than_one_chunk_is_no_other_distribution(monkeypatch):
-    monkeypatch.setattr(sampler, "_CHUNK", 5000)
+def test_more_than_one_chunk_is_no_other_distribution(limits):
+    limits(sampler, _CHUNK=5000)
     draws = discrete_gaussian(seeded_bits(7), np.full(60_003, 5))
     assert draws.size == 60_003 and chi_square_p(draws, 5.0) > 1e-6
 
@@ -118,14 +118,14 @@ def many_scales():
     return np.tile(t, 500), np.tile(s, 500)
 
 
-def test_what_the_filter_decides_integers_decide_alike(monkeypatch):
+def test_what_the_filter_decides_integers_decide_alike(monkeypatch, limits):
     """With a margin beyond all numbers nothing is left to the filter: the same draws, from the same
     bits."""
     filtered, exact = Counted(11), Counted(11)
     draws = discrete_gaussian(filtered, *many_scales())
     asked = []
     decide = below_exp_minus
-    monkeypatch.setattr(sampler, "MARGIN", 2.0)
+    limits(sampler, MARGIN=2.0)
     monkeypatch.setattr(sampler, "below_exp_minus", lambda *of: asked.append(1) or decide(*of))
     assert np.array_equal(discrete_gaussian(exact, *many_scales()), draws)
     assert exact.taken == filtered.taken and len(asked) > draws.size

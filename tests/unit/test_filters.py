@@ -24,10 +24,10 @@ def test_what_the_process_sets_for_decimals_changes_nothing():
         assert [function(*given) for function, *given in asked] == expected
 
 
-def test_more_is_added_than_rounding_can_take(monkeypatch):
-    monkeypatch.setattr(filters, "_SHOWN", filters._DIGITS)
+def test_more_is_added_than_rounding_can_take(limits):
+    limits(filters, _SHOWN=filters._DIGITS)
     with_margin = delta_of(1463324569, 9876543210)
-    monkeypatch.setattr(filters, "_ERROR", Decimal(0))
+    limits(filters, _ERROR=Decimal(0))
     assert delta_of(1463324569, 9876543210) < with_margin
 
 

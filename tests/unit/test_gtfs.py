@@ -109,10 +109,8 @@ LINES = b"stop_id,stop_name,stop_lat,stop_lon\n" + b"s,Stop,21.17,72.8\n" * 10
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_what_is_no_timetable_is_refused_in_one_sentence(
-    is_zip, changed, named, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(gtfs, "FILE_MB", 10)
+def test_what_is_no_timetable_is_refused_in_one_sentence(is_zip, changed, named, tmp_path, limits):
+    limits(gtfs, FILE_MB=10)
     files = {name: text for name, text in (files_of() | changed).items() if text is not None}
     path = zipped(tmp_path / "g.zip", files) if is_zip else in_folder(tmp_path / "g", files)
     with pytest.raises(GtfsError) as refused:
@@ -161,8 +159,8 @@ def forged(path, files, at, text):
     ],
     ids=["bytes", "cut", "large", "members", "bomb", "bzip2", "encrypted", "crc", "lie", "missing"],
 )
-def test_a_zip_that_is_wrong_or_too_much_is_refused(make, named, tmp_path, monkeypatch):
-    monkeypatch.setattr(gtfs, "FILE_MB", 10)
+def test_a_zip_that_is_wrong_or_too_much_is_refused(make, named, tmp_path, limits):
+    limits(gtfs, FILE_MB=10)
     make(path := tmp_path / "gtfs.zip")
     tracemalloc.start()
     try:
@@ -217,8 +215,8 @@ def test_no_bytes_are_a_fault(tmp_path_factory, changed):
             assert len(found) == 2
 
 
-def test_a_long_file_is_read_in_bounded_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(gtfs, "_BLOCK", 2**16)
+def test_a_long_file_is_read_in_bounded_memory(tmp_path, limits):
+    limits(gtfs, _BLOCK=2**16)
     files = files_of()
     files["stop_times.txt"] += b"".join(b"out,a,%d\r\n" % at for at in range(250_000))
     path = in_folder(tmp_path / "gtfs", files)
@@ -348,8 +346,8 @@ def test_lines_are_the_shapes_in_their_order_or_the_stops_of_a_trip_each_way(tmp
     ]
 
 
-def test_lines_are_at_most_so_many_each_routes_most_travelled_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(gtfs, "LINES_MAX", 3)
+def test_lines_are_at_most_so_many_each_routes_most_travelled_first(tmp_path, limits):
+    limits(gtfs, LINES_MAX=3)
     trips = [
         ("7", "daily", f"{shape}{n}", 0, shape)
         for shape, often in (("x", 1), ("y", 3), ("z", 2))
@@ -362,7 +360,7 @@ def test_lines_are_at_most_so_many_each_routes_most_travelled_first(tmp_path, mo
         zipped(tmp_path / "gtfs.zip", files_of(routes=routes, trips=trips, shapes=shapes))
     )
     assert sorted(name for name, _ in network.lines) == ["7", "8", "9"]
-    monkeypatch.setattr(gtfs, "LINES_MAX", 4)
+    limits(gtfs, LINES_MAX=4)
     network = read_network(tmp_path / "gtfs.zip")
     assert sorted(name for name, _ in network.lines) == ["7", "7", "8", "9"]
 
@@ -383,10 +381,10 @@ def test_a_simplified_line_is_nowhere_far_from_its_shape(points, near_m):
             assert np.hypot(*(off - share * along)) <= near_m * 1.001 + 1
 
 
-def test_points_are_bounded(tmp_path, monkeypatch):
+def test_points_are_bounded(tmp_path, limits):
     rng = np.random.default_rng(1)
     shapes = [("s", *(21 + rng.random(2)).tolist(), at) for at in range(3000)]
     files = files_of(trips=[("7", "daily", "out", 0, "s")], shapes=shapes)
-    monkeypatch.setattr(gtfs, "POINTS_MAX", 100)
+    limits(gtfs, POINTS_MAX=100)
     ((_, line),) = read_network(zipped(tmp_path / "gtfs.zip", files)).lines
     assert 2 <= len(line) <= 100

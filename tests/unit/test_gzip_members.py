@@ -33,8 +33,8 @@ def unpacked(packed, piece):
 
 @pytest.mark.parametrize("piece", [1, 3, 4096, 10**6])
 @pytest.mark.parametrize("block", [1000, 2**18])
-def test_members_come_out_as_one_whatever_the_pieces(piece, block, monkeypatch):
-    monkeypatch.setattr(files, "_BLOCK_BYTES", block)
+def test_members_come_out_as_one_whatever_the_pieces(piece, block, limits):
+    limits(files, _BLOCK_BYTES=block)
     assert unpacked(MEMBERS, piece) == (DATA, "whole")
 
 
@@ -54,9 +54,9 @@ def test_junk_behind_a_member_and_a_wrong_checksum_are_damage(piece):
         assert said.startswith("are damaged (") and DATA.startswith(out) and len(out) > 9000
 
 
-def test_well_packed_data_come_out_in_blocks_and_not_at_once(monkeypatch):
+def test_well_packed_data_come_out_in_blocks_and_not_at_once(limits):
     """A hundred megabytes of zeros are a hundred kilobytes of gzip: no more than a block of them is
     held."""
-    monkeypatch.setattr(files, "_BLOCK_BYTES", 1000)
+    limits(files, _BLOCK_BYTES=1000)
     blocks = files.inflated(iter([gzip.compress(bytes(10**7))]))
     assert max(len(next(blocks)) for _ in range(50)) <= 1000

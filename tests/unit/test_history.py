@@ -172,9 +172,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_none_from_then_on(file, caps
     assert slots.show() and str(file) in capsys.readouterr().err
 
 
-def test_of_large_files_the_newest_come_first_and_in_the_end_all_is_as_it_is_written(
-    file, monkeypatch
-):
+def test_of_large_files_the_newest_come_first_and_in_the_end_all_is_as_it_is_written(file, limits):
     class Enough(Exception):
         pass
 
@@ -183,7 +181,7 @@ def test_of_large_files_the_newest_come_first_and_in_the_end_all_is_as_it_is_wri
         if len(ends) == 2:
             raise Enough
 
-    monkeypatch.setattr(follow, "NEWEST_BYTES", 2**14)
+    limits(follow, NEWEST_BYTES=2**14)
     write(file.with_name("r"), [*lines_of(release), b"none"])
     write(
         file.with_name("e"),
@@ -214,8 +212,8 @@ def test_what_the_history_has_is_not_written_again(file):
 
 
 @pytest.fixture
-def address(file, monkeypatch):
-    monkeypatch.setattr(server, "RECORDS_MAX", 50)
+def address(file, limits):
+    limits(server, RECORDS_MAX=50)
     slots = whole(file, lines_of(release), lines_of(estimate))
     board = Dashboard(slots)
     board.announce(changed=False)
@@ -252,9 +250,9 @@ def test_v1_answers_for_any_slot_and_for_spans_in_pages(address):
 
 @pytest.mark.parametrize("places", [0, 1])
 def test_whole_histories_have_a_lane_that_ends_in_503_and_nothing_else_waits_in_it(
-    places, file, monkeypatch
+    places, file, limits
 ):
-    monkeypatch.setattr(server, "BULK_MAX", places)
+    limits(server, BULK_MAX=places)
     with serving(
         Dashboard(whole(file, lines_of(release), lines_of(estimate))), "127.0.0.1:0"
     ) as address:

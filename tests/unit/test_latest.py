@@ -135,16 +135,16 @@ def test_moments_follow_the_wall_clock_of_the_zone():
     assert [moment.time_ms for moment in positions.flush()] == [30 * MINUTE]
 
 
-def test_plates_that_are_gone_are_forgotten(monkeypatch):
-    monkeypatch.setattr("udp_stream.windows.positions._NAMES_SPARE", 2)
+def test_plates_that_are_gone_are_forgotten(limits):
+    limits("udp_stream.windows.positions", _NAMES_SPARE=2)
     rows = [(f"plate{i}", i * MINUTE, 1.0, float(i)) for i in range(200)]
     positions = latest()
     assert told(fed(positions, rows)) == searched(rows)
     assert len(positions._codes) < 60
 
 
-def test_repeats_are_dropped_while_they_wait_and_nothing_else(monkeypatch):
-    monkeypatch.setattr("udp_stream.windows.positions._ROWS_MIN", 10)
+def test_repeats_are_dropped_while_they_wait_and_nothing_else(limits):
+    limits("udp_stream.windows.positions", _ROWS_MIN=10)
     rows = a_log(3)
     positions = latest()
     assert told(fed(positions, rows, size=5)) == searched(rows)

@@ -106,7 +106,7 @@ def test_a_library_s_line_has_logger_level_place_and_exception():
     assert at.startswith("ValueError at test_logs.py:")
 
 
-def test_an_outage_of_kafka_is_one_line_and_its_end_another(monkeypatch):
+def test_an_outage_of_kafka_is_one_line_and_its_end_another(limits):
     now = [0.0]
     broker = Outage(
         "a Kafka broker does not answer",
@@ -114,7 +114,7 @@ def test_an_outage_of_kafka_is_one_line_and_its_end_another(monkeypatch):
         quiet_s=QUIET_S,
         clock=lambda: now[0],
     )
-    monkeypatch.setattr(logs, "BROKER", broker)
+    limits(logs, BROKER=broker)
 
     def write():
         for now[0] in range(60):

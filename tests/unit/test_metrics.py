@@ -251,8 +251,8 @@ def test_a_host_that_is_not_ours_is_named(host):
         pytest.fail("it listens")
 
 
-def test_clients_that_leave_or_say_nothing_cost_no_thread_and_no_line(capfd, monkeypatch):
-    monkeypatch.setattr(metrics_module, "CLIENT_S", 0.2)
+def test_clients_that_leave_or_say_nothing_cost_no_thread_and_no_line(capfd, limits):
+    limits(metrics_module, CLIENT_S=0.2)
     (port,) = free_ports(1)
     before = threading.active_count()
     with fresh().served("127.0.0.1", port):

@@ -7,6 +7,7 @@ from datetime import UTC
 
 import pytest
 
+from tests.forms import changed
 from tests.unit.test_reading import HOUR, RULES, START, a_log, ping, record, take
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
@@ -32,7 +33,7 @@ def told(read):
 def placed_log(seed):
     """Each ping elsewhere, so that a moment shows which one it was made of."""
     return [
-        one._replace(value=one.value.replace(b"72.8", b"72.%03d" % i))
+        changed(one, value=one.value.replace(b"72.8", b"72.%03d" % i))
         for i, one in enumerate(a_log(seed))
     ]
 

@@ -133,7 +133,7 @@ def test_a_plate_is_charged_its_share_rounded_up_also_where_64_bits_do_not_hold_
 
 
 @pytest.mark.parametrize(("failing", "expected"), [(3, True), (4, False), (5, True), (6, False)])
-def test_trials_beyond_those_on_arrays_go_on_as_they_began(failing, expected, monkeypatch):
+def test_trials_beyond_those_on_arrays_go_on_as_they_began(failing, expected, monkeypatch, limits):
     """One draw in 10**13 gets there: trial k has odds p / (q k), and the first to fail decides by
     its k."""
     asked = []
@@ -142,7 +142,7 @@ def test_trials_beyond_those_on_arrays_go_on_as_they_began(failing, expected, mo
         asked.append((p, q))
         return len(asked) + 2 < failing
 
-    monkeypatch.setattr(laplace, "_TRIALS", 2)
+    limits(laplace, _TRIALS=2)
     monkeypatch.setattr(laplace, "bernoulli", lambda _, p, q: np.ones(p.size, bool))
     monkeypatch.setattr(laplace, "resolve_bernoulli", resolve)
     assert laplace._bernoulli_exp_minus(seeded_bits(1), np.array([3]), np.array([7])).tolist() == [

@@ -57,8 +57,8 @@ def commit(answers, *, formed_anew=False, assigned=(HERE,), generation=7):
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    monkeypatch.setattr(offsets, "AGAIN_S", 0)
+def at_once(limits):
+    limits(offsets, AGAIN_S=0)
 
 
 def test_a_commit_that_got_lost_is_sent_again():

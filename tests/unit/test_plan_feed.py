@@ -19,12 +19,12 @@ from udp_stream.windows.grid import Hexagons
 
 
 @pytest.fixture(autouse=True)
-def _streams_stay(monkeypatch):
+def _streams_stay(monkeypatch, limits):
     """The command line lets go of standard streams when it ends; here it ends often."""
     monkeypatch.setattr(cli, "use_standard_streams", lambda: None)
     monkeypatch.setattr(cli, "let_go_of_stdout", lambda: None)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h", "3h"))  # a rehearsal takes its time
+    limits(plan_of_feed, SLOTS=("1h", "3h"))  # a rehearsal takes its time
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,9 @@ def test_a_row_for_each_resolution_and_slot_and_one_to_start_with(capsys, tmp_pa
 
 
 def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(
-    capsys, tmp_path, pings, monkeypatch
+    capsys, tmp_path, pings, limits
 ):
-    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
+    limits(plan_of_feed, SLOTS=("1h",))
     fast = [
         {**ping, "speed": 64.0} if isinstance(ping.get("speed"), int | float) else ping
         for ping in pings
@@ -122,10 +122,10 @@ STRONG_DAY = "1d", "1", "29.81"
 
 
 def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidden_alike(
-    capsys, tmp_path, pings, monkeypatch
+    capsys, tmp_path, pings, limits
 ):
     """And at 10 a day, 1 a day, 10 a month, with what an even day and a year add up to."""
-    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
+    limits(plan_of_feed, SLOTS=("1h",))
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings))
     rows = PROMISE.findall(out)
     assert status == 0
@@ -149,9 +149,9 @@ def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidd
 
 
 def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(
-    capsys, tmp_path, pings, monkeypatch
+    capsys, tmp_path, pings, limits
 ):
-    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
+    limits(plan_of_feed, SLOTS=("1h",))
     file, box = (
         written(tmp_path / "a.ndjson", pings),
         [[72.7, 21.0], [73.0, 21.0], [73.0, 21.4], [72.7, 21.4]],
@@ -198,9 +198,9 @@ def test_a_month_is_planned_as_an_even_day_wherever_in_it_the_file_lies(
 
 
 def test_what_add_remove_refuses_is_said_where_both_would_be_compared(
-    capsys, tmp_path, pings, monkeypatch
+    capsys, tmp_path, pings, limits
 ):
-    monkeypatch.setattr(plan_of_feed, "SLOTS", ())
+    limits(plan_of_feed, SLOTS=())
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings), "--set", "hat.slot=12h")
     said = " ".join(out.split())
     assert (
@@ -211,12 +211,12 @@ def test_what_add_remove_refuses_is_said_where_both_would_be_compared(
 
 
 def test_of_a_large_file_whole_slots_are_rehearsed_and_sizes_and_guesses_are_of_all_pings(
-    tmp_path, pings, monkeypatch
+    tmp_path, pings, limits
 ):
-    monkeypatch.setattr(plan_of_feed, "SLOTS", ("30m", "1h"))
+    limits(plan_of_feed, SLOTS=("30m", "1h"))
     file = str(written(tmp_path / "a.ndjson", pings))
     whole = plan_of_feed.plan_of_feed([file], load(None), SeededEntropy("plan"))
-    monkeypatch.setattr(plan_of_feed, "SAMPLE_PINGS", 1000)
+    limits(plan_of_feed, SAMPLE_PINGS=1000)
     sample = plan_of_feed.plan_of_feed([file], load(None), SeededEntropy("plan"))
     assert {row.rehearsed for row in whole.rows} == {1.0}
     for ours, row in zip(sample.rows, whole.rows, strict=True):
@@ -253,9 +253,9 @@ def test_a_sample_begins_where_periods_do():
     assert 500 <= sum(pings) < 500 + max(pings) and 4 <= len(taken) <= 5
 
 
-def test_a_sample_has_as_many_hats_as_are_enough(monkeypatch):
+def test_a_sample_has_as_many_hats_as_are_enough(limits):
     """Ten hours of 30 buses, each in a cell of its own: 30 HATs in each slot."""
-    monkeypatch.setattr(plan_of_feed, "SAMPLE_HATS", 100)
+    limits(plan_of_feed, SAMPLE_HATS=100)
     settings = load(None)
     minutes = np.repeat(np.arange(0, 600, 10), 30)
     bus = np.tile(np.arange(30), 60)

@@ -80,13 +80,13 @@ def test_the_counts_of_all_shards_together_are_the_counts_of_the_whole_slot(shar
         assert fields(merge_counts(chunks)) == fields(tabulate(pings)[0])
 
 
-def test_the_planner_refuses_a_hat_of_too_many_samples_too(monkeypatch):
+def test_the_planner_refuses_a_hat_of_too_many_samples_too(monkeypatch, limits):
     """A shard's word is not taken for it: by cell, slot, number and rule, with status 5."""
     counts, _ = tabulate(next(two_sources()))
     (chunk, _) = cut_counts(counts, 0)
-    monkeypatch.setattr("udp_stream.windows.tables.PINGS_MAX", 60)
+    limits("udp_stream.windows.tables", PINGS_MAX=60)
     assert fields(merge_counts([chunk])) == fields(counts)
-    monkeypatch.setattr("udp_stream.windows.tables.PINGS_MAX", 59)
+    limits("udp_stream.windows.tables", PINGS_MAX=59)
     with pytest.raises(PrivacyRefused) as refused:
         merge_counts([chunk])
     assert str(refused.value) == (

@@ -66,10 +66,9 @@ def small_chunks(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def few_rounds(monkeypatch):
+def few_rounds(limits):
     """So that a test has not too many calls to die at."""
-    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 3, "pure": 3})
-    monkeypatch.setattr(query_sections, "EDGE_M", 2000.0)
+    limits(query_sections, ROUNDS={"zcdp": 3, "pure": 3}, EDGE_M=2000.0)
 
 
 @pytest.fixture

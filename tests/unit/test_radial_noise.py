@@ -73,8 +73,8 @@ def test_every_row_has_its_own_scale():
     assert lengths == pytest.approx([20, 1000, exact], rel=0.02)
 
 
-def test_more_than_one_chunk_is_no_other_distribution(monkeypatch):
-    monkeypatch.setattr(radial, "_CHUNK", 5000)
+def test_more_than_one_chunk_is_no_other_distribution(limits):
+    limits(radial, _CHUNK=5000)
     draws = discrete_radial_laplace(seeded_bits(7), np.full(12_003, 4), 1, 2)
     assert draws.shape == (12_003, 2) and chi_square_p(draws, 4.0) > 1e-6
 
@@ -93,11 +93,11 @@ class Counted:
 MANY = np.tile([1, 3, 2**25, 999_983, 65_537, 2**20], 200), np.tile([1, 2, 1, 1, 65_536, 7], 200)
 
 
-def test_what_the_filter_decides_integers_decide_alike(monkeypatch):
+def test_what_the_filter_decides_integers_decide_alike(monkeypatch, limits):
     filtered, exact = Counted(11), Counted(11)
     draws = discrete_radial_laplace(filtered, *MANY, 2)
     asked, decide = [], radial._decided
-    monkeypatch.setattr(radial, "MARGIN", 2.0)
+    limits(radial, MARGIN=2.0)
     monkeypatch.setattr(radial, "_decided", lambda *of: asked.append(1) or decide(*of))
     assert np.array_equal(discrete_radial_laplace(exact, *MANY, 2), draws)
     assert exact.taken == filtered.taken and len(asked) > len(draws)

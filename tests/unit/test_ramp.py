@@ -129,8 +129,8 @@ share = 0.4
 
 
 @pytest.fixture
-def few_rounds(monkeypatch):
-    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 4, "pure": 4})
+def few_rounds(limits):
+    limits(query_sections, ROUNDS={"zcdp": 4, "pure": 4})
 
 
 def loaded(folder, schedule, rho=600, text=CITY, flags=()):

@@ -72,9 +72,9 @@ def flat(path: str, batch: int = 3) -> list[bytes]:
 @pytest.mark.parametrize("packed", ["plain", "gzip", "gzip_members", "named_gz_but_plain"])
 @pytest.mark.parametrize("block", [1, 7, 2**18])
 def test_every_form_gives_a_message_per_ping(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, packed: str, block: int
+    tmp_path: Path, limits, content: bytes, packed: str, block: int
 ) -> None:
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    limits(sources, _BLOCK_BYTES=block)
     name = "pings" + (
         ".csv" if content in (FORMS["csv"], FORMS["csv_marked"]) and block == 7 else ""
     )
@@ -187,13 +187,11 @@ def test_gzip_cut_short_gives_what_it_had_and_then_says_so(tmp_path: Path, cut: 
     )  # whole lines only, of 200
 
 
-def test_lines_too_long_are_cut_off_and_the_next_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
+def test_lines_too_long_are_cut_off_and_the_next_is_whole(tmp_path: Path, limits) -> None:
+    limits(sources, MAX_LINE_BYTES=100)
     content = b"a" * 99 + b"\n" + b"b" * 100 + b"\n" + b"c" * 5000 + b"\n" + b"d\n" + b"e" * 101
     for block in (1, 64, 100):
-        monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+        limits(sources, _BLOCK_BYTES=block)
         lengths = [(line[:1], len(line)) for line in flat(write(tmp_path / "x.ndjson", content))]
         whole_lines = [(b"a", 99), (b"b", 100), (b"c", 100), (b"d", 1), (b"e", 100)]
         assert lengths == whole_lines

@@ -134,9 +134,9 @@ BRUTE_FORCE = pytest.mark.parametrize("cities", long_but([200], [200, 1000]))
 
 @BRUTE_FORCE
 @pytest.mark.parametrize("batch", long_but([2, 256], [1, 2, 3, 256]))
-def test_chop_user_equals_the_papers_text(batch, cities, monkeypatch):
+def test_chop_user_equals_the_papers_text(batch, cities, limits):
     """In batches of any size: the same rows."""
-    monkeypatch.setattr(suppression, "_BATCH", batch)
+    limits(suppression, _BATCH=batch)
     rng = np.random.default_rng(batch)
     suppressed = 0
     for case in range(cities):
