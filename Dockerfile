@@ -16,7 +16,7 @@ RUN python3 -m venv /opt/udp-stream \
 # First what it needs, by the version alone, which changes seldom; then the program.
 COPY pyproject.toml README.md LICENSE ./
 COPY udp_stream/__init__.py udp_stream/version.py udp_stream/
-RUN mkdir streams lab && /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir '.[dashboard,kafka,metrics,redis,sources]'
+RUN mkdir streams lab && /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir '.[dashboard,kafka,metrics,redis,sources,zones]'
 COPY streams streams
 COPY lab lab
 COPY udp_stream udp_stream
