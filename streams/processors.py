@@ -21,8 +21,18 @@ import numpy as np
 from faust.types import TP
 from numpy.typing import NDArray
 
-from streams.kafka import CommittedOffset, Headers, Offsets, OutgoingRecord, Producer, shortened
-from streams.records import query_records, release_records, smoothed_records, withdrawal_records
+from streams.kafka import (
+    CommittedOffset,
+    Headers,
+    Offsets,
+    OutgoingRecord,
+    Producer,
+    query_records,
+    release_records,
+    shortened,
+    smoothed_records,
+    withdrawal_records,
+)
 from streams.topics import (
     OTHER_QUERIES,
     LedgerIdentity,
@@ -32,7 +42,7 @@ from streams.topics import (
     other_version,
 )
 from udp_stream.errors import ConfigError, DataLoss, Fenced
-from udp_stream.forecast.unit import UnitDoubt
+from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.ledger.ids import HAT, QUERY, ROUND, Id, end_of, kind_of
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decode import Reason, Refusal

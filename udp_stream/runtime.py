@@ -27,7 +27,7 @@ import numpy as np
 
 from udp_stream.errors import ConfigError, DataLoss
 from udp_stream.files import draft_of, named, sync_directory
-from udp_stream.forecast.unit import UnitDoubt
+from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.ledger.port import Entropy, Ledger, LedgerView
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.opening import ledger_place

@@ -15,11 +15,10 @@ from tests.unit.test_flow import run
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.ids import CITY, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.city_tree import CityTree
 from udp_stream.mechanisms.noise import counts_scale
 from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
-from udp_stream.release.city import ShapeQuestion
+from udp_stream.release.city import CityTree, ShapeQuestion
 from udp_stream.release.pipeline import slot_sums
 from udp_stream.release.record import Release
 from udp_stream.settings import load

@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.city_tree import FULL_PINGS, WHOLE, CityTree, city_sums, sample_weights
 from udp_stream.mechanisms.noise import Cost, counts_scale
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.city import CityRecord, ShapeQuestion
+from udp_stream.release.city import (
+    FULL_PINGS,
+    WHOLE,
+    CityRecord,
+    CityTree,
+    ShapeQuestion,
+    city_sums,
+    sample_weights,
+)
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

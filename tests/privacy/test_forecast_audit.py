@@ -23,7 +23,6 @@ from tests.runtime.harness import frames_of
 from udp_stream.forecast import shape
 from udp_stream.ledger.ids import CITY, Id, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms import city_tree
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import Query
 from udp_stream.mechanisms.noise import Lattice, counts_scale
@@ -241,7 +240,7 @@ def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(monkeypatch, limit
     )
     assert abs(one.seen) <= one.most <= one.charged <= 10 * NANO and one.most > 0.95 * one.charged
     monkeypatch.setattr(
-        city_tree, "counts_scale", lambda moved, cost: counts_scale(moved * 7 // 10, cost)
+        city, "counts_scale", lambda moved, cost: counts_scale(moved * 7 // 10, cost)
     )
     narrow = audited(monkeypatch, busiest[0], 3)
     assert narrow.most > narrow.charged + NANO // 4

@@ -11,9 +11,8 @@ from tests.protocol.test_follows import Following
 from udp_stream.forecast.shape import CityShape, family
 from udp_stream.ledger.ids import CITY, Id, kind_of
 from udp_stream.mechanisms.around import PlateNorms
-from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
-from udp_stream.release.city import CityKnowledge, CityRecord
+from udp_stream.release.city import CityKnowledge, CityRecord, city_bins
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.settings import load
 from udp_stream.shuffle.protocol import PlannerState, QueryCity, ReleaseSlot

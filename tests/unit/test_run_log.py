@@ -4,7 +4,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from udp_stream.forecast.unit import UnitDoubt
+from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.logs import end_log
 from udp_stream.pings.decode import Reason
 from udp_stream.release.events import (

@@ -14,9 +14,16 @@ from udp_stream.forecast import shape
 from udp_stream.forecast.shape import Answer, CityMemory, family, hat_shapes
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import FORECAST_CLIP
-from udp_stream.mechanisms.city_tree import CityTree, city_bins
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
-from udp_stream.release.city import ASKS_PER_DAY, CityKnowledge, ShapeQuestion, ask_nano, hat_cdfs
+from udp_stream.release.city import (
+    ASKS_PER_DAY,
+    CityKnowledge,
+    CityTree,
+    ShapeQuestion,
+    ask_nano,
+    city_bins,
+    hat_cdfs,
+)
 from udp_stream.release.forecaster import MEAN_ABS_PER_SD, Forecaster, LedgerHistory, with_cdfs
 from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release

@@ -9,8 +9,8 @@ import pytest
 
 from streams import topics as made_of
 from streams.feed import Pace
+from streams.kafka import release_records
 from streams.processors import is_tick, rejected_headers
-from streams.records import release_records
 from streams.topics import topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.pings.decode import Reason, Refusal

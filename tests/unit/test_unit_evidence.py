@@ -4,16 +4,18 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but
-from udp_stream.forecast.anomalies import HAPPENS, NOT_CLIPPED, happened_variance
-from udp_stream.forecast.model import PER_HAT, HatPredictions, ReleasedHats, SlotPrior
-from udp_stream.forecast.unit import (
+from udp_stream.forecast.anomalies import (
     ENOUGH,
+    HAPPENS,
     KNOWN_VARIANCE,
+    NOT_CLIPPED,
     OF_A_SLOT,
     ORDINARY,
     Evidence,
     evidence_of,
+    happened_variance,
 )
+from udp_stream.forecast.model import PER_HAT, HatPredictions, ReleasedHats, SlotPrior
 
 HATS, NOISE, VARIANCE, KMH = 6, 36.0, 4.0, 20.0
 

@@ -9,8 +9,7 @@ import pytest
 from benchmarks.weeks import DAYS, add_remove, recorded
 from tests.runtime.harness import FEEDS
 from udp_stream.forecast.add_remove import AddRemoveMemory
-from udp_stream.forecast.arrow import Arrow, Design
-from udp_stream.forecast.usual_week import course, kind_of_day
+from udp_stream.forecast.usual_week import Arrow, Design, course, kind_of_day
 
 MONDAY, CELLS = dt.date(2024, 1, 8), 60
 

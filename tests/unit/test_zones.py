@@ -10,7 +10,7 @@ from tests.runtime.harness import fleet_log
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.export_formats import cell_geometry
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.outlines import require_unmoved
+from udp_stream.release.charge import require_unmoved
 from udp_stream.settings.grids import read_zones
 from udp_stream.windows.grid import NOWHERE, Hexagons
 from udp_stream.windows.zones import ID_MAX

@@ -25,7 +25,6 @@ from udp_stream.forecast.anomalies import (
     PosteriorMixture,
     happened_variance,
 )
-from udp_stream.forecast.arrow import Arrow, Design, on_one_thread
 from udp_stream.forecast.model import EDGE_KMH
 from udp_stream.forecast.traffic import TrafficFilter, TrafficPosterior
 from udp_stream.forecast.usual_week import (
@@ -33,12 +32,15 @@ from udp_stream.forecast.usual_week import (
     CITY_NOW,
     HOURS,
     SUMS_SPREADS,
+    Arrow,
+    Design,
     NoisedMeans,
     SumsWeek,
     course,
     design,
     features_of,
     kind_of_day,
+    on_one_thread,
     scale_of,
     update_city,
 )

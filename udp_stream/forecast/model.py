@@ -31,15 +31,16 @@ from udp_stream.forecast.anomalies import (
     measured,
     mixed,
 )
-from udp_stream.forecast.arrow import Design, on_one_thread
 from udp_stream.forecast.usual_week import (
     HAT_FEATURES,
     HATS_SPREADS,
     HOURS,
+    Design,
     HatWeek,
     course,
     design,
     kind_of_day,
+    on_one_thread,
     scale_of,
 )
 from udp_stream.mechanisms.widths import mean_variance

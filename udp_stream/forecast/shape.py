@@ -1,6 +1,6 @@
 """Distributions of speeds: the city's shape by its answers, and each HAT's, tilted to its mean.
 
-It reads the city's answers (`mechanisms/city_tree.py`), smoothed means and counts: post-processing,
+It reads the city's answers (`release/city.py`), smoothed means and counts: post-processing,
 which costs no budget. Measured in docs/mechanisms/shapes.md.
 """
 
@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from udp_stream.arrays import Floats, Integers
-from udp_stream.forecast.arrow import on_one_thread
 from udp_stream.forecast.model import DAYS
+from udp_stream.forecast.usual_week import on_one_thread
 
 # The city: shares of speeds in the bins of its tree. They are those of some shape of an untrained
 # family (some buses stand, some crawl, the speeds of the others are a Weibull variable), plus a

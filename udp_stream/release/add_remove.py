@@ -58,10 +58,10 @@ from udp_stream.release.charge import (
     note_requested,
     require_one_promise,
     require_relation,
+    require_unmoved,
     terms_from,
 )
 from udp_stream.release.forecaster import AddRemoveForecaster, LedgerHistory, Slot
-from udp_stream.release.outlines import require_unmoved
 from udp_stream.release.pipeline import RecordedSlot, draw_once, record_hats
 from udp_stream.release.plate_day import PlateDay, PlateEntries
 from udp_stream.release.record import Hat, Noised, Privacy, Release, hat_ids

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from udp_stream.arrays import Integers
 from udp_stream.errors import PrivacyRefused
-from udp_stream.forecast.unit import UnitDoubt
+from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.ledger.ids import CITY, id_of
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, LedgerView, Verdict
 from udp_stream.ledger.rules import (
@@ -46,10 +46,10 @@ from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, SlotForecaster
-from udp_stream.release.outlines import require_unmoved
 from udp_stream.release.plate_day import PlateDay
 from udp_stream.release.record import Smoothed, hat_ids
 from udp_stream.units import duration_name
+from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts
 
 # `Terms` of a HAT are stored with the verdict. A `HatPlan` follows from terms and counts. A `SlotPlan`
@@ -695,3 +695,36 @@ def _terms(asked: CityPlan, counts: SlotCounts) -> bytes:
         hashed.update(np.ascontiguousarray(column, "<i8").tobytes())
     hashed.update(counts.cells.astype("<u8").tobytes() + b"".join(counts.plates))
     return hashed.hexdigest().encode()
+
+
+# Zones keep their outlines within a budget period: a HAT's id names a zone, and the ledger has a
+# HAT once.
+
+OUTLINES_NOTE = "zones:"
+"""The prefix, before a grid's digest, of a ledger's note of its outlines by id."""
+
+PERIOD_NOTE = "zoned:"
+"""The prefix, before a digest, a colon and a period, of a ledger's note that the grid was used."""
+
+
+def require_unmoved(period: str, grid: Grid, ledger: Ledger, meta: Mapping[str, str]) -> None:
+    """PrivacyRefused if a zone was released in this period with another outline; otherwise note the
+    outlines. `meta` is what the ledger knows of itself, read before this."""
+    outlines = grid.outlines_by_id
+    if not outlines or f"{PERIOD_NOTE}{grid.digest}:{period}" in meta:
+        return
+    for name in meta:
+        digest, _, noted = name.removeprefix(PERIOD_NOTE).partition(":")
+        if not name.startswith(PERIOD_NOTE) or noted != period:
+            continue
+        known = msgspec.json.decode(meta[f"{OUTLINES_NOTE}{digest}"], type=dict[str, str])
+        moved = sorted(
+            id_ for id_, outline in outlines.items() if known.get(id_, outline) != outline
+        )
+        if moved:
+            raise PrivacyRefused(
+                f"hat.zones: {', '.join(moved[:5])} had another outline earlier in {period}: name a moved zone anew, "
+                "or go on with the old file until the period is over"
+            )
+    ledger.note(f"{OUTLINES_NOTE}{grid.digest}", msgspec.json.encode(dict(outlines)).decode())
+    ledger.note(f"{PERIOD_NOTE}{grid.digest}:{period}", "")

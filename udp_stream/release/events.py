@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from udp_stream.forecast.unit import UnitDoubt
+from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.pings.decode import Reason
 from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.record import Release, ResultStatus, Smoothed, Status

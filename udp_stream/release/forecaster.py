@@ -19,8 +19,12 @@ from udp_stream.forecast.add_remove import AddRemoveEstimates, AddRemoveMemory
 from udp_stream.forecast.anomalies import (
     NOT_CLIPPED,
     NOTHING,
+    Evidence,
     PosteriorMixture,
     ReleaseClip,
+    UnitDoubt,
+    evidence_of,
+    likely_unit,
     unmeasured,
 )
 from udp_stream.forecast.model import (
@@ -33,14 +37,12 @@ from udp_stream.forecast.model import (
     forecast_slot,
 )
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
-from udp_stream.forecast.unit import Evidence, UnitDoubt, evidence_of, likely_unit
 from udp_stream.ledger.ids import CITY, DAY_SUMS, HAT, NOISED_SUMS, Id, id_of, kind_of
 from udp_stream.ledger.port import Ledger
-from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.city import CityKnowledge, CityRecord, hat_cdfs
+from udp_stream.release.city import CityKnowledge, CityRecord, city_bins, hat_cdfs
 from udp_stream.release.record import (
     Guess,
     Hat,

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.arrays import Floats
-from udp_stream.forecast.arrow import Arrow, on_one_thread
 from udp_stream.forecast.usual_week import (
     HAT_FEATURES,
     HOURS,
     LASTING,
+    Arrow,
     HatWeek,
     SumsWeek,
     course,
     design,
+    on_one_thread,
 )
 from udp_stream.mechanisms.base import NonNegative
 from udp_stream.release.forecaster import unexplained_of, value_of
