@@ -175,7 +175,7 @@ def test_days_with_and_without_the_busiest_plate_stay_within_the_promise_and_com
 
 
 @pytest.mark.parametrize("plates", MODES)
-@pytest.mark.parametrize("epsilon", [4, 1])
+@pytest.mark.parametrize("epsilon", [4, pytest.param(1, marks=pytest.mark.long)])
 def test_half_of_the_noise_is_found(epsilon, plates):
     budget, there, away = both(epsilon, plates, noise_share=0.5)
     assert rho_proven(there.ratio, away.ratio) > budget / NANO

@@ -8,6 +8,7 @@ import pytest
 
 from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
+from udp_stream.release import rehearsal
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 
@@ -70,6 +71,7 @@ def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(
 ):
     monkeypatch.chdir(tmp_path)
     limits(plan_of_feed, SLOTS=())
+    limits(rehearsal, PAIRS_MAX=2)
     pings = [json.loads(line) for line in log.read_bytes().splitlines()[:2000]]
     lines = [
         json.dumps(ping | ({} if at % 4 else {"license_plate": "XXXXX"}))

@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -77,13 +78,11 @@ def found(tmp_path, content, name="feed.ndjson"):
     text = city_file(feed, name)
     (tmp_path / "city.toml").write_text(text)
     settings = load(tmp_path / "city.toml", (), {})
-    messages = [
-        (source.format, one)
+    read = [
+        (list(chain(*source.messages())), source)  # whose format is known by then
         for _, source in open_sources([str(path)], settings.speed.unit, form=settings.form)
-        for some in source.messages()
-        for one in some
     ]
-    pings = [PingDecoder(settings.ping_rules, form).decode([one])[0] for form, one in messages]
+    pings = [PingDecoder(settings.ping_rules, by.format).decode(some)[0] for some, by in read]
     said = " | ".join(re.findall("^# (?:CHECK|NOT KNOWN).*", text, re.MULTILINE))
     return feed, said, (sum(map(len, pings)), len({plate for one in pings for plate in one.plates}))
 

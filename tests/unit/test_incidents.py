@@ -10,6 +10,7 @@ import pytest
 from benchmarks.accuracy import DAYS
 from benchmarks.feeds import feed_of
 from benchmarks.forecast_days import OURS, day_of, joined, run
+from tests.forms import long_rows
 from tests.runtime.harness import FEEDS
 from udp_stream.settings import load
 from udp_stream.windows.tables import SlotPings, tabulate
@@ -63,7 +64,9 @@ def without():
     return day, run([day], 1, None, (*OURS, "budget.accounting=approximate"))[0]
 
 
-@pytest.mark.parametrize(("factor", "is_held"), [(0.4, True), (1.6, False)])
+@pytest.mark.parametrize(
+    ("factor", "is_held"), long_rows([(0.4, True)], [(0.4, True), (1.6, False)])
+)
 def test_estimates_show_what_happens_in_its_own_slot(without, factor, is_held):
     before, day = without[1], a_day(factor)
     after = run([day], 1, None, (*OURS, "budget.accounting=approximate"))[0]

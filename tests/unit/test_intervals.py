@@ -42,7 +42,7 @@ def held_in(day, runs):
     return np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
 
 
-@pytest.mark.parametrize("seeds", long_but([2], [2, 4, 8]))
+@pytest.mark.parametrize("seeds", long_but([1], [1, 2, 4, 8]))
 def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the_days_of_the_fit(
     day, ran, seeds
 ):
@@ -73,9 +73,9 @@ def test_released_means_lie_in_their_own_intervals_too(day, estimated):
         pytest.param({"TAIL": 0.7 * intervals.TAIL}, 0.85, 0.925, 4, 10**9, marks=pytest.mark.long),
         pytest.param({"TAIL": 1.3 * intervals.TAIL}, 0.985, 1.0, 4, 10**9, marks=pytest.mark.long),
         pytest.param({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 4, 2, marks=pytest.mark.long),
-        ({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 2, 2),
+        ({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 1, 2),
     ],
-    ids=["narrower", "wider", "plates alike", "plates alike, twice"],
+    ids=["narrower", "wider", "plates alike", "plates alike, once"],
 )
 def test_other_constants_would_not(day, constants, least, most, seeds, plates):
     """Of HATs of at most so many plates."""

@@ -11,6 +11,7 @@ import pytest
 from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
 from udp_stream.cli.plan_of_feed import Positions, Row, sample_of, start_of
+from udp_stream.release import rehearsal
 from udp_stream.release.rehearsal import RehearsalResult
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -25,6 +26,7 @@ def _streams_stay(monkeypatch, limits):
     monkeypatch.setattr(cli, "let_go_of_stdout", lambda: None)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     limits(plan_of_feed, SLOTS=("1h", "3h"))  # a rehearsal takes its time
+    limits(rehearsal, PAIRS_MAX=2)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +128,7 @@ def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidd
 ):
     """And at 10 a day, 1 a day, 10 a month, with what an even day and a year add up to."""
     limits(plan_of_feed, SLOTS=("1h",))
+    limits(rehearsal, PAIRS_MAX=8)
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings))
     rows = PROMISE.findall(out)
     assert status == 0
@@ -214,6 +217,7 @@ def test_of_a_large_file_whole_slots_are_rehearsed_and_sizes_and_guesses_are_of_
     tmp_path, pings, limits
 ):
     limits(plan_of_feed, SLOTS=("30m", "1h"))
+    limits(rehearsal, PAIRS_MAX=8)
     file = str(written(tmp_path / "a.ndjson", pings))
     whole = plan_of_feed.plan_of_feed([file], load(None), SeededEntropy("plan"))
     limits(plan_of_feed, SAMPLE_PINGS=1000)
