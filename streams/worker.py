@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,7 @@ from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
-from udp_stream.ledgers.patience import Patience, PatientLedger
+from udp_stream.ledgers.patience import Patience
 from udp_stream.logs import BROKER, ERROR, WARNING, Trouble, begin_log, fault, log_message
 from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
@@ -128,10 +128,10 @@ def run_worker(deployment: Deployment, came: list[int] | None = None) -> None:
         stop,
         TemporaryDirectory(prefix="udp-stream-worker-") as folder,
         ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
-        _ledger_in(thread, deployment) as (ledger, keys),
+        closing(Patience()) as patience,
+        _ledger_in(thread, deployment, patience) as (ledger, keys),
     ):
-        thread.submit(begin_work, settings, ledger).result()
-        asyncio.run(_work(deployment, ledger, keys, thread, folder, stop, signals))
+        asyncio.run(_work(deployment, ledger, keys, patience, thread, folder, stop, signals))
     if stop.error is not None:
         raise as_own_error(stop.error)
     if signals[:1] == [signal.SIGINT]:
@@ -150,17 +150,26 @@ def require_records_fit(policy: Policy) -> None:
 
 @contextmanager
 def _ledger_in(
-    thread: ThreadPoolExecutor, deployment: Deployment
+    thread: ThreadPoolExecutor, deployment: Deployment, patience: Patience
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """The ledger, opened, used and closed in a single thread: SQLite asks for it, and it keeps the
-    loop free.
+    loop free. Our settings are noted in it.
 
     A machine that is new to the deployment has no mark of the ledger: the commits have it.
     """
     kafka = deployment.settings.kafka
     asked = deployment.settings.ledger
     named = None if has_mark(asked) else registered(kafka, topics_of(kafka).deployment)
-    opening = ledger_and_keys(asked, named_elsewhere=None if named is None else named.ledger_id)
+    elsewhere = None if named is None else named.ledger_id
+
+    @contextmanager
+    def begun() -> Iterator[tuple[Ledger, PlateKeys]]:
+        with ledger_and_keys(asked, named_elsewhere=elsewhere, patience=patience) as (ledger, keys):
+            begin_work(deployment.settings, ledger)
+            patience.is_open = True
+            yield ledger, keys
+
+    opening = begun()
     opened = thread.submit(opening.__enter__).result()
     try:
         yield opened
@@ -172,6 +181,7 @@ async def _work(
     deployment: Deployment,
     ledger: Ledger,
     keys: PlateKeys,
+    patience: Patience,
     thread: ThreadPoolExecutor,
     folder: str,
     stop: StopReason,
@@ -179,9 +189,6 @@ async def _work(
 ) -> None:
     """Start, serve, drain; `stop` then has the error, `signals` the numbers of those that came."""
     settings = deployment.settings
-    patience = Patience()
-    if isinstance(ledger, PatientLedger):
-        ledger.wait_with(patience)
     log = RunLogger(settings.calendar.slots, settings.policy.grace_ms)
     observers = [log.observe, *deployment.observers]
     asyncio.get_running_loop().set_exception_handler(_loop_error)
@@ -255,7 +262,7 @@ async def _work(
         await stop.wait()
         # Before all that follows, since any of it may hang.
         stop.end_soon()
-        patience.end()
+        patience.close()
         if stop.error is None:
             await stop.last(pings.commit, parts.commit)  # so that the next worker repeats less
         for task in serving:

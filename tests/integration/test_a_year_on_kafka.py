@@ -150,6 +150,36 @@ def test_pings_that_were_deleted_before_they_were_read_have_a_status_of_their_ow
     assert ended(started(here)) == DataLoss.exit_status
 
 
+def test_a_redis_that_is_full_as_workers_start_is_waited_for(city, redis_server):
+    """Where the ledger is to be made, and where it is there. Who is told to stop stops at once."""
+    here = city(fleet_log(clean=True), ledger=redis_server.url)
+    here.feed()
+
+    def waiting(number, status):
+        command(redis_server.port, "CONFIG", "SET", "maxmemory", "1")
+        name = f"stopped-{number}"
+        stopped = started(here, instance=name)
+        until(
+            lambda: (
+                stopped.poll() is not None
+                or any("maxmemory" in text for _, text in said(here, name))
+            )
+        )
+        assert stopped.poll() is None
+        before_s = time.monotonic()
+        stopped.send_signal(number)
+        assert ended(stopped) == status and time.monotonic() - before_s < 8
+        assert sum("maxmemory" in text for _, text in said(here, name)) == 1
+
+    waiting(signal.SIGTERM, 0)
+    with agree(here) as (stack, expected):
+        one = stack.enter_context(worker(here, "one"))
+        until(lambda: any("maxmemory" in text for _, text in said(here)))
+        command(redis_server.port, "CONFIG", "SET", "maxmemory", "0")
+        here.wait_for(expected, one)
+    waiting(signal.SIGINT, 130)
+
+
 @pytest.mark.parametrize("dies", [True, False], ids=["killed", "full"])
 def test_a_redis_that_is_away_or_full_is_waited_for_and_old_pings_are_said(
     dies, city, redis_server

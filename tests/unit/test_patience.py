@@ -10,7 +10,7 @@ from udp_stream.ledgers.redis_connection import connection_to
 
 
 class Server:
-    """Away until `back_s`. Each try takes a second or longer, and each pause a second."""
+    """Away until `back_s`. Each try takes a second or longer, and each long pause a second."""
 
     def __init__(self, back_s, trouble, try_s):
         self.back_s, self.trouble, self.try_s, self.now_s = back_s, trouble, try_s, 0.0
@@ -19,8 +19,8 @@ class Server:
         self.now_s += self.try_s
         return ([b"PONG"] * len(commands), None) if self.now_s > self.back_s else ([], self.trouble)
 
-    def wait(self, _seconds):
-        self.now_s += 1.0
+    def wait(self, seconds):
+        self.now_s += 1.0 if seconds >= 1 else 0.0
         return False
 
 
@@ -29,13 +29,14 @@ def ask(monkeypatch):
     """Ask a server for a PONG: the answer, the server, and the patience."""
     monkeypatch.setattr(redis_connection.time, "sleep", lambda _: None)
 
-    def asked(back_s, trouble=None, ended=False, try_s=1.0):
+    def asked(back_s, trouble=None, ended=False, try_s=1.0, is_open=True):
         server = Server(back_s, trouble or exceptions.ConnectionError("refused"), try_s)
         connection = connection_to("redis://127.0.0.1:1/0", "{udp}", {})
         connection.connections = server
         connection.patience = patience = Patience(clock=lambda: server.now_s)
+        patience.is_open = is_open
         if ended:
-            patience.end()
+            patience.close()
         else:
             monkeypatch.setattr(patience._ended, "wait", server.wait)
         return connection.exchange([("PING",)]), server, patience
@@ -64,6 +65,16 @@ def test_a_server_that_hangs_is_said_with_the_first_question_that_it_leaves_open
     assert ask(back_s=50.0, try_s=30.0)[0] == [b"PONG"]
     away, back = capsys.readouterr().err.splitlines()
     assert "does not answer" in away and back.endswith("after 60 s")
+
+
+def test_as_a_ledger_is_opened_a_full_server_alone_is_waited_for(ask, capsys):
+    with pytest.raises(DependencyUnavailable, match="refused"):
+        ask(back_s=60.0, is_open=False)
+    assert capsys.readouterr().err == ""
+    full = exceptions.OutOfMemoryError("OOM command not allowed")
+    assert ask(back_s=600.0, trouble=full, is_open=False)[0] == [b"PONG"]
+    away, back = capsys.readouterr().err.splitlines()
+    assert "maxmemory" in away and "answers again" in back
 
 
 def test_no_worker_waits_for_ever(ask):

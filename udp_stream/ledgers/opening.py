@@ -36,6 +36,7 @@ from udp_stream.ledgers.keys import (
     load_or_create_key,
     replace_mark,
 )
+from udp_stream.ledgers.patience import Patience
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
@@ -57,6 +58,7 @@ def ledger_and_keys(
     accept_older: bool = False,
     only_look: bool = False,
     named_elsewhere: str | None = None,
+    patience: Patience | None = None,
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (both made at first use), bound to each other, and no older than
     its mark.
@@ -64,6 +66,7 @@ def ledger_and_keys(
     Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: ignore the mark. `only_look`:
     keep no id of a ledger that is new to this machine. `named_elsewhere`: the id of a ledger whose
     mark is kept elsewhere too, so that it may hold charges although this machine has no mark.
+    `patience`: how long a Redis is waited for.
 
     Raises ConfigError for any other URL, UsageError if `must_exist` and there is none,
     DependencyUnavailable if the store cannot be reached, and PrivacyRefused if it would forget, may
@@ -96,7 +99,7 @@ def ledger_and_keys(
             raise _no_key(key_file, asked.place)
     # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
-    with _opened(asked, id_file) as ledger:
+    with _opened(asked, id_file, patience) as ledger:
         try:
             ledger.bind(keys.fingerprint())
         except PrivacyRefused as error:
@@ -223,7 +226,9 @@ def _no_key(key_file: Path, url: str) -> PrivacyRefused:
     )
 
 
-def _opened(asked: LedgerSection, id_file: Path | None) -> AbstractContextManager[Ledger]:
+def _opened(
+    asked: LedgerSection, id_file: Path | None, patience: Patience | None = None
+) -> AbstractContextManager[Ledger]:
     url = asked.place
     if is_file(url):
         return open_sqlite_ledger(_path(url), id_file=id_file)
@@ -233,6 +238,7 @@ def _opened(asked: LedgerSection, id_file: Path | None) -> AbstractContextManage
         allow_volatile=asked.allow_volatile,
         replicas=asked.replicas,
         client=_client(asked),
+        patience=patience,
     )
     return opened
 

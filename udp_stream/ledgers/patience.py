@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from udp_stream.logs import Outage
 
@@ -22,7 +22,8 @@ SAID_S: Final = 2.0
 
 class Patience:
     """Shared by all calls of a worker. `tries` tells its watchdog that something is done: a
-    question without an answer takes half a minute."""
+    question without an answer takes half a minute. Until a ledger is open (`is_open`) it is for a
+    full server alone: a server that is away ends a start."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, seconds: float = WAIT_S
@@ -35,13 +36,15 @@ class Patience:
         self._asked_s = clock()
         self._seconds = seconds
         self.tries = 0
+        self.is_open = False
+        self._is_full = False
         self._ended = threading.Event()
 
     @property
     def lasted_s(self) -> float:
         return self._outage.lasted_s
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The worker stops: nothing is waited for any more."""
         self._ended.set()
 
@@ -52,20 +55,20 @@ class Patience:
     def away(self, why: str = "") -> None:
         """The try has failed; `why` says what a person can do."""
         self.tries += 1
+        self._is_full = bool(why)
+        if not (self.is_open or why):
+            return
         gone = f"the ledger takes nothing: {why}{WAITS}" if why else ""
         self._outage.away(gone, self._clock() - self._asked_s)
 
     def back(self) -> None:
         self._outage.back()
 
+    def wait(self, seconds: float) -> bool:
+        """Whether the worker stops before so long a pause is over."""
+        return self._ended.wait(seconds)
+
     def goes_on(self) -> bool:
         """Whether to try again, after a pause."""
-        return self.lasted_s < self._seconds and not self._ended.wait(PAUSE_S)
-
-
-@runtime_checkable
-class PatientLedger(Protocol):
-    """A ledger that can be away for a while."""
-
-    def wait_with(self, patience: Patience) -> None:
-        """Every later call waits as long as this says."""
+        is_due = self.lasted_s < self._seconds and (self.is_open or self._is_full)
+        return is_due and not self.wait(PAUSE_S)

@@ -293,7 +293,7 @@ class RedisLedger(StoredLedger):
     """A ledger in Redis, for any number of threads; made with `open_redis_ledger`.
 
     Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where
-    replicas stay away), or for as long as the patience of `wait_with` lasts; what it asked for may
+    replicas stay away), or for as long as its patience lasts; what it asked for may
     then be remembered or not, and asking again tells. A call that charges or records raises
     PrivacyRefused if the ledger was wiped, and Fenced where the caller holds a `Fence` that is
     stale.
@@ -306,10 +306,6 @@ class RedisLedger(StoredLedger):
 
     def close(self) -> None:
         self._session.connection.close()
-
-    def wait_with(self, patience: Patience) -> None:
-        """Every later call, also of those that are fenced, waits as long as this says."""
-        self._session.connection.patience = patience
 
     @property
     def ledger_id(self) -> str:
@@ -738,18 +734,21 @@ def open_redis_ledger(
     allow_volatile: bool = False,
     replicas: int = 0,
     client: Mapping[str, Any] | None = None,
+    patience: Patience | None = None,
 ) -> RedisLedger:
     """Open the ledger at `url`, or make it if there is none; use it as a context manager.
 
     `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` has its id
     and high-water mark (`keys.adopt` makes it). `replicas` is how many of them must have a write
-    before it is answered. `client` has further options of the client.
+    before it is answered. `client` has further options of the client, `patience` how long every
+    call waits.
 
     Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if
     Redis cannot be reached, and PrivacyRefused if it would forget, or has forgotten; with
     `allow_volatile` a server that would forget is a warning, and a note for ever.
     """
     connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas, client)
+    connection.patience = patience
     known = known_ledger(id_file)
     try:
         # First: no ledger is made on a server that would forget it.

@@ -319,7 +319,7 @@ class Connection:
             if self.patience:
                 self.patience.away(full(trouble))
             if pause is not None:
-                time.sleep(pause)
+                (self.patience.wait if self.patience else time.sleep)(pause)
         raise DependencyUnavailable(
             f"the ledger's Redis at {self.name()} cannot be used: {sentence(trouble, self.url.startswith('rediss'))}"
         ) from trouble
