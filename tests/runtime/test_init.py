@@ -85,6 +85,13 @@ def test_a_sample_that_cannot_serve_is_a_usage_error_that_says_what_was_found(
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["init", "plan", "doctor"])
+@pytest.mark.parametrize("name", ["gone.csv", "gone.ndjson", "gone.pb", "."])
+def test_a_file_that_cannot_be_read_is_a_usage_error(verb, name, tmp_path):
+    done = run(verb, name, cwd=tmp_path)
+    assert done.returncode == 2 and b"cannot be read" in done.stderr + done.stdout
+
+
 def test_a_configuration_that_is_there_is_not_overwritten(tmp_path):
     (tmp_path / "feed.ndjson").write_bytes(FORMS["plain.ndjson"](PINGS))
     (tmp_path / "city.toml").write_text("mine")

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.arrays import Flags, Floats
+from udp_stream.cli.progress import ReadingProgress
 from udp_stream.errors import ConfigError, UdpStreamError, UsageError
 from udp_stream.logs import LOG_AGAIN_S, counted
 from udp_stream.pings.advice import OF_A_SPEED, advise, lacks_value
@@ -172,23 +173,24 @@ def look_at(
 def look_at_files(
     paths: Sequence[str], form: FeedForm, unit: str | None, rules: PingRules, most: int
 ) -> Look:
-    """A look at so many messages, as many of each source, with what their sources say. Polls of
-    GTFS-realtime are a single source."""
+    """A look at so many messages, as many of each source, with what their sources say, and a bar
+    meanwhile. Polls of GTFS-realtime are a single source."""
     messages = list[bytes]()
     damages = list[str]()
     said = list[str]()
     ping_format = form.format
     each = most if is_gtfs_file(paths[0]) else max(MESSAGES_MIN, most // len(paths))
     is_whole = True
-    for _, source in open_sources(paths, unit, log_message=said.append, form=form):
-        with closing(source):
-            frames = as_far_as_whole(source.messages(), damages.append)
-            some = next(joined(frames, each), [])
-            is_whole &= next(frames, None) is None
-            messages += some[:each]
-            ping_format = source.format
+    with ReadingProgress(paths) as progress:
+        for _, source in open_sources(paths, unit, progress.of, said.append, form=form):
+            with closing(source):
+                frames = as_far_as_whole(source.messages(), damages.append)
+                some = next(joined(frames, each), [])
+                is_whole &= next(frames, None) is None
+                messages += some[:each]
+                ping_format = source.format
+        look = look_at(messages, ping_format, form, rules)
     doubts = [one for one in said if isinstance(one, QualityWarning)]
-    look = look_at(messages, ping_format, form, rules)
     return replace(look, damages=damages, said=doubts, is_whole=is_whole)
 
 

@@ -10,6 +10,7 @@ import argparse
 import shlex
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from udp_stream.cli.preflight import (
     named,
     require_files,
 )
-from udp_stream.cli.progress import busy
+from udp_stream.cli.progress import ReadingProgress, busy
 from udp_stream.errors import (
     ConfigError,
     DependencyUnavailable,
@@ -68,13 +69,14 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     ]
     if arguments.gtfs:
         checks.append(("timetable", partial(_timetable, arguments.gtfs)))
+    of_files: list[tuple[str, Callable[[], str]]] = []  # with a bar of their own
     if arguments.files:
         for files in together(arguments.files):
             look = cache(partial(_look_at_files, files, settings))
-            checks.append(
-                (f"pings of {named(files)}", partial(_pings_of_files, look, files, settings))
-            )
-            checks.append((f"speeds of {named(files)}", partial(_speeds, look, settings)))
+            of_files += [
+                (f"pings of {named(files)}", partial(_pings_of_files, look, files, settings)),
+                (f"speeds of {named(files)}", partial(_speeds, look, settings)),
+            ]
     elif (why_not := _why_no_broker(settings)) is not None:
         checks.append(("broker", partial(_no_broker, why_not, settings)))
     else:
@@ -87,11 +89,12 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
             ("pings of the topic", lambda: _pings_of_topic(look(), latest(), settings)),
             ("speeds of the topic", partial(_speeds, look, settings)),
         ]
-    failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
-    if failures:
+    found = [_failure(name, check, busy(f"checking the {name}")) for name, check in checks]
+    found += [_failure(name, check, nullcontext()) for name, check in of_files]
+    if failures := [*filter(None, found)]:
         kinds = (ConfigError, DependencyUnavailable, PrivacyRefused, UsageError)
         first = next((kind for kind in kinds if isinstance(failures[0], kind)), UdpStreamError)
-        raise first(f"{len(failures)} of {len(checks)} checks failed")
+        raise first(f"{len(failures)} of {len(found)} checks failed")
 
 
 def _is_embedded(settings: Settings) -> bool:
@@ -139,10 +142,12 @@ def _timetable(name: str) -> str:
     return f"{name}: {counted(len(network.stops), 'stop')}, {counted(len(network.lines), 'line')}"
 
 
-def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
+def _failure(
+    name: str, check: Callable[[], str], sign: AbstractContextManager[object]
+) -> UdpStreamError | None:
     error: UdpStreamError | None = None
     try:
-        with busy(f"checking the {name}"):
+        with sign:
             said = check()
     except UdpStreamError as failed:
         said = str(failed)
@@ -239,7 +244,8 @@ def _look_at_topic(records: Sequence[Any], settings: Settings) -> Look:
 def _look_at_files(files: Sequence[str], settings: Settings) -> Look:
     unit = settings.speed.unit
     look = look_at_files(files, settings.form, unit, settings.ping_rules, JOINED_MESSAGES)
-    return configured(with_unread(look, samples_of(files) if len(look.pings) else []), settings)
+    samples = samples_of(files, ReadingProgress(files)) if len(look.pings) else []
+    return configured(with_unread(look, samples), settings)
 
 
 def _pings_of_files(look_at: Callable[[], Look], files: Sequence[str], settings: Settings) -> str:

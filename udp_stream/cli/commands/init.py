@@ -17,7 +17,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -44,7 +44,7 @@ from udp_stream.cli.evidence import (
 )
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.preflight import is_on_disk, named, require_files
-from udp_stream.cli.progress import busy, console
+from udp_stream.cli.progress import ReadingProgress, console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
@@ -95,7 +95,7 @@ from udp_stream.pings.time_forms import TimeForm
 from udp_stream.pings.times import ISO
 from udp_stream.pings.unread import unread_fields, without_spring
 from udp_stream.settings import Settings, load
-from udp_stream.sources.files import FileSource, as_far_as_whole
+from udp_stream.sources.files import FileSource, as_far_as_whole, require_readable
 from udp_stream.sources.recordings import is_gtfs_file
 from udp_stream.units import KMH_PER_UNIT
 
@@ -147,12 +147,12 @@ def _is_csv(container: str) -> bool:
     return container not in ("JSON", "XML")
 
 
-def read_samples(path: str) -> list[Sample]:
+def read_samples(path: str, progress: ReadingProgress | None = None) -> list[Sample]:
     """The beginning of a file, by each array that may have the records, the longest first.
     UsageError if it cannot be read, or is neither JSON, XML nor CSV."""
     messages: list[bytes] = []
-    source = FileSource(path, form=None)
-    with closing(source):
+    source = FileSource(path, progress.of(path) if progress else None, form=None)
+    with progress or nullcontext(), closing(source):
         for some in as_far_as_whole(source.messages(), lambda _: None):
             messages += map(_unwrapped, source.format.as_json(some))
             if len(messages) >= RECORDS_MAX or sum(map(len, messages)) >= SAMPLE_BYTES:
@@ -183,12 +183,12 @@ def read_samples(path: str) -> list[Sample]:
     return samples
 
 
-def samples_of(paths: Sequence[str]) -> list[Sample]:
+def samples_of(paths: Sequence[str], progress: ReadingProgress | None = None) -> list[Sample]:
     """Samples of the largest of these, which others are in the form of; none of GTFS-realtime, or
-    of what cannot be read twice."""
+    of what cannot be read twice. `progress` is shown meanwhile."""
     if is_gtfs_file(paths[0]) or not all(map(is_on_disk, paths)):
         return []
-    return read_samples(max(paths, key=os.path.getsize))
+    return read_samples(max(paths, key=os.path.getsize), progress)
 
 
 def with_unread(look: Look, samples: Sequence[Sample]) -> Look:
@@ -367,7 +367,8 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         )
     if is_gtfs_file(paths[0]):
         return _found_gtfs(paths)
-    samples = samples_of(paths)
+    require_readable(paths)
+    samples = samples_of(paths, ReadingProgress(paths))
     if _reads(paths, PLAIN):
         return _found(paths, PLAIN, samples, None, "")
     for name, preset in PRESETS.items():
@@ -701,8 +702,7 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:
         if os.path.lexists(out):
             raise UsageError(f"{out} is there already: expected a new file for --out")
         require_place(pathlib.Path(out))
-    with busy("looking at the feed"):
-        feed = find_feed(arguments.files)
+    feed = find_feed(arguments.files)
     text = city_file(feed, named(arguments.files))
     with TemporaryDirectory() as folder:
         (check := pathlib.Path(folder, "city.toml")).write_text(text, encoding="utf-8")
