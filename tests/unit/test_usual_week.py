@@ -9,7 +9,15 @@ import pytest
 from benchmarks.weeks import DAYS, add_remove, recorded
 from tests.runtime.harness import FEEDS
 from udp_stream.forecast.add_remove import AddRemoveMemory
-from udp_stream.forecast.usual_week import Arrow, Design, course, kind_of_day
+from udp_stream.forecast.usual_week import (
+    HAT_FEATURES,
+    Arrow,
+    Design,
+    HatWeek,
+    course,
+    design,
+    kind_of_day,
+)
 
 MONDAY, CELLS = dt.date(2024, 1, 8), 60
 
@@ -79,6 +87,27 @@ def test_courses_are_of_one_size_and_come_again_after_a_day():
     assert all(course(hour) @ course(hour) == pytest.approx(1) for hour in (0.0, 7.5, 18.25))
     assert course(3.0) == pytest.approx(course(27.0))
     assert course(8.0) @ course(9.0) > 0.8 > 0.2 > course(8.0) @ course(13.0)
+
+
+@pytest.mark.parametrize("depth", [0.0, 9.0])
+def test_how_much_a_city_slows_in_rush_hours_is_learnt_from_a_day(depth):
+    rng, cells, week = np.random.default_rng(4), np.arange(30), HatWeek()
+    features = np.zeros((cells.size, HAT_FEATURES))
+    usual = rng.normal(18, 2, cells.size)
+    for hour in [6, 7, 9, *range(12, 22)]:  # nothing is told of 8
+        slower = depth * np.exp(-(((hour - 8) / 1.5) ** 2))
+        value = usual - slower + rng.normal(0, 2, cells.size)
+        week.add(0, hour, cells, value, np.full(cells.size, 4.0), features)
+    week.night(MONDAY)
+    beliefs = week.beliefs()
+    at = design(course(8.0), 0, features, np.ones(cells.size))
+    off = beliefs.predict(cells, at)[0] - usual + depth
+    assert abs(off.mean()) < (0.3 if depth == 0 else 0.35 * depth)
+    night = design(course(2.0), 0, features[:1], np.ones(1))
+    deviation = beliefs.predict(np.array([-1]), night)[1] ** 0.5
+    assert (deviation > 4.5) == (depth > 0), (
+        "nobody told of nights: they may be as unlike as hours are"
+    )
 
 
 def a_memory(sigma=60.0, cells=CELLS):

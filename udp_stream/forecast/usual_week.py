@@ -162,6 +162,9 @@ SUMS_SPREADS: Final = Spreads(
     keep=(0.6, 0.6),
 )  # fmt: skip
 
+SUMS_FIRST_DAY: Final = SUMS_SPREADS._replace(city_course=2.0)
+"""Before any day is over sums tell little of an hour: the city's hours are held together."""
+
 CITY_APART = 0.3
 CITY_MORE = 20.0
 CITY_LEAST = 30.0
@@ -324,7 +327,8 @@ class SumsWeek:
         """The prior of a day's filter, found anew from the sums; `features`, `service` and
         `traffic` are those of the days that are over."""
         self._fit_traffic()
-        found = SUMS_SPREADS.beliefs(self._cells)
+        spreads = SUMS_FIRST_DAY if self.is_new else SUMS_SPREADS
+        found = spreads.beliefs(self._cells)
         kinds = [kind for kind in range(KINDS) if self.totals.kept[5, :, kind].any()]
         usual = sum(OF_KINDS[kind] * (self.traffic(kind, 0, HOURS) @ TRAFFIC) for kind in kinds)
         if kinds:
@@ -494,6 +498,12 @@ HATS_SPREADS: Final = Spreads(
 FIRST_DAY: Final = HATS_SPREADS._replace(level=2.0, city_day=0.3)
 """Before any day is over little is told of much: what a city may differ by is held together."""
 
+CITY_COURSES: Final = (1.0, 2.0, 4.0)
+LIKELIER = 1.5
+"""Deviations of the city's course over the day that there may be: each is taken if the sums are
+likelier by it, by such a logarithm, than by the one before. Rush hours slow some cities by half, and
+others hardly."""
+
 HAT_DAYS_APART = 0.6
 
 
@@ -549,8 +559,20 @@ class HatWeek:
 
     def beliefs(self) -> Arrow:
         """The prior of a day's filter, found anew from the sums."""
-        spreads = HATS_SPREADS if self.kept[2].any() else FIRST_DAY
+        if not self.kept[2].any():
+            return FIRST_DAY.beliefs(len(self.numbers))
+        found, best = self._fitted(HATS_SPREADS)
+        for course_sd in CITY_COURSES[1:]:
+            other, likelihood = self._fitted(HATS_SPREADS._replace(city_course=course_sd))
+            if likelihood < best + LIKELIER:
+                break
+            found, best = other, likelihood
+        return found
+
+    def _fitted(self, spreads: Spreads) -> tuple[Arrow, float]:
+        """The sums' posterior from these spreads, and the logarithm of their likelihood."""
         found = spreads.beliefs(len(self.numbers))
+        likelihood = 0.0
         for kind in range(KINDS):
             sums = self.kept[:, :, kind].astype(np.float64)
             days = sums[2].max(axis=1, initial=0.0)
@@ -566,10 +588,10 @@ class HatWeek:
                 value = total[at] / precision[at]
                 features = (sums[3:, at, hour] / precision[at]).T
                 columns = design(course(hour + 0.5), kind, features, np.ones(at.size))
-                found.update(at, columns, value, 1 / precision[at] + LASTING**2)
+                likelihood += found.update(at, columns, value, 1 / precision[at] + LASTING**2)
         spreads.renew(found, -2, 1.0, 1.0)
         spreads.renew(found, -1, 1.0, 1.0)
-        return found
+        return found, likelihood
 
     def _follow_changes(self, kind: int, date: dt.date) -> None:
         """As `SumsWeek` does; levels are compared hour by hour."""
