@@ -176,7 +176,7 @@ def read_feed(
     hashes = [b"%08d" % i for i in range(names.size)]
     cells = settings.grid.cells_of(pings.lat, pings.lon)
     rules = settings.movement_rules
-    moving = None if rules is None else (pings.lat, pings.lon, rules, settings.grid)
+    moving = (pings.lat, pings.lon, rules, settings.grid)
     tables = list(
         slots_of(hashes, plates, pings.time_ms, cells, pings.speed, settings.calendar.slots, moving)
     )

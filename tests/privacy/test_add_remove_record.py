@@ -73,13 +73,19 @@ def removals(drive, folder, settings, seed, fate=None, plates=None):
 
 
 PLATES, MOVEMENT = "release.plates=true", "speed.from=movement"
-CASES = [(0, (), None), (1, (), "a"), (2, (PLATES,), "b"), (3, (MOVEMENT,), "a")]
+HEADINGS = "hat.headings=2"
+CASES = [
+    (0, (), None),
+    (1, ("hat.headings=4",), "a"),
+    (2, (PLATES,), "b"),
+    (3, (MOVEMENT, HEADINGS), "a"),
+]
 FLAGS = (
     (),
     (PLATES,),
     (MOVEMENT,),
     (PLATES, MOVEMENT),
-    ("budget.epsilon=4",),
+    (HEADINGS, "budget.epsilon=4"),
     (PLATES, "budget.epsilon=4"),
 )
 
@@ -110,9 +116,9 @@ def test_a_morning_without_a_plate_is_the_same_in_public_and_costs_at_most_its_r
     their fate."""
     plates = plates_of(seed)[seed % 5 :: 5] if seed < len(CASES) else plates_of(seed)
     made, found = removals(drive, tmp_path, settings_of(domain, *flags), seed, fate, plates)
-    assert len(made.tape.drawn) == len(SLOTS) and len(made.told.releases) == len(SLOTS) * len(
-        recorded.CELLS
-    )
+    cells = len(recorded.CELLS) * settings_of(domain, *flags).hat.headings
+    assert len(made.tape.drawn) == len(SLOTS)
+    assert len(made.told.releases) == len(SLOTS) * cells
     # A kill between a slot's estimates and its mark writes the same bytes again.
     assert len(set(made.told.estimates)) <= len(made.told.releases)
     assert fate or made.told.estimates

@@ -25,6 +25,7 @@ from udp_stream.settings import load
 from udp_stream.windows.grid import NOWHERE
 
 SPAN = ("--from", "2024-01-08T09:00:00+05:30", "--until", "2024-01-08T10:30:00+05:30")
+HEADINGS = ("NE", "SW")
 OF_PROMISE = {
     "swap-values": ("release.cdf_epsilon=auto",),
     "add-remove": ("privacy.neighbours=add-remove", "pings.interval=10s"),
@@ -81,6 +82,43 @@ def replay(capsys, *flags, out="out.ndjson", ledger="city.ledger", status=0):
         == status
     )
     return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("promise", OF_PROMISE)
+def test_cells_by_heading_are_released_as_cells_are(city, promise, capsys):
+    """Through files and the page; a zone's two outlines differ."""
+    flags = ("hat.headings=2", *OF_PROMISE[promise])
+    replay(capsys, *flags)
+    grid = settings_of(*flags).grid
+    records = [Release.decode(line) for line in Path("out.ndjson").read_bytes().splitlines()]
+    hats = {one.hat.cell: (one.hat.name, one.hat.heading) for one in records}
+    assert sum(one.status == "released" for one in records) > 15
+    assert hats["district-1-ne"] == ("District 1", "NE")
+    assert {heading for _, heading in hats.values()} == {*HEADINGS}
+    assert {*hats} <= {grid.id_of(cell) for cell in grid.domain.tolist()} and len(hats) > 12
+    assert promise == "swap-values" or len(hats) == grid.domain.size == 18
+    with ledger_at("city.ledger") as (ledger, _):
+        assert ledger.verify() == []
+        assert {one.release_id for one in records} <= {one.release_id for one in ledger.entries()}
+
+    replay(capsys, *flags, out="out.csv", ledger="two.ledger")
+    with Path("out.csv").open(newline="") as file:
+        assert {(row["hat.cell"], row["hat.heading"]) for row in csv.DictReader(file)} == {
+            (cell, heading) for cell, (_, heading) in hats.items()
+        }
+    board = Dashboard(Slots(48, grid=grid), places=Places(Network([], []), grid))
+    for name in ("out.ndjson", "estimates-out.ndjson"):
+        assert not board.slots.take(Path(name).read_bytes().splitlines())
+    board.announce(board.slots.show())
+    with serving(board, "127.0.0.1:0") as page:
+        shown = json.loads(get(f"{page}v1/places")[2])["features"]
+        assert {"District 0, NE-bound", "District 0, SW-bound"} <= {
+            one["properties"].get("name") for one in shown
+        }
+        outlines = json.loads(get(f"{page}v1/outlines")[2])
+        assert outlines["district-1-ne"] != outlines["district-1-sw"]
+        found = get(f"{page}v1/releases?cell=district-1-sw")[2].splitlines()
+        assert {Release.decode(line).hat.heading for line in found} == {"SW"}
 
 
 @pytest.mark.parametrize("promise", OF_PROMISE)

@@ -246,7 +246,7 @@ def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
     unread = np.zeros(np.count_nonzero(inside), dtype=np.int32)
     rules = settings.movement_rules
     where = positions.lat[inside], positions.lon[inside]
-    moving = None if rules is None else (*where, rules, settings.grid)
+    moving = (*where, rules, settings.grid)
     plate = positions.plate[inside]
     time_ms = positions.time_ms[inside]
     grid = settings.calendar.slots

@@ -124,7 +124,7 @@ def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.unpaired:
         yield (
             "",
-            f"{summary.unpaired:,} without a speed by movement: no other ping of the plate 5 s to 5 min off",
+            f"{summary.unpaired:,} without a speed or heading by movement: no ping of the plate 5 s to 5 min off, or it stood",
         )
     yield from (
         ("", f"{count:,} refused: {reason}") for reason, count in summary.refused.most_common()

@@ -53,9 +53,14 @@ class Places:
         self._served = cache(self._served_at)
 
     def place_of(self, cell: str) -> CellPlace | None:
-        """Place of a cell; None where no stop is in the cell or beside it."""
+        """Place of a cell, with its heading; None where no stop is in the cell or beside it."""
+        number = self._grid.cell_of(cell)
+        place = self._place_of(self._grid.whole_of(number))
+        heading = self._grid.fields_of(number).get("heading")
+        return place._replace(name=f"{place.name}, {heading}-bound") if place and heading else place
+
+    def _place_of(self, number: int) -> CellPlace | None:
         grid = self._grid
-        number = grid.cell_of(cell)
         served = self._served(grid.like(number))
         if own := grid.fields_of(number).get("name"):
             return CellPlace(own, served[number][0].routes if number in served else ())

@@ -187,7 +187,7 @@ class Slots:
         self._pack()
 
     def _outline(self, cell: str) -> bytes:
-        return msgspec.json.encode(self.grid.rings_of(self.grid.cell_of(cell)))
+        return msgspec.json.encode(self.grid.drawn_of(self.grid.cell_of(cell)))
 
     def _known(self, read: Callable[[History], T]) -> T | None:
         """Result of `read` on the history; None without a history, or where it turns out

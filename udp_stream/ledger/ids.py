@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 NEVER_ENDS: Final = 2**53
 """The end of an id that tells no time."""
 
-CELL_ID: Final = "[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
-"""The id of a cell in records, and in the ids of HATs."""
+CELL_ID: Final = "[a-z0-9](?:[a-z0-9-]{0,41}[a-z0-9])?"
+"""The id of a cell in records, and in the ids of HATs: at most 40 characters and a heading."""
 
 HAT: Final = "hat"
 WITHDRAWN: Final = "withdrawn"

@@ -675,7 +675,7 @@ class RunLog:
             )
             figures["repeats"] = slot.repeats
         if self._unpaired:
-            parts.append(f"{self._unpaired:,} without a speed by movement")
+            parts.append(f"{self._unpaired:,} without a speed or heading by movement")
             figures["unpaired"] = self._unpaired
             self._unpaired = 0
         return LogMessage("slot", ", ".join(parts), figures)

@@ -157,6 +157,8 @@ class Hat(Part, frozen=True, kw_only=True):
     """End of the slot, which the slot does not contain."""
     name: str | UnsetType = UNSET
     """Name of a zone; left out of other cells, and of zones that have none."""
+    heading: Literal["NE", "SW", "N", "E", "S", "W"] | UnsetType = UNSET
+    """Where plates headed, if cells are split by it: the id of the cell ends with it, too."""
 
     @classmethod
     def of(cls, cell: int, grid: Grid, slot_start: str, slot_end: str) -> Hat:

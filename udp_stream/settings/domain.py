@@ -119,7 +119,7 @@ def _of_lines(text: bytes, path: Path, grid: Grid) -> Cells:
             cell = grid.cell_of(written)
         except ValueError as error:
             raise ConfigError(f"hat.domain: {place}: {error}") from error
-        ((key, own),) = grid.keys.items()
+        key, own = next(iter(grid.keys.items()))
         _require(
             grid.is_own(cell),
             place,

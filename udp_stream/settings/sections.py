@@ -66,6 +66,7 @@ from udp_stream.settings.queries import (
 from udp_stream.units import QUANTA_PER_KMH, nano_charge
 from udp_stream.windows.clocks import SteadyClock, WindowRules
 from udp_stream.windows.grid import Grid
+from udp_stream.windows.headings import Headings
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import ReadingRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
@@ -335,11 +336,13 @@ EPSILON = 10.0
 class HatSection(Section, frozen=True, kw_only=True):
     """Resolution 7 (5 km2) and an hour: there means around forecasts halve a guess's error, at
     epsilon 10 a day. `zones`, a GeoJSON file, stand in place of hexagons; its lines are
-    `zone_width` wide, and `zone_name` is the property that names them."""
+    `zone_width` wide, and `zone_name` is the property that names them. `headings` split
+    each cell by the course of the plates in it."""
 
     zones: str = ""
     zone_width: str = ""
     zone_name: str = ""
+    headings: Literal[1, 2, 4] = 1
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
     slot: str = "1h"
     timezone: str = "Asia/Kolkata"
@@ -546,7 +549,9 @@ class Settings(Section, frozen=True, kw_only=True, dict=True):
     @cached_property
     def grid(self) -> Grid:
         *others, (_, default) = GRIDS.items()
-        return next((made for key, made in others if getattr(self.hat, key)), default)(self.hat)
+        make = next((made for key, made in others if getattr(self.hat, key)), default)
+        headings = self.hat.headings
+        return make(self.hat) if headings == 1 else Headings(make(self.hat), headings)
 
     @cached_property
     def domain(self) -> Cells:
@@ -554,7 +559,7 @@ class Settings(Section, frozen=True, kw_only=True, dict=True):
         if not self.hat.domain:
             hides = self.privacy.neighbours == "add-remove"
             return self.grid.domain if hides else np.empty(0, np.uint64)
-        return read_domain(self.hat.domain, self.grid, self.pings.box)
+        return self.grid.split(read_domain(self.hat.domain, self.grid, self.pings.box))
 
     @property
     def judges_unit(self) -> bool:

@@ -27,13 +27,14 @@ NOWHERE = 1 << 63
 class Grid(ABC):
     """The cells of a deployment.
 
-    In columns a cell is a number below 2^63; elsewhere it is its id, a match of `id_form`. HATs are
+    In columns a cell is a number below 2^60 (2^63 with `headings`); elsewhere it is its id, a match of `id_form`. HATs are
     charged, drawn and recorded by ascending numbers, so numbers follow from ids alone. A grid is a
     value: frozen and hashable.
     """
 
-    kind: ClassVar[str]
+    kind: str
     id_form: ClassVar[str] = CELL_ID
+    headings: int = 1
 
     @property
     @abstractmethod
@@ -80,6 +81,18 @@ class Grid(ABC):
     def rings_of(self, cell: int) -> list[Ring]:
         """The outline of a cell: the outer ring of each part, counter-clockwise, and behind it the
         holes in it, clockwise."""
+
+    def drawn_of(self, cell: int) -> list[Ring]:
+        """The outline on a map, where several cells may have the same."""
+        return self.rings_of(cell)
+
+    def split(self, cells: Cells) -> Cells:
+        """The cells of these places, ascending: with headings several of each."""
+        return cells
+
+    def whole_of(self, cell: int) -> int:
+        """The cell whatever the heading."""
+        return cell
 
     @abstractmethod
     def touched(self, rings: Sequence[Ring], most: int) -> set[int] | None:

@@ -40,7 +40,7 @@ distance; above, a bus has gone round corners."""
 DEGREE = 1e-7
 """The unit of positions in columns: a centimetre. 180 degrees fit in 32 bits."""
 
-_KM_PER_UNIT = 6371.0088 * np.pi / 180 * DEGREE  # on a sphere of the earth's mean radius
+KM_PER_UNIT = 6371.0088 * np.pi / 180 * DEGREE  # on a sphere of the earth's mean radius
 _HALF_TURN = round(180 / DEGREE)
 _COSINE = (
     1.0,
@@ -64,8 +64,15 @@ def places_of(degrees: Floats) -> Places:
 
 
 def km_between(lat: Places, lon: Places, other_lat: Places, other_lon: Places) -> Floats:
-    """Distance in km along the great circle, to 1e-5 of it up to 25 km, where buses go: on the
-    plane at the middle latitude."""
+    """Distance in km along the great circle, to 1e-5 of it up to 25 km, where buses go."""
+    north, east = offset(lat, lon, other_lat, other_lon)
+    found: Floats = np.sqrt(np.square(north) + np.square(east)) * KM_PER_UNIT
+    return found
+
+
+def offset(lat: Places, lon: Places, other_lat: Places, other_lon: Places) -> tuple[Floats, Floats]:
+    """How far the others lie to the north and to the east, in units of `DEGREE` of the great
+    circle: on the plane at the middle latitude."""
     north = other_lat.astype(np.int64) - lat
     middle = (other_lat.astype(np.int64) + lat) / 2
     east = (other_lon.astype(np.int64) - lon + _HALF_TURN) % (
@@ -75,10 +82,7 @@ def km_between(lat: Places, lon: Places, other_lat: Places, other_lon: Places) -
     cosine = np.zeros(middle.size)
     for coefficient in reversed(_COSINE):
         cosine = cosine * squared + coefficient
-    found: Floats = (
-        np.sqrt(np.square(north.astype(np.float64)) + np.square(east * cosine)) * _KM_PER_UNIT
-    )
-    return found
+    return north.astype(np.float64), east * cosine
 
 
 def with_speeds(
@@ -89,11 +93,9 @@ def with_speeds(
     Rows are of the pings that have a speed, by plate and time. `repeats` counts pings of a plate
     and time that are left out, `unpaired` others.
     """
-    plate_time = slot.plate.astype(np.uint64) << np.uint64(32) | slot.time
-    # Any order that follows from positions.
-    place = lat.astype(np.int64) << 32 | (lon.astype(np.int64) + _HALF_TURN)
+    plate_time, place = keys_of(slot, lat, lon)
     rows = first_per_plate_time(plate_time, slot.cell, place)
-    pair, seconds = _pairs(plate_time[rows].astype(np.int64))
+    pair, seconds = pairs(plate_time[rows].astype(np.int64))
     has_pair = pair >= 0
     pair = rows[pair[has_pair]]
     seconds = seconds[has_pair]
@@ -107,11 +109,19 @@ def with_speeds(
     speed = np.minimum(np.rint(kmh * QUANTA_PER_KMH), rules.max_quanta).astype(np.int32)
     return SlotPings(
         slot.start_ms, slot.end_ms, slot.plates, slot.plate[own], slot.time[own], slot.cell[own], speed,
-        repeats=slot.plate.size - rows.size, unpaired=rows.size - own.size, partial=slot.partial,
+        repeats=slot.repeats + slot.plate.size - rows.size, unpaired=slot.unpaired + rows.size - own.size,
+        partial=slot.partial,
     )  # fmt: skip
 
 
-def _pairs(plate_time: Integers) -> tuple[Integers, Floats]:
+def keys_of(slot: SlotPings, lat: Places, lon: Places) -> tuple[Cells, Integers]:
+    """Plate and time of each row as a number, and its position as another: any order of positions
+    that follows from them alone."""
+    plate_time = slot.plate.astype(np.uint64) << np.uint64(32) | slot.time
+    return plate_time, lat.astype(np.int64) << 32 | (lon.astype(np.int64) + _HALF_TURN)
+
+
+def pairs(plate_time: Integers) -> tuple[Integers, Floats]:
     """The row that each of (plate, ms), ascending and each once, is paired with (-1 for none), and
     the seconds between."""
     plate = plate_time >> 32

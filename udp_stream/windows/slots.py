@@ -42,7 +42,8 @@ from udp_stream.windows.clocks import (
     WindowRules,
 )
 from udp_stream.windows.grid import NOWHERE, Grid
-from udp_stream.windows.movement import places_of, with_speeds
+from udp_stream.windows.headings import by_movement
+from udp_stream.windows.movement import places_of
 from udp_stream.windows.positions import Moment, MomentRules, SourceMoments
 from udp_stream.windows.tables import (
     SlotCounts,
@@ -59,6 +60,9 @@ _MOVING = np.dtype(
     [("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("lat", "<i4"), ("lon", "<i4")]
 )
 """Where speeds are derived: 24 bytes."""
+
+_HEADED = np.dtype([*_ROW.descr, ("lat", "<i4"), ("lon", "<i4")])
+"""Where headings are derived, and speeds are not: 28 bytes."""
 
 _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large slot soon grows by eighths
 
@@ -117,7 +121,7 @@ class _OpenSlot:
             taken["cell"] = frame.cell[part]
             if self.rules.movement is None:
                 taken["speed"] = pings.speed[part]
-            else:
+            if "lat" in (taken.dtype.names or ()):
                 taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
 
     def _codes(self, pings: Pings, index: Integers) -> Integers:
@@ -152,23 +156,25 @@ class _OpenSlot:
 
     @property
     def _row(self) -> np.dtype[np.void]:
-        return _ROW if self.rules.movement is None else _MOVING
+        if self.rules.movement is not None:
+            return _MOVING
+        return _ROW if self.rules.grid.headings == 1 else _HEADED
 
     def columns(self, hash_plate: Callable[[str], bytes], gaps: Iterable[Span]) -> SlotPings:
         last = self.chunks[-1] if self.chunks else np.empty(0, self._row)
         used = [*self.chunks[:-1], last[: last.size - self.room]]
-        plate, time, cell, *of_speed = (
+        plate, time, cell, *more = (
             np.concatenate([chunk[name] for chunk in used]) for name in self._row.names or ()
         )
         plates = tuple(hash_plate(plate) for plate in self.plates)
         pings = SlotPings(
-            self.start_ms, self.end_ms, plates, plate, time, cell, of_speed[0],
+            self.start_ms, self.end_ms, plates, plate, time, cell, more[0],
             partial=is_partial(time, self.start_ms, self.end_ms, gaps),
         )  # fmt: skip
-        movement = self.rules.movement
-        if movement is None or not self.rows:
+        if len(more) == 1:
             return pings
-        return with_speeds(pings, of_speed[0], of_speed[1], movement, self.rules.grid)
+        lat, lon = more[-2:]
+        return by_movement(pings, lat, lon, self.rules.movement, self.rules.grid)
 
 
 Span = tuple[int, int]
@@ -339,13 +345,13 @@ def slots_of(
     cell: Cells,
     speed: NDArray[np.integer],
     grid: SlotGrid,
-    moving: tuple[Floats, Floats, PingRules, Grid] | None = None,
+    moving: tuple[Floats, Floats, PingRules | None, Grid] | None = None,
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
     """The tables of a recording's slots, in order, from pings as columns in any order; no ping is
     late.
 
     `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes,
-    longitudes, rules and grid as `moving` it is derived instead.
+    longitudes, rules and grid as `moving` headings and speeds are derived, as far as asked.
     """
     starts, ends = grid.place(time_ms)
     order = np.argsort(starts, kind="stable")
@@ -363,7 +369,7 @@ def slots_of(
         )
         if moving is not None:
             lat, lon, rules, cells = moving
-            pings = with_speeds(pings, places_of(lat[here]), places_of(lon[here]), rules, cells)
+            pings = by_movement(pings, places_of(lat[here]), places_of(lon[here]), rules, cells)
         yield tabulate(pings)
 
 

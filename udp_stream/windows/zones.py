@@ -195,8 +195,8 @@ class Zones(Grid):
 
 
 def number_of(id_: str) -> int:
-    """The number of a zone: 63 bits of a hash of its id."""
-    return int.from_bytes(blake2b(id_.encode(), digest_size=8).digest()) >> 1
+    """The number of a zone: 60 bits of a hash of its id."""
+    return int.from_bytes(blake2b(id_.encode(), digest_size=8).digest()) >> 4
 
 
 def _digest(text: bytes) -> str:

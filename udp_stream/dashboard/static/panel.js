@@ -57,7 +57,7 @@ function headOf(id) {
   if (!place) return [element('h2', {}, 'Cell ', written)];
   const { name, routes } = place;
   const served = routes.length ? `${routes.length > 1 ? 'Busiest routes' : 'Route'} ${routes.join(' and ')} · ` : '';
-  return [element('h2', {}, name), element('p', { class: 'muted where' }, `${served}${/^[0-9a-f]{15}$/.test(id) ? 'H3 cell' : 'zone'} `, written)];
+  return [element('h2', {}, name), element('p', { class: 'muted where' }, `${served}${/^[0-9a-f]{15}(-[nesw]+)?$/.test(id) ? 'H3 cell' : 'zone'} `, written)];
 }
 
 const newsWords = ({ news }) => `It is ${Math.round(100 * news)} % likely that something happened here.`;

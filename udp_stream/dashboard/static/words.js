@@ -70,7 +70,7 @@ function kindOf(interval, isReleased) {
   return width <= SOLID_KMH ? 'solid' : width <= STRIPED_KMH ? 'striped' : 'dotted';
 }
 
-export const idOf = (cell) => cell.replace(/f+$/, '');
+export const idOf = (cell) => cell.replace(/^([0-9a-f]+?)f+(-[nesw]+)?$/, '$1$2');
 
 const places = new Map(); // by cell, from the city's timetable
 export const placeOf = (cell) => places.get(cell);
