@@ -112,7 +112,8 @@ def test_speeds_change_no_heading_and_no_count():
         for _ in range(3):
             order = dice.permutation(len(rows))
             speed = dice.integers(0, 65 * 4096, len(rows)).astype(np.int32)
-            some = replace(pings, plate=pings.plate[order], time=pings.time[order], cell=pings.cell[order], speed=speed)  # fmt: skip
+            columns = {name: getattr(pings, name)[order] for name in ("plate", "time", "cell")}
+            some = replace(pings, speed=speed, **columns)
             of, _ = tabulate(by_movement(some, lat[order], lon[order], None, Headings(HEXAGONS, 2)))  # fmt: skip
             counts.append((of.cells.tolist(), of.plate.tolist(), of.count.tolist(), of.repeats))
         assert counts[0] == counts[1] == counts[2] and counts[0][3] == 5
