@@ -33,6 +33,27 @@ def limits(monkeypatch):
     return set_to
 
 
+@pytest.fixture
+def planted(limits):
+    """`planted(owner, name=wrong)` plants a fault for a test, which its check has to find: a
+    function of a module or a class is wrong."""
+    return limits
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """`registered(table, name, entry)` adds an entry to a table of ours for a test, or changes it."""
+    return lambda table, name, entry: monkeypatch.setitem(table, name, entry)
+
+
+@pytest.fixture
+def streams_stay(limits):
+    """The command line lets go of standard streams when it ends; in these tests it ends often."""
+    cli = import_module("udp_stream.cli.main")
+    limits(cli, use_standard_streams=lambda: None, let_go_of_stdout=lambda: None)
+    limits(cli.signal, signal=lambda *_: None)
+
+
 def pytest_sessionstart() -> None:
     """Nine thousand tests are objects that stay: to look for cycles among them is lost time."""
     gc.disable()

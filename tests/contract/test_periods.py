@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -18,11 +17,12 @@ def test_no_plate_is_charged_above_its_part_of_a_longer_period(road: str, store,
 
 
 @pytest.mark.parametrize("road", ["swap-values", "add-remove"])
-def test_a_pace_that_forgets_the_day_is_found(road: str, tmp_path: Path):
+def test_a_pace_that_forgets_the_day_is_found(road: str, tmp_path: Path, planted):
     placed = BudgetCalendar.slot_in_period
 
     def at_the_end(calendar: BudgetCalendar, start_ms: int) -> SlotInPeriod:
         return replace(placed(calendar, start_ms), day=6)
 
-    with patch.object(BudgetCalendar, "slot_in_period", at_the_end), pytest.raises(AssertionError):
+    planted(BudgetCalendar, slot_in_period=at_the_end)
+    with pytest.raises(AssertionError):
         never_above_its_part(in_memory(tmp_path), road, schedules=1)

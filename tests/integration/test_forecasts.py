@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.forms import long_rows, soaked_rows
 from tests.integration.deployment import agree, worker
 from tests.integration.seeded_worker import UNDERPAID
 from tests.runtime.harness import fleet_log
@@ -45,9 +46,13 @@ def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, sett
     assert sorted(here.smoothed()) == sorted(estimates)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("point", ["estimates made", "estimates published"])
-@pytest.mark.parametrize("transactions", ["true", "false"])
+@pytest.mark.parametrize(
+    ("transactions", "point"),
+    [
+        *long_rows([], [("true", "estimates made"), ("false", "estimates published")]),
+        *soaked_rows([("true", "estimates published"), ("false", "estimates made")]),
+    ],
+)
 def test_no_estimate_is_lost_with_the_worker_that_has_it(point, transactions, city):
     here = city(fleet_log(clean=True), shards=2, transactions=transactions, **FORECASTS)
     here.feed()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.forms import long_rows
+from tests.forms import long_rows, soaked, soaked_rows
 from tests.golden.outputs import (
     IN_RHO,
     ON_KAFKA,
@@ -35,10 +35,11 @@ def test_answers_on_a_redis_ledger(redis_server, tmp_path, name):
 
 @pytest.mark.parametrize(
     ("name", "accounting", "shards"),
-    long_rows(
-        [(IN_RHO, "approximate", 3)],
-        [(ON_KAFKA, "pure", 1), (ON_KAFKA, "pure", 3), (IN_RHO, "approximate", 3)],
-    ),
+    [
+        (IN_RHO, "approximate", 3),
+        *long_rows([], [(ON_KAFKA, "pure", 3)]),
+        *soaked_rows([(ON_KAFKA, "pure", 1)]),
+    ],
 )
 def test_on_kafka(city, name, accounting, shards):
     here = city(fleet_log(clean=True), shards=shards, accounting=accounting)
@@ -55,7 +56,7 @@ def test_on_kafka(city, name, accounting, shards):
         assert told(Run(records, remembered(ledger))) == known()[name]
 
 
-@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("shards", [*soaked([1]), 3])
 def test_answers_on_kafka(city, shards):
     here = city(fleet_log(clean=True), asked(ON_KAFKA), shards=shards)
     write_key(here.folder)

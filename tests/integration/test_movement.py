@@ -5,14 +5,14 @@ import signal
 
 import pytest
 
-from tests.forms import long_but
+from tests.forms import soaked
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log, without_speeds
 
 MOVING = '[speed]\nfrom = "movement"\n'
 
 
-@pytest.mark.parametrize("partitions", long_but([4], [1, 4]))
+@pytest.mark.parametrize("partitions", [*soaked([1]), 4])
 def test_the_same_bytes_with_any_number_of_partitions_and_after_kills(
     tmp_path, kafka_bootstrap, partitions
 ):

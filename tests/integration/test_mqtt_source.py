@@ -11,7 +11,7 @@ from benchmarks.feed_forms import FORMS, recorded
 from lab.process import free_ports
 from tests import one_plate, way_in
 from tests.chaos.proxy import Proxy
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from tests.gtfs import snapshot, vehicle
 from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, connected, mqtt, password_file
 from tests.runtime.harness import fleet_log
@@ -327,7 +327,7 @@ FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("kills", long_but([1], [0, 1, 2]))
+@pytest.mark.parametrize("kills", [1, *long_but([], [2]), *soaked([0])])
 def test_a_run_of_topics_gives_the_hats_and_counts_of_a_file_however_often_it_is_killed(
     tmp_path, kills
 ):

@@ -54,7 +54,7 @@ def with_pings_elsewhere(log):
 @pytest.mark.parametrize(
     ("queries", "partitions", "shards", "workers"),
     [
-        pytest.param(QUERIES, 1, 1, 1, marks=pytest.mark.long),
+        pytest.param(QUERIES, 1, 1, 1, marks=pytest.mark.soak),
         pytest.param(QUERIES, 4, 4, 2, marks=pytest.mark.long),
         (RAMP, 4, 4, 2),
     ],

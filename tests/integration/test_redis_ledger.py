@@ -233,8 +233,11 @@ BROKEN: list[tuple[str, str, str, Check]] = [
 
 
 @pytest.mark.parametrize(("script", "part", "change", "check"), BROKEN)
-def test_checks_catch_a_broken_script(script, part, change, check, redis_url, monkeypatch):
-    _change_script(monkeypatch, script, part, change)
+def test_checks_catch_a_broken_script(script, part, change, check, redis_url, planted):
+    sound = load_scripts()
+    assert sound[script].text.count(part) == 1
+    changed = scripts_of({script: sound[script].text.replace(part, change)})
+    planted(redis_ledger, load_scripts=lambda: {**sound, **changed})
     with pytest.raises(
         (CheckFailed, ValueError)
     ):  # a missing entry is a ValueError in `check_survives_reopen`
@@ -245,17 +248,10 @@ def test_checks_catch_a_broken_script(script, part, change, check, redis_url, mo
 
 
 @pytest.mark.long
-def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(redis_url, monkeypatch):
-    monkeypatch.setattr(RedisLedger, "_require_admitted", lambda *_: None)
+def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(redis_url, planted):
+    planted(RedisLedger, _require_admitted=lambda *_: None)
     with pytest.raises(CheckFailed, match="a refused call records nothing"):
         checks.check_large_slots(opener(redis_url))
-
-
-def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, change: str) -> None:
-    sound = load_scripts()
-    assert sound[script].text.count(part) == 1
-    changed = scripts_of({script: sound[script].text.replace(part, change)})
-    monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
 
 
 def test_what_was_answered_survives_kills_of_the_server(redis_server, limits):
@@ -338,8 +334,8 @@ def _expect_remembered(url: str, told: dict[tuple[str, str], Any]) -> None:
         assert ledger.verify() == []
 
 
-def test_what_went_unanswered_is_asked_again_and_charged_once(redis_server, monkeypatch):
-    monkeypatch.setitem(redis_connection._OPTIONS, "socket_timeout", 0.2)
+def test_what_went_unanswered_is_asked_again_and_charged_once(redis_server, registered):
+    registered(redis_connection._OPTIONS, "socket_timeout", 0.2)
     with open_redis_ledger(redis_server.url) as ledger:
         redis_server.pause()
         threading.Timer(1.0, redis_server.resume).start()
@@ -393,15 +389,15 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(
 def test_spans_that_others_charge_meanwhile_are_looked_at(
     earlier: list[Admission], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, look = opener(redis_url), RedisLedger._near
+    opened, look, left = opener(redis_url), RedisLedger._near, iter([True])
     spans, plates = [checks.hour("3h", number) for number in (0, 2)], [b"x", b"y"]
     with opened() as ledger, opened() as rival:
         rival.admit(spans[1], 10, plates, earlier)
 
         def rivalled(*asked: Any) -> Any:
             found = look(*asked)
-            monkeypatch.setattr(RedisLedger, "_near", look)
-            rival.admit(spans[1], 10, plates, [ask("rival", [7, 1])])
+            if next(left, False):
+                rival.admit(spans[1], 10, plates, [ask("rival", [7, 1])])
             return found
 
         monkeypatch.setattr(RedisLedger, "_near", rivalled)
@@ -831,11 +827,11 @@ def test_a_server_whose_replica_could_take_over_without_the_last_charges_is_refu
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
-    waits: bool, redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    waits: bool, redis_server: RunningRedis, tmp_path: Path, limits
 ) -> None:
     """The replica is cut off, its master dies, it is promoted. Without waiting, this test sees
     answers lost."""
-    monkeypatch.setattr(Connection, "__init__", _impatient(Connection.__init__))
+    limits(Connection, __init__=_impatient(Connection.__init__))
     told: dict[str, tuple[list[int], bytes]] = {}
     with replicas_of(redis_server, tmp_path) as (replica,):
         with open_redis_ledger(
@@ -844,7 +840,7 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
             ledger_id = ledger.ledger_id
             for step in range(40):
                 if step == 20:  # until then a busy machine may let it wait
-                    monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
+                    limits(Connection.exchange, __defaults__=((0.01,),))
                     replica.pause()
                     with client_of(
                         redis_server.url
@@ -875,14 +871,14 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
     assert lost == 0 if waits else lost > 0
 
 
-def test_nothing_is_answered_before_a_replica_has_it(redis_server, tmp_path, monkeypatch):
-    monkeypatch.setattr(Connection, "__init__", _impatient(Connection.__init__))
+def test_nothing_is_answered_before_a_replica_has_it(redis_server, tmp_path, limits):
+    limits(Connection, __init__=_impatient(Connection.__init__))
     with replicas_of(redis_server, tmp_path) as (replica,):
         with open_redis_ledger(redis_server.url, replicas=1) as ledger:
             assert ledger.admit("p", 10, [b"x"], [ask("before", [3])])[0].admitted.all()
             with client_of(replica.url) as client:
                 assert client.lrange("{udp}:order", 0, -1) == [b"before"]
-            monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
+            limits(Connection.exchange, __defaults__=((0.01,),))
             replica.pause()
             for _ in range(2):  # a repeat too waits until its answer is safe
                 with pytest.raises(
@@ -890,7 +886,7 @@ def test_nothing_is_answered_before_a_replica_has_it(redis_server, tmp_path, mon
                 ):
                     ledger.admit("p", 10, [b"x"], [ask("after", [3])])
             replica.resume()
-            monkeypatch.setattr(Connection.exchange, "__defaults__", (redis_connection.PAUSES_S,))
+            limits(Connection.exchange, __defaults__=(redis_connection.PAUSES_S,))
             assert ledger.admit("p", 10, [b"x"], [ask("after", [9])])[0].charged.tolist() == [3]
         with pytest.raises(DependencyUnavailable, match="read only replica"):
             open_redis_ledger(replica.url, prefix="{other}")

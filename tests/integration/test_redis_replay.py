@@ -129,13 +129,9 @@ def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwis
     assert stated["privacy"]["privacy_loss"]["caveats"] == [caveat]
 
 
-def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(
-    redis_server, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(
-        Connection, "__init__", partialmethod(Connection.__init__, replicas_timeout_ms=100)
-    )
-    monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
+def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, tmp_path, limits):
+    limits(Connection, __init__=partialmethod(Connection.__init__, replicas_timeout_ms=100))
+    limits(Connection.exchange, __defaults__=((0.01,),))
     flags, messages = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), fleet_log(hours=0.8)
     before, after = io.BytesIO(), io.BytesIO()
     with replicas_of(redis_server, tmp_path) as (replica,):

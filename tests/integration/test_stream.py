@@ -16,6 +16,7 @@ from streams.kafka import read_topic
 from streams.processors import ERROR
 from streams.topics import LedgerIdentity, admin, group_of, read_releases, topics_of
 from tests.contract import add_remove
+from tests.forms import soaked
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
@@ -36,7 +37,7 @@ AUTO = {
 """Plates run out of it within the hour."""
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize("workers", [*soaked([1]), 4])
 def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, workers):
     here = city(fleet_log(clean=True), **AUTO, partitions=8)
     here.feed()

@@ -126,17 +126,10 @@ def test_positions_are_the_latest_that_are_fresh():
         dataclasses.replace(feed, plate=feed.plate * 0).moments(3, np.random.default_rng(1))
 
 
-def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(monkeypatch, limits):
+def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(limits):
     """60,000 images and 9,740 taxis, here of fewer; images of a user in place of drawn clusters."""
-    for name, size in (
-        ("POINTS_THEIRS", 90),
-        ("CROWDS", (80,)),
-        ("MULTI_FULL", 1),
-        ("QUERIES", (7,)),
-        ("POINTS", 20),
-    ):
-        monkeypatch.setattr(f"lab.queries.{name}", size)
-    limits("lab.queries", DIMENSIONS=16)
+    few = {"POINTS_THEIRS": 90, "CROWDS": (80,), "MULTI_FULL": 1, "QUERIES": (7,), "POINTS": 20}
+    limits("lab.queries", DIMENSIONS=16, **few)
     full = dataclasses.replace(setup_of(repetitions=3), data=(), full=True)
     knn = [row for row in rows_of("savings-knn", full, None) if not row.beside]
     assert {row.repetitions for row in knn} == {1} and {row.data for row in knn} == {

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.forms import changed
+from tests.forms import changed, soaked
 from tests.privacy.test_concentrated_records import rho_seen
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_of
@@ -232,7 +232,7 @@ def sums_of_squares(vectors, plates):
 
 
 @MODES
-@pytest.mark.parametrize("rounds", [10, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [10, *soaked([100])])
 def test_what_is_left_of_random_vectors_costs_at_most_the_charge_and_nearly_that(rounds, plates):
     """Each round has 20,000 plates; the charge may be that of other pings, as on a retry."""
     exact = 0
@@ -315,10 +315,10 @@ def test_rows_and_queries_that_break_a_rule_are_refused(rows, more, words):
         entries(PlateRows(*np.array(rows)), query)
 
 
-def test_a_vector_that_costs_more_than_its_charge_never_leaves(monkeypatch):
+def test_a_vector_that_costs_more_than_its_charge_never_leaves(planted):
     query = PlateQuery(np.zeros(1, np.int64), FULL, SIGMA)
     vectors = Entries(*np.array([[0], [0], [90 * KMH], [5 * KMH]]))
-    monkeypatch.setattr(add_remove, "_scaled", lambda values, factors: values)
+    planted(add_remove, _scaled=lambda values, factors: values)
     with pytest.raises(PrivacyRefused, match="charged"):
         shortened(vectors, vectors.charges(1, query) - 1, query)
     assert shortened(vectors, vectors.charges(1, query), query) == vectors

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.forms import changed
+from tests.forms import changed, long_rows, soaked_rows
 from tests.privacy import recorded
 from tests.privacy.recorded import CENTRE, Tape, city, replayed, settings_of
 from udp_stream.ledger.filters import epsilon_of
@@ -150,11 +150,10 @@ def both(epsilon, plates, noise_share=1.0):
     return budget, *(days(is_there, budget, plates, noise_share) for is_there in (True, False))
 
 
-MODES = [False, pytest.param(True, marks=pytest.mark.long)]
-
-
-@pytest.mark.parametrize("plates", MODES)
-@pytest.mark.parametrize("epsilon", [pytest.param(10, marks=pytest.mark.long), 1])
+@pytest.mark.parametrize(
+    ("epsilon", "plates"),
+    [(1, False), *long_rows([], [(10, False), (1, True)]), *soaked_rows([(10, True)])],
+)
 def test_days_with_and_without_the_busiest_plate_stay_within_the_promise_and_come_near_its_rho(
     epsilon, plates
 ):
@@ -174,8 +173,10 @@ def test_days_with_and_without_the_busiest_plate_stay_within_the_promise_and_com
     )
 
 
-@pytest.mark.parametrize("plates", MODES)
-@pytest.mark.parametrize("epsilon", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("epsilon", "plates"),
+    [(4, False), *long_rows([], [(1, False), (4, True)]), *soaked_rows([(1, True)])],
+)
 def test_half_of_the_noise_is_found(epsilon, plates):
     budget, there, away = both(epsilon, plates, noise_share=0.5)
     assert rho_proven(there.ratio, away.ratio) > budget / NANO
@@ -202,8 +203,7 @@ def test_records_of_a_whole_run_have_the_stated_noise_also_where_nobody_is(tmp_p
         return honest(vectors, cells, query, bits)
 
     monkeypatch.setattr(road, "noised", watched)
-    monkeypatch.setattr(tape, "runs", nullcontext)
-    monkeypatch.setattr(tape, "streams", OsEntropy().streams)
+    tape.runs, tape.streams = nullcontext, OsEntropy().streams
     records = [Release.decode(one) for one in replayed(tmp_path, settings, sent, tape).releases]
     found = np.array([(one.noised.residual, 5 * one.noised.weight) for one in records]).reshape(
         len(exact), -1, 2

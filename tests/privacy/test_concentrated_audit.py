@@ -97,12 +97,12 @@ def test_log_ratios_of_many_days_have_the_mean_and_the_spread_that_rho_says(monk
     assert abs(np.mean(off)) < 1.0 and 0.5 < np.sqrt(np.mean(np.square(off))) < 1.6
 
 
-def test_noise_that_is_a_fifth_too_small_is_caught(monkeypatch, busiest):
+def test_noise_that_is_a_fifth_too_small_is_caught(monkeypatch, planted, busiest):
     honest = Query.of_one
 
     def narrow(statistic, lattice, *more):
         return honest(statistic, Lattice(lattice.t * 8 // 10, lattice.shift), *more)
 
-    monkeypatch.setattr(Query, "of_one", narrow)
+    planted(Query, of_one=narrow)
     one = audited(monkeypatch, busiest[0], 1)
     assert one.rho > one.charged

@@ -138,7 +138,7 @@ FULL = [
     ],
 )
 def test_whole_records_tell_no_more_of_a_plate_than_it_is_charged(
-    monkeypatch, mechanism, plate, runs, less
+    planted, mechanism, plate, runs, less
 ):
     """And with a fifth less noise the same audit, of as many records, finds more than that; of few,
     with two fifths."""
@@ -146,5 +146,5 @@ def test_whole_records_tell_no_more_of_a_plate_than_it_is_charged(
     charged = plan.charges[plate] / NANO
     assert 0.5 * charged < audit(plan, plate, runs) <= charged
     honest = estimate._family
-    monkeypatch.setattr(estimate, "_family", lambda plans: Narrow(honest(plans), less))
+    planted(estimate, _family=lambda plans: Narrow(honest(plans), less))
     assert audit(plan, plate, runs) > charged

@@ -35,14 +35,14 @@ NOTICED = 85
 """Per cent of its size to which noise is shrunk in a fault that the audit has to find."""
 
 
-def shrunk(monkeypatch, percent=70):
+def shrunk(planted, percent=70):
     honest = elimination.Tariff.parts
 
     def parts(self, round_, plates):
         whole = honest(self, round_, plates)
         return RoundParts(whole.charge, whole.t * percent // 100, whole.s)
 
-    monkeypatch.setattr(elimination.Tariff, "parts", parts)
+    planted(elimination.Tariff, parts=parts)
 
 
 def on_its_own(pie, state, found):
@@ -127,14 +127,14 @@ def test_no_events_odds_are_above_what_its_rounds_were_charged_for(how):
 
 
 @pytest.mark.parametrize("how", MOSTLY_DISTANCE)
-def test_noise_that_is_15_percent_too_small_is_caught(how, monkeypatch):
-    shrunk(monkeypatch, NOTICED)
+def test_noise_that_is_15_percent_too_small_is_caught(how, planted):
+    shrunk(planted, NOTICED)
     assert max(excess for _, excess in worst_excess(how, 1).values()) > 0
 
 
 @pytest.mark.parametrize("how", MOSTLY_DISTANCE)
-def test_noise_that_is_30_percent_too_small_is_caught(how, monkeypatch):
-    shrunk(monkeypatch)
+def test_noise_that_is_30_percent_too_small_is_caught(how, planted):
+    shrunk(planted)
     assert worst_excess(how, 1)[1][1] > 0.2
 
 
@@ -173,8 +173,8 @@ def test_concentrated_runs_lose_no_more_than_rho_and_nearly_that(how):
 
 
 @pytest.mark.parametrize("how", MOSTLY_DISTANCE)
-def test_concentrated_noise_that_is_30_percent_too_small_is_caught(how, monkeypatch):
-    shrunk(monkeypatch)
+def test_concentrated_noise_that_is_30_percent_too_small_is_caught(how, planted):
+    shrunk(planted)
     assert concentrated_loss(how, 3) > 1.3
 
 

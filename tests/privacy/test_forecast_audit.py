@@ -230,7 +230,9 @@ def test_outputs_that_tell_the_most_tell_what_the_ledger_says_and_no_more(
     assert 0.95 * one.charged < one.seen <= one.charged
 
 
-def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(monkeypatch, limits, busiest):
+def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(
+    monkeypatch, planted, limits, busiest
+):
     """Fifty buses are few for a city, so it is made to ask. Noise that is 30 % too small shows."""
     limits(shape, PLATES_MIN=10.0, NOISE_MAX=99.0)
     one = audited(monkeypatch, busiest[0], 3)
@@ -239,20 +241,18 @@ def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(monkeypatch, limit
         entry.payload and entry.charged.max() == NANO // 2 for entry in asked
     )
     assert abs(one.seen) <= one.most <= one.charged <= 10 * NANO and one.most > 0.95 * one.charged
-    monkeypatch.setattr(
-        city, "counts_scale", lambda moved, cost: counts_scale(moved * 7 // 10, cost)
-    )
+    planted(city, counts_scale=lambda moved, cost: counts_scale(moved * 7 // 10, cost))
     narrow = audited(monkeypatch, busiest[0], 3)
     assert narrow.most > narrow.charged + NANO // 4
 
 
-def test_noise_that_is_too_small_is_caught(monkeypatch, busiest):
+def test_noise_that_is_too_small_is_caught(monkeypatch, planted, busiest):
     honest = Query.of_one
 
     def narrow(statistic, lattice, *more):
         return honest(statistic, Lattice(lattice.t * 7 // 10, lattice.shift), *more)
 
-    monkeypatch.setattr(Query, "of_one", narrow)
+    planted(Query, of_one=narrow)
     one = audited(monkeypatch, busiest[0], 1, steer=np.abs)
     assert one.seen > 1.3 * one.charged and one.most > 1.3 * one.charged
 
@@ -260,7 +260,7 @@ def test_noise_that_is_too_small_is_caught(monkeypatch, busiest):
 @pytest.mark.parametrize(
     "forgotten", long_but(["variance", FORECAST_CLIP], ["cdf", "variance", FORECAST_CLIP])
 )
-def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, busiest, forgotten):
+def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, planted, busiest, forgotten):
     honest = HatPlans.plan_hat
 
     def cheaper(self, by_plate, terms):
@@ -268,7 +268,7 @@ def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, busiest, forgo
         charges = plan.charges - plan.statistics[forgotten].charges
         return hat_plan.HatPlan(plan.terms, plan.by_plate, plan.statistics, np.maximum(1, charges))
 
-    monkeypatch.setattr(HatPlans, "plan_hat", cheaper)
+    planted(HatPlans, plan_hat=cheaper)
     one = audited(monkeypatch, busiest[0], 1, WITH_CDF)
     assert one.most > one.charged
 

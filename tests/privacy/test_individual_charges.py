@@ -256,7 +256,7 @@ def policy_of(*flags):
     return load(None, flags, PURE_ENV).policy
 
 
-def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch):
+def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(planted):
     """The check behind every mechanism's promise: packing the admitted plates anew is caught."""
     policy = policy_of("release.mean=array-averaging")
     plan = plan_hat(np.array([8, 8, 7, 1]), terms_of(policy, {"mean": NANO}), policy)
@@ -268,7 +268,7 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
             SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.range, "best-fit"
         )
 
-    monkeypatch.setattr(ArrayAveraging, "subset", packed_anew)
+    planted(ArrayAveraging, subset=packed_anew)
     with pytest.raises(Exception, match="lose more"):
         plan.subset(admitted)
 

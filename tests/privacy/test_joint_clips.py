@@ -209,8 +209,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_faults_are_found(name, monkeypatch):
-    monkeypatch.setattr(ball, "factor_of", PLANTED[name])
+def test_planted_faults_are_found(name, planted):
+    planted(ball, factor_of=PLANTED[name])
     plans = [plan_of(one, [U // 2] * len(one)) for one in ((1, 2), (2, 1))]
     charged = sum(int(plan.charges[0]) for plan in plans)
     assert worst(plans, 0, np.random.default_rng(4), (0, U)) * NANO > charged

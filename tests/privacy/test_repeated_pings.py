@@ -15,6 +15,7 @@ import pytest
 from faust.types import TP
 
 from tests.failing import a_threshold
+from tests.forms import soaked
 from tests.unit.test_processors import TOPICS, Broker, lives
 from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
@@ -255,10 +256,10 @@ def loss_and_charge(query, moment, other):
     return loss, charged
 
 
-@pytest.mark.parametrize("pairs", [25, pytest.param(250, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pairs", [25, *soaked([250])])
 @pytest.mark.parametrize("query", QUERIES, ids=["point", "distance", "pure", "threshold"])
 def test_the_exact_loss_of_random_neighbours_is_at_most_what_was_charged(query, pairs):
-    """A thousand, over the four queries: several places at one time, sent again, by several
+    """A thousand, over the four queries, where it soaks: several places at one time, sent again, by several
     sources, after a crash."""
     compared = moved = 0
     for seed in range(pairs):
@@ -328,7 +329,7 @@ def released(slots):
     return {id_: Release.decode(payload).mean for id_, payload in payloads.items()}, charged
 
 
-@pytest.mark.parametrize("pairs", [50, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pairs", [50, *soaked([1000])])
 def test_the_exact_loss_of_repeats_with_other_speeds_is_at_most_what_was_charged(pairs):
     """Of several samples of a plate and time the slowest counts. The others' speeds differ too, and
     tell nothing."""

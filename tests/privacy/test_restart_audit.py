@@ -309,8 +309,8 @@ def test_speeds_that_change_places_do_not_use_up_a_plates_ball_twice():
     assert lost <= charged and sorted(left.ledger.by.values()) == [0, 1]
 
 
-def test_runs_whose_lengths_are_not_compared_are_found(monkeypatch):
-    monkeypatch.setattr(balls, "check_of", lambda *_: 0)
+def test_runs_whose_lengths_are_not_compared_are_found(planted):
+    planted(balls, check_of=lambda *_: 0)
     lost, charged, _ = drawn_in_turns()
     assert lost > 1.2 * charged
 
@@ -414,6 +414,6 @@ PLANTED = [
 @pytest.mark.parametrize(
     ("where", "name", "wrong", "road", "seeds"), PLANTED, ids=[one[2].__name__ for one in PLANTED]
 )
-def test_planted_faults_are_found(where, name, wrong, road, seeds, monkeypatch):
-    monkeypatch.setattr(where, name, wrong)
+def test_planted_faults_are_found(where, name, wrong, road, seeds, planted):
+    planted(where, **{name: wrong})
     assert max(share for share, _ in shares_of(seeds, road)) > 1

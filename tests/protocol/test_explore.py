@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tests.forms import long_but, long_rows
+from tests.forms import long_but, long_rows, soaked
 from tests.protocol.explore import Planted, Violation, World, explore, walk
 
 
@@ -16,9 +16,8 @@ def test_without_a_fault_every_order_ends_in_four_releases(whole_batches):
     assert found.states > 2000 and found.ends > 1
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("once", [*long_but([], [True]), *soaked([False])])
 def test_with_a_fault_anywhere_every_order_ends_the_same(once):
     found = explore(World(once=once), faults=1)
     assert found.states > 300_000 and found.ends > 300

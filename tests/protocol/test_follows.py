@@ -47,7 +47,7 @@ def test_without_a_fault_every_order_ends_in_four_releases_and_two_slots_learnt(
     assert explore(Following(whole_batches=whole_batches), faults=0).ends >= 1
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_with_a_fault_anywhere_every_order_ends_the_same():
     assert explore(Following(), faults=1).ends > 100
@@ -67,17 +67,6 @@ def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, seeds
     assert [walk(world, 3, random.Random(seed)) for seed in seeds].count(3) > len(seeds) // 14
 
 
-def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(PlannerState, "slot_to_learn", as_soon_as_it_is_sent)
-        with pytest.raises(Violation, match="is not recorded, and what follows on it begins"):
-            explore(Following(), faults=0)
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardProtocol, "_send", without_released)
-        with pytest.raises(Violation):
-            explore(Following(), faults=0)
-
-
 def as_soon_as_it_is_sent(self):
     """A planner that waits for no shard."""
     slot = self._planned
@@ -88,3 +77,18 @@ def without_released(self, send=ShardProtocol._send):
     """A shard that says nothing of what it released."""
     self._released_sent_ms = max(self._released_sent_ms, self._pings.clear_ms)
     return send(self)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong", "told"),
+    [
+        (PlannerState, "slot_to_learn", as_soon_as_it_is_sent, "is not recorded, and what follows"),
+        (ShardProtocol, "_send", without_released, ""),
+    ],
+)
+def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(
+    planted, owner, name, wrong, told
+):
+    planted(owner, **{name: wrong})
+    with pytest.raises(Violation, match=told):
+        explore(Following(), faults=0)

@@ -116,35 +116,44 @@ def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, walke
     assert [walk(world, 3, random.Random(seed)) for seed in range(walked)].count(3) > walked // 5
 
 
-def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_does_not_wait_are_found(
-    monkeypatch,
-):
-    def one_is_enough(self, all_norms=PlannerState._all_norms):
-        """It takes a shard that has said nothing for one that has released the slot."""
-        before, self._released_ms = self._released_ms, [2**62] * len(self._released_ms)
-        found = all_norms(self) if self._planned and self._norms.get(self._planned.start) else None
-        self._released_ms = before
-        return found
+def one_is_enough(self, all_norms=PlannerState._all_norms):
+    """It takes a shard that has said nothing for one that has released the slot."""
+    before, self._released_ms = self._released_ms, [2**62] * len(self._released_ms)
+    found = all_norms(self) if self._planned and self._norms.get(self._planned.start) else None
+    self._released_ms = before
+    return found
 
-    def without_waiting(self):
-        for start, slot in sorted(self._slots.items())[:1]:
-            plan = self._plan_of(start)
-            if plan is not None and slot.table is not None:
-                return ReleaseSlot(start, *slot.table, plan)
-        return None
 
-    for at, name, wrong in (
+def without_waiting(self):
+    for start, slot in sorted(self._slots.items())[:1]:
+        plan = self._plan_of(start)
+        if plan is not None and slot.table is not None:
+            return ReleaseSlot(start, *slot.table, plan)
+    return None
+
+
+def of_the_first(norms):
+    return norms[0] if norms else PlateNorms.nobody()
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "wrong"),
+    [
         (PlannerState, "_all_norms", one_is_enough),
         (PlannerState, "norms_to_remember", lambda _: None),
         (ShardProtocol, "_measure", without_waiting),
-        (planner_module, "merged_norms", lambda norms: norms[0] if norms else PlateNorms.nobody()),
-    ):
-        with monkeypatch.context() as patch, pytest.raises(Violation):
-            patch.setattr(at, name, wrong)
-            explore(Balls(), faults=0)
+        (planner_module, "merged_norms", of_the_first),
+    ],
+)
+def test_a_planner_that_answers_too_early_or_forgets_and_a_shard_that_does_not_wait_are_found(
+    planted, at, name, wrong
+):
+    planted(at, **{name: wrong})
+    with pytest.raises(Violation):
+        explore(Balls(), faults=0)
 
 
-def test_norms_that_came_before_a_takeover_of_the_planner_are_not_lost(monkeypatch):
+def test_norms_that_came_before_a_takeover_of_the_planner_are_not_lost(planted):
     """A planner that keeps norms only of slots that it has planned itself waits for ever after a
     fault."""
 
@@ -153,7 +162,7 @@ def test_norms_that_came_before_a_takeover_of_the_planner_are_not_lost(monkeypat
         if self._planned is None:
             self._norms.clear()
 
-    monkeypatch.setattr(PlannerState, "add", only_of_planned)
+    planted(PlannerState, add=only_of_planned)
     world = Balls()
     with pytest.raises(Violation):
         for seed in range(100):

@@ -111,9 +111,9 @@ WRONG = {
 
 @pytest.mark.parametrize("is_reduced", [True, False])
 @pytest.mark.parametrize("name", WRONG)
-def test_a_planner_that_does_not_wait_as_it_should_is_found(monkeypatch, name, is_reduced):
+def test_a_planner_that_does_not_wait_as_it_should_is_found(planted, name, is_reduced):
     owner, method, wrong, needed, told = WRONG[name]
-    monkeypatch.setattr(owner, method, wrong)
+    planted(owner, **{method: wrong})
     if needed:
         Whole(**AT_ONCE, follows=True, is_reduced=is_reduced).explore(needed - 1)
     with pytest.raises(Violation, match=told):

@@ -57,12 +57,10 @@ from udp_stream.windows.grid import Grid
 
 
 @pytest.fixture
-def toy_measure(monkeypatch):
+def toy_measure(registered):
     toy = replace(MEASURES["pure"], name="toy", ending=" in toys")
-    monkeypatch.setitem(MEASURES, "toy", toy)
-    monkeypatch.setitem(
-        ACCOUNTINGS, "toys", replace(ACCOUNTINGS["pure"], measure=toy, variant="Toy DP")
-    )
+    registered(MEASURES, "toy", toy)
+    registered(ACCOUNTINGS, "toys", replace(ACCOUNTINGS["pure"], measure=toy, variant="Toy DP"))
 
 
 BINS = 20
@@ -140,8 +138,8 @@ class Median(Statistic):
 
 
 @pytest.fixture
-def median(monkeypatch):
-    return lambda epsilon: monkeypatch.setitem(STATISTICS, "median", Median(epsilon))
+def median(registered):
+    return lambda epsilon: registered(STATISTICS, "median", Median(epsilon))
 
 
 def replayed(folder, *flags):
@@ -283,7 +281,7 @@ def record_cells(slot, values, context, ledger, factors):
 
 
 @pytest.fixture
-def toy_promise(monkeypatch):
+def toy_promise(registered):
     """Who was there is public, where and how fast is not; nothing is told but a number of cells."""
     relation = replace(
         NEIGHBOURS["swap-values"],
@@ -302,8 +300,8 @@ def toy_promise(monkeypatch):
         plan=lambda counts, *_: SlotPlan.empty(counts),
         record=record_cells,
     )
-    monkeypatch.setitem(NEIGHBOURS, "swap-places", relation)
-    monkeypatch.setitem(PROMISES, "swap-places", promise)
+    registered(NEIGHBOURS, "swap-places", relation)
+    registered(PROMISES, "swap-places", promise)
 
 
 PLACES = ("privacy.neighbours=swap-places", "budget.accounting=pure", "budget.epsilon=8")
@@ -404,8 +402,8 @@ class Squares(Grid):
 
 
 @pytest.fixture
-def squares(monkeypatch):
-    monkeypatch.setitem(GRIDS, "resolution", lambda hat: Squares(hat.resolution))
+def squares(registered):
+    registered(GRIDS, "resolution", lambda hat: Squares(hat.resolution))
     return Squares(2)
 
 
@@ -497,7 +495,7 @@ def test_a_grid(promise, tmp_path, monkeypatch, squares):
     assert places.name_of(east) == "East of Main St"
 
 
-def test_a_worker_releases_over_a_grid_what_the_embedded_road_does(squares, monkeypatch):
+def test_a_worker_releases_over_a_grid_what_the_embedded_road_does(squares):
     settings = load(None, (*FLAGS, "hat.resolution=2"), {})
     broker, ledger = filled(), MemoryLedger()
     assert asyncio.run(lives(broker, random.Random(0), ledger, settings)) == 0

@@ -30,9 +30,9 @@ FLAGS = ("--set", "live.every=0.05s", "--set", "live.timeout=2s", "--set", "spee
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch):
+def fast(registered):
     """Polls follow each other at once."""
-    monkeypatch.setitem(DURATIONS, "live.every", ("0.01s", "1d"))
+    registered(DURATIONS, "live.every", ("0.01s", "1d"))
 
 
 def pings(second, age_s=0):

@@ -80,12 +80,12 @@ def test_an_output_is_not_emptied_for_a_ledger_that_is_not_there(replayed):  # n
     assert (replayed / "kept.ndjson").read_bytes() == b"{}\n"
 
 
-def test_a_form_is_a_row_of_one_table(replayed, monkeypatch):  # noqa: F811
+def test_a_form_is_a_row_of_one_table(replayed, registered):  # noqa: F811
     cells = TextForm(
         "text/plain",
         lambda lines, *_: (Release.decode(line).hat.cell.encode() + b"\n" for line in lines),
     )
-    monkeypatch.setitem(TEXTS, "cells", cells)
+    registered(TEXTS, "cells", cells)
     published = (replayed / "releases.ndjson").read_bytes().splitlines()
     records(replayed, "releases.ndjson", "--out", "out.cells")
     found = (replayed / "out.cells").read_text().split()

@@ -318,7 +318,7 @@ def pings(folder, count, every):
 
 
 def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_held(
-    tmp_path, monkeypatch
+    tmp_path, limits
 ):
     log = fleet_log(buses=60, hours=0.5, clean=True)
     (tmp_path / "week.gz").write_bytes(gzip.compress(b"\n".join(log))[:-9])
@@ -331,6 +331,6 @@ def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_he
     with pytest.raises(UsageError, match="end too early"):
         _pings_of_files(look, [f"{tmp_path}/week.gz"], settings)
     assert _speeds(look, settings).startswith("kmh: pings move about as")
-    monkeypatch.setattr(evidence, "JOINED_BYTES", 100)
+    limits(evidence, JOINED_BYTES=100)
     assert look().messages < len(log) and not look().is_whole
     assert _speeds(look, settings).startswith("kmh: pings move about as")

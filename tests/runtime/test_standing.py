@@ -205,8 +205,8 @@ def test_a_run_that_dies_anywhere_goes_on_to_the_same_answers(tmp_path, answered
         assert recorded == stands
 
 
-def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path, monkeypatch):
-    monkeypatch.setitem(query_sections.ROUNDS, "zcdp", 1)
+def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path, registered):
+    registered(query_sections.ROUNDS, "zcdp", 1)
     text = SURAT.replace('every = "15m"\n', 'every = "15m"\nbudget = 100\n')
     with asking(tmp_path, "ledger", rho=300, text=text) as (runtime, told, _, ledger):
         runtime.run(frames_of(fleet_log(clean=True)))

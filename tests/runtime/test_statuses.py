@@ -153,13 +153,13 @@ def test_quiet_leaves_results_and_says_nothing_else(words, city):
 
 
 def test_a_city_s_answer_that_was_not_paid_for_ends_with_5_and_is_not_drawn(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, planted, capsys
 ):
     ask = ShapeQuestion.ask
     underpaid = lambda self, *given: (  # noqa: E731
         (plan := ask(self, *given)) and replace(plan, charged=np.ones_like(plan.charged))
     )
-    monkeypatch.setattr(ShapeQuestion, "ask", underpaid)
+    planted(ShapeQuestion, ask=underpaid)
     (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=120, hours=0.5, clean=True)))
     files = (
         str(tmp_path / "pings.ndjson"),

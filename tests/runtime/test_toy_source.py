@@ -57,8 +57,10 @@ class ToySource(ConnectedSource):
             del self.waiting[number]
 
 
-def test_a_source_from_outside_goes_through_run_to_released_records(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(LIVE, "toy", ToySource)
+def test_a_source_from_outside_goes_through_run_to_released_records(
+    tmp_path, monkeypatch, registered, capsys
+):
+    registered(LIVE, "toy", ToySource)
     monkeypatch.chdir(tmp_path)
     assert (
         main(["run", "toy://city", *FLAGS, "--ledger", "city.ledger", "--out", "out.ndjson"]) == 0

@@ -39,12 +39,11 @@ def folder(tmp_path_factory):
     return found
 
 
-def lines_of(table, folder, capsys, monkeypatch):
+def lines_of(table, folder, capsys, monkeypatch, registered):
     asked = ["accuracy", str(folder), "--resolutions", "7", "--seeds", "2", "--tables", table]
     monkeypatch.setattr("sys.argv", asked)
-    monkeypatch.setitem(
-        add_remove.DOMAINS, "austin", (CENTRE[1], CENTRE[0], 20.0)
-    )  # where the fleet drives
+    # Where the fleet drives.
+    registered(add_remove.DOMAINS, "austin", (CENTRE[1], CENTRE[0], 20.0))
     small = {
         "MECHANISMS": ("levy",),
         "EPSILONS": (1.0, 10.0),
@@ -69,8 +68,10 @@ def lines_of(table, folder, capsys, monkeypatch):
         pytest.param("presence", 1 + 2 * (len(DAYS) + 1) + 6, marks=pytest.mark.long),
     ],
 )
-def test_a_table_runs_to_its_end_and_is_of_figures(folder, capsys, monkeypatch, table, lines):
-    found = lines_of(table, folder, capsys, monkeypatch)
+def test_a_table_runs_to_its_end_and_is_of_figures(
+    folder, capsys, monkeypatch, registered, table, lines
+):
+    found = lines_of(table, folder, capsys, monkeypatch, registered)
     assert len(found) == lines
     assert all(re.search(r"\d\.\d{2}", line) for line in found[1:]) and "nan" not in "".join(found)
 

@@ -305,12 +305,10 @@ def test_charges_of_the_other_promise_at_the_same_time_are_refused():
 
 
 @pytest.mark.parametrize("notes", [True, False])
-def test_a_hat_that_died_before_its_record_is_not_finished_under_another_promise(
-    notes, monkeypatch
-):
+def test_a_hat_that_died_before_its_record_is_not_finished_under_another_promise(notes, planted):
     """Also on a ledger of an older version, which noted nothing where nobody was charged."""
     if not notes:
-        monkeypatch.setattr(charge, "note_requested", lambda *_: None)
+        planted(charge, note_requested=lambda *_: None)
     roads = {
         name: lambda ledger, sets=sets: release_slot(
             *slot(), a_context(*sets), ledger, lambda _: None

@@ -235,7 +235,7 @@ def test_clips_that_plates_share_are_remembered_once_and_nobody_is_charged_for_t
     assert any(one.startswith("clips: ") for one in violations(CLIPS_FAULTS[name](sound_in_rho)))
 
 
-def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
+def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, planted):
     whole, log = balls.slot_norms, fleet_log(clean=True)
 
     def of_one_shard(slot, values):
@@ -243,9 +243,9 @@ def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
         return replace(norms, checks=norms.checks // 2)
 
     with ledger_at(tmp_path / "ledger", IN_RHO) as (ledger, keys):
-        with monkeypatch.context() as patch:
-            patch.setattr(balls, "slot_norms", of_one_shard)
-            runtime_on(ledger, keys, io.BytesIO(), IN_RHO).run(frames_of(log))
+        planted(balls, slot_norms=of_one_shard)
+        runtime_on(ledger, keys, io.BytesIO(), IN_RHO).run(frames_of(log))
+        planted(balls, slot_norms=whole)
         ask = partial(clips_amiss, load(None, IN_RHO, PURE_ENV), ledger, keys.hash_plate)
         found, of_nothing = ask(frames_of(log)), ask([])
     assert found and all("other norms than those" in one for one in found)

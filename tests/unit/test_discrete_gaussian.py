@@ -131,14 +131,13 @@ def test_what_the_filter_decides_integers_decide_alike(monkeypatch, limits):
     assert exact.taken == filtered.taken and len(asked) > draws.size
 
 
-def test_another_machines_rounding_changes_neither_draws_nor_what_bits_they_take(monkeypatch):
+def test_another_machines_rounding_changes_neither_draws_nor_what_bits_they_take(planted):
     ours, theirs = Counted(12), Counted(12)
     draws = discrete_gaussian(ours, *many_scales())
     exp_minus, dice = sampler._exp_minus, np.random.default_rng(1)
-    monkeypatch.setattr(
+    planted(
         sampler,
-        "_exp_minus",
-        lambda g: exp_minus(g) + sampler.MARGIN * dice.uniform(-0.9, 0.9, g.size),
+        _exp_minus=lambda g: exp_minus(g) + sampler.MARGIN * dice.uniform(-0.9, 0.9, g.size),
     )
     assert (
         np.array_equal(discrete_gaussian(theirs, *many_scales()), draws)

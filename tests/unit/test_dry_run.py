@@ -11,13 +11,7 @@ from udp_stream.cli import plan_of_feed
 from udp_stream.release import rehearsal
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
-
-@pytest.fixture(autouse=True)
-def _streams_stay(monkeypatch):
-    """The command line lets go of standard streams when it ends; here it ends often."""
-    monkeypatch.setattr(cli, "use_standard_streams", lambda: None)
-    monkeypatch.setattr(cli, "let_go_of_stdout", lambda: None)
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("streams_stay")
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
 """Feeds as they are, the last nine that were found: what `init` reads, proposes or names of each,
 and that `doctor` and `replay --dry-run` say the same of the same pings."""
 
+import io
 import json
 import re
 import subprocess
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from math import cos, radians
 
@@ -80,11 +82,11 @@ def test_a_column_that_moves_with_the_positions_is_named_with_the_line_that_read
 def checks_of(folder, name, *more):
     """The words of `doctor` on pings and speeds, and what it says of these."""
     words = ["doctor", str(folder / name), "--config", str(folder / "city.toml")]
-    with pytest.MonkeyPatch.context() as patch:
-        said = []
-        patch.setattr("builtins.print", lambda text, **_: said.append(text))
+    with redirect_stdout(io.StringIO()) as said:
         cli.main([*words, "--set", f"ledger.url={folder}/l"])
-    both = [line for line in said if re.match(r"\w+ +(pings|speeds) of", line)]
+    both = [
+        line for line in said.getvalue().splitlines() if re.match(r"\w+ +(pings|speeds) of", line)
+    ]
     return [line.split()[0] for line in both] + both
 
 

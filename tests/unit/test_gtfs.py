@@ -187,9 +187,9 @@ def test_a_header_that_says_less_than_there_is_unpacks_no_more_than_it_says(tmp_
         ("PAIRS_MAX", "stop_times.txt"),
     ],
 )
-def test_numbers_are_bounded(limit, file, tmp_path, monkeypatch):
+def test_numbers_are_bounded(limit, file, tmp_path, limits):
     files = files_of(routes=[("7", "7", ""), ("8", "8", "")])
-    monkeypatch.setattr(gtfs, limit, 1)
+    limits(gtfs, **{limit: 1})
     with pytest.raises(GtfsError, match=f"{file}: expected at most 1 "):
         read_network(zipped(tmp_path / "gtfs.zip", files))
 

@@ -118,21 +118,20 @@ def fields(plan):
 
 
 @pytest.mark.parametrize("where", ["a shard", "a retry"])
-def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, monkeypatch):
+def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, planted):
     """Caps, mechanisms and bins are in the terms: same bytes, same charges."""
     contents, context = city(3), a_context(*ALL)
     expected = run(MemoryLedger(), context, contents)
     ledger = MemoryLedger()
     plan = plan_slot(contents[0], context, ledger)
-    monkeypatch.setattr(
+    planted(
         statistics,
-        "plan_automatic",
-        lambda counts, *asked: MECHANISMS["levy"].plan(counts, *asked[:3]),
+        plan_automatic=lambda counts, *asked: MECHANISMS["levy"].plan(counts, *asked[:3]),
     )
     other = Choice("tree", 1, 3, True)
-    monkeypatch.setattr(cdfs, "_best_choice", lambda *_: other)
+    planted(cdfs, _best_choice=lambda *_: other)
     searched = variances.plan_variance  # a cap of one, where none was chosen before
-    monkeypatch.setattr(variances, "plan_variance", lambda *of: searched(*of[:3], of[3] or 1))
+    planted(variances, plan_variance=lambda *of: searched(*of[:3], of[3] or 1))
     assert (
         plan_hat(contents[0].count, opened(plan.terms[0]), context.policy).statistics["cdf"].cap
         == 1
@@ -168,17 +167,16 @@ def test_a_retry_with_fewer_samples_caps_at_the_largest_count_and_admits_nobody_
     }
 
 
-def test_remembered_terms_that_leave_all_to_be_chosen_are_kept_as_they_are(monkeypatch):
+def test_remembered_terms_that_leave_all_to_be_chosen_are_kept_as_they_are(planted):
     """So a version might have asked that chose later: what is chosen now is not what is remembered."""
     contents, context, ledger = city(1), a_context(*ALL), MemoryLedger()
     real = hat_plan.HatPlans.plan_hat
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            hat_plan.HatPlans,
-            "plan_hat",
-            lambda *asked: dataclasses.replace(real(*asked), terms=asked[2]),
-        )
-        first = plan_slot(contents[0], context, ledger)
+    planted(
+        hat_plan.HatPlans,
+        plan_hat=lambda *asked: dataclasses.replace(real(*asked), terms=asked[2]),
+    )
+    first = plan_slot(contents[0], context, ledger)
+    planted(hat_plan.HatPlans, plan_hat=real)
     again = plan_slot(contents[0], context, ledger)
     assert again.terms == first.terms and first.terms[0].requested_terms("mean").choice is None
     assert again.charged.tolist() == first.charged.tolist()
@@ -198,7 +196,7 @@ def test_terms_are_remembered_as_they_are_and_small():
     assert plan.start_ms == START and all(a < b for a, b in pairwise(plan.cells.tolist()))
 
 
-def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
+def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch, registered):
     """Kept by the ledger and sent to shards; no version takes an amount of one measure for that of
     another."""
     with monkeypatch.context() as known:
@@ -211,7 +209,7 @@ def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
         )
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(written, type=Terms)
-    monkeypatch.setitem(MEASURES, "toy", toy)
+    registered(MEASURES, "toy", toy)
     policy = a_context().policy
     plan = plan_hat(np.array([3, 1]), Terms((with_measure,)), policy)
     assert (

@@ -7,6 +7,8 @@ import pytest
 
 from udp_stream.cli import main as cli
 
+pytestmark = pytest.mark.usefixtures("streams_stay")
+
 
 def said(capsys, *arguments):
     """All that `plan` prints, on one line."""
@@ -27,14 +29,6 @@ PAPERS = (
     "release.min_plates=10",
 )
 """Means without forecasts, under budgets that are spread over a period's HATs."""
-
-
-@pytest.fixture(autouse=True)
-def _streams_stay(monkeypatch):
-    """The command line lets go of standard streams when it ends; here it ends often."""
-    monkeypatch.setattr(cli, "use_standard_streams", lambda: None)
-    monkeypatch.setattr(cli, "let_go_of_stdout", lambda: None)
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
 
 def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_part_of_it(capsys):

@@ -18,13 +18,11 @@ from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.windows.grid import Hexagons
 
+pytestmark = pytest.mark.usefixtures("streams_stay")
+
 
 @pytest.fixture(autouse=True)
-def _streams_stay(monkeypatch, limits):
-    """The command line lets go of standard streams when it ends; here it ends often."""
-    monkeypatch.setattr(cli, "use_standard_streams", lambda: None)
-    monkeypatch.setattr(cli, "let_go_of_stdout", lambda: None)
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+def _few_rows(limits):
     limits(plan_of_feed, SLOTS=("1h", "3h"))  # a rehearsal takes its time
     limits(rehearsal, PAIRS_MAX=2)
 
@@ -181,10 +179,10 @@ def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(
 
 
 def test_a_month_is_planned_as_an_even_day_wherever_in_it_the_file_lies(
-    capsys, tmp_path, pings, monkeypatch
+    capsys, tmp_path, pings, limits
 ):
     """Of the 24th day of its period, by which 24 days' parts might be spent, as of any other."""
-    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
+    limits(plan_of_feed, SLOTS=("1h",))
     file = written(tmp_path / "a.ndjson", pings)
 
     def errors(*flags):

@@ -325,8 +325,8 @@ def test_what_is_left_of_a_slot_whose_pings_are_deleted_by_now_holds_up_nothing(
     assert found == expected and len(expected) == 4
 
 
-def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(monkeypatch):
-    monkeypatch.setattr(source_protocol, "cut_pings", partial(cut_pings, rows_max=20))
+def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(limits):
+    limits(source_protocol, cut_pings=partial(cut_pings, rows_max=20))
     parts = TP(TOPICS.parts.name, 0)
 
     async def reads_and_commits(broker, worker):

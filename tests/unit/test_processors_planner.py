@@ -107,11 +107,11 @@ def city(dice=None, first=0):
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch, limits):
+def small_chunks(limits):
     """So that workers die between the chunks of a slot. Ten plates are enough to ask the city for
     its CDF."""
     limits(shape, PLATES_MIN=1.0, NOISE_MAX=99.0)
-    monkeypatch.setattr(source_protocol, "cut_pings", partial(cut_pings, rows_max=5))
+    limits(source_protocol, cut_pings=partial(cut_pings, rows_max=5))
 
 
 def settings_of(kind):
@@ -215,18 +215,11 @@ def test_a_topic_that_begins_in_the_second_half_of_a_slot_has_that_slot_withheld
 
 @pytest.mark.parametrize("dice", [None, random.Random("unit")])
 def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_machine(
-    dice, monkeypatch, limits
+    dice, limits
 ):
     """A city of few buses tells after two slots if its ordinary speeds are taken for those of
     another unit."""
-    for name, value in {
-        "ORDINARY": (9.0,),
-        "SLOWER": (1.0,),
-        "KNOWN_VARIANCE": 99.0,
-        "ENOUGH": 2.0,
-    }.items():
-        monkeypatch.setattr(unit, name, value)
-    limits(unit, OF_A_SLOT=1.0)
+    limits(unit, ORDINARY=(9.0,), SLOWER=(1.0,), KNOWN_VARIANCE=99.0, ENOUGH=2.0, OF_A_SLOT=1.0)
     broker, ledger, settings = city(dice), MemoryLedger(), settings_of("shapes")
     asyncio.run(lives(broker, random.Random(0), ledger, settings))
     expected, expected_ledger = embedded(broker, settings)

@@ -103,14 +103,12 @@ def test_what_the_filter_decides_integers_decide_alike(monkeypatch, limits):
     assert exact.taken == filtered.taken and len(asked) > len(draws)
 
 
-def test_another_machines_rounding_changes_neither_draws_nor_what_bits_they_take(monkeypatch):
+def test_another_machines_rounding_changes_neither_draws_nor_what_bits_they_take(planted):
     ours, theirs = Counted(12), Counted(12)
     draws = discrete_radial_laplace(ours, *MANY, 2)
     exp_minus, dice = radial._exp_minus, np.random.default_rng(1)
-    monkeypatch.setattr(
-        radial,
-        "_exp_minus",
-        lambda g: exp_minus(g) + radial.MARGIN * dice.uniform(-0.9, 0.9, g.size),
+    planted(
+        radial, _exp_minus=lambda g: exp_minus(g) + radial.MARGIN * dice.uniform(-0.9, 0.9, g.size)
     )
     assert (
         np.array_equal(discrete_radial_laplace(theirs, *MANY, 2), draws)

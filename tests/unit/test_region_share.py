@@ -63,7 +63,7 @@ COSTS = RHO, pure(8 * 10**9)
     ("cost", "shrinks"),
     long_rows([(COSTS[0], True), (COSTS[1], False)], product(COSTS, (False, True))),
 )
-def test_the_sums_noise_has_its_scale_and_one_30_percent_off_is_caught(cost, shrinks, monkeypatch):
+def test_the_sums_noise_has_its_scale_and_one_30_percent_off_is_caught(cost, shrinks, planted):
     if shrinks:
         honest = elimination.Tariff.parts
 
@@ -71,7 +71,7 @@ def test_the_sums_noise_has_its_scale_and_one_30_percent_off_is_caught(cost, shr
             whole = honest(self, round_, plates)
             return RoundParts(whole.charge, whole.t * 7 // 10, whole.s)
 
-        monkeypatch.setattr(elimination.Tariff, "parts", parts)
+        planted(elimination.Tariff, parts=parts)
     where = np.array([[0, 0], [8100, 0], [160_000, 0]])
     pie = RegionShare(SQUARE, 0.5, 500).elimination(terms_of(cost, rounds=1), 3)
     truth, bits, state = int(pie.privatised.values(where)[0, 0]), seeded_bits("scale"), pie.begin()

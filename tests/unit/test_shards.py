@@ -82,17 +82,17 @@ def two_sources(plates=2, seconds=30):
                         np.zeros(plate.size, np.int32))  # fmt: skip
 
 
-LIMIT = "udp_stream.windows.tables.PINGS_MAX"
+TABLES = "udp_stream.windows.tables"
 
 
-def test_sources_that_are_each_within_the_limit_are_counted_together(monkeypatch):
+def test_sources_that_are_each_within_the_limit_are_counted_together(limits):
     """The limit on pings holds in each source partition: a HAT that has more is refused by cell,
     slot, number and rule, and with status 5."""
     merged = merge_pings([chunk for source, slot in enumerate(two_sources()) for chunk in chunks_of(slot, source)
                     if isinstance(chunk, PingChunk)])  # fmt: skip
-    monkeypatch.setattr(LIMIT, 120)
+    limits(TABLES, PINGS_MAX=120)
     assert tabulate(merged)[0].count.sum() == 120
-    monkeypatch.setattr(LIMIT, 119)
+    limits(TABLES, PINGS_MAX=119)
     with pytest.raises(PrivacyRefused) as refused:
         tabulate(merged)
     assert str(refused.value) == (
@@ -101,16 +101,16 @@ def test_sources_that_are_each_within_the_limit_are_counted_together(monkeypatch
     assert refused.value.exit_status == 5
 
 
-def test_the_limit_is_of_a_hat_and_repeats_are_no_samples(monkeypatch):
+def test_the_limit_is_of_a_hat_and_repeats_are_no_samples(limits):
     slot = some_slot(1)
     counts, _ = tabulate(
         merge_pings([p for p in chunks_of(slot) + chunks_of(slot, 1) if isinstance(p, PingChunk)])
     )
     most = max(counts.count[counts.rows(hat)].sum() for hat in range(counts.cells.size))
     assert counts.repeats >= 200 and most < counts.count.sum()
-    monkeypatch.setattr(LIMIT, int(most))
+    limits(TABLES, PINGS_MAX=int(most))
     assert tabulate(slot)[0].count.tolist() == counts.count.tolist()
-    monkeypatch.setattr(LIMIT, int(most) - 1)
+    limits(TABLES, PINGS_MAX=int(most) - 1)
     with pytest.raises(PrivacyRefused, match=f"expected at most {most - 1} samples, got {most}"):
         tabulate(slot)
 
@@ -234,6 +234,17 @@ def test_of_two_cuts_that_were_closed_the_first_counts():
         pings_of(2), chunks_of(other), chunks_of(one), [PingsEnd(1, 0, HOUR)], chunks_of(one)
     )
     assert collected(shard, 0) == table(other)
+
+
+def test_a_source_that_begins_again_earlier_opens_no_slot_that_it_has_closed():
+    one, other = some_slot(1, HOUR), fewer(some_slot(1, HOUR), 40)
+    shard = in_one_log(
+        pings_of(2), chunks_of(some_slot(3)), chunks_of(one), chunks_of(some_slot(3))
+    )
+    shard.add(shard.next_offset, PingsEnd(1, 0, 2 * HOUR))
+    assert shard.due() == [0, HOUR]  # what it closes again holds up nothing
+    in_one_log(shard, [], [None] * shard.next_offset, chunks_of(other))
+    assert collected(shard, HOUR) == table(one)
 
 
 def test_a_slot_of_which_only_chunks_are_left_that_count_for_nothing_is_no_slot():

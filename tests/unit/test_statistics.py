@@ -90,8 +90,8 @@ class Stopped(Statistic):
 
 
 @pytest.fixture
-def stopped(monkeypatch):
-    monkeypatch.setitem(STATISTICS, "stopped", Stopped())
+def stopped(registered):
+    registered(STATISTICS, "stopped", Stopped())
     return StatisticTerms("stopped", NANO // 4)
 
 
@@ -136,10 +136,12 @@ def test_terms_of_a_statistic_that_is_not_known_here_are_refused_by_its_name():
         plan_hat(np.array([1, 4]), Terms((StatisticTerms("stopped", NANO),)), a_context().policy)
 
 
-def test_a_statistic_that_would_cost_a_plate_more_than_it_paid_is_refused(stopped, monkeypatch):
+def test_a_statistic_that_would_cost_a_plate_more_than_it_paid_is_refused(stopped, planted):
     policy, terms = a_context().policy, Terms((stopped,))
     plan = plan_hat(np.array([1, 4, 4]), terms, policy)
-    monkeypatch.setattr(Stopped, "subset", lambda self, p, a: StoppedPlan(SamplesPerPlate(p.counts.by_plate[a]),
-                                                                               p.cost, p.cap))  # fmt: skip
+    planted(
+        Stopped,
+        subset=lambda _, p, a: StoppedPlan(SamplesPerPlate(p.counts.by_plate[a]), p.cost, p.cap),
+    )
     with pytest.raises(PrivacyRefused, match="lose more to a statistic"):
         plan.subset(np.array([True, False, False]))

@@ -42,9 +42,15 @@ def test_names_and_settings_of_the_topics():
         )
 
 
+@pytest.fixture
+def answering(monkeypatch):
+    """`answering(broker)`: its administration is what our clients are given."""
+    return lambda broker: monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(broker))
+
+
 @pytest.mark.parametrize(("number", "is_raised"), [(30, True), (15, False), (None, False)])
 def test_a_worker_without_rights_on_its_group_is_told_before_it_waits_to_be_taken_in(
-    number, is_raised, monkeypatch
+    number, is_raised, answering
 ):
     """Its client asks for ever, and says nothing. A coordinator that is not there yet (15) is
     waited for."""
@@ -56,13 +62,13 @@ def test_a_worker_without_rights_on_its_group_is_told_before_it_waits_to_be_take
         def list_group_offsets(self, asked):
             raise Answer(list(asked))
 
-    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Refusing()))
+    answering(Refusing())
     with pytest.raises(Answer, match="udp-stream") if is_raised else nullcontext():
         without_warnings(made_of.require_rights)(KafkaSection())
 
 
 @pytest.mark.parametrize("number", [14, 15], ids=["it loads the group", "there is none yet"])
-def test_a_coordinator_that_is_not_ready_is_asked_again(number, monkeypatch):
+def test_a_coordinator_that_is_not_ready_is_asked_again(number, answering):
     """As a broker says that is asked of its first group."""
     errors, refusals = without_warnings(import_module)("kafka.errors"), [1, 1]
 
@@ -85,7 +91,7 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(number, monkeypatch):
         def describe_groups(self, groups):
             return {group: {"members": []} for group in groups}
 
-    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Young()))
+    answering(Young())
     assert without_warnings(made_of.group_of)(KafkaSection()) == ((), ())
     assert not refusals
 
