@@ -15,12 +15,11 @@ from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import plan_slot
-from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol, SlotBarrier
+from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import (
     CountChunk,
     CountsEnd,
     PingChunk,
-    PingsEnd,
     cut_counts,
     cut_pings,
     cut_plan,
@@ -216,64 +215,3 @@ def test_plan_chunks_of_two_plans_never_make_one():
     for chunk in [old[-1], *new]:
         shard.add(next(offset), chunk)
     assert same(shard.next().plan, merge_plan(new))
-
-
-def counts_of(shards, start=None):
-    """What the planner reads."""
-    return SlotBarrier(CountChunk, CountsEnd, shards, start)
-
-
-def test_the_planner_waits_for_every_shard_and_for_shards_that_have_nothing():
-    planner, offset = counts_of(3), count()
-    counts = tabulate(some_slot(1))[0]
-    for message in cut_counts(counts, 0, rows_max=50):
-        planner.add(next(offset), message)
-    assert planner.due() == []
-    planner.add(next(offset), CountsEnd(1, 1, HOUR))
-    planner.add(next(offset), PingsEnd(2, 0, HOUR))  # a source's, in the same log: not a shard's
-    assert planner.due() == []
-    planner.add(next(offset), CountsEnd(2, 2, 2 * HOUR))
-    assert planner.due() == [0]
-    assert fields(merge_counts(planner.collect(0))) == fields(counts)
-    held = planner.checkpoint()
-    planner.done(0)
-    assert held.offset == 0 and planner.checkpoint().offset == next(offset)
-    for message in cut_counts(counts, 0, rows_max=50):  # sent again, after a shard has moved
-        planner.add(next(offset), message)
-    assert planner.due() == [] and not planner.holds(0)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
-    """What a checkpoint remembers and the log behind it give what was not done yet, and nothing
-    else."""
-    dice, log = random.Random(seed), []
-    for slot in range(5):
-        told = [
-            list(cut_counts(tabulate(some_slot(seed * 9 + slot * 3 + s, slot * HOUR))[0], s, 60))
-            for s in range(3)
-        ]
-        told = [messages * dice.choice([1, 1, 2]) for messages in told]
-        while any(told):
-            log.append(dice.choice([messages for messages in told if messages]).pop(0))
-
-    def read(start, upto=None):
-        planner = counts_of(3, start)
-        for offset, message in list(enumerate(log))[start.offset if start else 0 : upto]:
-            planner.add(offset, message)
-            while planner.due():
-                first = planner.due()[0]
-                yield planner, first, fields(merge_counts(planner.collect(first)))
-                planner.done(first)
-            yield planner, None, None
-
-    whole = [(slot, content) for _, slot, content in read(None) if slot is not None]
-    assert [slot for slot, _ in whole] == [slot * HOUR for slot in range(5)]
-    for upto in range(len(log)):
-        read_on = [
-            (planner.checkpoint(), slot, content) for planner, slot, content in read(None, upto)
-        ]
-        before = [(slot, content) for _, slot, content in read_on if slot is not None]
-        checkpoint = read_on[-1][0] if read_on else None
-        after = [(slot, content) for _, slot, content in read(checkpoint) if slot is not None]
-        assert before + after == whole

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.contract.checks import worst_window
-from tests.failing import Died
 from tests.forms import PURE_ENV
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
 from udp_stream.errors import PrivacyRefused
@@ -84,27 +83,6 @@ def test_what_has_left_the_window_is_there_again_and_the_promise_is_in_the_recor
     (payload, *_) = ledger.recorded([next(iter(ledger.entries())).release_id])
     privacy = Release.decode(payload).privacy
     assert (privacy.period, privacy.period_epsilon) == ("rolling 4h", 2.0)
-
-
-@pytest.mark.parametrize("answered", [False, True])
-@pytest.mark.parametrize("dies_at", range(12))
-def test_dying_between_any_two_calls_charges_once(dies_at, answered):
-    whole = MemoryLedger()
-    expected = run(whole, a_context(*ROLLING), slot())
-    ledger, seen = MemoryLedger(), {}
-    for attempt in range(3):
-        try:
-            at = dies_at if attempt == 0 else None
-            published = run(ledger, a_context(*ROLLING), slot(), at, answered=answered)
-        except Died as death:
-            published = death.args[0]
-        for id_, payload in published:
-            assert seen.setdefault(id_, payload) == payload
-    assert seen == dict(expected) and ledger.verify() == []
-    plates = slot()[0].plates
-    assert [ledger.charged_by_period(plate) for plate in plates] == [
-        whole.charged_by_period(plate) for plate in plates
-    ]
 
 
 OTHER_SETTINGS = {

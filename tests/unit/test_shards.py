@@ -243,7 +243,10 @@ def test_a_source_that_begins_again_earlier_opens_no_slot_that_it_has_closed():
     )
     shard.add(shard.next_offset, PingsEnd(1, 0, 2 * HOUR))
     assert shard.due() == [0, HOUR]  # what it closes again holds up nothing
-    in_one_log(shard, [], [None] * shard.next_offset, chunks_of(other))
+    read = shard.next_offset
+    in_one_log(shard, chunks_of(some_slot(3)))  # read again from the beginning
+    assert shard.next_offset == read
+    in_one_log(shard, [None] * shard.next_offset, chunks_of(other))
     assert collected(shard, HOUR) == table(one)
 
 
