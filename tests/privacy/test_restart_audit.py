@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.failing import Died
-from tests.forms import long_rows
+from tests.forms import long_rows, soaked_rows
 from tests.runtime.harness import frames_of
 from tests.unit import test_processors
 from tests.unit.test_processors import START, TOPICS, Broker, Worker
@@ -373,8 +373,8 @@ SHORT = [("slot", 25), ("kafka", 6), ("kafka, killed", 4)]
 @pytest.mark.parametrize(
     ("road", "many"),
     [
-        *long_rows(SHORT, [*SHORT, ("slot", 250), ("kafka", 60), ("kafka, killed", 60)]),
-        pytest.param("slot", 1000, marks=pytest.mark.soak),
+        *long_rows(SHORT, [*SHORT, ("slot", 60), ("kafka", 22), ("kafka, killed", 40)]),
+        *soaked_rows([("slot", 1000), ("kafka", 60), ("kafka, killed", 60)]),
     ],
 )
 @pytest.mark.timeout(900)

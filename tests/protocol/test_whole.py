@@ -39,7 +39,7 @@ def test_with_up_to_three_faults_two_slots_that_are_sent_at_once_end_the_same(
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("faults", "states"), [*long_rows([], [(1, 10_000)]), *soaked_rows([(2, 950_000)])]
+    ("faults", "states"), [*long_rows([], [(1, 30_000)]), *soaked_rows([(2, 950_000)])]
 )
 def test_with_two_faults_two_slots_that_are_sent_one_by_one_end_the_same(faults, states):
     """One source has all pings: with two faults 970,234 states, 21 CPU s."""
