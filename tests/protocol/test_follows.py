@@ -83,7 +83,7 @@ def without_released(self, send=ShardProtocol._send):
     ("owner", "name", "wrong", "told"),
     [
         (PlannerState, "slot_to_learn", as_soon_as_it_is_sent, "is not recorded, and what follows"),
-        (ShardProtocol, "_send", without_released, ""),
+        (ShardProtocol, "_send", without_released, None),
     ],
 )
 def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(
