@@ -3,21 +3,29 @@ and that `doctor` and `replay --dry-run` say the same of the same pings."""
 
 import io
 import json
+import os
 import re
 import subprocess
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import cos, radians
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
 
 from tests.forms import long_but
 from tests.gtfs import snapshot, vehicle
+from tests.http_server import ok, serving
 from tests.unit.test_feeds_once_more import found
 from udp_stream.cli import main as cli
-from udp_stream.cli.commands.init import find_feed
-from udp_stream.errors import UsageError
+from udp_stream.cli.commands.init import city_file, find_feed
+from udp_stream.errors import ConfigError, UsageError
+from udp_stream.settings import Settings, load
+from udp_stream.settings.sections import LiveSection, SourceSection
+from udp_stream.sources.http import PolledSource
+from udp_stream.sources.recordings import open_sources
 from udp_stream.units import KMH_PER_UNIT
 
 START = datetime(2024, 3, 5, 10, 30, tzinfo=UTC)
@@ -76,7 +84,10 @@ def test_a_column_that_moves_with_the_positions_is_named_with_the_line_that_read
     text = text.replace('from = "movement"', 'unit = "kmh"')
     text = text.replace('speed = ""', 'speed = "VEL_INST"')
     (tmp_path / "city.toml").write_text(text)
-    assert checks_of(tmp_path, "feed.csv")[:2] == ["ok", "ok"]
+    pings, speeds, said, _ = checks_of(tmp_path, "feed.csv")
+    assert speeds == "ok" and "VEL_INST" not in said
+    # What `init` doubts of its mapping, `doctor` cannot tell.
+    assert pings == "unknown" and "day and month could be exchanged" in said
 
 
 def checks_of(folder, name, *more):
@@ -226,18 +237,89 @@ def test_a_city_whose_degrees_could_be_minutes_is_let_alone(at, tmp_path):
     assert checks_of(tmp_path, "feed.csv")[:2] == ["ok", "ok"]
 
 
-def test_a_time_of_day_without_a_date_is_named_with_what_puts_it_there(tmp_path):
-    rows = [
-        {"Operator": "X", "KapiNo": one["plate"], "Saat": f"{one['time']:%H:%M:%S}", "Boylam": f"{one['lon']:.6f}",
+def clocks(written, at=(27.15, 38.42)):
+    """Rows of Izmir's, whose `Saat` has no date."""
+    return [
+        {"Operator": "X", "KapiNo": one["plate"], "Saat": written(one["time"]), "Boylam": f"{one['lon']:.6f}",
          "Enlem": f"{one['lat']:.6f}", "Hiz": f"{one['speed']:.0f}", "Plaka": f"34 {one['plate']}"}
-        for one in fleet(at=(27.15, 38.42))
+        for one in fleet(at=at)
     ]  # fmt: skip
-    with pytest.raises(UsageError) as raised:
-        found(tmp_path, json.dumps(rows), "feed.json")
-    said = str(raised.value)
-    assert "Saat" in said and "without a date" in said and "plate" not in said.partition("Saat")[0]
-    command = re.search("`([^`]*)`", said)[1].replace("DAY", "2024-03-05")
-    assert pasted(command, tmp_path, "feed.json", "new.json") == ALL
+
+
+@pytest.mark.parametrize("pattern", ["%H:%M:%S", "%I:%M:%S %p"])
+def test_times_of_day_are_read_as_of_a_day_that_a_person_sets(pattern, tmp_path, capsys):
+    """`init` takes the day of the file's last change, and says so, as do `doctor` and `plan`."""
+    (tmp_path / "feed.json").write_text(json.dumps(clocks(lambda time: f"{time:{pattern}}")))
+    os.utime(tmp_path / "feed.json", (0, START.timestamp() - 3 * 86_400))
+    feed = find_feed([str(tmp_path / "feed.json")])
+    assert (feed.pings, feed.plates, feed.hours[:10]) == (*ALL, "2024-03-02")
+    assert feed.keys["time_format"] == f"2024-03-02 {pattern}" and feed.keys["plate"] == "Plaka"
+    (tmp_path / "city.toml").write_text(city_file(feed, "feed.json"))
+    (sentence,) = re.findall(
+        "CHECK: (times of day have no date.*2024-03-02.*)[.]", city_file(feed, "x")
+    )
+    assert sentence in checks_of(tmp_path, "feed.json")[2]
+    text = (tmp_path / "city.toml").read_text().replace("2024-03-02 %", "2024-03-05 %")
+    (tmp_path / "city.toml").write_text(text)
+    assert read_by(tmp_path, "feed.json", START.replace(tzinfo=None)) == ALL
+
+
+def read_by(folder, name, first):
+    """Pings and plates that the configuration in the folder reads, the first of which is of this
+    time by the feed's clock."""
+    settings = load(folder / "city.toml", (), {})
+    ((_, source),) = open_sources([str(folder / name)], "kmh", form=settings.form)
+    with closing(source):
+        messages = [one for some in source.messages() for one in some]
+    pings, _ = replace(settings.decoder, format=source.format).decode(messages)
+    shown = datetime.fromtimestamp(pings.time_ms.min() / 1000, ZoneInfo(settings.source.time_zone))
+    assert shown.replace(tzinfo=None) == first
+    return len(pings), len(pings.plates)
+
+
+def test_the_day_of_a_recording_is_no_other_mapping_to_a_ledger():
+    keys = {"time": "t", "time_zone": "Etc/UTC"}
+    one, other, whole = (
+        SourceSection(**keys, time_format=f"{day} %H:%M").written
+        for day in ("2024-03-05", "2024-03-06", "%Y-%m-%d")
+    )
+    assert one == other != whole
+
+
+def test_times_of_day_of_a_live_feed_get_the_day_on_which_they_come():
+    """As it comes, and not as it is read: what a journal or a topic holds has its day."""
+    keys = {
+        "time": "Saat",
+        "longitude": "Boylam",
+        "latitude": "Enlem",
+        "speed": "Hiz",
+        "plate": "Plaka",
+    }
+    source = SourceSection(**keys, time_format="today %H:%M:%S", time_zone="Europe/Istanbul")
+    settings = Settings(source=source, live=LiveSection(every="0.01s"))
+    zone = ZoneInfo("Europe/Istanbul")
+    now = datetime.now(zone).replace(microsecond=0)
+    rows = clocks(lambda _: f"{now:%H:%M:%S}")
+    with serving(ok(json.dumps(rows).encode(), "application/json")) as server:
+        polled = PolledSource(f"{server.url}/buses", settings, [].append)
+        messages = next(frame for frame in polled.messages() if frame)
+        polled.stop()
+    pings, refused = settings.decoder.decode(messages)
+    assert {*pings.time_ms.tolist()} == {now.timestamp() * 1000} and not refused
+    assert len(pings.plates) == BUSES
+    midnight = datetime(2024, 3, 6, tzinfo=zone).timestamp()
+    for clock, after_s, day in (
+        ("23:59:58", 4, 5), ("00:00:10", -20, 6), ("00:00:01", 4, 6), ("23:00:00", 41_400, 5), ("24:00:01", 4, 5)
+    ):  # fmt: skip
+        now_ms = round((midnight + after_s) * 1000)
+        said = source.mapping.dated(f'[{{"Saat": "{clock}"}}]'.encode(), now_ms)
+        assert json.loads(said)[0]["Saat"] == f"2024-03-{day:02} {clock}"
+
+
+@pytest.mark.parametrize("pattern", ["2024-02-30 %H:%M", "2024-03-05 %H", "2024-03-05 %d %H:%M"])
+def test_a_day_that_is_none_and_a_pattern_without_a_minute_are_refused(pattern):
+    with pytest.raises(ConfigError, match=r"source\.time_format"):
+        _ = SourceSection(time="t", time_zone="Etc/UTC", time_format=pattern).form
 
 
 def pasted(command, folder, name, new, header=""):
@@ -296,15 +378,39 @@ def test_a_refusal_of_gtfs_realtime_names_the_field_as_the_file_has_it(fields, n
     assert name in str(raised.value) and "$." not in str(raised.value)
 
 
-def test_what_is_said_of_one_file_is_one_judgement(tmp_path, capsys):
-    """Whole minutes: `init`, `doctor` and `replay --dry-run` have the same sentence."""
-    rows = [
+def whole_minutes():
+    return [
         (*plain(one)[:1], f"{one['time']:%Y-%m-%dT%H:%M}:00Z", *plain(one)[2:]) for one in fleet()
     ]
-    _, said, _ = found(tmp_path, table(rows), "feed.csv")
-    (sentence,) = re.findall(r"CHECK: (times are whole minutes[^|]*?)\.?(?: \||$)", said)
+
+
+def late_repeats():
+    """The first is behind more messages than `replay` looks at before it begins."""
+    rows = [plain(one) for one in fleet(polls=120)]
+    return [*rows[:4200], *(row for row in rows[4200:] for _ in range(5))]
+
+
+def days_first():
+    return [
+        (*plain(one)[:1], f"{one['time']:%d/%m/%Y %H:%M:%S}", *plain(one)[2:]) for one in fleet()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "verbs"),
+    [
+        (whole_minutes, "times are whole minutes", (["replay", "--dry-run"], ["plan"])),
+        (late_repeats, "[0-9,]+ of [0-9,]+ pings share plate and time", ()),
+        (days_first, "day and month could be exchanged", (["replay", "--dry-run"],)),
+    ],
+)
+def test_what_is_said_of_one_file_is_one_judgement(rows, words, verbs, tmp_path, capsys):
+    """`init`, `doctor`, `plan` and `replay --dry-run` have the same sentence, on the file as on its
+    mapping."""
+    _, said, _ = found(tmp_path, table(rows()), "feed.csv")
+    (sentence,) = re.findall(rf"CHECK: ({words}[^|]*?)\.?(?: \||$)", said)
     assert sentence in checks_of(tmp_path, "feed.csv")[2]
-    for verb in (["replay", "--dry-run"], ["plan"]):
+    for verb in verbs:
         capsys.readouterr()
         words = [*verb, str(tmp_path / "feed.csv"), "--config", str(tmp_path / "city.toml")]
         assert cli.main(words) == 0

@@ -84,7 +84,8 @@ class Look:
     sentences of its source. `told`: the unit that a setting or the feed tells, `by`: SETTING,
     "name" or "specification". `zone`: `hat.timezone`, "" before it is set. `unread`: lines that read what
     looks like a field, under which of them. `spring`: the zone of times that are in the
-    hour that spring leaves out. `part`: of the feed; `is_whole`: the recording has no more.
+    hour that spring leaves out. `doubts`: about the mapping, where it is the one that `init`
+    proposes. `part`: of the feed; `is_whole`: the recording has no more.
     """
 
     pings: Pings
@@ -101,6 +102,7 @@ class Look:
     box: Box | None = None
     unread: Mapping[str, str] = field(default_factory=dict)
     spring: str = ""
+    doubts: Sequence[str] = ()
     part: str = "beginning"
     is_whole: bool = True
 
@@ -312,7 +314,8 @@ def _is_zero(look: Look) -> bool:
 
 
 class Row(NamedTuple):
-    """The sentence is said, with what is `found`, where `evidence` finds something. `section`: of
+    """The sentence is said, with what is `found`, where `evidence` finds something, or for each in a
+    list. `section`: of
     the configuration. `error`: None if it may be right: a single poll looks so, too. `again_s`: of a feed
     that goes on, after how long it is said again, 0 if it is not said."""
 
@@ -415,6 +418,7 @@ TABLE = (
         'source.time_zone = "{found}" reads it',
         again_s=DOUBT_AGAIN_S,
     ),
+    Row("mapping", "source", lambda look: look.doubts, "{found}"),
     Row(
         "unread speed",
         "source",
@@ -502,5 +506,8 @@ def findings(look: Look, rows: Iterable[Row] = TABLE) -> list[Finding]:
         left_out = {"speed"}
     both = ((row, row.section not in left_out and row.evidence(look)) for row in rows)
     return [
-        Finding(row, row.sentence.format(look=look, found=found)) for row, found in both if found
+        Finding(row, row.sentence.format(look=look, found=one))
+        for row, found in both
+        for one in (found if isinstance(found, list) else [found])
+        if one
     ]

@@ -39,7 +39,7 @@ from udp_stream.pings.repairs import (
     numbers_of,
     pair_in_text,
 )
-from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, found_time_form, look_of
+from udp_stream.pings.time_forms import TIMES_MAX, TimeForm, form_of_day, found_time_form, look_of
 from udp_stream.pings.times import joined_times, plain_halves
 from udp_stream.pings.tracks import (
     PINGS_JUDGED_MIN,
@@ -182,10 +182,12 @@ def found_mapping(
     beside: Sequence[Record] = (),
     around: Sequence[Record] = (),
     container: str = "JSON",
+    day: str = "",
 ) -> tuple[FeedMapping, TimeForm, list[str]]:
     """The mapping of these records, the form of their times, and doubts. `beside`: what messages
     have beside their records, such as a time; `around`: of each record what the objects around it
-    have, such as a plate; `container`: as a `PingFormat` has it. Without a name of a speed, `speed`
+    have, such as a plate; `container`: as a `PingFormat` has it; `day`: of times of day without a
+    date. Without a name of a speed, `speed`
     is "". ValueError with a clause for each field without a path."""
     values = values_by_path(records)
     paths: dict[str, Path] = {}
@@ -221,6 +223,13 @@ def found_mapping(
         paths["time"] = ago[0] if ago else path
         times = [record.get(paths["time"]) for record in records]
         form = replace(form, time_format=SECONDS_AGO) if ago else form
+    of_day = ""
+    if form is None and day and (clocks := _ranked(values, "time", paths)):
+        form = form_of_day(values[clocks[0]], day)
+        if form is not None:
+            paths["time"] = clocks[0]
+            times = [record.get(clocks[0]) for record in records]
+            of_day = OF_NO_DAY.format(day)
     plate, of_plate = _plate(records, around, paths, times, form)
     if plate is not None:
         paths["plate"] = plate
@@ -241,7 +250,7 @@ def found_mapping(
             names = []
         raise ValueError("".join(f"\n  {clause}" for clause in missing + names))
     keys: dict[str, Any] = {field: dotted(path) for field, path in paths.items()} | more
-    quality_warnings = [one for one in (quality_warning, of_plate) if one]
+    quality_warnings = [one for one in (quality_warning, of_plate, of_day) if one]
     return FeedMapping(**keys, time_format=form.time_format, zone=None), form, quality_warnings
 
 
@@ -446,6 +455,11 @@ def _texts_with_fields(values: Mapping[Path, list[Value]]) -> str:
             )
     return ""
 
+
+OF_NO_DAY = (
+    "times of day have no date: source.time_format reads them as of {}: write the recording's day there, and split a "
+    "recording at midnight; for a live feed write today"
+)
 
 MOSTLY = 0.5
 """The share of whole values from which a field is read, and the rest refused."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
 from udp_stream.pings.decode import FieldPaths
-from udp_stream.pings.times import EPOCHS, ISO
+from udp_stream.pings.times import EPOCHS, ISO, OF_A_DAY, TODAY, on_its_day
 
 FIELDS: Final = ("plate", "time", "longitude", "latitude", "speed")
 """The fields of a ping, in the order in which they are read and refused."""
@@ -44,7 +44,7 @@ class FeedMapping:
 
     `records`: the path of the array of pings in a message; "" finds one ping, an array, `results`
     or GeoJSON's `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of
-    `strptime`, or `seconds_ago`. `message_time`: the path of a message's time: an epoch, ISO, or in
+    `strptime`, also of times of a day, or `seconds_ago`. `message_time`: the path of a message's time: an epoch, ISO, or in
     the pattern. `zone`: of times without an offset, None refuses them. `delimiter`: of CSV, ""
     finds it. `plate`: one path, or several whose values together name a vehicle. `time`: one path,
     or several whose texts together are a time, with a blank between. `speed` may be "": it is then
@@ -143,6 +143,20 @@ class FeedMapping:
         through = [(name, steps, first_element(steps)) for name, steps in self.leaves]
         return {name: (dotted(steps), at) for name, steps, at in through if at is not None}
 
+    def dated(self, message: bytes, now_ms: int) -> bytes:
+        """JSON of a live feed as it comes, whose times of day get the day on which they are."""
+        if not self.time_format.startswith(f"{TODAY} ") or self.zone is None:
+            return message
+        zone = self.zone
+        key = re.escape(f'"{self.times[0][-1]}"'.encode())
+        return re.sub(
+            rb'(%b\s*:\s*")([0-9][^"\\]*)' % key,
+            lambda found: (
+                found[1] + on_its_day(found[2].decode(), self.time_format, zone, now_ms).encode()
+            ),
+            message,
+        )
+
     @property
     def reads_offsets(self) -> bool:
         """Whether a time may say how far it is from UTC."""
@@ -222,7 +236,8 @@ def json_path(steps: Path) -> str:
 
 
 def check_time_format(time_format: str) -> None:
-    """ValueError if it is no format of times: a pattern must have the date and the time of day."""
+    """ValueError if it is no format of times: a pattern must have the time of day, and the date or
+    a day."""
     if time_format in (ISO, SECONDS_AGO, *EPOCHS):
         return
     if "%" not in time_format:
@@ -235,14 +250,18 @@ def check_time_format(time_format: str) -> None:
             f"time_format: expected %z, as names of zones (%Z) are ambiguous, got {time_format!r}"
         )
     try:
-        read = datetime.strptime(_ZONED.strftime(time_format), time_format)
+        pattern = OF_A_DAY.sub("%Y-%m-%d ", time_format)
+        read = datetime.strptime(_ZONED.strftime(pattern), pattern)
+        day = OF_A_DAY.match(time_format)
+        if day is not None and day[1] != TODAY:
+            datetime.strptime(day[1], "%Y-%m-%d")
     except (ValueError, re.error) as error:
         raise ValueError(
             f"time_format: expected a pattern of strptime, got {time_format!r} ({error})"
         ) from error
     if read.replace(second=15, microsecond=0, tzinfo=None) != _ZONED.replace(tzinfo=None):
         raise ValueError(
-            f"time_format: expected a pattern with the date, hour and minute, got {time_format!r}"
+            f"time_format: expected a pattern with the date (or 2024-03-05, or today), hour and minute, got {time_format!r}"
         )
 
 

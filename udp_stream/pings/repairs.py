@@ -168,9 +168,9 @@ REPAIRS = (
     Repair(
         "time",
         r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?()",
-        r"""sed -E 's/(^|[",;|])([0-9]{{1,2}}:[0-9]{{2}})/\1DAY \2/g'""",
-        "puts a day before a time of day without a date: write it for DAY, such as 2024-03-05, and the next behind "
-        "midnight (of a live feed that is the day of the poll: have who polls it add it)",
+        "",
+        'a time of day without a date? source.time_format = "2024-03-05 %H:%M:%S" reads it as of that day, and "today '
+        '%H:%M:%S" as it comes',
     ),
 )
 

@@ -103,6 +103,15 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
     return replace(best, is_ambiguous=exchanged in same)
 
 
+def form_of_day(values: Sequence[Value], day: str) -> TimeForm | None:
+    """The format of times of day without a date, as times of this day; None if they are no such."""
+    if not all(":" in str(value) for value in values):
+        return None
+    form = found_time_form([f"01.01.2024 {value}" for value in values])
+    clock = form and form.time_format.partition(" ")[2]
+    return form and replace(form, time_format=f"{day} {clock}")
+
+
 def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
     time_ms, status = read_times(times, time_format, UTC)
     good = (status != NO_TIME) & (time_ms >= YEAR_2000_MS) & (time_ms < YEAR_2100_MS)

@@ -72,13 +72,17 @@ _HALVES = {"上午": "AM", "下午": "PM", "오전": "AM", "오후": "PM", "π.�
 _MIDNIGHT = re.compile(r"[T ]00:00(?::00(?:\.0+)?)?Z?$")  # behind a date, as data bases write it
 _PAST_24 = re.compile("(?:(?<=[ T])|^(?=..:))(?:2[4-9]|3[0-9]|4[0-7])(?=:?[0-5][0-9])")
 _DAY_MS = 86_400_000
+TODAY: Final = "today"
+OF_A_DAY: Final = re.compile(f"({TODAY}|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}) (?=.*%)")
+"""The beginning of a pattern that reads times of this day, or of the day on which they come."""
 _WIDTHS = {"%H%M%S": 6, "%H%M": 4, "%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8, "%y%m%d": 6, "%d%m%y": 6}
 _FEW = 16  # texts that are read singly, where any of them is spelt otherwise
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
 def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | None) -> TimeColumns:
-    """A column of times in a single format: `iso`, one of `EPOCHS`, or a pattern of `strptime`."""
+    """A column of times in a single format: `iso`, one of `EPOCHS`, or a pattern of `strptime`,
+    also of times of a day, such as `2024-03-05 %H:%M:%S`."""
     if time_format in EPOCHS:
         if time_format == "epoch_ms":
             values = [count_in(value) if isinstance(value, str) else value for value in values]
@@ -86,6 +90,10 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
     texts = [value if isinstance(value, str) else "" for value in values]
     if "%p" in time_format:
         texts = list(map(plain_halves, texts))
+    if day := OF_A_DAY.match(time_format):
+        if day[1] != TODAY:  # else they have got their day as they came
+            texts = [f"{day[0]}{text.strip()}" for text in texts]
+        time_format = OF_A_DAY.sub("%Y-%m-%d ", time_format)
     if time_format == ISO and zone is None:
         return parse_timestamps(texts)
     read = _from_iso if time_format == ISO else partial(_one_by_one, pattern=time_format)
@@ -105,6 +113,20 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
             [_offset_ms(minute, zone) for minute in minutes.tolist()], np.int64
         )[which]
     return time_ms, status
+
+
+AHEAD_MS: Final = 3_600_000
+"""A clock that is further ahead shows a time of the day before."""
+
+
+def on_its_day(clock: str, time_format: str, zone: tzinfo, now_ms: int) -> str:
+    """A time of day with the latest day of the zone on which it is at most an hour ahead of now; as it
+    is if the format does not read it."""
+    now = datetime.fromtimestamp(now_ms / 1000, zone)
+    days = [f"{now + timedelta(days=ahead):%Y-%m-%d} {clock}" for ahead in (1, 0, -1, -2)]
+    time_ms, status = read_times(days, time_format, zone)
+    good = np.flatnonzero((status == READ) & (time_ms <= now_ms + AHEAD_MS))
+    return days[good[0]] if good.size else clock
 
 
 def plain_halves(text: str) -> str:

@@ -29,7 +29,7 @@ from udp_stream.pings.mapping import (
     FeedMapping,
     Preset,
 )
-from udp_stream.pings.times import EPOCHS
+from udp_stream.pings.times import EPOCHS, OF_A_DAY
 from udp_stream.planning.policy import (
     BudgetCalendar,
     CountsReleased,
@@ -278,7 +278,10 @@ class SourceSection(Section, frozen=True, kw_only=True):
         mapping = self.mapping
         reads_zone = mapping.time_format not in (*EPOCHS, SECONDS_AGO) or bool(mapping.message_time)
         zone = (self.time_zone or "") if reads_zone else ""
+        # A day before a pattern says which file is read, and not how.
+        pattern = OF_A_DAY.sub("DAY ", mapping.time_format)
         read = [(name, getattr(mapping, name)) for name in _OF_MAPPING]
+        read = [(name, pattern if name == "time_format" else path) for name, path in read]
         texts = ((name, path if isinstance(path, str) else json.dumps(path)) for name, path in read)
         # A key that is newer than its feeds' ledgers is written where it says something.
         return (

@@ -221,6 +221,7 @@ class ConnectedSource(ABC):
         self.log_message = log_message
         form = settings.form
         read = form.format
+        self._mapping = form.mapping
         self.format = form.format
         if settings.live.format == "gtfs-rt":
             require_gtfs(settings, name, log_message)
@@ -298,7 +299,9 @@ class ConnectedSource(ABC):
 
     def _frame(self, arrived: Sequence[tuple[Any, bytes]]) -> list[bytes] | None:
         """The new pings of these messages; None without new pings and messages to acknowledge."""
-        frame = [ping for _, message in arrived for ping in self.take(message)]
+        now_ms = round(time.time() * 1000)
+        dated = (self._mapping.dated(message, now_ms) for _, message in arrived)
+        frame = [ping for message in dated for ping in self.take(message)]
         ids = [number for number, _ in arrived if number is not None]
         if not frame and not ids:
             return None

@@ -266,7 +266,10 @@ def _pings_of_files(look_at: Callable[[], Look], files: Sequence[str], settings:
 
 def _pings(look: Look, settings: Settings) -> str:
     found = [one for one in findings(look) if one.row.section != "speed"]
-    return _verdict(found) or f"they lie where clocks show {settings.hat.timezone}'s time"
+    clock = settings.source.time_zone
+    of_times = f"; their times without an offset are read by {clock}'s clock" if clock else ""
+    said = f"they lie where clocks show {settings.hat.timezone}'s time{of_times}"
+    return _verdict(found) or said
 
 
 def _verdict(found: Sequence[Finding], note: str = "") -> str:

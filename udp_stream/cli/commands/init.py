@@ -92,7 +92,7 @@ from udp_stream.pings.repairs import Value, numbers_of, of_packed, unit_of_name
 from udp_stream.pings.snapshots import UNIT
 from udp_stream.pings.texts import UNREADABLE, as_written, finite, from_xml, trim, value_of
 from udp_stream.pings.time_forms import TimeForm
-from udp_stream.pings.times import ISO
+from udp_stream.pings.times import ISO, OF_A_DAY
 from udp_stream.pings.unread import unread_fields, without_spring
 from udp_stream.settings import Settings, load
 from udp_stream.sources.files import FileSource, as_far_as_whole, require_readable
@@ -197,8 +197,47 @@ def with_unread(look: Look, samples: Sequence[Sample]) -> Look:
     alike = [one for one in samples if one.envelope == mapping.record_steps] or samples
     if not alike or not len(look.pings):
         return look
-    unread = unread_fields(alike[0].records, alike[0].around, mapping)
-    return replace(look, unread=unread, spring=without_spring(alike[0].records, mapping))
+    return replace(
+        look,
+        unread=unread_fields(alike[0].records, alike[0].around, mapping),
+        spring=without_spring(alike[0].records, mapping),
+        doubts=_doubts(alike[0], look),
+    )
+
+
+def _doubts(sample: Sample, look: Look) -> list[str]:
+    """Doubts about the mapping of a look, if it is the one that is found in the sample."""
+    ours = look.form.mapping
+    day = OF_A_DAY.match(ours.time_format)
+    try:
+        found, times, doubts = found_mapping(*_parts(sample), day[1] if day else "")
+    except ValueError:
+        return []
+    both = [{path for name, path in one.leaves if name != "speed"} for one in (found, ours)]
+    if both[0] != both[1]:
+        return []
+    zone = ours.zone or ZoneInfo(zone_of(*look.middle))
+    first = datetime.fromtimestamp(_ends_s(look)[0], zone)
+    is_exchanged = found.longitude == ours.latitude and not any(BY_VALUE in one for one in doubts)
+    quality_warnings = {
+        EXCHANGED: is_exchanged,
+        f"day and month could be exchanged; this reads the first ping as of {first:%Y-%m-%d}": times.is_ambiguous,
+        "a path leads to one element of an array; the others are not read": ours.one_element,
+        "the plate is a label; some feeds have a destination there: is it the vehicle's?": (
+            ours.steps["plate"][-1] == "label"
+        ),
+    }
+    return [*doubts, *(sentence for sentence, is_due in quality_warnings.items() if is_due)]
+
+
+def _parts(sample: Sample) -> tuple[list[Record], list[Record], list[Record], str]:
+    return sample.records, sample.beside, sample.around, sample.container
+
+
+def _ends_s(look: Look) -> list[float]:
+    """Seconds since 1970 of the first and the last ping, without the few whose clocks are wrong."""
+    ends = np.quantile(look.pings.time_ms, (0.001, 0.999), method="nearest")
+    return [float(end) / 1000 for end in ends]
 
 
 def _unwrapped(message: bytes) -> bytes:
@@ -386,7 +425,8 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         look = _read(paths, PLAIN)
         if _lacks_speeds(look.refused):
             return _found(paths, silent, samples, None, "rare" if len(look.pings) else "")
-    sample, mapping, times, found = _mapped(samples, named(paths))
+    day = f"{datetime.fromtimestamp(pathlib.Path(paths[0]).stat().st_mtime, UTC):%Y-%m-%d}"
+    sample, mapping, times = _mapped(samples, named(paths), day)
     records = (
         "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
     )
@@ -405,37 +445,23 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     unit = unit_of_name(mapping.speed)
     lack = "rare" if has_speeds(sample.records) else "unnamed"
     by = lack if not mapping.speed else "name" if unit else ""
-    feed = replace(_found(paths, form, samples, unit, by), keys=keys)
-    day = feed.hours.partition(" ")[0]
-    is_label = mapping.steps["plate"][-1] == "label"
-    quality_warnings = {
-        EXCHANGED: is_exchanged and not any(BY_VALUE in one for one in found),
-        f"day and month could be exchanged; this reads the first ping as of {day}": times.is_ambiguous,
-        "a path leads to one element of an array; the others are not read": mapping.one_element,
-        "the plate is a label; some feeds have a destination there: is it the vehicle's?": is_label,
-    }
-    feed.checks["source"] += [
-        *found,
-        *(sentence for sentence, is_due in quality_warnings.items() if is_due),
-    ]
-    return feed
+    return replace(_found(paths, form, samples, unit, by), keys=keys)
 
 
 EXCHANGED = "longitude and latitude stand under each other's name, by where they lie"
 
 
-def _mapped(
-    samples: Sequence[Sample], what: str
-) -> tuple[Sample, FeedMapping, TimeForm, list[str]]:
-    """The likeliest sample, its mapping, the form of its times, doubts. Vehicles have times of
+def _mapped(samples: Sequence[Sample], what: str, day: str) -> tuple[Sample, FeedMapping, TimeForm]:
+    """The likeliest sample, its mapping, the form of its times, which are of this `day` where they
+    have no date. Vehicles have times of
     their own, stops have none. UsageError with what is missing in the sample that lacks the
     least."""
     found = []
     faults = list[str]()
     for sample in samples:
         try:
-            mapped = found_mapping(sample.records, sample.beside, sample.around, sample.container)
-            found.append((sample, *mapped))
+            mapping, times, _ = found_mapping(*_parts(sample), day)
+            found.append((sample, mapping, times))
         except ValueError as error:
             faults.append(str(error))
     if not found:
@@ -565,9 +591,8 @@ def _found(
     if form.mapping.speed:
         unit = look.likely_unit
         unit_by = "movement" if look.evidence.unit else by if said in KMH_PER_UNIT else ""
-    ends = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
     hours = " to ".join(
-        f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends
+        f"{datetime.fromtimestamp(end_s, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for end_s in _ends_s(look)
     )
     checks: dict[str, list[str]] = {name: [] for name in ("file", "feed", "hat", "speed", "source")}
     for row, sentence in found:
