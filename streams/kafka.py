@@ -121,7 +121,12 @@ class Producer:
         try:
             for record in records:
                 if record.partition is not None:
-                    await self._know(record.topic, record.partition)
+                    # The client asks for partitions every five minutes, and takes an unknown partition
+                    # for a fault of ours: the consumer may have a partition of a topic that was
+                    # raised meanwhile. May block indefinitely.
+                    while record.partition not in await self._producer.partitions_for(record.topic):
+                        await self._producer.client.force_metadata_update()
+                        await asyncio.sleep(AGAIN_S)
                 sent = await self._producer.send(
                     record.topic, record.value, record.key, record.partition, headers=record.headers
                 )
@@ -129,14 +134,6 @@ class Producer:
         except KafkaError as error:
             raise _refused(error) from error
         return asyncio.ensure_future(_arrival(under_way))
-
-    async def _know(self, topic: str, partition: int) -> None:
-        """The client asks for partitions every five minutes, and takes an unknown partition for a
-        fault of ours: the consumer may have a partition of a topic that was raised meanwhile. May
-        block indefinitely."""
-        while partition not in await self._producer.partitions_for(topic):
-            await self._producer.client.force_metadata_update()
-            await asyncio.sleep(AGAIN_S)
 
 
 async def _arrival(under_way: list[asyncio.Future[Any]]) -> None:

@@ -783,6 +783,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         sources = await self._offsets.partitions(self._topics.pings.name, known)
         context = self._context
         follows = self._promise.learns(context.policy)
+        # Twice as long as they are needed: else they may be gone then.
+        is_kept = int(self._topics.parts.settings["retention.ms"]) >= 2 * DAY_MS
         protocol = ShardProtocol(
             tp.partition,
             shards,
@@ -792,7 +794,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
             follows,
             self._periods is not None,
             self._asked,
-            keeps=self._promise.keep is not None and self._parts_last(DAY_MS),
+            keeps=self._promise.keep is not None and is_kept,
         )
         ledger = await self._in_thread(
             partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}")
@@ -976,10 +978,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
         await self._in_thread(keep_it)
         assigned.protocol.kept()
-
-    def _parts_last(self, needed_ms: int) -> bool:
-        """Whether chunks are kept twice as long as they are needed: else they may be gone then."""
-        return int(self._topics.parts.settings["retention.ms"]) >= 2 * needed_ms
 
     def _withdrawn(self, assigned: ShardAssignment) -> dict[str, bytes]:
         shards = self._topics.parts.partitions

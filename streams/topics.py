@@ -333,7 +333,14 @@ def create_topics(kafka: KafkaSection) -> list[str]:
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
             _make(missing, client, kafka)
-            _wait_for({topic.name for topic in missing}, client)
+            names = {topic.name for topic in missing}
+            deadline = time.monotonic() + KNOWN_S
+            while unknown := names - set(client.list_topics()):
+                if time.monotonic() > deadline:
+                    raise DependencyUnavailable(
+                        f"Kafka has made topics and does not list them: {', '.join(sorted(unknown))}"
+                    )
+                time.sleep(AGAIN_S)
         made = [
             f"{topic.name}: created, {counted(topic.partitions, 'partition')}" for topic in missing
         ]
@@ -361,16 +368,6 @@ def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
         raise ConfigError(
             f"kafka.replication: expected at most the number of brokers, got {got}"
         ) from error
-
-
-def _wait_for(names: set[str], client: Any) -> None:
-    deadline = time.monotonic() + KNOWN_S
-    while unknown := names - set(client.list_topics()):
-        if time.monotonic() > deadline:
-            raise DependencyUnavailable(
-                f"Kafka has made topics and does not list them: {', '.join(sorted(unknown))}"
-            )
-        time.sleep(AGAIN_S)
 
 
 def differences(kafka: KafkaSection) -> list[str]:

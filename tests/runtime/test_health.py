@@ -9,7 +9,7 @@ from lab.process import free_ports
 from tests.forked import forked_to_log
 from tests.http_server import ok, serving, status
 from tests.prometheus import health, healthy_once, series_once
-from udp_stream.metrics import HANGS_S, Metrics
+from udp_stream.cli.metrics import HANGS_S, Metrics
 from udp_stream.release.events import Backlog, SourceStatus
 
 FLAGS = (

@@ -198,9 +198,9 @@ def test_what_a_slot_told_of_the_whole_city_is_not_learnt_either(monkeypatch):
     release_slot(counts, values, context, ledger, lambda _: None)
     asked, read = [], LedgerHistory.releases_and_city
 
-    def watched(history, *slot, city):
+    def watched(history, slot, cells, city):
         asked.append(city)
-        return read(history, *slot, city=city)
+        return read(history, slot, cells, city=city)
 
     monkeypatch.setattr(LedgerHistory, "releases_and_city", watched)
     slot = counts.start_ms, counts.end_ms
@@ -414,7 +414,9 @@ def test_interrupted_it_is_to_be_called_again(call, made, tmp_path, monkeypatch)
             withdraw(ledger, wrong, "wrong", AT, "test")
     withdraw(ledger, wrong, "wrong", AT, "test")
     assert all(
-        LedgerHistory(ledger).withdrawn(*(1000 * s for s in Id.of(id_).slot), [int(id_[:15], 16)])
+        LedgerHistory(ledger).withdrawn(
+            tuple(1000 * s for s in Id.of(id_).slot), [int(id_[:15], 16)]
+        )
         for id_ in wrong
     )
     assert len(noted(ledger.meta())) == 1 and ledger.verify() == []

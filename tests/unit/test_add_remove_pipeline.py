@@ -187,7 +187,7 @@ def test_a_worker_that_takes_over_comes_to_the_same_forecasts_and_estimates():
     for hour in (1, 23, 24, 25, 40, 47, 48, 60, 71):
         start = MIDNIGHT + hour * HOUR
         again = PROMISES["add-remove"].with_forecaster(context)
-        asked = history.sums(start, start + HOUR).asked
+        asked = history.sums((start, start + HOUR)).asked
         other = (
             PROMISES["add-remove"]
             .with_forecaster(context)
@@ -197,7 +197,7 @@ def test_a_worker_that_takes_over_comes_to_the_same_forecasts_and_estimates():
         assert [
             Smoothed.encode(one) for one in again.smoothed((start, start + HOUR), ledger)
         ] == found[start]
-    forecasts = {history.sums(start, start + HOUR).asked.forecast for start in found}
+    forecasts = {history.sums((start, start + HOUR)).asked.forecast for start in found}
     assert len(forecasts) > 60
 
 
@@ -564,9 +564,9 @@ def test_a_day_s_sums_are_learnt_with_its_last_slot_and_not_where_a_hat_was_with
     asked = []
     sums = history.sums
 
-    def noted(start, end, kind=NOISED_SUMS):
-        asked.append((kind, start))
-        return sums(start, end, kind)
+    def noted(slot, kind=NOISED_SUMS):
+        asked.append((kind, slot[0]))
+        return sums(slot, kind)
 
     history.sums = noted
     learnt = []

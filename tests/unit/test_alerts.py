@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.promtool import found
-from udp_stream.metrics import Metrics
+from udp_stream.cli.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "alerts.yaml"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.http_server import ok, serving
-from udp_stream.certificates import end_of, ends_of, first_end
 from udp_stream.settings import load
+from udp_stream.sources.certificates import end_of, ends_of, first_end
 from udp_stream.sources.http import HttpGet
 
 YEARS = (1999, 2049, 2050, 2051, 9999)

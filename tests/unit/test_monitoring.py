@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from tests.promtool import found
+from udp_stream.cli.metrics import Metrics
 from udp_stream.cli.parsers import program
 from udp_stream.dashboard.server import Dashboard, _Series
 from udp_stream.dashboard.slots import Slots
-from udp_stream.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "deploy" / "monitoring"

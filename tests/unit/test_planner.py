@@ -543,7 +543,6 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
     )
     public = [
         "grid",
-        "releases",
         "releases_and_city",
         "slots_since",
         "sums",

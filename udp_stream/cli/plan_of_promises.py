@@ -121,10 +121,12 @@ def plan_of_promises(plan: FeedPlan, settings: Settings, entropy: Entropy) -> Pr
     swaps = [plain]
     if in_rho:
         others = [one for one in standard if one != (budget, period)]
-        swaps += [replace(plain, budget=_budget(settings, *one)) for one in others]
+        swaps += [replace(plain, budget=_budget(settings, nano, period)) for nano, period in others]
     try:
         with _add_remove(positions, settings) as (hidden, cells, interval):
-            asked = [replace(hidden, budget=_budget(settings, *one)) for one in budgets]
+            asked = [
+                replace(hidden, budget=_budget(settings, nano, period)) for nano, period in budgets
+            ]
             ours = asked[0] if settings.privacy.neighbours == "add-remove" else plain
             found = []
             for one in stepwise("rehearsing both promises", [*swaps, *asked]):
@@ -155,7 +157,12 @@ def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Sett
         yield settings, 0, ""
         return
     here = settings.hat
-    interval = _interval(positions)
+    # The median time between pings of a plate, in whole seconds.
+    order = np.lexsort((positions.time_ms, positions.plate))
+    plate = positions.plate[order]
+    time_ms = positions.time_ms[order]
+    between = np.diff(time_ms)[(np.diff(plate) == 0) & (np.diff(time_ms) > 0)]
+    interval = f"{max(1, round(float(np.median(between)) / 1000)) if between.size else 1}s"
     grid = settings.grid
     domain = {*grid.domain.tolist()}
     is_listed = bool(domain)
@@ -176,15 +183,6 @@ def _add_remove(positions: Positions, settings: Settings) -> Iterator[tuple[Sett
 def _budget(settings: Settings, rho_nano: int, period: str) -> BudgetSection:
     rho = rho_nano / NANO
     return BudgetSection(accounting="zcdp", rho=rho, delta=settings.budget.delta, period=period)
-
-
-def _interval(positions: Positions) -> str:
-    """The median time between pings of a plate, in whole seconds."""
-    order = np.lexsort((positions.time_ms, positions.plate))
-    plate = positions.plate[order]
-    time_ms = positions.time_ms[order]
-    between = np.diff(time_ms)[(np.diff(plate) == 0) & (np.diff(time_ms) > 0)]
-    return f"{max(1, round(float(np.median(between)) / 1000)) if between.size else 1}s"
 
 
 def print_promises(plan: PromiseComparison, settings: Settings, out: Console) -> None:

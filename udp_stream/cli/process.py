@@ -107,8 +107,8 @@ def observed(
         yield []
         return
     with needs("Prometheus client", "metrics"):
-        from udp_stream.metrics import Metrics
-    from udp_stream.certificates import first_end
+        from udp_stream.cli.metrics import Metrics
+    from udp_stream.sources.certificates import first_end
 
     if settings is None:
         metrics = Metrics(software, policy="")

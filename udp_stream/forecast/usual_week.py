@@ -139,8 +139,6 @@ def scale_of(kmh: Floats) -> Floats:
 BLOCKS: Final = ((0, 6), (6, 8), (8, 10), (10, 13), (13, 16), (16, 18), (18, 20), (20, 24))
 """Hours of the day whose sums are kept together, where a cell's hour tells little."""
 
-BLOCK_OF: Final = np.repeat(np.arange(len(BLOCKS)), [end - start for start, end in BLOCKS])
-
 OF_DAYS = 0.8
 OF_HOURS = 1.2
 LASTING = 0.3

@@ -209,7 +209,19 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             },
         },
         **({"positions": _positions(account, meta, policy.delta)} if account.positions else {}),
-        **({"city": _city(account.city)} if account.city else {}),
+        **(
+            {
+                "city": {
+                    "what": "in some slots, noisy shares of all plates' speeds by bins: a CDF of the whole city",
+                    "use": "recorded in the ledger; smoothed estimates have it, and each HAT's CDF made of it",
+                    "charges": "each plate its own share of the sensitivity, before the HATs of the slot; part of privacy_loss",
+                    "slots_charged": account.city["charged"],
+                    "slots_recorded": account.city["recorded"],
+                }
+            }
+            if account.city
+            else {}
+        ),
         **({"archived": _archived(ledger, closed)} if closed is not None else {}),
         **(
             {"withdrawn": msgspec.to_builtins(withdrawals)}
@@ -226,16 +238,6 @@ def _archived(ledger: Ledger, closed: int) -> dict[str, Any]:
     their own."""
     held = sum(1 for _ in ledger.newest())
     return {"before": iso_utc(closed), "entries_elsewhere": ledger.progress().admitted - held}
-
-
-def _city(slots: Counter[str]) -> dict[str, Any]:
-    return {
-        "what": "in some slots, noisy shares of all plates' speeds by bins: a CDF of the whole city",
-        "use": "recorded in the ledger; smoothed estimates have it, and each HAT's CDF made of it",
-        "charges": "each plate its own share of the sensitivity, before the HATs of the slot; part of privacy_loss",
-        "slots_charged": slots["charged"],
-        "slots_recorded": slots["recorded"],
-    }
 
 
 def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
@@ -385,7 +387,9 @@ def _positions(account: _Account, meta: Mapping[str, str], delta: float) -> dict
         "periods": [
             {
                 "period": period,
-                **spent.stated(_unit_by_distance(period)),
+                **spent.stated(
+                    f"{_unit(period)}_per_{measure_of(period).distance.replace(' ', '_')}"
+                ),
                 **_within_1km(measure_of(period), max(spent.budgets), delta),
             }
             for period, spent in sorted(account.positions.items())
@@ -454,10 +458,6 @@ def _unit(period: str) -> str:
 def _noise_of(measure: Measure) -> str:
     kind, _, family = measure.noise.name.partition("-")
     return f"{kind} {family.capitalize()}"
-
-
-def _unit_by_distance(period: str) -> str:
-    return f"{_unit(period)}_per_{measure_of(period).distance.replace(' ', '_')}"
 
 
 def _joined(names: Iterable[str]) -> str:

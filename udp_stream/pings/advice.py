@@ -276,7 +276,15 @@ def _said(
         name = path.removeprefix("$.") if field is None else dotted(form.mapping.steps[field])
         return f"found {names or 'no name that may be shown'}, wanted {name} (`udp-stream init FILE` writes [source])"
     if reason in OF_A_PLACE and _look_exchanged(records, form, box or EARTH):
-        return _exchanged(form, box)
+        # Polled GTFS-realtime comes in the plain form, which has no paths of its own.
+        what = "longitude and latitude look exchanged"
+        what += "" if box is None else ", of the feed or of pings.box (west, south, east, north)"
+        if not form.format.is_json or form.is_exchanged:
+            return f"{what}: source.exchanged = {'false' if form.is_exchanged else 'true'} reads the feed"
+        keys = f'source.longitude = "{form.mapping.latitude}" and source.latitude = "{form.mapping.longitude}"'
+        return f"{what}: {keys} read the feed" + (
+            ", or source.exchanged = true" if form.is_plain else ""
+        )
     if field is None or reason in _OF_REASONS:
         return _OF_REASONS.get(reason)
     steps = form.mapping.steps[field]
@@ -314,21 +322,6 @@ def _look_exchanged(records: Sequence[Record], form: FeedForm, box: Box) -> bool
         if len(place) == 2 and west <= place[0] <= east and south <= place[1] <= north
     ]
     return 2 * len(inside) > len(records)
-
-
-def _exchanged(form: FeedForm, box: Box | None) -> str:
-    """The keys that read such a feed. Polled GTFS-realtime comes in the plain form, which has no
-    paths of its own."""
-    what = "longitude and latitude look exchanged"
-    what += "" if box is None else ", of the feed or of pings.box (west, south, east, north)"
-    if not form.format.is_json or form.is_exchanged:
-        return (
-            f"{what}: source.exchanged = {'false' if form.is_exchanged else 'true'} reads the feed"
-        )
-    keys = f'source.longitude = "{form.mapping.latitude}" and source.latitude = "{form.mapping.longitude}"'
-    return f"{what}: {keys} read the feed" + (
-        ", or source.exchanged = true" if form.is_plain else ""
-    )
 
 
 def _field_at(path: str, form: FeedForm) -> str | None:

@@ -255,7 +255,14 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     def _region(self) -> Region:
         if self.box is not None:
-            return _rectangle(self._plane, self.box)
+            west, south, east, north = self.box
+            lon = (west + east) / 2
+            lat = (south + north) / 2
+            middle, *sides = _metres(
+                self._plane, [(lon, lat), (west, lat), (east, lat), (lon, south), (lon, north)]
+            )
+            width, height = (float(np.hypot(*(sides[i + 1] - sides[i]))) for i in (0, 2))
+            return Rectangle(float(middle[0]), float(middle[1]), width, height)
         if self.polygon is None:
             return cell_set(self.cells or (), self._plane)
         loop = _metres(self._plane, self.polygon)
@@ -273,14 +280,3 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
 def _metres(plane: Plane, places: Sequence[Position]) -> Floats:
     lon, lat = np.array(places, np.float64).reshape(-1, 2).T
     return plane.metres_of_places(lat, lon)
-
-
-def _rectangle(plane: Plane, box: tuple[float, float, float, float]) -> Rectangle:
-    west, south, east, north = box
-    lon = (west + east) / 2
-    lat = (south + north) / 2
-    middle, *sides = _metres(
-        plane, [(lon, lat), (west, lat), (east, lat), (lon, south), (lon, north)]
-    )
-    width, height = (float(np.hypot(*(sides[i + 1] - sides[i]))) for i in (0, 2))
-    return Rectangle(float(middle[0]), float(middle[1]), width, height)

@@ -78,7 +78,7 @@ class Metric(NamedTuple):
 # `QueryRecorded` for each query, before readers have it; `QueriesPublished`. `Backlog` comes about
 # once a second in a run that goes on, with `SourceStatus`. On Kafka a slot is a shard's part of it.
 # What is done again after a crash is reported again. Fields with a `Metric` are metrics, too
-# (`metrics.py`).
+# (`cli/metrics.py`).
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,8 @@ class LedgerHistory:
     """The releases that a ledger holds: public, so plans and forecasts may follow from them.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> LedgerHistory(MemoryLedger()).releases(0, 3_600_000, [0x87608C4D2FFFFFF])
-    [None]
+    >>> LedgerHistory(MemoryLedger()).withdrawn((0, 3_600_000), [0x87608C4D2FFFFFF])
+    set()
     """
 
     def __init__(
@@ -83,16 +83,12 @@ class LedgerHistory:
         self.grid = grid
         self._meta = meta
 
-    def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-        found, _ = self.releases_and_city(start_ms, end_ms, cells, city=False)
-        return found
-
     def releases_and_city(
-        self, start_ms: int, end_ms: int, cells: Sequence[int], *, city: bool
+        self, slot: Slot, cells: Sequence[int], *, city: bool
     ) -> tuple[list[Release | None], Answer | None]:
         """The releases of these HATs and, if asked for, what their slot told of the whole city."""
-        name = id_of(CITY, start_ms, end_ms)
-        ids = hat_ids(cells, (start_ms, end_ms), self.grid)
+        name = id_of(CITY, *slot)
+        ids = hat_ids(cells, slot, self.grid)
         *payloads, told = self._ledger.recorded([*ids, name])
         found = [None if payload is None else Release.decode(payload) for payload in payloads]
         return found, CityRecord.of_ledger(name, told).answer if city and told is not None else None
@@ -102,9 +98,9 @@ class LedgerHistory:
         meta = self._ledger.meta() if self._meta is None else self._meta
         return sum(name.startswith(NOTE) for name in meta)
 
-    def withdrawn(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> set[int]:
+    def withdrawn(self, slot: Slot, cells: Sequence[int]) -> set[int]:
         """Which of these HATs are withdrawn."""
-        ids = dict(zip(hat_ids(cells, (start_ms, end_ms), self.grid), cells, strict=True))
+        ids = dict(zip(hat_ids(cells, slot, self.grid), cells, strict=True))
         found = withdrawals_of(self._ledger, list(ids))
         return {cell for id_, cell in ids.items() if withdrawal_id(id_) in found}
 
@@ -118,9 +114,9 @@ class LedgerHistory:
                 slots.setdefault(slot, []).append(cell)
         return slots
 
-    def sums(self, start_ms: int, end_ms: int, kind: str = NOISED_SUMS) -> NoisedSums | None:
+    def sums(self, slot: Slot, kind: str = NOISED_SUMS) -> NoisedSums | None:
         """The noised sums of a slot under "add-remove", or of a day."""
-        name = id_of(kind, start_ms, end_ms)
+        name = id_of(kind, *slot)
         (payload,) = self._ledger.recorded([name])
         return None if payload is None else NoisedSums.of_ledger(name, payload)
 
@@ -500,9 +496,9 @@ class SlotForecaster(ABC):
         )
         return first, last
 
-    def _hour(self, start_ms: int, end_ms: int) -> float:
+    def _hour(self, slot: Slot) -> float:
         """The hour of the day, by its clocks, in the middle of a slot."""
-        middle = dt.datetime.fromtimestamp((start_ms + end_ms) / 2000, self._slots.zone)
+        middle = dt.datetime.fromtimestamp(sum(slot) / 2000, self._slots.zone)
         return middle.hour + middle.minute / 60
 
     def _day(self, time_ms: int) -> dt.date:
@@ -574,9 +570,10 @@ class Forecaster(SlotForecaster):
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not
         is never learnt."""
         self._learn(history, counts.start_ms)
-        when = self._when((counts.start_ms, counts.end_ms))
-        hour = self._hour(counts.start_ms, counts.end_ms)
-        return forecast_slot(counts, history.grid, self._memory, *when, self._max_kmh, hour)
+        slot = counts.start_ms, counts.end_ms
+        day, over = self._when(slot)
+        hour = self._hour(slot)
+        return forecast_slot(counts, history.grid, self._memory, day, over, self._max_kmh, hour)
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:
         """The city's shape as known before a slot, after all earlier ones; None if nobody
@@ -595,15 +592,15 @@ class Forecaster(SlotForecaster):
     def _remember_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> None:
         records, _ = self._records(slot, cells, history)
         released = released_hats(records, (slot[1] - slot[0]) / HOUR_MS, history.grid)
-        self._memory.remember(self._day(slot[0]), released, self._hour(*slot))
+        self._memory.remember(self._day(slot[0]), released, self._hour(slot))
 
     def _records(
         self, slot: Slot, cells: Sequence[int], history: LedgerHistory
     ) -> tuple[list[Release], Answer | None]:
         """Those that are to be learnt."""
-        withdrawn = history.withdrawn(*slot, cells) if self._withdrawals else set()
+        withdrawn = history.withdrawn(slot, cells) if self._withdrawals else set()
         found, told = history.releases_and_city(
-            *slot,
+            slot,
             [cell for cell in cells if cell not in withdrawn],
             city=self._shapes is not None and not withdrawn,
         )
@@ -619,13 +616,21 @@ class Forecaster(SlotForecaster):
         records, told = self._records(slot, cells, history)
         if not records:
             return []
-        when = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS, self._hour(*slot))
-        if self._judges_unit and self._judge_unit(records, slot, *when, history.grid):
+        if self._judges_unit and self._judge_unit(records, slot, history.grid):
             records = [msgspec.structs.replace(record, mean=None) for record in records]
+        day, over = self._when(slot)
         for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
-            memory.count(*self._when(slot), sum(record.samples for record in records))
+            memory.count(day, over, sum(record.samples for record in records))
+        hours = (slot[1] - slot[0]) / HOUR_MS
         estimates = smooth_slot(
-            records, self._memory, *when, self._max_kmh, self._software, history.grid
+            records,
+            self._memory,
+            day,
+            hours,
+            self._hour(slot),
+            self._max_kmh,
+            self._software,
+            history.grid,
         )
         answer = None if self._is_doubted else told
         return self._with_cdfs(estimates, records, slot, answer)
@@ -648,15 +653,7 @@ class Forecaster(SlotForecaster):
             self._shapes.told(day),
         )
 
-    def _judge_unit(
-        self,
-        records: Sequence[Release],
-        slot: Slot,
-        day: dt.date,
-        hours: float,
-        hour: float,
-        grid: Grid,
-    ) -> bool:
+    def _judge_unit(self, records: Sequence[Release], slot: Slot, grid: Grid) -> bool:
         """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict
         all is forgotten that was learnt since the first evidence. A doubt lasts until there are
         records under another policy."""
@@ -665,8 +662,9 @@ class Forecaster(SlotForecaster):
         if self._is_doubted:
             return True
         memory = self._memory if self._usual is None else self._usual[0]
-        released = released_hats(records, hours, grid)
-        usual = memory.predict(day, released.cells, released.prior, hour)
+        released = released_hats(records, (slot[1] - slot[0]) / HOUR_MS, grid)
+        day = self._day(slot[0])
+        usual = memory.predict(day, released.cells, released.prior, self._hour(slot))
         self._evidence = self._evidence.more(evidence_of(usual, released, self._max_kmh))
         is_withheld = any(record.status == "withheld_unit" for record in records)
         self._is_doubted = self._evidence.is_enough or is_withheld
@@ -693,12 +691,10 @@ class Forecaster(SlotForecaster):
     def _forget_unit(self, policy: str) -> None:
         """There is no doubt of the unit of the releases of a policy, so far."""
         self.doubt = None
-        self._policy, self._is_doubted, self._evidence, self._usual = (
-            policy,
-            False,
-            Evidence(),
-            None,
-        )
+        self._policy = policy
+        self._is_doubted = False
+        self._evidence = Evidence()
+        self._usual = None
 
     def _when(self, slot: Slot) -> tuple[dt.date, float]:
         """The day on which a slot starts, and the part of it that is over when the slot ends."""
@@ -770,10 +766,10 @@ class AddRemoveForecaster(SlotForecaster):
         sums = self._sums(slot, history)
         if sums is None:
             return []
-        when = self._when(slot)
-        found = self._memory.learn(*when, sums.kmh, sums.asked.forecast_kmh, sums.sigma_kmh)
+        day, hours = self._when(slot)
+        found = self._memory.learn(day, hours, sums.kmh, sums.asked.forecast_kmh, sums.sigma_kmh)
         if sums.city is not None:
-            self._memory.learn_city(*when, *sums.city)
+            self._memory.learn_city(day, hours, *sums.city)
         self._learn_day(slot, history)
         start, end = (self._slots.iso(ms) for ms in slot)
         hats = [Hat.of(cell, history.grid, start, end) for cell in of.cells.tolist()]
@@ -799,10 +795,10 @@ class AddRemoveForecaster(SlotForecaster):
         sums = self._sums(slot, history)
         if sums is None:
             return
-        when = self._when(slot)
-        self._memory.remember(*when, sums.kmh, sums.asked.forecast_kmh, sums.sigma_kmh)
+        day, hours = self._when(slot)
+        self._memory.remember(day, hours, sums.kmh, sums.asked.forecast_kmh, sums.sigma_kmh)
         if sums.city is not None:
-            self._memory.remember_city(*when, *sums.city)
+            self._memory.remember_city(day, hours, *sums.city)
         self._learn_day(slot, history)
 
     def _learn_day(self, slot: Slot, history: LedgerHistory) -> None:
@@ -810,22 +806,22 @@ class AddRemoveForecaster(SlotForecaster):
         day = self.midnights(slot)
         if slot[1] < day[1]:
             return
-        sums = history.sums(*day, DAY_SUMS)
+        sums = history.sums(day, DAY_SUMS)
         if sums is None or not self._is_ours(sums.asked):
             return
         length_ms = slot[1] - slot[0]
-        slots = ((ms, ms + length_ms) for ms in range(*day, length_ms))
+        slots = ((ms, ms + length_ms) for ms in range(day[0], day[1], length_ms))
         cells = self.rules.cells.tolist()
-        if self._withdrawals and any(history.withdrawn(*one, cells) for one in slots):
+        if self._withdrawals and any(history.withdrawn(one, cells) for one in slots):
             return
         self._memory.learn_day(self._day(slot[0]), *sums.day, sums.asked.forecast_kmh)
 
     def _sums(self, slot: Slot, history: LedgerHistory) -> NoisedSums | None:
         """Those that are to be learnt."""
-        sums = history.sums(*slot)
+        sums = history.sums(slot)
         if sums is None or not self._is_ours(sums.asked):
             return None
-        if self._withdrawals and history.withdrawn(*slot, self.rules.cells.tolist()):
+        if self._withdrawals and history.withdrawn(slot, self.rules.cells.tolist()):
             return None
         return sums
 

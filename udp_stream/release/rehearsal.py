@@ -148,7 +148,19 @@ class RehearsedCity:
         """Each row's, in km/h."""
         prior = self._usual.by_slot[counts.start_ms]
         hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
-        by_hat = self._by_hat(counts.cells, prior)
+        here = [
+            self._cells.setdefault(cell, self._rng.normal(0, CELL_SD))
+            for cell in counts.cells.tolist()
+        ]
+        finer = FINER ** (self._grid.fineness - 7)
+        usual = self._usual
+        told = (
+            self._slope * (prior.by_hat - usual.by_hat)
+            + (prior.features - usual.features) @ self._features
+        )
+        mean = self._mean + told
+        own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, counts.cells.size))
+        by_hat = np.asarray(np.maximum(mean + _scatter(mean) * own, SLOWEST))
         by_plate = np.maximum(
             by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST
         )
@@ -162,20 +174,6 @@ class RehearsedCity:
         off = mean * counts.count / np.maximum(np.add.reduceat(pings, starts[:-1]), 1e-9)
         quanta = np.rint(pings * np.repeat(off, counts.count) * QUANTA_PER_KMH)
         return SlotValues(np.clip(quanta, 0, max_speed).astype(np.int64), starts)
-
-    def _by_hat(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Floats:
-        here = [
-            self._cells.setdefault(cell, self._rng.normal(0, CELL_SD)) for cell in cells.tolist()
-        ]
-        finer = FINER ** (self._grid.fineness - 7)
-        usual = self._usual
-        told = (
-            self._slope * (prior.by_hat - usual.by_hat)
-            + (prior.features - usual.features) @ self._features
-        )
-        mean = self._mean + told
-        own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, cells.size))
-        return np.asarray(np.maximum(mean + _scatter(mean) * own, SLOWEST))
 
 
 def rehearse(

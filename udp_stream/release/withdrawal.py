@@ -93,7 +93,10 @@ def withdraw(
         )
     ledger.record([(id_, payload) for id_, payload, _ in marks])
     # Last: who sees the note finds all its records.
-    _note(ledger, msgspec.json.encode(WithdrawalNote(reason, at, len(marks))).decode())
+    text = msgspec.json.encode(WithdrawalNote(reason, at, len(marks))).decode()
+    number = len(noted(ledger.meta()))
+    while ledger.note(f"{NOTE}{number}", text) != text:
+        number += 1
     return len(marks)
 
 
@@ -111,12 +114,6 @@ def recorded_in(places: Iterable[Ledger], release_ids: Sequence[str]) -> dict[st
 
 def _period_of(id_: str, hat: Hat) -> str:
     return f"{Id.of(id_).seconds}s from {hat.slot_start}"
-
-
-def _note(ledger: Ledger, text: str) -> None:
-    number = len(noted(ledger.meta()))
-    while ledger.note(f"{NOTE}{number}", text) != text:
-        number += 1
 
 
 def noted(meta: Mapping[str, str]) -> list[WithdrawalNote]:

@@ -248,7 +248,13 @@ def load(
     key, value and rule.
     """
     tables = read_tables(path, flags, environment, options)
-    queries = _queries(tables.queries)
+    if not isinstance(tables.queries, list | tuple) or not all(
+        isinstance(table, dict) for table in tables.queries
+    ):
+        raise ConfigError(
+            "query: expected tables [[query]], one for each query, with double brackets"
+        )
+    queries = tuple(_query(table, place) for place, table in enumerate(tables.queries, 1))
     _refuse_unknown(tables.values)
     _refuse_nul(tables.values)
     ledger = tables.values.get("ledger")
@@ -263,14 +269,6 @@ def load(
     settings = msgspec.structs.replace(settings, query=queries)
     check(settings)
     return settings
-
-
-def _queries(tables: Any) -> tuple[QuerySection, ...]:
-    if not isinstance(tables, list | tuple) or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError(
-            "query: expected tables [[query]], one for each query, with double brackets"
-        )
-    return tuple(_query(table, place) for place, table in enumerate(tables, 1))
 
 
 def _query(table: dict[str, Any], place: int) -> QuerySection:

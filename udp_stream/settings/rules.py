@@ -204,7 +204,13 @@ def check(settings: Settings) -> None:
         settings.speed.read_in if settings.speed.from_ == "field" else settings.source.unit,
     )
     for name in DURATIONS:
-        _read_duration(name, _value(settings, name))
+        duration = _value(settings, name)
+        if name == "budget.period":
+            budget_period(duration)
+        elif name == "hat.slot" or (name == "queries.period" and duration != "lifetime"):
+            whole_seconds(name, duration)
+        elif name != "queries.period" and (duration or name != "pings.interval"):
+            seconds_of(name, duration)
     if settings.pings.box is not None:
         require_box("pings.box", settings.pings.box)
     for name, (holds, rule) in TEXTS.items():
@@ -246,15 +252,6 @@ def _written(value: Any) -> str:
     if value in (None, "", (), {}):
         return "none"
     return json.dumps(value) if isinstance(value, str | int | float) else "some"
-
-
-def _read_duration(name: str, duration: str) -> None:
-    if name == "budget.period":
-        budget_period(duration)
-    elif name == "hat.slot" or (name == "queries.period" and duration != "lifetime"):
-        whole_seconds(name, duration)
-    elif name != "queries.period" and (duration or name != "pings.interval"):
-        seconds_of(name, duration)
 
 
 _SLOT_MAX_S = 6 * 3600

@@ -215,7 +215,16 @@ class SlotBarrier(Generic[C]):
         if isinstance(message, self._chunk):
             self._add_chunk(offset, message)
         elif isinstance(message, self._marker):
-            self._add_marker(message)
+            self._require_known(message.sender)
+            if self._skips is not None and self._skips(message):
+                self._skip(message.through_ms)
+            self._hold_if_all_are_missing(message)
+            for start in self._advance(message):
+                self._end(start, message)
+                # A slot that every sender has closed without chunks: nothing waits for it.
+                held = self._held[start]
+                if held.end_ms <= self.through_ms and not held.chunks and not held.missing:
+                    del self._held[start]
         self._next = offset + 1
 
     def _add_chunk(self, offset: int, chunk: C) -> None:
@@ -232,15 +241,6 @@ class SlotBarrier(Generic[C]):
         self._held[chunk.slot_start].chunks.setdefault(
             (chunk.sender, chunk.digest, chunk.number), chunk
         )
-
-    def _add_marker(self, marker: EndMarker) -> None:
-        self._require_known(marker.sender)
-        if self._skips is not None and self._skips(marker):
-            self._skip(marker.through_ms)
-        self._hold_if_all_are_missing(marker)
-        for start in self._advance(marker):
-            self._end(start, marker)
-            self._forget_if_empty(start)
 
     def _hold_if_all_are_missing(self, marker: EndMarker) -> None:
         """Hold a slot that is said to have chunks and has none, so that it is not passed over."""
@@ -286,12 +286,6 @@ class SlotBarrier(Generic[C]):
         found = held.close(marker.sender, marker.digest if is_named else None)
         if is_named and found < marker.chunks and not self._accept_loss:
             held.missing[marker.sender] = marker.chunks
-
-    def _forget_if_empty(self, start: int) -> None:
-        """Forget a slot that every sender has closed without chunks: nothing waits for it."""
-        held = self._held[start]
-        if held.end_ms <= self.through_ms and not held.chunks and not held.missing:
-            del self._held[start]
 
     def _require_known(self, sender: int) -> None:
         if sender >= len(self._through):

@@ -159,7 +159,12 @@ def _cut(
         some = {name: column[first : first + rows_max] for name, column in columns.items()}
         hashes = plates[first : first + rows_max]
         if "plate" in some:
-            hashes, some["plate"] = _named(plates, some["plate"])
+            rows = some["plate"]
+            is_here = np.zeros(len(plates), dtype=bool)
+            is_here[rows] = True
+            here = np.flatnonzero(is_here)
+            number = np.cumsum(is_here) - 1  # as np.unique has them, without sorting
+            hashes, some["plate"] = [plates[i] for i in here.tolist()], number[rows]
         content: dict[str, Any] = {
             "hash_bytes": len(hashes[0]) if hashes else 1,
             "plates": b"".join(hashes),
@@ -174,14 +179,6 @@ def _cut(
 
 def _end(slot: tuple[int, int], chunks: Sequence[Chunk]) -> tuple[int, int, bytes, int]:
     return slot[1], slot[0], chunks[0].digest if chunks else b"", len(chunks)
-
-
-def _named(plates: Sequence[bytes], rows: NDArray[Any]) -> tuple[list[bytes], Integers]:
-    is_here = np.zeros(len(plates), dtype=bool)
-    is_here[rows] = True
-    here = np.flatnonzero(is_here)
-    number = np.cumsum(is_here) - 1  # as np.unique has them, without sorting
-    return [plates[i] for i in here.tolist()], number[rows]
 
 
 def _hashes(chunk: PlateChunk) -> list[bytes]:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 
-from udp_stream.certificates import note_shown
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import Trouble, WarningText, counted
@@ -43,6 +42,7 @@ from udp_stream.pings.texts import trim
 from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
+from udp_stream.sources.certificates import note_shown
 from udp_stream.sources.files import GTFS_ENDS, GzipError, inflated
 from udp_stream.sources.live import ConnectedSource, SourceFailure, failure_of
 from udp_stream.sources.recordings import (
@@ -170,24 +170,21 @@ class HttpGet:
                         location := response.headers.get("Location")
                     ):
                         return await self._judged(response)
-                address = self._redirected(address, location, token)
+                try:
+                    target = urljoin(address, location)
+                    parts = _checked(target)
+                except (ValueError, UsageError):
+                    raise SourceFailure("redirects to what is no address", is_final=True) from None
+                if urlsplit(address).scheme == "https" and parts.scheme != "https":
+                    raise SourceFailure("redirects from https to http: not followed", is_final=True)
+                elsewhere = _origin(parts) != _origin(self._parts)
+                if token and elsewhere and _carries(target, token):
+                    raise SourceFailure(
+                        "redirects to another host with the token in the address: not followed",
+                        is_final=True,
+                    )
+                address = target
         raise SourceFailure(f"redirects more than {REDIRECTS_MAX} times", is_final=True)
-
-    def _redirected(self, address: str, location: str, token: str) -> str:
-        try:
-            target = urljoin(address, location)
-            parts = _checked(target)
-        except (ValueError, UsageError):
-            raise SourceFailure("redirects to what is no address", is_final=True) from None
-        if urlsplit(address).scheme == "https" and parts.scheme != "https":
-            raise SourceFailure("redirects from https to http: not followed", is_final=True)
-        elsewhere = _origin(parts) != _origin(self._parts)
-        if token and elsewhere and _carries(target, token):
-            raise SourceFailure(
-                "redirects to another host with the token in the address: not followed",
-                is_final=True,
-            )
-        return target
 
     async def _judged(self, response: ClientResponse) -> HttpAnswer:
         status = response.status
@@ -416,7 +413,14 @@ class PolledSource(ConnectedSource):
             raise SourceFailure(f"answers with what is no {what} ({reader.unreadable}): {held}")
         found = Counter({name: count - before[name] for name, count in reader.counts.items()})
         self._tally.update({name: found[name] for name in ("read", "repeats", "refused")})
-        self._log_fields(reader.counts)
+        fields = {
+            field for field in (FROM_LICENSE_PLATE, FROM_ID, STANDING) if reader.counts[field]
+        }
+        fields |= {MOVED} if moved_share(reader.counts) else set()
+        if fields != self._plates_said:
+            self._plates_said = fields
+            for sentence in sentences(reader.counts):
+                self.log_message(f"{self.name}: {sentence}")
         self._look_for_vehicles(found)
         return frame
 
@@ -450,15 +454,6 @@ class PolledSource(ConnectedSource):
             require_gtfs(
                 self._settings, f"{self.name}, GTFS-realtime {self._why}", self.log_message
             )
-
-    def _log_fields(self, counts: Counter[str]) -> None:
-        """Which field plates are from, when a field comes up for the first time."""
-        fields = {field for field in (FROM_LICENSE_PLATE, FROM_ID, STANDING) if counts[field]}
-        fields |= {MOVED} if moved_share(counts) else set()
-        if fields != self._plates_said:
-            self._plates_said = fields
-            for sentence in sentences(counts):
-                self.log_message(f"{self.name}: {sentence}")
 
     def _log_tally(self) -> None:
         if time.monotonic() - self._said_s < LOG_S:

@@ -438,19 +438,18 @@ class Handover:
     def _read(self) -> None:
         try:
             for frame in self._source.messages():
-                self._put(frame)
+                with self._changed:
+                    # Once stopped it does not wait: perhaps nobody takes frames any more, and the thread
+                    # has to end.
+                    self._changed.wait_for(
+                        lambda: self._waiting < self._messages_max or self._is_stopped
+                    )
+                    self._frames.append(frame)
+                    self._waiting += max(1, len(frame))  # empty frames take room, too
+                    self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001 (raised again, where the frames are taken)
             self._error = error
         finally:
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
-
-    def _put(self, frame: list[bytes]) -> None:
-        with self._changed:
-            # Once stopped it does not wait: perhaps nobody takes frames any more, and the thread
-            # has to end.
-            self._changed.wait_for(lambda: self._waiting < self._messages_max or self._is_stopped)
-            self._frames.append(frame)
-            self._waiting += max(1, len(frame))  # empty frames take room, too
-            self._changed.notify_all()

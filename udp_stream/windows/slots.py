@@ -517,11 +517,20 @@ class SourceReader:
     (42, 28740000, True)
     """
 
+    through_ms: int | None = None
+    """Time, Unix ms, up to which slots that end are closed for good; None before the first ping or
+    tick."""
+
+    moments_ms: int | None = None
+    """Time, Unix ms, up to which moments are complete; None before the first ping or tick, or if
+    none is asked for."""
+
     def __init__(self, rules: ReadingRules, start: SourceCheckpoint) -> None:
         self._rules = rules
+        self.is_in_processing_time = rules.windows.in_processing_time
         self._clock: LogClock = (
             WallClock(rules.windows, rules.grid, start.watermark_ms)
-            if rules.windows.in_processing_time
+            if self.is_in_processing_time
             else AppendClock(rules.windows, start.watermark_ms)
         )
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
@@ -538,6 +547,14 @@ class SourceReader:
             )
         self._rejected_through = start.rejected_through
         self.next_offset = start.offset
+        self._follow_clock()
+
+    def _follow_clock(self) -> None:
+        watermark_ms = self._clock.watermark_ms
+        if watermark_ms is not None:
+            self.through_ms = self._rules.through_at(watermark_ms)
+            if self._moments is not None:
+                self.moments_ms = self._moments.through_at(watermark_ms)
 
     def read(self, messages: Sequence[bytes], places: LogPlaces) -> ReadResult:
         """Read the next messages of the partition, in order, with their places. Those read before
@@ -553,6 +570,7 @@ class SourceReader:
             self.not_read((self._rules.grid.start_of(began_ms) - LIVE_MS, began_ms))
         result, frame, _ = self._rules.read(messages, self._windows, places, self._rejected_through)
         self.next_offset = int(places.offset[-1]) + 1
+        self._follow_clock()
         return (
             result if self._moments is None else replace(result, moments=self._moments.read(frame))
         )
@@ -560,23 +578,8 @@ class SourceReader:
     def not_read(self, span: Span) -> None:
         """Note a stretch that nobody read. The log has it: a slot that is read again is partial
         again. By the wall none is."""
-        if not self._rules.windows.in_processing_time:
+        if not self.is_in_processing_time:
             self._windows.gaps |= {span}
-
-    @property
-    def through_ms(self) -> int | None:
-        """Time, Unix ms, up to which slots that end are closed for good; None before the first ping
-        or tick."""
-        return (
-            None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
-        )
-
-    def through_at(self, watermark_ms: int) -> int:
-        return self._rules.through_at(watermark_ms)
-
-    @property
-    def is_in_processing_time(self) -> bool:
-        return self._rules.windows.in_processing_time
 
     def ahead_ms(self, wall_ms: int) -> int:
         """How far slots are closed ahead of this time; 0 or less if none is, or if the log has just
@@ -597,14 +600,6 @@ class SourceReader:
         return self._clock.shown_ms
 
     @property
-    def moments_ms(self) -> int | None:
-        """Time, Unix ms, up to which moments are complete; None before the first ping or tick, or
-        if none is asked for."""
-        if self._moments is None or self._clock.watermark_ms is None:
-            return None
-        return self._moments.through_at(self._clock.watermark_ms)
-
-    @property
     def moments_lost_ms(self) -> int | None:
         """Time, Unix ms, up to which moments may lack positions, after a checkpoint without them;
         None if none does."""
@@ -615,15 +610,13 @@ class SourceReader:
     def tick_would_close(self, wall_ms: int) -> bool:
         """Whether a tick record appended at this time would close any slot or moment, empty slots
         included."""
-        through = self.through_ms
         watermark_ms = self._clock.after_tick(wall_ms)
-        if through is None or self.through_at(watermark_ms) > through:
+        if self.through_ms is None or self._rules.through_at(watermark_ms) > self.through_ms:
             return True
-        sent_ms = self.moments_ms
         return (
             self._moments is not None
-            and sent_ms is not None
-            and self._moments.through_at(watermark_ms) > sent_ms
+            and self.moments_ms is not None
+            and self._moments.through_at(watermark_ms) > self.moments_ms
         )
 
     @property

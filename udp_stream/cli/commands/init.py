@@ -108,14 +108,9 @@ _READ_MAX = 200_000
 """Messages on which each form is tried; messages of all files that are read with the form that was
 found."""
 
-_READ_MIN = 0.5
-_REFUSED_MAX = 0.05
-_NEAR_DEGREES = 1.0
-_NEAR_MIN = 0.6
 _BOX_MARGIN = 0.05
-"""Shares of the sample: a form must read as many pings, and may refuse as many without a word. The
-box: stray fixes are farther than a degree from the middle, and most pings of a plate nearer; it is
-rounded outward to tenths, at least five kilometres behind the last."""
+"""Degrees from the last ping to the edge of the box, which is rounded outward to tenths: at least
+five kilometres."""
 
 _STEPS_MAX = 6
 _FIELDS_MIN = 5

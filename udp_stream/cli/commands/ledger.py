@@ -200,7 +200,17 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
         log_ledger(settings.ledger, ledger, settings)
         knows = has_mark(settings.ledger)
         kept = mark_beside(settings.ledger) or see(ledger).mark()
-        words = _forgotten_words(ledger, kept, settings)
+        progress = ledger.progress()
+        missing = kept.admitted - progress.admitted
+        number = (
+            counted_charges(missing, ledger.meta()) if missing > 0 else "an unknown number of HATs"
+        )
+        since = (
+            slot_start(progress.newest, slots_of(ledger, settings))
+            or progress.newest
+            or "its beginning"
+        )
+        words = f"charges of {number} since {since} are forgotten"
         if arguments.saying != words:
             why = _why_older(ledger, kept if knows else None)
             raise PrivacyRefused(
@@ -217,18 +227,6 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
             )
         replace_mark_of(settings.ledger, ledger)
     print(f"accepted; the ledger keeps these words for ever: {words}")
-
-
-def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:
-    progress = ledger.progress()
-    missing = kept.admitted - progress.admitted
-    number = counted_charges(missing, ledger.meta()) if missing > 0 else "an unknown number of HATs"
-    since = (
-        slot_start(progress.newest, slots_of(ledger, settings))
-        or progress.newest
-        or "its beginning"
-    )
-    return f"charges of {number} since {since} are forgotten"
 
 
 def _why_older(ledger: Ledger, kept: Mark | None) -> str:

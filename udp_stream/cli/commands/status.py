@@ -71,9 +71,25 @@ def status(arguments: argparse.Namespace, settings: Settings) -> None:
             raise DependencyUnavailable(
                 f"{error}; and no live run has its journal in {beside}"
             ) from error
-        found = _of_ledger(ledger, settings, f"no live run has its journal in {beside}; {error}")
+        why = f"no live run has its journal in {beside}; {error}"
+        newest = _newest(ledger, settings)
+        name = f"ledger {ledger_place(settings.ledger.url)}"
+        lines = [f"{name} ({FOR_OPERATORS})", why, f"last slot charged: {newest or 'none yet'}"]
+        found = Status(
+            lines,
+            {
+                "name": name,
+                "run": None,
+                "workers": [],
+                "last_slot": newest and {"slot_start": newest},
+            },
+        )
     if ledger is not None:
-        _add_ledger(found, ledger)
+        found.lines.append(f"ledger: {ledger}")
+        holdings = None if ledger.holdings is None else ledger.holdings._asdict()
+        found.facts["ledger"] = {**ledger._asdict(), "holdings": holdings}
+        if ledger.status:
+            found.troubles.append((ledger.status, f"the ledger: {ledger.said}"))
     if arguments.json:
         facts = {"schema": "udp-stream/status/2", "note": FOR_OPERATORS, **found.facts}
         facts["troubles"] = [{"status": status, "text": text} for status, text in found.troubles]
@@ -227,16 +243,6 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     return found
 
 
-def _of_ledger(ledger: LedgerView, settings: Settings, why: str) -> Status:
-    newest = _newest(ledger, settings)
-    name = f"ledger {ledger_place(settings.ledger.url)}"
-    lines = [f"{name} ({FOR_OPERATORS})", why, f"last slot charged: {newest or 'none yet'}"]
-    return Status(
-        lines,
-        {"name": name, "run": None, "workers": [], "last_slot": newest and {"slot_start": newest}},
-    )
-
-
 def _newest(ledger: LedgerView | None, settings: Settings) -> str | None:
     if ledger is None or ledger.holdings is None:
         return None
@@ -255,14 +261,6 @@ def _run_state(folder: Path) -> tuple[str, float | None]:
     except FileNotFoundError:
         return "stopped", None
     return ("silent" if age_s > SILENT_S else "alive"), age_s
-
-
-def _add_ledger(found: Status, ledger: LedgerView) -> None:
-    found.lines.append(f"ledger: {ledger}")
-    holdings = None if ledger.holdings is None else ledger.holdings._asdict()
-    found.facts["ledger"] = {**ledger._asdict(), "holdings": holdings}
-    if ledger.status:
-        found.troubles.append((ledger.status, f"the ledger: {ledger.said}"))
 
 
 def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
