@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.forms import long_but, soaked
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.archive import archive, latest_day, open_archive
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
@@ -13,7 +14,6 @@ from udp_stream.ledgers.sqlite import open_sqlite_ledger
 NEW_YEAR = datetime(2025, 1, 1, tzinfo=UTC)
 BUSES, CELLS, SLOTS = 300, 55, 24  # a day of Surat has 1,300 HATs, of 2.5 kB each
 BUDGET = 10**9
-DAYS = 366
 
 
 def charge_a_day(ledger, day, dice):
@@ -41,16 +41,16 @@ def peak_kb():
     return int(line.split()[1])
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_archived_monthly_a_ledger_stays_small_and_adds_up(tmp_path):
+@pytest.mark.parametrize("days", [*long_but([], [95]), *soaked([366])])
+def test_archived_monthly_a_ledger_stays_small_and_adds_up(days, tmp_path):
     Path("/proc/self/clear_refs").write_text(
         "5"
     )  # the peak begins anew: other tests of this process had theirs
     before_kb = peak_kb()
     dice, path, count, sizes = np.random.default_rng(3), tmp_path / "ledger", 0, []
     with open_sqlite_ledger(path) as ledger:
-        for number in range(DAYS):
+        for number in range(days):
             day = NEW_YEAR + timedelta(days=number)
             charge_a_day(ledger, day, dice)
             count += CELLS * SLOTS

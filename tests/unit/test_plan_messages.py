@@ -20,6 +20,7 @@ from udp_stream.shuffle.wire import (
     CountChunk,
     CountsEnd,
     PingChunk,
+    PingsEnd,
     cut_counts,
     cut_pings,
     cut_plan,
@@ -180,6 +181,17 @@ def waiting_shard():
     return shard, offset
 
 
+def test_a_shard_that_has_nothing_of_a_slot_commits_nothing_before_it_has_said_so():
+    """Whoever takes over would not say it: the planner would wait for ever."""
+    shard = ShardProtocol(1, shards=2, sources=1, start=ShardCheckpoint.at(0))
+    shard.add(0, PingsEnd(0, 1, HOUR))
+    assert not shard.may_commit
+    step = shard.next()
+    assert step.messages == [(0, CountsEnd(1, 1, HOUR))]
+    shard.sent(step)
+    assert shard.may_commit and shard.checkpoint().offset == 1
+
+
 def plan_chunks_of(plan, size=200):
     slot = {"slot_start": 0, "slot_end": HOUR}
     return [msgspec.structs.replace(chunk, **slot) for chunk in cut_plan(plan, 0, chunk_bytes=size)]
@@ -199,7 +211,9 @@ def test_a_plan_is_there_once_all_of_it_has_come_twice_or_out_of_order(seed):
         seen.add(chunk.number)
     assert same(shard.next().plan, merge_plan(plan_chunks_of(plan)))
     shard.recorded(0)
+    assert not shard.may_commit  # its own commit is on its way
     shard.published(0)
+    assert shard.may_commit
     shard.add(next(offset), chunks[0])
     assert shard.next() is None and shard.checkpoint().offset == shard.next_offset
 
