@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from tests.runtime.harness import fleet_log
 
 ROOT = Path(__file__).parents[2]
@@ -190,7 +190,9 @@ def said_by(extra, folder):
     }
 
 
-@pytest.mark.parametrize("extra", long_but(("",), ("", "kafka", "sources", "dashboard")))
+@pytest.mark.parametrize(
+    "extra", [*long_but([""], ["", "kafka"]), *soaked(["sources", "dashboard"])]
+)
 def test_each_verb_says_what_it_needs_and_none_ends_with_a_fault(extra, tmp_path):
     found = said_by(extra, tmp_path)
     for words, (status, _, said) in found.items():
