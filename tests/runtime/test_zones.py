@@ -202,7 +202,7 @@ def test_overlapping_zones_are_named(city, capsys):
 
 
 WRONG = {
-    "hat.resolution=8": r"hat\.resolution: expected 7 where hat\.zones has a file",
+    "hat.resolution=8": r"hat\.resolution: expected 7 where hat\.zones has a file.*delete the line `resolution = 8`",
     "hat.zone_width=40": r"hat\.zone_width: expected",
     "hat.zones=": r"hat\.zone_name: expected none where hat\.zones has no file",
     "hat.zone_name=label": r"expected a name in label",

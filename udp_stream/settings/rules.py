@@ -244,7 +244,10 @@ def _check_exclusions(settings: Settings) -> None:
             value = _value(settings, key)
             allowed = values or (_value(_DEFAULTS, key),)
             rule = f"{' or '.join(map(_written, allowed))} where {mode}, as {reason}"
-            require(value in allowed, key, rule, _written(value))
+            got = _written(value)
+            if not values:
+                got += f"; delete the line `{key.rpartition('.')[2]} = {got}`"
+            require(value in allowed, key, rule, got)
 
 
 def _written(value: Any) -> str:
