@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from tests.board import get
@@ -101,7 +102,13 @@ def test_cells_by_heading_are_released_as_cells_are(city, promise, capsys):
         assert ledger.verify() == []
         assert {one.release_id for one in records} <= {one.release_id for one in ledger.entries()}
 
-    replay(capsys, *flags, out="out.csv", ledger="two.ledger")
+    words = [word for flag in ("hat.zones=zones.geojson", *flags) for word in ("--set", flag)]
+    for name in ("out.csv", "out.parquet"):
+        assert cli.main(["records", "city.ledger", "--out", name, *words]) == 0
+    table = pq.read_table("out.parquet")
+    assert {*table["hat.heading"].to_pylist()} == {*HEADINGS} and table.num_rows == len(records)
+    withdrawn = ["ledger", "withdraw", records[0].release_id, "--reason", "a loop", *words]
+    assert cli.main([*withdrawn, "--ledger", "city.ledger"]) == 0
     with Path("out.csv").open(newline="") as file:
         assert {(row["hat.cell"], row["hat.heading"]) for row in csv.DictReader(file)} == {
             (cell, heading) for cell, (_, heading) in hats.items()

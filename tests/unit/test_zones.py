@@ -11,8 +11,10 @@ from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.export_formats import cell_geometry
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import require_unmoved
+from udp_stream.release.rehearsal import AveragePrior, RehearsedCity
 from udp_stream.settings.grids import read_zones
 from udp_stream.windows.grid import NOWHERE, Hexagons
+from udp_stream.windows.tables import SlotCounts
 from udp_stream.windows.zones import ID_MAX
 
 DAY = "1d from 2024-01-08T00:00:00+05:30 in rho"
@@ -214,6 +216,29 @@ def test_zones_stand_beside_hexagons_of_their_size(zones):
     assert zones(feature("Hexagon", [list(corner) for corner in ring])).fineness == pytest.approx(
         8, abs=0.15
     )
+
+
+def test_long_zones_are_alike_in_rehearsals(zones):
+    """A street across a city has the mean of many places: a plan must not promise it more."""
+
+    long = zones(feature("R", [[72, 21], [72.2, 21]], kind="LineString"), width="60m")
+    short = zones(feature("As large", square(72, 21, 0.0103)))
+    assert short.fineness == pytest.approx(long.fineness, abs=0.1)
+    assert short.reach == Hexagons(7).reach == Hexagons(9).reach == 1 and 8 < long.reach < 10
+    assert 20 < zones(feature("Square", square(72, 21, 0.1))).reach < 24
+    hats, plates = 300, 40
+    plate = np.arange(hats * plates)
+    names = tuple(b"%d" % number for number in plate.tolist())
+    rows = np.arange(hats + 1) * plates
+    cells = np.arange(1, hats + 1, dtype=np.uint64)
+    counts = SlotCounts(0, 3_600_000, names, cells, rows, plate, np.full(plate.size, 20), 0)
+
+    def spread(grid):
+        usual = AveragePrior.from_counts([counts], grid)
+        means = RehearsedCity(0, usual, grid).means(counts)
+        return means.reshape(hats, plates).mean(axis=1).std()
+
+    assert spread(long) < 0.75 * spread(short)
 
 
 def test_a_zone_keeps_its_outline_within_a_period(zones):

@@ -152,11 +152,12 @@ class RehearsedCity:
             self._cells.setdefault(cell, self._rng.normal(0, CELL_SD))
             for cell in counts.cells.tolist()
         ]
-        finer = FINER ** (self._grid.fineness - 7)
+        even = self._grid.reach**-0.5
+        finer = FINER ** (self._grid.fineness - 7) * even
         usual = self._usual
         told = (
             self._slope * (prior.by_hat - usual.by_hat)
-            + (prior.features - usual.features) @ self._features
+            + (prior.features - usual.features) @ self._features * even
         )
         mean = self._mean + told
         own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, counts.cells.size))

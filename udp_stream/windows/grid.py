@@ -61,6 +61,12 @@ class Grid(ABC):
     def fineness(self) -> float:
         """The resolution of H3 at which hexagons have about this size."""
 
+    @property
+    def reach(self) -> float:
+        """How many hexagons of H3 7 a cell of the grid runs through, where it is larger than its
+        fineness tells; else 1. Its mean speed is one of so many places, so cells are more alike."""
+        return 1.0
+
     @abstractmethod
     def cells_of(self, lat: Floats, lon: Floats) -> Cells:
         """The cell of each position (degrees, WGS 84); `NOWHERE` for none."""

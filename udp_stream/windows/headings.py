@@ -90,6 +90,10 @@ class Headings(Grid):
         return self._of.fineness
 
     @property
+    def reach(self) -> float:
+        return self._of.reach
+
+    @property
     def digest(self) -> str:
         return f"{self._of.digest}-{self.headings}" if self._of.digest else ""
 

@@ -91,6 +91,18 @@ class Zones(Grid):
         return float(7 - log(float(np.median(self._areas_km2())) / hexagon_km2, 7))
 
     @property
+    def reach(self) -> float:
+        """By its area, or by its length from end to end."""
+        import shapely
+
+        hexagon_km2 = h3.average_hexagon_area(7, "km^2")
+        west, south, east, north = shapely.bounds(self.shapes).T
+        wide = (east - west) * np.cos(np.radians((south + north) / 2))
+        lengths_km = np.hypot(wide, north - south) * METRES_PER_DEGREE / 1000
+        run = np.maximum(self._areas_km2() / hexagon_km2, lengths_km / np.sqrt(hexagon_km2))
+        return max(1.0, float(np.median(run)))
+
+    @property
     def domain(self) -> Cells:
         return np.sort(self._numbers)
 
