@@ -12,14 +12,15 @@ from datetime import UTC, datetime
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Ledger, Verdict
+from udp_stream.ledger.port import Admission, Balance, Ledger, LedgerView, Verdict
 from udp_stream.ledger.rules import (
     AMOUNT_LIMIT,
     budget_balances,
+    compared_ranges,
     misfits,
     span_name,
     span_of,
-    view_of,
+    windows_around,
 )
 
 LedgerFactory = Callable[[], AbstractContextManager[Ledger]]
@@ -546,6 +547,22 @@ def check_newest(open_ledger: LedgerFactory) -> None:
         )
 
 
+def _view_of(
+    ledger: Ledger, period: str, plates: Sequence[bytes], ids: Sequence[str]
+) -> LedgerView:
+    """`Ledger.view` by other calls."""
+    periods = [name for ends in compared_ranges(period) for name in ledger.periods(*ends)]
+    ours = ledger.balances(period, plates)
+    windows = windows_around(period, periods)
+    others = [ledger.balances(name, plates) for name in windows.others]
+    charged = windows.most(np.array([one.charged for one in others]).reshape(-1, len(plates)))
+    charges = windows.most(np.array([one.charges for one in others]).reshape(-1, len(plates)))
+    balance = Balance(ours.charged + charged, ours.charges + charges)
+    return LedgerView(
+        tuple(ledger.recorded(ids)), ledger.meta(), periods, balance, ledger.progress()
+    )
+
+
 def check_view(open_ledger: LedgerFactory) -> None:
     """A view is what the calls say one by one, of periods of each kind, however much is asked."""
     plates = plates_of("view", 1100)
@@ -560,11 +577,12 @@ def check_view(open_ledger: LedgerFactory) -> None:
         ledger.note("view", "is noted")
         for period in ("view", "never charged", hours[3], hour("4h", 9)):
             found = ledger.view(period, plates, ids)
-            expected = view_of(ledger, period, plates, ids)
+            expected = _view_of(ledger, period, plates, ids)
             expect(found.payloads, expected.payloads, "payloads of a view")
             expect(found.payloads[0], ids[0].encode(), "the first payload of a view")
             expect(found.meta, expected.meta, "facts of a view")
             expect(found.meta["view"], "is noted", "a fact of a view")
+            expect(found.progress, expected.progress, "how far a ledger is in a view")
             expect(found.periods, expected.periods, "periods of a view")
             for balances in ("charged", "charges"):
                 of_view = getattr(found.balance, balances).tolist()
@@ -572,6 +590,9 @@ def check_view(open_ledger: LedgerFactory) -> None:
         expect(ledger.view("view", plates[:1], ()).balance.charged.tolist(), [3], "a period's own")
         in_window = ledger.view(hours[3], plates[:1], ()).balance.charged.tolist()
         expect(in_window, [15], "the most in any window of a view")
+        short = ledger.view("", (), ids[:2])
+        expect(short.payloads, (ids[0].encode(), None), "the payloads without a period")
+        expect(short.progress, ledger.progress(), "the progress without a period")
 
 
 def check_notes_and_progress(open_ledger: LedgerFactory) -> None:

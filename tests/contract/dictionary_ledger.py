@@ -10,20 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import LAST_NAME, Entry, Mark, Progress
+from udp_stream.ledger.port import Entry, Mark, Progress
 from udp_stream.ledger.rules import (
     ARCHIVED,
     Decision,
     archived_s,
     between,
-    misfits,
-    require_closed,
     require_not_behind,
     require_open,
     see,
 )
-from udp_stream.ledgers.stored import ChargedCall, Conflict, StoredLedger
+from udp_stream.ledgers.stored import Change, Found, Reads, StoredLedger, Transaction
 
 
 @dataclass(slots=True)
@@ -53,43 +50,63 @@ class DictionaryLedger(StoredLedger):
         # process.
         self._meta = {"ledger_id": f"memory-{id(self):x}"}
 
-    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
-        with self._lock:
-            found = [self._admissions.get(release_id) for release_id in release_ids]
-            return [None if remembered is None else remembered.payload for remembered in found]
-
     def close(self) -> None:
         pass
 
-    def _writing(self) -> AbstractContextManager[object]:
+    def _using(self, _transaction: Transaction) -> AbstractContextManager[object]:
         return self._lock
 
-    def _balances(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
+    def _read(self, asked: Reads) -> Found:
         with self._lock:
-            found = [
+            found = {
+                name: self._admissions[name]
+                for name in {*asked.payloads, *asked.decisions}
+                if name in self._admissions
+            }
+            names = [name for ends in asked.ranges for name in between(self._periods, *ends)]
+            table = [
                 [
                     (self._sums.get((period, plate), 0), self._charges.get((period, plate), 0))
-                    for plate in plates
+                    for plate in asked.plates
                 ]
-                for period in periods
+                for period in asked.periods
             ]
-        return np.array(found, np.int64).reshape(len(periods), len(plates), 2)
+            ids = list(self._admissions)
+            counts = self._dropped + np.array([len(ids), len(self._recorded)])
+            ends = (ids[0], ids[-1]) if ids else (None, None)
+            payloads = {name: found[name].payload for name in asked.payloads if name in found}
+            return Found(
+                {name: payload for name, payload in payloads.items() if payload is not None},
+                {name: found[name].decision for name in asked.decisions if name in found},
+                names,
+                np.array(table, np.int64).reshape(len(asked.periods), len(asked.plates), 2),
+                dict(self._meta),
+                Progress(*counts.tolist(), *ends),
+            )
 
-    def _commit(self, call: ChargedCall) -> Conflict | None:
-        if known := {
-            name: self._admissions[name].decision
-            for name in call.decided
-            if name in self._admissions
-        }:
-            return Conflict(known)
-        require_open(call.decided, archived_s(self._meta))
-        before = self._balances([call.period], call.plates)[0]
-        if (before[:, 0] > call.room).any():
-            return Conflict({}, before[:, 0])
-        for name, decision in call.decided.items():
-            self._admissions[name] = _Remembered(call.period, call.budget, decision)
-        self._settle(call.period, call.plates, before + np.stack([call.asked, call.times], axis=1))
-        return None
+    def _commit(self, change: Change) -> bool:
+        with self._lock:
+            ids = [*change.decided, *change.admitted]
+            read = self._read(Reads([*change.payloads], ids, (), [change.period], change.plates))
+            if read.payloads or read.decisions.keys() != {*change.admitted}:
+                return False
+            require_open([*change.decided, *change.payloads], archived_s(self._meta))
+            (before,) = read.balances
+            if (before[:, 0] > change.room).any():
+                return False
+            for name, decision in change.decided.items():
+                self._admissions[name] = _Remembered(change.period, change.budget, decision)
+            for name, payload in change.payloads.items():
+                self._record(name, payload)
+            after = before + np.stack([change.asked, change.times], axis=1)
+            self._settle(change.period, change.plates, after)
+            if change.dropped:
+                self._forget(change)
+            return True
+
+    def _record(self, release_id: str, payload: bytes) -> None:
+        self._admissions[release_id].payload = payload
+        self._recorded.append(release_id)
 
     def _settle(self, period: str, plates: Sequence[bytes], table: NDArray[np.int64]) -> None:
         if plates and period not in self._periods:
@@ -97,25 +114,6 @@ class DictionaryLedger(StoredLedger):
         for plate, (charged, charges) in zip(plates, table.tolist(), strict=True):
             self._sums[period, plate] = charged
             self._charges[period, plate] = charges
-
-    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        with self._lock:
-            if any(release_id not in self._admissions for release_id, _ in releases):
-                raise PrivacyRefused(
-                    "expected an admission before each record, got a release id without one"
-                )
-            require_open(
-                (name for name, _ in releases if self._admissions[name].payload is None),
-                archived_s(self._meta),
-            )
-            return [self._record(release_id, payload) for release_id, payload in releases]
-
-    def _record(self, release_id: str, payload: bytes) -> bytes:
-        remembered = self._admissions[release_id]
-        if remembered.payload is None:
-            remembered.payload = payload
-            self._recorded.append(release_id)
-        return remembered.payload
 
     def published(self, release_ids: Sequence[str]) -> None:
         with self._lock:
@@ -135,32 +133,31 @@ class DictionaryLedger(StoredLedger):
         # Outside of the lock: a caller may call `published` while it iterates.
         yield from waiting
 
-    def entries(self) -> Iterator[Entry]:
+    def _scan(self) -> Iterator[tuple[str, Entry | None]]:
         with self._lock:
             remembered = list(self._admissions.items())
-        for release_id, one in remembered:
+        for name, one in remembered:
             plates, charged = tuple(one.decision.names()), one.decision.charged.copy()
-            terms = one.decision.terms
-            yield Entry(
-                release_id,
-                one.period,
-                one.budget,
-                plates,
-                charged,
-                one.payload,
-                one.published,
-                terms,
-            )
+            entry = Entry(
+                name, one.period, one.budget, plates, charged, one.payload, one.published, one.decision.terms
+            )  # fmt: skip
+            yield name, entry
 
     def newest(self) -> Iterator[str]:
         with self._lock:
             remembered = list(self._admissions)
         yield from reversed(remembered)
 
-    def verify(self) -> list[str]:
-        with self._lock:
-            balances = [(*one, amount, self._charges[one]) for one, amount in self._sums.items()]
-        return list(misfits(self.entries(), balances))
+    def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
+        rows = [
+            (*key, amount, self._charges[key])
+            for key, amount in self._sums.items()
+            if key[0] == period
+        ]
+        return len(self._admissions), rows
+
+    def _unadmitted(self) -> list[str]:
+        return []
 
     def close_before(self, end_s: int) -> int:
         with self._lock:
@@ -168,37 +165,18 @@ class DictionaryLedger(StoredLedger):
             self._meta[ARCHIVED] = str(end_s if before is None else max(before, end_s))
             return int(self._meta[ARCHIVED])
 
-    def drop(self, period: str, release_ids: Sequence[str]) -> None:
-        with self._lock:
-            require_closed(release_ids, archived_s(self._meta))
-            for release_id in release_ids:
-                if (gone := self._admissions.pop(release_id, None)) is not None:
-                    self._dropped += np.array([1, gone.payload is not None])
-            self._recorded = [name for name in self._recorded if name in self._admissions]
-            self._periods = [name for name in self._periods if name != period]
-            for sums in (self._sums, self._charges):
-                for key in [key for key in sums if key[0] == period]:
-                    del sums[key]
+    def _forget(self, change: Change) -> None:
+        for name in change.dropped:
+            self._dropped += np.array([1, self._admissions.pop(name).payload is not None])
+        self._recorded = [name for name in self._recorded if name in self._admissions]
+        self._periods = [name for name in self._periods if name != change.period]
+        for sums in (self._sums, self._charges):
+            for key in [key for key in sums if key[0] == change.period]:
+                del sums[key]
 
     def note(self, name: str, text: str) -> str:
         with self._lock:
             return self._meta.setdefault(name, text)
-
-    def meta(self) -> dict[str, str]:
-        with self._lock:
-            return dict(self._meta)
-
-    def progress(self) -> Progress:
-        with self._lock:
-            ids = list(self._admissions)
-            admitted, recorded = (
-                self._dropped + np.array([len(ids), len(self._recorded)])
-            ).tolist()
-            return Progress(admitted, recorded, ids[0] if ids else None, ids[-1] if ids else None)
-
-    def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        with self._lock:
-            return between(self._periods, first, last)
 
     def mark(self, release_id: str) -> Mark:
         return see(self, release_id).mark(release_id)

@@ -12,7 +12,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.test_ledger import ForgetsWindows, LooksBackOnly, in_memory, in_sqlite
-from tests.forms import changed
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 
@@ -93,9 +92,9 @@ class OneTooMany(DictionaryLedger):
 class HalvesOthers(DictionaryLedger):
     """Charges a window for half of what was charged in other spans."""
 
-    def _near(self, period, plates):
-        near = super()._near(period, plates)
-        return changed(near, most=near.most // 2)
+    def _elsewhere(self, period, plates):
+        most, version = super()._elsewhere(period, plates)
+        return most // 2, version
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ from tests.contract import ledger_writer as writer
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.forked import Forked
-from tests.forms import changed, long_rows
+from tests.forms import long_rows
 from udp_stream import files as atomic
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Ledger, Verdict
-from udp_stream.ledger.rules import Decision
+from udp_stream.ledger.rules import Decision, windows_around
 from udp_stream.ledgers import sqlite
 from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
@@ -93,9 +93,11 @@ def test_every_check_is_in_the_list() -> None:
 
 
 class LastRecordWins(DictionaryLedger):
-    def _record(self, release_id: str, payload: bytes) -> bytes:
-        self._admissions[release_id].payload = None
-        return super()._record(release_id, payload)
+    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        for release_id, _ in releases:
+            if held := self._admissions.get(release_id):
+                held.payload = None
+        return super().record(releases)
 
 
 class RecordsWithoutAdmission(DictionaryLedger):
@@ -238,17 +240,17 @@ class NewestOfCharged(DictionaryLedger):
 class ForgetsWindows(DictionaryLedger):
     """Breaks promise 2: a span is a budget of its own."""
 
-    def _near(self, _, plates):  # type: ignore[no-untyped-def]
-        return super()._near("", plates)
+    def _elsewhere(self, _, plates):  # type: ignore[no-untyped-def]
+        return super()._elsewhere("", plates)
 
 
 class LooksBackOnly(DictionaryLedger):
     """Breaks promise 2 for slots that are charged late: later spans are forgotten."""
 
-    def _near(self, period, plates):  # type: ignore[no-untyped-def]
+    def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
         later, self._periods = self._periods, [name for name in self._periods if name <= period]
         try:
-            return super()._near(period, plates)
+            return super()._elsewhere(period, plates)
         finally:
             self._periods = later
 
@@ -256,9 +258,10 @@ class LooksBackOnly(DictionaryLedger):
 class SumsAllNear(DictionaryLedger):
     """Refuses what would fit: sums spans that no window has together."""
 
-    def _near(self, period, plates):  # type: ignore[no-untyped-def]
-        near = super()._near(period, plates)
-        return changed(near, most=near.balances[:, :, 0].sum(axis=0))
+    def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
+        _, version = super()._elsewhere(period, plates)
+        others = windows_around(period, self._periods).others
+        return self._balances(others, plates)[:, :, 0].sum(axis=0), version
 
 
 class ForgetsClosedTimes(DictionaryLedger):

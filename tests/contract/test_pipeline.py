@@ -106,18 +106,10 @@ class DrawsCitiesAgain(DictionaryLedger):
     """Breaks promise 3 for a city's answer alone: their record is not found, and the last one is
     kept."""
 
-    def recorded(self, release_ids):
-        found = super().recorded(release_ids)
-        return [
-            None if kind_of(name) == CITY else one
-            for name, one in zip(release_ids, found, strict=True)
-        ]
-
-    def record(self, releases):
-        for name, payload in releases:
-            if kind_of(name) == CITY:
-                self._admissions[name].payload = payload
-        return super().record(releases)
+    def _read(self, asked):
+        found = super()._read(asked)
+        kept = {name: one for name, one in found.payloads.items() if kind_of(name) != CITY}
+        return found._replace(payloads=kept)
 
 
 @pytest.mark.parametrize(

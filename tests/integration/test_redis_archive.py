@@ -12,9 +12,9 @@ from tests.runtime.harness import ledger_at, runtime_on
 from tests.runtime.test_ledger_archive import DAYS, MONDAY, SETS, pings
 from tests.verbs import run_verb
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers.archive import archive
-from udp_stream.ledgers.redis import Fence, Session
+from udp_stream.ledgers.redis import Fence, RedisLedger, Session
+from udp_stream.ledgers.stored import Batch
 from udp_stream.release.record import Release
 
 BEFORE_S = int((MONDAY + timedelta(days=2)).timestamp())
@@ -40,7 +40,7 @@ def verb(name, ledger, *more, folder, flags):
 def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(
     redis_server, tmp_path, monkeypatch, limits, answered
 ):
-    limits(redis_ledger, BATCH_DROPPED=20)
+    limits(RedisLedger, releases=Batch(20, 8_000_000))
     flags, url, file = (
         (*SETS, f"ledger.key_file={tmp_path / 'plates.key'}"),
         redis_server.url,

@@ -7,7 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partialmethod
 from typing import Any
 
@@ -17,9 +17,9 @@ from redis import Redis
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.ledgers import redis as redis_ledger
-from udp_stream.ledgers.redis import Session
-from udp_stream.ledgers.redis_connection import Connection
+from udp_stream.ledgers.redis import RedisLedger, Session
+from udp_stream.ledgers.redis_connection import Connection, load_scripts
+from udp_stream.ledgers.stored import Batch
 from udp_stream.release.record import Release
 from udp_stream.testing import SeededEntropy
 
@@ -45,17 +45,23 @@ def test_the_same_log_gives_the_same_releases_on_sqlite_and_on_redis(redis_serve
     assert replay(redis_server.url, flags) == on_redis
 
 
+WRITES = ("commit", "mark")
+
+
 class Killed(BaseException):
     """What nothing catches, as a SIGKILL is."""
 
 
-def dying_at(script: int, answered: bool) -> Callable[..., Any]:
-    """An `exchange` that dies at so many scripts: before Redis has the last, or before its answer
-    is heard."""
+def dying_at(
+    script: int, answered: bool, names: Iterable[str] = tuple(load_scripts())
+) -> Callable[..., Any]:
+    """An `exchange` that dies at so many scripts of these names: before Redis has the last, or
+    before its answer is heard."""
     exchange, left = Session.exchange, [script]
+    counted = {load_scripts()[name].sha for name in names}
 
     def dying(self: Session, *commands: Any) -> Any:
-        last = any(command[0] == "EVALSHA" for command in commands)
+        last = any(command[1] in counted for command in commands)
         left[0] -= last
         if last and left[0] == 0 and not answered:
             raise Killed
@@ -72,13 +78,13 @@ def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
     redis_server, tmp_path, monkeypatch, limits, answered
 ):
     """The bits are the system's: a second draw that got out would show."""
-    limits(redis_ledger, BATCH_HATS=5, BATCH_RELEASES=3)
+    limits(RedisLedger, hats=Batch(5, 50_000), releases=Batch(3, 8_000_000))
     flags, payloads, kills = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), {}, 0
     frames, dice = frames_of(fleet_log(hours=0.8)), random.Random(5)
     while True:
         out = io.BytesIO()
         with monkeypatch.context() as patch, embedded(redis_server.url, out, flags) as runtime:
-            patch.setattr(Session, "exchange", dying_at(dice.randint(1, 20), answered))
+            patch.setattr(Session, "exchange", dying_at(dice.randint(1, 40), answered, WRITES))
             try:
                 runtime.run(frames)
             except Killed:

@@ -101,7 +101,8 @@ def test_a_mark_of_an_earlier_era_is_no_excuse_for_a_later_fall_behind():
     forget(now, AcceptedRollback("second", "2026-11-23", mark_of(ledger_of(*[b"x"] * 12))))
     assert "3 charged and 3 recorded" in behind(now, mark)
     again = ledger_of(b"a", b"b", b"another draw", b"d")
-    again.note, again.meta = now.note, now.meta
+    for name, text in now.meta().items():
+        again.note(name, text)
     assert "record of hat-2" in behind(again, mark)
 
 

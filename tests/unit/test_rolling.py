@@ -13,7 +13,6 @@ from udp_stream.ledger.rules import (
     RollingSums,
     between,
     misfits,
-    most_elsewhere,
     names_around,
     span_name,
     span_of,
@@ -51,7 +50,8 @@ def test_the_most_elsewhere_is_that_of_every_window_that_touches_the_span(charge
     bounds = {name(*in_quarters(span)): in_quarters(span)[:2] for span, _ in charges}
     charged.pop(name(start, end, zone), None)
     windows = windows_around(name(start, end, zone), charged)
-    got = most_elsewhere(windows, lambda other: np.array([charged[other]]), 1)[0]
+    amounts = [charged[other] for other in windows.others]
+    got = windows.most(np.array(amounts, np.int64).reshape(-1, 1))[0]
     edges = {
         edge - shift for pair in bounds.values() for edge in pair for shift in (0, LENGTH_S)
     } | {

@@ -124,7 +124,8 @@ class Balance:
 @dataclass(frozen=True, slots=True)
 class LedgerView:
     """The content of a ledger, read anew: the payload of each release asked for, what it knows of
-    itself, the charged periods that may overlap one, and what plates were charged of its budget.
+    itself, the charged periods that may overlap one, what plates were charged of its budget, and how
+    far it has come.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> MemoryLedger().view("May", [b"plate"], ["hat"]).payloads
@@ -135,6 +136,7 @@ class LedgerView:
     meta: Mapping[str, str]
     periods: list[str]
     balance: Balance
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +222,9 @@ class Ledger(Protocol):
         ...
 
     def view(self, period: str, plates: Sequence[bytes], release_ids: Sequence[str]) -> LedgerView:
-        """All that a slot's release has to know, in a single request: `recorded`, `meta`,
-        `periods`, and the balances of whole windows. Its parts may be of different moments of the
-        call."""
+        """All that a slot's release has to know, in a single request: `recorded`, `meta`, `progress`,
+        `periods`, and the balances of whole windows; of the period "" neither of the last two. Its
+        parts may be of different moments of the call."""
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:

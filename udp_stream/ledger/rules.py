@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -26,7 +26,6 @@ from udp_stream.ledger.port import (
     Balance,
     Entry,
     Ledger,
-    LedgerView,
     Mark,
     Progress,
     Verdict,
@@ -202,15 +201,6 @@ def _largest(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return kept
 
 
-def most_elsewhere(
-    windows: WindowSpans, charged: Callable[[str], NDArray[np.int64]], plates: int
-) -> NDArray[np.int64]:
-    """The most of each plate in the other spans of any one window; `charged` tells a span's
-    balances of the plates."""
-    amounts = [charged(other) for other in windows.others]
-    return windows.most(np.array(amounts, np.int64).reshape(len(amounts), plates))
-
-
 class RollingSums:
     """Charges of plates in spans, charge after charge: the most in any window. For reading
     entries through.
@@ -292,35 +282,15 @@ def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Bal
     return ledger.view(period, plates, ()).balance
 
 
-def view_of(
-    ledger: Ledger, period: str, plates: Sequence[bytes], release_ids: Sequence[str]
-) -> LedgerView:
-    """`Ledger.view` by other calls, for stores that answer them in a single request."""
-    periods = [name for ends in compared_ranges(period) for name in ledger.periods(*ends)]
-    balance = in_any_window(
-        period, periods, len(plates), lambda name: ledger.balances(name, plates)
-    )
-    return LedgerView(tuple(ledger.recorded(release_ids)), ledger.meta(), periods, balance)
-
-
-def in_any_window(
-    period: str, periods: Iterable[str], plates: int, balances: Callable[[str], Balance]
-) -> Balance:
-    """The balance of a period together with the most in any window that it is in."""
-    balance = balances(period)
-    windows = windows_around(period, periods)
-    others = {other: balances(other) for other in windows.others}
-    charged = most_elsewhere(windows, lambda other: others[other].charged, plates)
-    charges = most_elsewhere(windows, lambda other: others[other].charges, plates)
-    return Balance(np.add(balance.charged, charged), np.add(balance.charges, charges))
-
-
 # Calls: what they must satisfy, which plates they charge, whether balances add up. Every store uses
 # these.
 
 AMOUNT_LIMIT = 2**53
 """Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds
 exactly."""
+
+MEMBERS_MAX = 20_000_000
+"""Plates of a HAT, 24 bytes each: Redis takes values of 512 MB."""
 
 
 def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]) -> None:
@@ -490,6 +460,8 @@ def _require_shape(admission: Admission) -> None:
     name = admission.release_id
     members = admission.members
     charges = admission.charges
+    if members.size > MEMBERS_MAX:
+        raise ValueError(f"expected at most {MEMBERS_MAX} members, got {members.size} in {name!r}")
     if members.dtype != np.int64 or charges.dtype != np.int64:
         raise ValueError(
             f"expected int64 members and charges, got {members.dtype} and {charges.dtype} in {name!r}"
@@ -729,10 +701,11 @@ class LedgerState(NamedTuple):
 
 def see(ledger: Ledger, *release_ids: str) -> LedgerState:
     """Look at the ledger, and at these records; an empty id names none."""
-    named = [one for one in dict.fromkeys(release_ids) if one]
-    payloads = zip(named, ledger.recorded(named), strict=True)
+    named = [name for name in dict.fromkeys(release_ids) if name]
+    seen = ledger.view("", (), named)
+    payloads = zip(named, seen.payloads, strict=True)
     digests = {name: digest_of(payload) for name, payload in payloads if payload is not None}
-    return LedgerState(ledger.meta(), ledger.progress(), digests)
+    return LedgerState(seen.meta, seen.progress, digests)
 
 
 def behind(seen: LedgerState, mark: Mark) -> str | None:

@@ -2,22 +2,21 @@
 file.
 
 Theory of operation. Redis runs a single script at a time and nothing in between, so a script is a
-transaction. `admit.lua` takes some hundred HATs as they were decided (`stored.py`): if some are
-remembered, it answers with these; if the caller's epoch is stale, it refuses; if a plate was
-charged more than the decision allows, it answers with the balances. Else it charges and remembers,
-all at once. `record.lua` takes some thousand payloads and keeps the first of each id. A call is as
-many scripts as it takes, in turn. Sending any of them twice is harmless, so a script
-without an answer is sent again (`redis_connection.py`). A worker that dies between two scripts
-leaves some HATs done and others not, as between two calls. A `record` of several scripts asks first
-whether all ids were admitted, and else keeps nothing.
+transaction. `commit.lua` takes a change as it was decided (`stored.py`), some hundred HATs or some
+thousand payloads: if the caller's epoch is stale, it refuses; if an id is known, or a plate was
+charged more than the decision allows, it says that things have moved. Else it makes the change, all
+at once. A call is as many scripts as it takes, in turn. Sending
+any of them twice is harmless, so a script without an answer is sent again (`redis_connection.py`).
+A worker that dies between two scripts leaves some HATs done and others not, as between two calls. A
+`record` of several scripts asks first whether all ids were admitted, and else keeps nothing.
 
 **A single hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so
-one script must reach all of them, the order of admissions, the payloads and the fencing epochs. In
-a cluster a script reaches a single hash slot. So all keys of a deployment share a hash tag, `{udp}`
-by default, on a single shard and its replicas; a second city takes another prefix. Measured on two
-shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s and recorded in
-0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000 plates
-(`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). A script has all plates of a HAT:
+one script must reach all of them, the order of admissions, the payloads and the fencing epochs. In a
+cluster a script reaches a single hash slot. So all keys of a deployment share a hash tag, `{udp}`
+by default, on a single shard and its replicas; a second city takes another prefix. Measured on two shared
+cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s and recorded in 0.07 s,
+one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000 plates
+(`HATS`), 40 ms for 5,000 payloads (`RELEASES`). A script has all plates of a HAT:
 0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
 **Durability.** Opening refuses a server that would forget what it has answered: it needs
@@ -40,57 +39,52 @@ at once; and no script charges a period whose balances are gone.
 earlier one can neither admit nor record anything new (`Fenced`), only read what is recorded.
 
 **Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, until it is archived
-(`ledger archive`); nothing expires. An archive closes times for good in `meta` (`close.lua`) before
-it takes entries away (`drop.lua`): by hand, without the mark, a HAT would be drawn anew.
+(`ledger archive`); nothing expires. An archive closes times for good in `meta` before it takes
+entries away: by hand, without the mark, a HAT would be drawn anew.
 
-**Keys**, all behind a prefix with a hash tag:
+**Keys**, all behind a prefix with a hash tag. Balances are two little endian integers of 8 bytes;
+the score of an id that is not published is its number among those recorded.
 
-    PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted,
-    epoch:SHARD, archived, notes
-                                     by name
-    PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8
-    bytes PREFIX:periods           set     every period with a balance, but for PREFIX:spans
-    zset    every span of a rolling budget with a balance, sorted by name PREFIX:admission:ID
-    string  a remembered admission, a head, then the bytes of `rules.Decision` PREFIX:order
-    list    the ids admitted, oldest first PREFIX:release:ID        string  the first payload
-    recorded PREFIX:unpublished       zset    ids recorded and not published, by their number
-    PREFIX:recorded          string  how many were recorded: the last one's number PREFIX:beat
-    string  counts what was sent to be waited for, with `replicas`
+    PREFIX:meta            hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD,
+                                   archived, and notes by their names
+    PREFIX:balance:PERIOD  hash    plate -> charged, charges
+    PREFIX:periods         set     every period with a balance, but for
+    PREFIX:spans           zset    every span of a rolling budget with a balance, sorted by name
+    PREFIX:admission:ID    string  a remembered admission: a head, then `rules.Decision`
+    PREFIX:order           list    the ids admitted, oldest first
+    PREFIX:release:ID      string  the first payload recorded
+    PREFIX:unpublished     zset    ids recorded and not published
+    PREFIX:recorded        string  how many were recorded
+    PREFIX:beat            string  counts what was sent to be waited for, with `replicas`
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from redis import exceptions
 
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledger.ids import closes_at
-from udp_stream.ledger.port import LAST_NAME, Admission, Entry, Progress
+from udp_stream.ledger.port import Entry, Progress
 from udp_stream.ledger.rules import (
+    ARCHIVED,
     VOLATILE,
     Decision,
     amounts,
     amounts_of,
     archived,
-    archived_s,
     between,
-    misfits,
-    names_around,
-    never_admitted,
-    require_closed,
+    span_of,
 )
 from udp_stream.ledgers.keys import gone, known_ledger
 from udp_stream.ledgers.patience import Patience
@@ -101,7 +95,14 @@ from udp_stream.ledgers.redis_connection import (
     connection_to,
     load_scripts,
 )
-from udp_stream.ledgers.stored import ChargedCall, Conflict, StoredLedger
+from udp_stream.ledgers.stored import (
+    NO_PROGRESS,
+    Batch,
+    Change,
+    Found,
+    Reads,
+    StoredLedger,
+)
 from udp_stream.logs import WARNING, log_message
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
@@ -125,10 +126,10 @@ def decoded(name: bytes) -> str:
     return name.decode("utf-8", "surrogatepass")
 
 
-def memory_of(call: ChargedCall, decision: Decision) -> bytes:
+def memory_of(change: Change, decision: Decision) -> bytes:
     """An admission in bytes: head, period, terms, amounts charged, plates."""
-    name = encoded(call.period)
-    head = _HEAD.pack(call.budget, len(name), len(decision.terms), decision.charged.size)
+    name = encoded(change.period)
+    head = _HEAD.pack(change.budget, len(name), len(decision.terms), decision.charged.size)
     charged = amounts_of(decision.charged)
     return b"".join((head, name, decision.terms, charged, decision.plates))
 
@@ -151,11 +152,6 @@ def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool)
     names = tuple(decision.names())
     terms = decision.terms
     return Entry(release_id, period, budget, names, decision.charged, payload, published, terms)
-
-
-def ends_of(release_ids: Iterable[str]) -> bytes:
-    """The times that close ids (`rules.closes_at`): eight bytes each."""
-    return np.array([closes_at(release_id) for release_id in release_ids], "<i8").tobytes()
 
 
 SCHEMA_VERSION = "1"
@@ -196,21 +192,9 @@ class Session:
     def key(self, *names: str) -> bytes:
         return encoded(":".join((self.prefix, *names)))
 
-    def script(
-        self, name: str, keys: Sequence[bytes], *arguments: bytes | str | int, fenced: bool = True
-    ) -> Command:
-        shard, epoch = (self.fence.shard, self.fence.epoch) if self.fence and fenced else ("", "")
-        keys = (self.key("meta"), *keys)
-        return (
-            "EVALSHA",
-            self.connection.scripts[name].sha,
-            len(keys),
-            *keys,
-            self.ledger_id,
-            shard,
-            epoch,
-            *arguments,
-        )
+    def script(self, name: str, keys: Sequence[bytes], *arguments: bytes | str | int) -> Command:
+        head = ("EVALSHA", self.connection.scripts[name].sha, len(keys) + 1, self.key("meta"))
+        return (*head, *keys, self.ledger_id, *(self.fence or ("", "")), *arguments)
 
     def exchange(self, *commands: Command) -> list[Any]:
         replies: list[Any] = []
@@ -218,11 +202,11 @@ class Session:
             replies += self.connection.exchange(commands[start : start + CHUNK])
         return replies
 
-    def run(self, *scripts: Command) -> list[list[Any]]:
-        """The replies of scripts, none of which is a refusal; those are raised."""
-        replies = self.exchange(*scripts)
-        for reply in replies:
-            if reply[0] not in (b"ok", *CONFLICTS):
+    def run(self, scripts: Sequence[Command], commands: Sequence[Command] = ()) -> list[Any]:
+        """The replies of commands, and of scripts, none of which is a refusal; those are raised."""
+        replies = self.exchange(*commands, *scripts)
+        for reply in replies[len(commands) :]:
+            if reply[0] not in (b"ok", b"moved"):
                 self.refuse(reply)
         return replies
 
@@ -250,39 +234,9 @@ class Session:
 
 
 PAGE = 500  # what an iterator reads at a time
-
-
-def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
-    """Every admission ever made, oldest first: its id, and None where it is not there any more."""
-    key = session.key
-    start = 0
-    while names := session.exchange(("LRANGE", key("order"), start, start + PAGE - 1))[0]:
-        ids = [decoded(name) for name in names]
-        # A payload is looked up before its place in the queue: what is seen and waits no more was
-        # published.
-        admissions, payloads, waiting = session.exchange(
-            ("MGET", *(key("admission", name) for name in ids)),
-            ("MGET", *(key("release", name) for name in ids)),
-            ("ZMSCORE", key("unpublished"), *names),
-        )
-        for name, blob, payload, number in zip(ids, admissions, payloads, waiting, strict=True):
-            yield (
-                name,
-                None if blob is None else entry_of(name, blob, payload, waiting=number is not None),
-            )
-        start += len(names)
-
-
-MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
-BATCH_MEMBERS = 50_000
-BATCH_HATS = 1000  # that a script admits: 30 ms, during which Redis does nothing else
-ROLLING_MEMBERS = (
-    6000  # that a script admits where budgets roll: it looks each plate up in up to 25 spans
-)
-BATCH_DROPPED = 1000  # entries that a script drops, with a look at all their members
-BATCH_RELEASES = 5000
-BATCH_BYTES = 8_000_000  # that a script records: 40 ms, likewise
-CONFLICTS = (b"known", b"over", b"moved")  # answers of `admit.lua` that ask for another try
+HATS = Batch(1000, 50_000)  # 30 ms, during which Redis does nothing else
+RELEASES = Batch(5000, 8_000_000)  # 40 ms, likewise
+PERIODS = "periods", "spans"
 EPOCH = "epoch:"
 ADMITTED = "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
 
@@ -299,6 +253,9 @@ class RedisLedger(StoredLedger):
     stale.
     """
 
+    hats = HATS
+    releases = RELEASES
+
     def __init__(self, session: Session, id_file: str | os.PathLike[str] | None = None) -> None:
         super().__init__(id_file)
         self._session = session
@@ -314,8 +271,7 @@ class RedisLedger(StoredLedger):
 
     def take_epoch(self, shard: str) -> int:
         """The next epoch of a shard; from now on holders of earlier ones are refused."""
-        ((_, epoch),) = self._session.run(self._session.script("epoch", (), shard, fenced=False))
-        return int(epoch)
+        return int(self._mark("HINCRBY", f"{EPOCH}{shard}", "1"))
 
     def fenced(self, fence: Fence) -> RedisLedger:
         """The same ledger over the same connections, whose `admit` and `record` are refused once
@@ -323,135 +279,93 @@ class RedisLedger(StoredLedger):
         return RedisLedger(replace(self._session, fence=fence), self._id_file)
 
     def note(self, name: str, text: str) -> str:
-        ((_, stands),) = self._session.run(
-            self._session.script("note", (), encoded(name), encoded(text), fenced=False)
-        )
+        return self._mark("HSETNX", name, text)
+
+    def close_before(self, end_s: int) -> int:
+        return int(self._mark("HSET", ARCHIVED, str(end_s)))
+
+    def _mark(self, how: str, name: str, text: str) -> str:
+        script = self._session.script("mark", (), how, encoded(name), encoded(text))
+        ((_, stands),) = self._session.run([script])
         return decoded(stands)
 
-    def meta(self) -> dict[str, str]:
-        (marks,) = self._session.exchange(("HGETALL", self._session.key("meta")))
-        found = sorted((decoded(name), decoded(text)) for name, text in marks.items())
-        return {
-            name: text for name, text in found if not name.startswith(EPOCH) and name != ADMITTED
-        }
-
-    def progress(self) -> Progress:
-        keys = (self._session.key("order"), self._session.key("recorded"))
-        ((_, admitted, recorded, *ends),) = self._session.run(
-            self._session.script("progress", keys, fenced=False)
-        )
-        oldest, newest = (decoded(end) for end in ends) if ends else (None, None)
-        return Progress(admitted, recorded, oldest, newest)
-
-    def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        ends = (b"[" + encoded(first), b"[" + encoded(last))
-        names, spans = self._session.exchange(
-            ("SMEMBERS", self._session.key("periods")),
-            ("ZRANGEBYLEX", self._session.key("spans"), *ends),
-        )
-        return between(sorted(decoded(name) for name in {*names, *spans}), first, last)
-
-    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
-        payloads: list[bytes | None] = []
-        for some in _chunks(release_ids):
-            payloads += self._session.exchange(
-                ("MGET", *(self._session.key("release", name) for name in some))
-            )[0]
-        return payloads
-
-    def _balances(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
-        keys = [self._session.key("balance", period) for period in periods]
-        table = np.zeros((len(periods), len(plates), 2), np.int64)
-        chunks = _chunks(plates) if keys else []
+    def _read(self, asked: Reads) -> Found:
+        key = self._session.key
+        ids = [("release", asked.payloads), ("admission", asked.decisions)]
+        commands: list[Command] = [
+            ("MGET", *(key(kind, name) for name in some))
+            for kind, names in ids
+            for some in _chunks(names)
+        ]
+        if asked.ranges:
+            commands.append(("SMEMBERS", key("periods")))
+        for ends in asked.ranges:
+            commands.append(("ZRANGEBYLEX", key("spans"), *(b"[" + encoded(end) for end in ends)))
+        keys = [*map(key, PERIODS), *(key("balance", period) for period in asked.periods)]
         scripts = [
-            self._session.script("balances", keys, len(some[0]), b"".join(some), fenced=False)
-            for some in chunks
+            self._session.script("balances", keys, len(some[0]), b"".join(some))
+            for some in (_chunks(asked.plates) if asked.periods else [])
         ]
-        for at, (_, found) in enumerate(self._session.run(*scripts)):
-            part = table[:, at * CHUNK : (at + 1) * CHUNK]
-            part[:] = amounts(b"".join(found)).reshape(part.shape)
-        return table
-
-    def _batches(
-        self, _period: str, admissions: Sequence[Admission]
-    ) -> Sequence[Sequence[Admission]]:
-        sizes = [one.members.size for one in admissions]
-        for one in admissions:
-            if one.members.size > MEMBERS_MAX:
-                raise ValueError(
-                    f"expected at most {MEMBERS_MAX} members, got {one.members.size} in {one.release_id!r}"
-                )
-        most = BATCH_MEMBERS if names_around(_period) is None else ROLLING_MEMBERS
-        return _batches(admissions, sizes, BATCH_HATS, most)
-
-    def _commit(self, call: ChargedCall) -> Conflict | None:
-        key = self._session.key
-        bounds = names_around(call.period)
-        keys = [
-            key("order"),
-            key("spans" if bounds else "periods"),
-            key("balance", call.period),
-            *(key("admission", name) for name in call.decided),
-            *(key("balance", other) for other in call.near.others),
-        ]
-        numbers = np.stack([call.asked, call.times, call.room], axis=1)
-        arguments: list[bytes | str | int] = [
-            encoded(call.period),
-            len(call.plates[0]) if call.plates else 1,
-            b"".join(call.plates),
-            amounts_of(numbers),
-            ends_of(call.decided),
-            *map(encoded, bounds or ("", "")),
-            encoded("\n".join(call.near.listed)),
-            hashlib.sha1(amounts_of(call.near.balances), usedforsecurity=False).hexdigest(),
-            call.near.admitted,
-        ]
-        for name, decision in call.decided.items():
-            arguments += encoded(name), memory_of(call, decision)
-        ((status, *found),) = self._session.run(self._session.script("admit", keys, *arguments))
-        if status == b"known":
-            pairs = zip(call.decided, found[0], strict=True)
-            return Conflict({name: remembered(memory).decision for name, memory in pairs if memory})
-        if status == b"over":
-            return Conflict({}, amounts(found[0]).reshape(-1, 2)[:, 0])
-        return Conflict({}) if status == b"moved" else None
-
-    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """As `Ledger.record`. A call that ends in the middle (Fenced) keeps some records; a repeat
-        does the rest."""
-        batches = _batches(
-            releases, [len(payload) for _, payload in releases], BATCH_RELEASES, BATCH_BYTES
+        if asked.state:
+            scripts.append(self._session.script("state", self._counted()))
+        replies = iter(self._session.run(scripts, commands))
+        payloads, memories = (
+            {
+                name: value
+                for some in _chunks(names)
+                for name, value in zip(some, next(replies), strict=True)
+                if value is not None
+            }
+            for _, names in ids
         )
-        if len(batches) > 1:
-            self._require_admitted([name for name, _ in releases])
-        return [payload for batch in batches for payload in self._record(batch)]
-
-    def _require_admitted(self, release_ids: Sequence[str]) -> None:
-        keys = (self._session.key("admission", name) for name in release_ids)
-        for name, there in zip(
-            release_ids, self._session.exchange(*(("EXISTS", key) for key in keys)), strict=True
-        ):
-            if not there:
-                self._record([])  # a ledger that is gone says so
-                raise never_admitted(name)
-
-    def _record(self, batch: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        key = self._session.key
-        keys = [key("recorded"), key("unpublished")]
-        arguments: list[bytes] = []
-        for name, payload in batch:
-            keys += key("admission", name), key("release", name)
-            arguments += encoded(name), payload
-        ends = ends_of(name for name, _ in batch)
-        (reply,) = self._session.exchange(self._session.script("record", keys, *arguments, ends))
-        if reply[0] == b"unadmitted":
-            raise never_admitted(batch[reply[1] - 1][0])
-        if reply[0] != b"ok":
-            self._session.refuse(reply)
-        return [
-            ours if stands == 1 else stands
-            for (_, ours), stands in zip(batch, reply[1], strict=True)
+        calendar = next(replies) if asked.ranges else ()
+        names = [
+            name
+            for ends in asked.ranges
+            for name in between(sorted(map(decoded, {*calendar, *next(replies)})), *ends)
         ]
+        table = np.zeros((len(asked.periods), len(asked.plates), 2), np.int64)
+        for start in range(0, len(asked.plates) if asked.periods else 0, CHUNK):
+            part = table[:, start : start + CHUNK]
+            part[:] = amounts(b"".join(next(replies)[1])).reshape(part.shape)
+        meta, progress = _state(next(replies)) if asked.state else ({}, NO_PROGRESS)
+        decisions = {name: remembered(memory).decision for name, memory in memories.items()}
+        return Found(payloads, decisions, names, table, meta, progress)
+
+    def _counted(self) -> list[bytes]:
+        return [self._session.key("order"), self._session.key("recorded")]
+
+    def _commit(self, change: Change) -> bool:
+        key = self._session.key
+        kept = {name: memory_of(change, decision) for name, decision in change.decided.items()}
+        kept |= change.payloads
+        kind = "release" if change.payloads else "admission"
+        keys = [
+            *map(key, PERIODS),
+            key("balance", change.period),
+            *map(key, ("order", "recorded", "unpublished")),
+            *(key(kind, name) for name in kept),
+            *(key("admission", name) for name in change.admitted),
+            *(key("release", name) for name in change.dropped),
+        ]
+        numbers = np.stack([change.asked, change.times, change.room], axis=1)
+        arguments: list[bytes | str | int] = [
+            encoded(change.period),
+            len(change.plates[0]) if change.plates else 1,
+            b"".join(change.plates),
+            amounts_of(numbers),
+            np.array([closes_at(name) for name in kept], "<i8").tobytes(),
+            # Who is not charged stays so, whatever others charge.
+            "" if change.version is None or not change.plates else change.version,
+            int(span_of(change.period) is not None),
+            len(kept),
+            len(change.admitted),
+        ]
+        for name, value in kept.items():
+            arguments += encoded(name), value
+        arguments += map(encoded, change.dropped)
+        ((status,),) = self._session.run([self._session.script("commit", keys, *arguments)])
+        return bool(status == b"ok")
 
     def published(self, release_ids: Sequence[str]) -> None:
         key = self._session.key("unpublished")
@@ -475,15 +389,22 @@ class RedisLedger(StoredLedger):
                     yield name, payload
             last = int(float(found[-1]))
 
-    def entries(self) -> Iterator[Entry]:
-        """As `Ledger.entries`; PrivacyRefused at an admission that is listed and not there any
-        more."""
-        for name, entry in listed(self._session):
-            if entry is None:
-                raise PrivacyRefused(
-                    f"expected the admission of {name!r}, got none: the ledger has lost it; restore it"
-                )
-            yield entry
+    def _scan(self) -> Iterator[tuple[str, Entry | None]]:
+        key = self._session.key
+        start = 0
+        while names := self._session.exchange(("LRANGE", key("order"), start, start + PAGE - 1))[0]:
+            ids = [decoded(name) for name in names]
+            # A payload is looked up before its place in the queue: what is seen and waits no more
+            # was published.
+            found = self._session.exchange(
+                ("MGET", *(key("admission", name) for name in ids)),
+                ("MGET", *(key("release", name) for name in ids)),
+                ("ZMSCORE", key("unpublished"), *names),
+            )
+            for name, blob, payload, number in zip(ids, *found, strict=True):
+                waiting = number is not None
+                yield name, None if blob is None else entry_of(name, blob, payload, waiting)
+            start += len(names)
 
     def newest(self) -> Iterator[str]:
         end = int(self._session.exchange(("LLEN", self._session.key("order")))[0])
@@ -495,70 +416,11 @@ class RedisLedger(StoredLedger):
             yield from (decoded(name) for name in reversed(names))
             end = start
 
-    def close_before(self, end_s: int) -> int:
-        ((_, stands),) = self._session.run(
-            self._session.script("close", (self._session.key("order"),), end_s, fenced=False)
-        )
-        return int(stands)
-
-    def drop(self, period: str, release_ids: Sequence[str]) -> None:
-        require_closed(release_ids, archived_s(self.meta()))
-        key = self._session.key
-        for start in range(0, len(release_ids), BATCH_DROPPED):
-            names = release_ids[start : start + BATCH_DROPPED]
-            keys = [
-                key("order"),
-                key("unpublished"),
-                key("periods"),
-                key("spans"),
-                key("balance", period),
-            ]
-            keys += [key(kind, name) for name in names for kind in ("admission", "release")]
-            self._session.run(
-                self._session.script(
-                    "drop", keys, encoded(period), *map(encoded, names), fenced=False
-                )
-            )
-
-    def verify(self) -> list[str]:
-        """As `Ledger.verify`; the balances of each period are read at a single moment, and others
-        may write meanwhile."""
-        # Before the periods are listed: entries of a period that begins later lie behind this
-        # place.
-        first, balances = self._snapshot("")
-        until: dict[str, int] = {}
-        for period in self.periods():
-            until[period], of_period = self._snapshot(period)
-            balances += of_period
-        gone: list[str] = []
-        sums = list(misfits(self._entries_until(until, first, gone), balances))
-        missing = [f"{name}: admitted, but its admission is gone" for name in gone]
-        return (
-            missing
-            + sums
-            + [f"{name}: released, but never admitted" for name in self._unadmitted()]
-        )
-
     def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
-        """How many admissions there were, and the period's (period, plate, charged, charges) at
-        that moment."""
-        keys = (self._session.key("order"), self._session.key("balance", period))
-        ((_, length, flat),) = self._session.run(
-            self._session.script("snapshot", keys, fenced=False)
-        )
+        keys = [*self._counted(), self._session.key("balance", period)]
+        ((_, _, length, _, _, flat),) = self._session.run([self._session.script("state", keys)])
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return length, [(period, plate, *amounts(value).tolist()) for plate, value in pairs]
-
-    def _entries_until(
-        self, until: dict[str, int], otherwise: int, gone: list[str]
-    ) -> Iterator[Entry]:
-        """Entries up to the place at which the balances of their period were read; ids that are
-        lost go to `gone`."""
-        for place, (name, entry) in enumerate(listed(self._session)):
-            if entry is None:
-                gone.append(name)
-            elif place < until.get(entry.period, otherwise):
-                yield entry
 
     def _unadmitted(self) -> Iterator[str]:
         start = self._session.key("release", "")
@@ -581,17 +443,15 @@ def _chunks(values: Sequence[T]) -> list[Sequence[T]]:
     return [values[start : start + CHUNK] for start in range(0, len(values), CHUNK)]
 
 
-def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -> list[Sequence[T]]:
-    """The same in order, cut into scripts: at most `number` items of `size` together, or one larger
-    item alone."""
-    starts = [0]
-    together = 0
-    for at, one in enumerate(sizes):
-        together += one
-        if together > size or at - starts[-1] == number:
-            starts.append(at)
-            together = one
-    return [items[start:end] for start, end in pairwise([*starts, len(items)]) if start < end]
+def _state(reply: Sequence[Any]) -> tuple[dict[str, str], Progress]:
+    """Facts and progress out of the answer of `state.lua`."""
+    _, flat, listed, recorded, ends, _ = reply
+    names = [decoded(one) for one in flat]
+    meta = dict(sorted(zip(names[::2], names[1::2], strict=True)))
+    admitted = int(meta.pop(ADMITTED, listed))
+    oldest, newest = (None if end is None else decoded(end) for end in ends)
+    facts = {name: text for name, text in meta.items() if not name.startswith(EPOCH)}
+    return facts, Progress(admitted, int(recorded), oldest, newest)
 
 
 OVERRIDE = "ledger.allow_volatile = true"

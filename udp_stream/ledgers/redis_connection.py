@@ -33,18 +33,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.ledgers.patience import Patience
 from udp_stream.settings.rules import check_url
 
-SCRIPTS = (
-    "open",
-    "note",
-    "epoch",
-    "balances",
-    "admit",
-    "record",
-    "snapshot",
-    "progress",
-    "close",
-    "drop",
-)
+SCRIPTS = ("open", "mark", "state", "balances", "commit")
 UNGUARDED = ("open",)
 
 

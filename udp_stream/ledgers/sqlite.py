@@ -29,14 +29,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.files import draft_of, link_first
-from udp_stream.ledger.port import LAST_NAME, Entry, LedgerView, Mark, Progress
+from udp_stream.ledger.port import Entry, Mark, Progress
 from udp_stream.ledger.rules import (
     AMOUNT_LIMIT,
     ARCHIVED,
@@ -44,13 +44,10 @@ from udp_stream.ledger.rules import (
     amounts,
     amounts_of,
     cut,
-    misfits,
-    never_admitted,
-    require_closed,
     require_open,
 )
 from udp_stream.ledgers.keys import gone, known_ledger
-from udp_stream.ledgers.stored import ChargedCall, Conflict, StoredLedger
+from udp_stream.ledgers.stored import NO_PROGRESS, Change, Found, Reads, StoredLedger, Transaction
 from udp_stream.logs import MAKE_ROOM
 
 SCHEMA_VERSION = 1
@@ -287,6 +284,11 @@ WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
 """
 
 
+RECORD = "INSERT INTO releases (release_id, payload) VALUES (?, ?)"
+ADMITTED = "SELECT release_id FROM admissions WHERE release_id"
+PAYLOADS = "SELECT release_id, payload FROM releases WHERE release_id"
+DECISIONS = "SELECT release_id, plates, charged, terms FROM admissions WHERE release_id"
+
 CHUNK = 500  # host parameters in a single statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
 
@@ -337,26 +339,16 @@ class SqliteLedger(StoredLedger):
             )
             return self._meta()[name]
 
-    def meta(self) -> dict[str, str]:
-        with self._using():
-            return self._meta()
-
     def _meta(self) -> dict[str, str]:
         return dict(self._connection.execute("SELECT name, value FROM meta ORDER BY name"))
 
-    def progress(self) -> Progress:
+    def _progress(self) -> Progress:
         ends = "SELECT release_id FROM admissions ORDER BY sequence {} LIMIT 1"
-        with self._using("DEFERRED"):
-            admitted, recorded = (
-                self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED
-            )
-            oldest, newest = (self._first(ends.format(order)) for order in ("ASC", "DESC"))
+        admitted, recorded = (
+            self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED
+        )
+        oldest, newest = (self._first(ends.format(order)) for order in ("ASC", "DESC"))
         return Progress(admitted or 0, recorded or 0, oldest, newest)
-
-    def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        with self._using():
-            found = self._connection.execute(PERIODS, {"first": first, "last": last})
-            return [period for (period,) in found]
 
     def mark(self, release_id: str) -> Mark:
         if self._files is not None:
@@ -367,33 +359,33 @@ class SqliteLedger(StoredLedger):
         row = self._connection.execute(query).fetchone()
         return None if row is None else row[0]
 
-    def view(self, period: str, plates: Sequence[bytes], release_ids: Sequence[str]) -> LedgerView:
+    def _read(self, asked: Reads) -> Found:
         with self._using("DEFERRED"):
-            return super().view(period, plates, release_ids)
+            names = [
+                name
+                for first, last in asked.ranges
+                for (name,) in self._connection.execute(PERIODS, {"first": first, "last": last})
+            ]
+            return Found(
+                dict(self._where_in(PAYLOADS, asked.payloads)),
+                {
+                    name: Decision(plates, amounts(charged), terms)
+                    for name, plates, charged, terms in self._where_in(DECISIONS, asked.decisions)
+                },
+                names,
+                self._balances_of(asked.periods, asked.plates),
+                self._meta() if asked.state else {},
+                self._progress() if asked.state else NO_PROGRESS,
+            )
 
-    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
-        with self._using("DEFERRED"):
-            payloads = self._payloads(release_ids)
-        return [payloads.get(release_id) for release_id in release_ids]
-
-    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        ids = [release_id for release_id, _ in releases]
-        with self._using("IMMEDIATE"):
-            admitted = {
-                found
-                for (found,) in self._where_in(
-                    "SELECT release_id FROM admissions WHERE release_id", ids
-                )
-            }
-            for release_id in ids:
-                if release_id not in admitted:
-                    raise never_admitted(release_id)
-            if (closed := self._closed()) is not None:
-                require_open(set(ids) - self._payloads(ids).keys(), closed)
-            query = "INSERT INTO releases (release_id, payload) VALUES (?, ?) ON CONFLICT (release_id) DO NOTHING"
-            self._connection.executemany(query, releases)
-            payloads = self._payloads(ids)
-        return [payloads[release_id] for release_id in ids]
+    def _balances_of(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
+        query = "SELECT plate, spent, charges FROM balances WHERE period = ? AND plate"
+        place = {plate: i for i, plate in enumerate(plates)}
+        table = np.zeros((len(periods), len(plates), 2), np.int64)
+        for period, rows in zip(periods, table, strict=True):
+            for plate, charged, charges in self._where_in(query, sorted(plates), period):
+                rows[place[plate]] = charged, charges
+        return table
 
     def published(self, release_ids: Sequence[str]) -> None:
         with self._using("IMMEDIATE"):
@@ -405,30 +397,13 @@ class SqliteLedger(StoredLedger):
         for _, release_id, payload in self._pages(query):
             yield release_id, payload
 
-    def entries(self) -> Iterator[Entry]:
-        for (
-            _,
-            release_id,
-            period,
-            budget,
-            plates,
-            charged,
-            payload,
-            published,
-            terms,
-        ) in self._pages(ENTRIES):
+    def _scan(self) -> Iterator[tuple[str, Entry | None]]:
+        for _, name, period, budget, plates, charged, payload, published, terms in self._pages(
+            ENTRIES
+        ):
             each = amounts(charged)
-            is_out = bool(published)
-            yield Entry(
-                release_id,
-                period,
-                budget,
-                tuple(cut(plates, each.size)),
-                each,
-                payload,
-                is_out,
-                terms,
-            )
+            names = tuple(cut(plates, each.size))
+            yield name, Entry(name, period, budget, names, each, payload, bool(published), terms)
 
     def newest(self) -> Iterator[str]:
         query = "SELECT sequence, release_id FROM admissions WHERE sequence < ? ORDER BY sequence DESC LIMIT ?"
@@ -445,20 +420,18 @@ class SqliteLedger(StoredLedger):
         closed = self._first(f"SELECT value FROM meta WHERE name = '{ARCHIVED}'")
         return None if closed is None else int(closed)
 
-    def drop(self, period: str, release_ids: Sequence[str]) -> None:
-        with self._using("IMMEDIATE"):
-            require_closed(release_ids, self._closed())
-            for name in _ONLY_DROP:
-                self._connection.execute(f"DROP TRIGGER {name}")
-            before = [self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED]
-            for table in ONLY_ADDED:
-                ids = ((release_id,) for release_id in release_ids)
-                self._connection.executemany(f"DELETE FROM {table} WHERE release_id = ?", ids)
-            self._connection.execute("DELETE FROM balances WHERE period = ?", (period,))
-            for table, most in zip(ONLY_ADDED, before, strict=True):
-                self._keep_count(table, most)
-            for trigger in _KEPT:
-                self._connection.execute(trigger)
+    def _drop_all(self, change: Change) -> None:
+        """Inside a transaction, for which the triggers are away: all entries of a period."""
+        for name in _ONLY_DROP:
+            self._connection.execute(f"DROP TRIGGER {name}")
+        for table in ONLY_ADDED:
+            most = self._first(f"SELECT max(sequence) FROM {table}")
+            ids = ((release_id,) for release_id in change.dropped)
+            self._connection.executemany(f"DELETE FROM {table} WHERE release_id = ?", ids)
+            self._keep_count(table, most)
+        self._connection.execute("DELETE FROM balances WHERE period = ?", (change.period,))
+        for trigger in _KEPT:
+            self._connection.execute(trigger)
 
     def _keep_count(self, table: str, most: int | None) -> None:
         """The last row that is left takes the place of the last there was: `progress` never goes
@@ -478,27 +451,20 @@ class SqliteLedger(StoredLedger):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def verify(self) -> list[str]:
-        """As `Ledger.verify`, at a single moment; it checks the file, too."""
+    def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
+        query = "SELECT period, plate, spent, charges FROM balances WHERE period = ?"
+        return 2**62, self._connection.execute(query, (period,)).fetchall()
+
+    def _unadmitted(self) -> Iterator[str]:
         query = "SELECT release_id FROM releases WHERE release_id NOT IN (SELECT release_id FROM admissions)"
-        with self._using("DEFERRED"):
-            damage = [
-                finding
-                for (finding,) in self._connection.execute("PRAGMA quick_check")
-                if finding != "ok"
-            ]
-            balances = self._connection.execute(
-                "SELECT period, plate, spent, charges FROM balances"
-            )
-            sums = list(misfits(self.entries(), balances))
-            orphans = [
-                f"{release_id}: released, but never admitted"
-                for (release_id,) in self._connection.execute(query)
-            ]
-        return [f"the file is damaged: {finding}" for finding in damage] + sums + orphans
+        return (release_id for (release_id,) in self._connection.execute(query))
+
+    def _damage(self) -> list[str]:
+        found = self._connection.execute("PRAGMA quick_check")
+        return [f"the file is damaged: {finding}" for (finding,) in found if finding != "ok"]
 
     @contextmanager
-    def _using(self, transaction: Literal["DEFERRED", "IMMEDIATE"] | None = None) -> Iterator[None]:
+    def _using(self, transaction: Transaction | None = None) -> Iterator[None]:
         """A single thread at a time. A transaction is all or nothing, and may have others inside;
         IMMEDIATE takes the write lock before it reads."""
         with self._one_at_a_time, usable(self.path):
@@ -530,49 +496,31 @@ class SqliteLedger(StoredLedger):
                 return
             last = page[-1][0]
 
-    def _payloads(self, release_ids: Sequence[str]) -> dict[str, bytes]:
-        return dict(
-            self._where_in("SELECT release_id, payload FROM releases WHERE release_id", release_ids)
-        )
-
-    def _decisions(self, release_ids: Sequence[str]) -> dict[str, Decision]:
-        query = "SELECT release_id, plates, charged, terms FROM admissions WHERE release_id"
-        rows = self._where_in(query, release_ids)
-        return {
-            release_id: Decision(plates, amounts(charged), terms)
-            for release_id, plates, charged, terms in rows
-        }
-
-    def _balances(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
-        query = "SELECT plate, spent, charges FROM balances WHERE period = ? AND plate"
-        place = {plate: i for i, plate in enumerate(plates)}
-        table = np.zeros((len(periods), len(plates), 2), np.int64)
-        with self._using("DEFERRED"):
-            for period, rows in zip(periods, table, strict=True):
-                for plate, charged, charges in self._where_in(query, sorted(plates), period):
-                    rows[place[plate]] = charged, charges
-        return table
-
-    def _writing(self) -> AbstractContextManager[object]:
-        return self._using("IMMEDIATE")
-
-    def _commit(self, call: ChargedCall) -> Conflict | None:
-        """Inside `_writing`: the near spans are as they were read."""
-        if known := self._decisions(list(call.decided)):
-            return Conflict(known)
-        require_open(call.decided, self._closed())
-        balances = self._balances([call.period], call.plates)[0, :, 0]
-        if (balances > call.room).any():
-            return Conflict({}, balances)
+    def _commit(self, change: Change) -> bool:
+        """IMMEDIATE: nobody has charged since the version was read."""
+        ids = [*change.decided, *change.admitted]
+        admitted = {name for (name,) in self._where_in(ADMITTED, ids)}
+        if admitted != {*change.admitted} or any(self._where_in(PAYLOADS, [*change.payloads])):
+            return False
+        require_open([*change.decided, *change.payloads], self._closed())
+        balances = self._balances_of([change.period], change.plates)[0, :, 0]
+        if (balances > change.room).any():
+            return False
+        if change.dropped:
+            self._drop_all(change)
+            return True
         # Neighbours on a page are written together.
-        charges = sorted(zip(call.plates, call.asked.tolist(), call.times.tolist(), strict=True))
-        self._connection.executemany(CHARGE, ((call.period, *one) for one in charges))
+        charges = sorted(
+            zip(change.plates, change.asked.tolist(), change.times.tolist(), strict=True)
+        )
+        self._connection.executemany(CHARGE, ((change.period, *charge) for charge in charges))
         rows = (
-            (release_id, call.period, call.budget, one.terms, one.plates, amounts_of(one.charged))
-            for release_id, one in call.decided.items()
+            (name, change.period, change.budget, held.terms, held.plates, amounts_of(held.charged))
+            for name, held in change.decided.items()
         )
         self._connection.executemany(REMEMBER, rows)
-        return None
+        self._connection.executemany(RECORD, change.payloads.items())
+        return True
 
 
 class MemoryLedger(SqliteLedger):

@@ -23,6 +23,16 @@ local function stale()
   end
 end
 
+-- The balances of a period that is listed are gone: charges are never taken back, and without them every plate looks new.
+-- KEYS[2], KEYS[3]: the lists of periods and of spans.
+local function lost(key)
+  local period = string.sub(key, #KEYS[1] + 5) -- PREFIX:balance:PERIOD and PREFIX:meta
+  if redis.call('EXISTS', key) == 0
+    and (redis.call('SISMEMBER', KEYS[2], period) == 1 or redis.call('ZSCORE', KEYS[3], period)) then
+    return {'lost', period}
+  end
+end
+
 -- Does something with each chunk of a part of a list, given as arguments to it: Lua's stack takes so many at a time.
 local CHUNK = 1000
 local function by_chunk(list, first, last, work)
