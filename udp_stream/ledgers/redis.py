@@ -301,10 +301,11 @@ class RedisLedger(StoredLedger):
             commands.append(("SMEMBERS", key("periods")))
         for ends in asked.ranges:
             commands.append(("ZRANGEBYLEX", key("spans"), *(b"[" + encoded(end) for end in ends)))
+        plates = asked.plates if asked.periods else ()
         keys = [*map(key, PERIODS), *(key("balance", period) for period in asked.periods)]
         scripts = [
             self._session.script("balances", keys, len(some[0]), b"".join(some))
-            for some in (_chunks(asked.plates) if asked.periods else [])
+            for some in _chunks(plates)
         ]
         if asked.state:
             scripts.append(self._session.script("state", self._counted()))
@@ -325,7 +326,7 @@ class RedisLedger(StoredLedger):
             for name in between(sorted(map(decoded, {*calendar, *next(replies)})), *ends)
         ]
         table = np.zeros((len(asked.periods), len(asked.plates), 2), np.int64)
-        for start in range(0, len(asked.plates) if asked.periods else 0, CHUNK):
+        for start in range(0, len(plates), CHUNK):
             part = table[:, start : start + CHUNK]
             part[:] = amounts(b"".join(next(replies)[1])).reshape(part.shape)
         meta, progress = _state(next(replies)) if asked.state else ({}, NO_PROGRESS)
@@ -355,8 +356,7 @@ class RedisLedger(StoredLedger):
             b"".join(change.plates),
             amounts_of(numbers),
             np.array([closes_at(name) for name in kept], "<i8").tobytes(),
-            # Who is not charged stays so, whatever others charge.
-            "" if change.version is None or not change.plates else change.version,
+            "" if change.version is None else change.version,
             int(span_of(change.period) is not None),
             len(kept),
             len(change.admitted),
