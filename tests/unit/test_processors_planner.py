@@ -27,7 +27,7 @@ from tests.unit.test_processors import (
     rules_of,
 )
 from udp_stream.errors import PrivacyRefused
-from udp_stream.forecast import anomalies, shape
+from udp_stream.forecast import anomalies, model, shape
 from udp_stream.ledger.ids import CITY as OF_CITY
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission
@@ -219,9 +219,8 @@ def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_m
 ):
     """A city of few buses tells after two slots if its ordinary speeds are taken for those of
     another unit."""
-    limits(
-        anomalies, ORDINARY=(9.0,), SLOWER=(1.0,), KNOWN_VARIANCE=99.0, ENOUGH=2.0, OF_A_SLOT=1.0
-    )
+    limits(model, ORDINARY=(9.0,), SLOWER=(1.0,), KNOWN_VARIANCE=99.0)
+    limits(anomalies, ORDINARY=(9.0,), ENOUGH=2.0, OF_A_SLOT=1.0)
     broker, ledger, settings = city(dice), MemoryLedger(), settings_of("shapes")
     asyncio.run(lives(broker, random.Random(0), ledger, settings))
     expected, expected_ledger = embedded(broker, settings)

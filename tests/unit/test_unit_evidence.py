@@ -7,15 +7,20 @@ from tests.forms import long_but
 from udp_stream.forecast.anomalies import (
     ENOUGH,
     HAPPENS,
-    KNOWN_VARIANCE,
     NOT_CLIPPED,
     OF_A_SLOT,
     ORDINARY,
     Evidence,
-    evidence_of,
     happened_variance,
 )
-from udp_stream.forecast.model import PER_HAT, HatPredictions, ReleasedHats, SlotPrior
+from udp_stream.forecast.model import (
+    KNOWN_VARIANCE,
+    PER_HAT,
+    HatPredictions,
+    ReleasedHats,
+    SlotPrior,
+    evidence_of,
+)
 
 HATS, NOISE, VARIANCE, KMH = 6, 36.0, 4.0, 20.0
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from udp_stream.arrays import Floats, Integers
 from udp_stream.mechanisms.noise import normal_below
 from udp_stream.mechanisms.widths import response
 from udp_stream.units import KMH_PER_UNIT, factor_in_words
-
-if TYPE_CHECKING:
-    from udp_stream.forecast.model import HatPredictions, ReleasedHats
 
 HAPPENS = 0.15
 """The share of HATs with news: it trades the error of ordinary days for that of others
@@ -309,10 +306,6 @@ OF_A_SLOT: Final = ENOUGH / 2
 """Most evidence that a slot counts for: an hour's storm or strike, however strange, is no
 verdict."""
 
-KNOWN_VARIANCE: Final = 9.0
-"""Largest variance of the best known HAT, km2/h2, at which the city's usual speed counts as known;
-else nothing is said."""
-
 
 class Evidence(NamedTuple):
     """Log-likelihood ratios for a unit that makes speeds slower, and for a unit that makes them
@@ -370,25 +363,3 @@ def likely_unit(evidence: Evidence, configured: str) -> str:
     else:
         fits = [unit for unit, factor in factors.items() if factor < min(ORDINARY)]
     return repr(fits[0]) if len(fits) == 1 else factor_in_words(fits, configured)
-
-
-def evidence_of(usual: HatPredictions, seen: ReleasedHats, max_kmh: float) -> tuple[float, float]:
-    """How much likelier slower and faster units make a slot's releases than any ordinary factor
-    does, as logarithms."""
-    if not seen.value.size or usual.variance.min() > KNOWN_VARIANCE:
-        return 0.0, 0.0
-    factors = (*ORDINARY, *SLOWER, *FASTER)
-    mean = np.clip(usual.mean, 1.0, max_kmh)
-    value = seen.value - usual.skew * seen.is_clipped
-    variance = usual.variance + seen.unexplained
-    logs = log_likelihoods(factors, mean, variance, value, seen.noise, seen.clipped, max_kmh)
-    ends = np.cumsum([len(ORDINARY), len(SLOWER)])
-    ordinary, slower, faster = np.split(logs, ends)
-    return _mean_likelihood(slower) - float(ordinary.max()), _mean_likelihood(faster) - float(
-        ordinary.max()
-    )
-
-
-def _mean_likelihood(logs: Floats) -> float:
-    largest = logs.max()
-    return float(largest + np.log(np.exp(logs - largest).mean()))

@@ -22,12 +22,16 @@ from numpy.typing import NDArray
 
 from udp_stream.arrays import Floats, Integers
 from udp_stream.forecast.anomalies import (
+    FASTER,
     NOT_CLIPPED,
     NOTHING,
+    ORDINARY,
     PROBABILITY_MAX,
+    SLOWER,
     Carryover,
     PosteriorMixture,
     ReleaseClip,
+    log_likelihoods,
     measured,
     mixed,
 )
@@ -684,3 +688,32 @@ def forecast_slot(
         np.sqrt(variance),
         memory.ahead(day, part_of_day, part_of_slot),
     )
+
+
+# The evidence that a slot's releases are of another unit (`anomalies.py`).
+
+KNOWN_VARIANCE = 9.0
+"""Largest variance of the best known HAT, km2/h2, at which the city's usual speed counts as known;
+else nothing is said."""
+
+
+def evidence_of(usual: HatPredictions, seen: ReleasedHats, max_kmh: float) -> tuple[float, float]:
+    """How much likelier slower and faster units make a slot's releases than any ordinary factor
+    does, as logarithms."""
+    if not seen.value.size or usual.variance.min() > KNOWN_VARIANCE:
+        return 0.0, 0.0
+    factors = (*ORDINARY, *SLOWER, *FASTER)
+    mean = np.clip(usual.mean, 1.0, max_kmh)
+    value = seen.value - usual.skew * seen.is_clipped
+    variance = usual.variance + seen.unexplained
+    logs = log_likelihoods(factors, mean, variance, value, seen.noise, seen.clipped, max_kmh)
+    ends = np.cumsum([len(ORDINARY), len(SLOWER)])
+    ordinary, slower, faster = np.split(logs, ends)
+    return _mean_likelihood(slower) - float(ordinary.max()), _mean_likelihood(faster) - float(
+        ordinary.max()
+    )
+
+
+def _mean_likelihood(logs: Floats) -> float:
+    largest = logs.max()
+    return float(largest + np.log(np.exp(logs - largest).mean()))

@@ -23,7 +23,6 @@ from udp_stream.forecast.anomalies import (
     PosteriorMixture,
     ReleaseClip,
     UnitDoubt,
-    evidence_of,
     likely_unit,
     unmeasured,
 )
@@ -34,6 +33,7 @@ from udp_stream.forecast.model import (
     ReleasedHats,
     SlotForecast,
     SlotPrior,
+    evidence_of,
     forecast_slot,
 )
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
