@@ -29,6 +29,7 @@ from udp_stream.release.charge import (
     ForecastPlanner,
     ReleaseContext,
     SlotToPlan,
+    budget_left,
     plan_slot,
 )
 from udp_stream.release.promise import release_slot
@@ -235,6 +236,14 @@ def spoiled(ledger, context, plates, share):
         plates,
         [Admission("x", some, np.full(some.size, charge), 1, b"{}")],
     )
+
+
+def test_what_is_left_of_a_budget_is_of_the_slots_plates_on_average():
+    ledger, context, (counts, _) = MemoryLedger(), a_context(), slot()
+    spoiled(ledger, context, counts.plates, 0.4)
+    period = context.calendar.slot_in_period(START).period
+    balance = ledger.balances(period, counts.plates)
+    assert budget_left(counts, balance, context.policy) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])

@@ -268,6 +268,21 @@ def test_a_source_more_than_it_knows_stops_the_shard(message):
         pings_of(2).add(0, message)
 
 
+def test_fewer_sources_than_a_checkpoint_knows_stop_the_shard():
+    with pytest.raises(UdpStreamError, match="expected at least 2 senders, got 1"):
+        pings_of(1, BarrierCheckpoint(0, (HOUR, HOUR)))
+
+
+def test_what_is_skipped_is_done_but_for_the_slot_whose_outcome_is_under_way():
+    shard = SlotBarrier(PingChunk, PingsEnd, 1, skips=lambda marker: not marker.chunks)
+    in_one_log(shard, chunks_of(some_slot(1)), chunks_of(some_slot(2, HOUR)))
+    shard.collect(0)
+    shard.add(shard.next_offset, PingsEnd(0, 0, 2 * HOUR))
+    assert shard.due() == [] and shard.holds(0) and not shard.holds(HOUR)
+    shard.done(0)
+    assert shard.clear_ms == 2 * HOUR
+
+
 def slots_sent(seed, sources=3, slots=4):
     """What sources send, and the tables that it says: slot after slot, each source at its own pace.
     Now and then a worker dies within a slot, or behind it, or is slow to leave; the next reads the

@@ -289,6 +289,10 @@ def test_refusals_that_are_on_their_way_hold_up_no_tick(rules):
     take(protocol, [record(1, 1, b"not json")])
     assert isinstance(protocol.next(), SendRefused)
     assert protocol.wants_tick(START + 5 * HOUR) == (rules is WALL)
+    protocol.ticked()
+    assert not protocol.wants_tick(START + 5 * HOUR)
+    take(protocol, [tick(2, 2)])
+    assert protocol.wants_tick(START + 5 * HOUR) == (rules is WALL)
 
 
 def test_an_empty_slot_travels_and_is_held_until_every_source_has_closed_it():
