@@ -156,3 +156,4 @@ def test_one_budget_is_cut_into_shares_whose_charges_never_sum_to_more(tmp_path,
     assert all(
         query.period_budget_nano == periods.budget_nano for query in settings.standing_queries
     )
+    assert {(one.every_s, one.age_s) for one in settings.standing_queries} == {(900, 600)}
