@@ -4,6 +4,7 @@ import json
 import time
 from contextlib import closing, contextmanager
 
+import h3
 import pytest
 import trustme
 
@@ -15,13 +16,18 @@ from tests.forms import long_but, soaked
 from tests.gtfs import snapshot, vehicle
 from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, connected, mqtt, password_file
 from tests.runtime.harness import fleet_log
+from tests.runtime.test_wall_runs import Machine
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import PingDecoder, PingRules
+from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import Settings, load
 from udp_stream.settings.sections import KafkaSection, LiveSection, SpeedSection
 from udp_stream.sources.brokers import TopicSource, kept_seed
+from udp_stream.sources.journal import Journal
 from udp_stream.sources.live import Handover
 from udp_stream.sources.opening import live_source
+from udp_stream.testing import SeededEntropy
 
 SECONDS_MAX = 30
 needs_mosquitto = pytest.mark.skipif(
@@ -321,6 +327,80 @@ def test_a_topic_hands_on_the_same_of_others_whatever_one_plate_sends(broker, to
             found.append(messages)
     alone, crowded = found
     assert one_plate.others(crowded) == alone and len(crowded) > len(alone) + one_plate.MESSAGES / 2
+
+
+NINE_S = 1_704_684_600
+"""2024-01-08 09:00 in India, when `one_plate.feed` begins."""
+
+
+@pytest.mark.timeout(300)
+def test_a_live_run_of_a_topic_counts_others_the_same_whatever_one_plate_sends(
+    tmp_path, broker, topic
+):
+    """From the broker through the journal to slots and charges, a minute of the feed a turn."""
+    (tmp_path / "cells").write_text("\n".join(h3.grid_disk(h3.latlng_to_cell(21.19, 72.83, 7), 8)))
+    hidden = "privacy.neighbours=add-remove", f"hat.domain={tmp_path}/cells", "pings.interval=10s"
+    settings = load(None, (*hidden, "hat.slot=15m", "hat.timezone=UTC"), {})
+    plates = sorted({one_plate.plate_of(one) for one in one_plate.feed(False)})
+
+    def counted(name, is_crowded):
+        slots = {}
+
+        def look(_messages, read):
+            for slot in read.closed:
+                rows = zip(
+                    slot.plate.tolist(), slot.time.tolist(), slot.cell.tolist(), slot.speed.tolist(),
+                    strict=True,
+                )  # fmt: skip
+                slots[slot.start_ms] = sorted((slot.plates[plate], *more) for plate, *more in rows)
+
+        every = one_plate.feed(is_crowded)
+        ours = [at for at, one in enumerate(every) if one_plate.plate_of(one) != one_plate.CROWD]
+        ends = [*ours[:: -(-len(ours) // 16)][1:], len(every)]
+        machine, ledger = Machine(), MemoryLedger()
+        machine.now_s = NINE_S - 60
+        with (
+            Journal(tmp_path / name, "the ledger 5eed") as journal,
+            reading(source(broker.port, f"{topic}/{name}", seed=name)) as handover,
+        ):
+            runtime = LiveRuntime(
+                settings, ledger, SeededEntropy(1), hashed, "test", journal, Outputs(lambda _: None),
+                clock=machine.clock(), check=look,
+            )  # fmt: skip
+            runtime.start()
+            client, begin = connected(broker.port), 0
+            for minute, end in enumerate(ends):
+                mark = f"MARK{minute}"
+                for one in [*every[begin:end], one_plate.end(mark)]:
+                    client.publish(f"{topic}/{name}/1", one, 1)
+                begin, messages = end, list[bytes]()
+                deadline = time.monotonic() + 2 * SECONDS_MAX
+                while not any(one_plate.plate_of(one) == mark for one in messages[-1:]):
+                    assert time.monotonic() < deadline, len(messages)
+                    messages += [one for frame in handover.take() for one in frame]
+                    handover.kept()
+                machine.now_s = NINE_S + 60 * (minute + 1)
+                runtime.take(messages)
+                runtime.tick()
+            client.disconnect()
+            client.loop_stop()
+            machine.now_s += 1800
+            runtime.tick()
+        hashes = list(map(hashed, plates))
+        charges = [ledger.balances(one, hashes).charges.tolist() for one in ledger.periods()]
+        others = {
+            at: [row for row in rows if row[0] != hashed(one_plate.CROWD)]
+            for at, rows in slots.items()
+        }
+        return others, charges, sum(map(len, slots.values()))
+
+    alone, crowded = counted("alone", False), counted("crowded", True)
+    assert crowded[:2] == alone[:2] and sum(map(sum, alone[1])) > 0
+    assert sum(map(len, alone[0].values())) > 1000 and crowded[2] > alone[2] + 50
+
+
+def hashed(plate):
+    return plate.ljust(16).encode()
 
 
 FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
