@@ -7,7 +7,9 @@ from datetime import datetime
 
 import pytest
 
+from benchmarks.feed_forms import FORMS, recorded
 from tests.board import cells, dashboard, get, release, wait_for, write
+from tests.runtime.harness import fleet_log
 from tests.terminal import on_terminal
 from udp_stream.trial.fleet import IST, Fleet
 
@@ -50,6 +52,16 @@ def test_a_look_at_a_file_shows_how_far_it_has_read(tmp_path, pings, verb):
         assert re.search(rb"reading.*100%", said)
     piped = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True)
     assert b"\x1b" not in piped.stdout + piped.stderr and piped.returncode == process.returncode
+
+
+def test_init_reads_a_document_of_an_unknown_form_twice(tmp_path):
+    """Not once for each feed that is known by name: a document is read whole each time."""
+    rows = recorded(fleet_log(buses=20, hours=0.2, clean=True))
+    (tmp_path / "feed.xml").write_bytes(FORMS["siri.xml"](rows))
+    command = ("-m", "udp_stream", "init", "feed.xml")
+    with on_terminal(*command, cwd=tmp_path, TERM="xterm") as (process, read):
+        said = said_on_terminal(process, read)
+        assert process.wait(60) == 0 and said.count(BEGUN) == 2
 
 
 @pytest.mark.parametrize("size", [1, 9 * 2**20])

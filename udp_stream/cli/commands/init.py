@@ -403,12 +403,14 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         return _found_gtfs(paths)
     require_readable(paths)
     samples = samples_of(paths, ReadingProgress(paths))
-    if _reads(paths, PLAIN):
+    has_plain = _has_fields(samples, PLAIN.mapping)
+    if has_plain and _reads(paths, PLAIN):
         return _found(paths, PLAIN, samples, None, "")
     for name, preset in PRESETS.items():
         if (
             not _is_csv(samples[0].container)
             and preset.unit is not None
+            and _has_fields(samples, preset.mapping)
             and (form := _preset_form(paths, preset))
         ):
             feed = _found(paths, form, samples, preset.unit, "specification")
@@ -416,7 +418,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
             if feed.unit == preset.unit:
                 return replace(feed, preset=name, keys=zone)
             return replace(feed, keys=_keys(preset.mapping) | zone)  # a preset sets the unit, too
-    if _reads(paths, silent := without_speeds(PLAIN)):
+    if has_plain and _reads(paths, silent := without_speeds(PLAIN)):
         look = _read(paths, PLAIN)
         if _lacks_speeds(look.refused):
             return _found(paths, silent, samples, None, "rare" if len(look.pings) else "")
@@ -541,6 +543,14 @@ def _keys(mapping: FeedMapping) -> Keys:
         name: getattr(mapping, name) for name in names if getattr(mapping, name) or name == "speed"
     }
     return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
+
+
+def _has_fields(samples: Sequence[Sample], mapping: FeedMapping) -> bool:
+    """Whether a record has every field of a mapping but the speed: else a file, which may be one
+    document, is not read by it."""
+    wanted = {path for name, path in mapping.leaves if name != "speed"}
+    pairs = (pair for one in samples for pair in zip(one.records, one.around, strict=True))
+    return any(wanted <= record.keys() | around.keys() for record, around in pairs)
 
 
 def _reads(paths: Sequence[str], form: FeedForm) -> bool:
