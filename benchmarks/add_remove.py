@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from benchmarks.forecast_days import DRAWN_KMH, Day
 from benchmarks.incidents import Incident, busiest, with_incident
-from udp_stream.forecast.add_remove import AddRemoveEstimates, AddRemoveMemory
+from udp_stream.forecast.add_remove import STAY, AddRemoveEstimates, AddRemoveMemory
+from udp_stream.forecast.shape import CityShape, SpreadMemory, family, hat_shapes
 from udp_stream.ledger.filters import rho_nano_of
 from udp_stream.mechanisms.add_remove import (
     Entries,
@@ -31,7 +32,10 @@ from udp_stream.mechanisms.add_remove import (
     of_day,
     shortened,
 )
+from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.planning.add_remove import AddRemoveRules
+from udp_stream.release.add_remove import rows_in
+from udp_stream.release.forecaster import MEAN_ABS_PER_SD
 from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -78,7 +82,8 @@ class Slot(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class AddRemoveRun:
     """Of each HAT of a day, in the order of `Day`; outside of the domain the day's constant, and
-    nan. `traffic` is the true one, in bus-hours or plates; `told` its estimate."""
+    nan. `traffic` is the true one, in bus-hours or plates; `told` its estimate. `cdf` has shares up to
+    each km/h with both ends of their band, shape (3, HATs, speeds)."""
 
     inside: NDArray[np.bool_]
     value: Floats
@@ -91,6 +96,7 @@ class AddRemoveRun:
     told_low: Floats
     told_high: Floats
     traffic: Floats
+    cdf: Floats
 
     @property
     def drawn(self) -> NDArray[np.bool_]:
@@ -100,15 +106,10 @@ class AddRemoveRun:
 
 def slots_of(day: Day, cells: NDArray[np.uint64]) -> Iterator[Slot]:
     """The day's slots that have pings."""
-    grid = load(None, day.feed.flags, {}).calendar.slots
+    settings = load(None, day.feed.flags, {})
     for counts, values in day.slots:
-        when = dt.datetime.fromisoformat(grid.iso(counts.start_ms))
-        hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
-        at = numbers(counts.cells, cells)[hat]
-        sums = (
-            np.add.reduceat(values.speed, values.starts[:-1]) if counts.plate.size else values.speed
-        )
-        rows = PlateRows(*(column[at >= 0] for column in (counts.plate, at, counts.count, sums)))
+        when = dt.datetime.fromisoformat(settings.calendar.slots.iso(counts.start_ms))
+        rows = rows_in(cells, counts, values, settings.policy.max_speed)
         yield Slot(when.date(), when.hour, rows, counts.plates)
 
 
@@ -137,18 +138,21 @@ def run_add_remove(
     rules = AddRemoveRules.of(policy, cells)
     sigma = rules.sigma / QUANTA_PER_KMH
     memory = AddRemoveMemory(cells, sigma, full, 1.0, rules.max_kmh, plates)
+    bins = city_bins(policy.max_speed)
+    shapes = SpreadMemory(bins.edges_kmh[1:])
+    nobody = PlateRows(*np.zeros((4, 0), np.int64), np.zeros((0, bins.count), np.int64))
     runs = []
     for day in days:
         slots = {(slot.date, slot.hour): slot for slot in slots_of(day, cells)}
-        estimates: dict[tuple[dt.date, int], AddRemoveEstimates] = {}
+        estimates: dict[tuple[dt.date, int], tuple[AddRemoveEstimates, CityShape, bool]] = {}
         for date in sorted({date for date, _ in slots}):
             entropy = SeededEntropy(seed)
-            one = _DayOf(memory, rules, date, rho, entropy)
+            one = _DayOf(memory, shapes, rules, date, rho, entropy)
             for hour in range(SLOTS):
-                nothing = Slot(
-                    date, hour, PlateRows(*(np.zeros(0, np.int64) for _ in range(4))), ()
-                )
-                estimates[date, hour] = one.learn(slots.get((date, hour), nothing))
+                nothing = Slot(date, hour, nobody, ())
+                found = one.learn(slots.get((date, hour), nothing))
+                told = shapes.told(date)
+                estimates[date, hour] = found, told or family(bins.edges_kmh[1:]), told is not None
             one.close()
         runs.append(_run_of(day, cells, estimates, plates, full))
     return runs
@@ -159,10 +163,11 @@ class _DayOf:
     and from the second day on those of the whole day."""
 
     def __init__(
-        self, memory: AddRemoveMemory, rules: AddRemoveRules, date: dt.date, rho: int,
-        entropy: SeededEntropy,
+        self, memory: AddRemoveMemory, shapes: SpreadMemory, rules: AddRemoveRules, date: dt.date,
+        rho: int, entropy: SeededEntropy,
     ) -> None:  # fmt: skip
         self._memory = memory
+        self._shapes = shapes
         self._rules = rules
         self._date = date
         self._entropy = entropy
@@ -194,6 +199,8 @@ class _DayOf:
         found = self._memory.learn(self._date, hours, sums.kmh, forecast, sums.sigma_kmh)
         if sums.city is not None:
             self._memory.learn_city(self._date, hours, *sums.city)
+        if sums.spread is not None:
+            self._shapes.learn(self._date, *sums.spread)
         return found
 
     def close(self) -> None:
@@ -222,13 +229,14 @@ def _quanta(kmh: Floats) -> Integers:
 def _run_of(
     day: Day,
     cells: NDArray[np.uint64],
-    estimates: dict[tuple[dt.date, int], AddRemoveEstimates],
+    estimates: dict[tuple[dt.date, int], tuple[AddRemoveEstimates, CityShape, bool]],
     plates: bool,
     full: int,
 ) -> AddRemoveRun:
     columns = list[Floats]()
+    cdfs = list[Floats]()
     for (counts, _), slot in zip(day.slots, slots_of(day, cells), strict=True):
-        one = estimates[slot.date, slot.hour]
+        one, city, is_told = estimates[slot.date, slot.hour]
         at = numbers(counts.cells, cells)
         each = np.ones(counts.plate.size) if plates else np.minimum(counts.count / full, 0.5)
         found = np.array(
@@ -240,8 +248,14 @@ def _run_of(
         found[:, at < 0] = np.nan
         found[0, at < 0] = day.constant
         columns.append(np.vstack([found, np.add.reduceat(each, counts.hat_rows[:-1]), at >= 0]))
+        cdf = np.full((3, at.size, int(city.edges_kmh[-1]) + 1), np.nan)
+        if is_told:
+            many = np.rint(one.traffic / STAY).astype(np.int64)
+            shapes = hat_shapes(city, one.value, one.expected_abs_error / MEAN_ABS_PER_SD, many)
+            cdf[:, at >= 0] = np.stack([shapes.cdf, shapes.low, shapes.high])[:, at[at >= 0]]
+        cdfs.append(cdf)
     *found_of, inside = np.hstack(columns)
-    return AddRemoveRun(inside > 0, *found_of)
+    return AddRemoveRun(inside > 0, *found_of, np.concatenate(cdfs, axis=1))
 
 
 def add_remove_incidents(

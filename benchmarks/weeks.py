@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.add_remove import run_add_remove
+from benchmarks.cdfs import PLATES, DayShapes
 from benchmarks.forecast_days import Day, day_of, run
 from udp_stream.settings import load
 
@@ -63,7 +64,23 @@ def after_others(days: dict[str, Day], held: str, weeks: int = WEEKS) -> Iterato
 def add_remove(days: dict[str, Day], held: str, epsilon: float, weeks: int = WEEKS) -> list[float]:
     sequence = list(after_others(days, held, weeks))
     found = run_add_remove(sequence, 1, epsilon)[-1]
-    return _figures(sequence[-1], found.value, found.guess, found.low, found.high)
+    day = sequence[-1]
+    _print_cdfs(held, day, found.cdf)
+    return _figures(day, found.value, found.guess, found.low, found.high)
+
+
+def _print_cdfs(held: str, day: Day, cdf: np.ndarray) -> None:
+    """Sup-errors of CDFs over those of the day's true CDF of the city, HATs of 20 plates and more."""
+    shapes = DayShapes.of(day, TOP_KMH)
+    told = ~np.isnan(cdf[0, :, 0])
+    some = told & (day.plates >= max(PLATES))
+    ours = abs(cdf[0] - shapes.truth)[some].max(axis=1)
+    city = abs(shapes.city - shapes.truth)[some].max(axis=1)
+    bands = (cdf[1] - 1e-9 <= shapes.truth) & (shapes.truth <= cdf[2] + 1e-9)
+    over = ours.mean() / city.mean()
+    print(
+        f"cdf {held} {over:.3f} of {some.sum()}, told {told.mean():.2f}, bands hold {bands[told].mean():.3f}"
+    )
 
 
 def swap_values(days: dict[str, Day], held: str, epsilon: float, weeks: int = WEEKS) -> list[float]:

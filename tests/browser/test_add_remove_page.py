@@ -133,7 +133,6 @@ def test_nothing_speaks_of_releases_that_lack_or_of_counts(hidden, new_page):
             "No bus came",
             "release is not here",
             "withheld",
-            "Spread of speeds",
         ):
             assert words not in body
 

@@ -1,4 +1,4 @@
-"""Sums over the city and over a day, which hide a whole plate beside those of cells and slots:
+"""Sums over the city, of its time at each speed, and over a day, which hide a whole plate beside those of cells and slots:
 brute force on tiny cities, noise by its distribution, and what thousands of days tell."""
 
 from fractions import Fraction
@@ -28,6 +28,7 @@ from udp_stream.mechanisms.add_remove import (
     DAY_MOST,
     GAIN,
     SLOT_WEIGHT,
+    SPREAD,
     WEIGHT,
     Entries,
     PlateQuery,
@@ -39,17 +40,28 @@ from udp_stream.mechanisms.add_remove import (
     of_day,
     shortened,
 )
+from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
 CELLS, CITY = 2, 2
 DAY_SIGMA = 90 * KMH
 OF_CITY = GAIN // 3
+MAX_SPEED = 65 * KMH
+ASKED = {"city": OF_CITY, "spread": GAIN // 2, "max_speed": MAX_SPEED}
+BINS = city_bins(MAX_SPEED)
 MORNING = np.array([[20, 18], [10, 30], [25, 22]]) * KMH
 
 
+def in_bins(rows):
+    """The rows, each with all its pings at its mean speed."""
+    bins = np.zeros((rows.plate.size, BINS.count), np.int64)
+    bins[np.arange(rows.plate.size), BINS.bin_of(rows.speed // rows.pings)] = rows.pings
+    return rows._replace(bins=bins)
+
+
 def play(city, path, budget):
-    """Slots with the city's entries, then the day. Of each draw: vectors by plate, charges, whether
+    """Slots with the entries of the city and of its bins of speed, then the day. Of each draw: vectors by plate, charges, whether
     plates were asked for less than they cost, the noised sums."""
     names, told, day = sorted(city), [], []
     left = np.full(len(names), budget)
@@ -67,9 +79,9 @@ def play(city, path, budget):
         return charged
 
     for slot, forecast in enumerate(path):
-        query = PlateQuery(np.array(forecast) * KMH, FULL, SIGMA, city=OF_CITY)
+        query = PlateQuery(np.array(forecast) * KMH, FULL, SIGMA, **ASKED)
         most = allowances(left - budget // 4, SLOTS - slot, ACTIVE)
-        rows = rows_of(city, slot)
+        rows = in_bins(rows_of(city, slot))
         left = left - draw(entries(rows, query), query, most, slot)
         day.append(entries(rows, PlateQuery(MORNING[slot], FULL, 1)))
     of_slots = Entries(*map(np.concatenate, zip(*day, strict=True)))
@@ -99,7 +111,7 @@ def test_no_day_of_a_plate_costs_more_than_its_charges_nor_these_more_than_its_b
 def test_neighbours_differ_by_the_vectors_of_the_plate_alone():
     city = {name: [VISITS[(i + 2 * slot) % len(VISITS)] for slot in range(SLOTS)]
             for i, name in enumerate("ABCDE")}  # fmt: skip
-    moved = [0, 0]
+    moved = [0, 0, 0]
     for path in PATHS:
         first = play(city, path, 2 * NANO)
         for plate in city:
@@ -111,7 +123,8 @@ def test_neighbours_differ_by_the_vectors_of_the_plate_alone():
                 for cell, both in one[0][plate].items():
                     own[:, cell] = both
                 assert np.array_equal(one[3] - two[3], own)
-                moved[own.shape[1] == CELLS] += own[:, -1].any()
+                moved[own.shape[1] == CELLS] += own[:, CELLS:].any() or own[:, -1].any()
+                moved[2] += own[:, CITY + 1 :].any()
     assert min(moved) > 100
 
 
@@ -162,21 +175,51 @@ def test_a_day_s_entries_are_the_sums_over_its_slots_in_any_order_and_bounded():
     assert rho_nano({0: (1, 0)}, 1) > 0
 
 
-@pytest.mark.parametrize("gain", [0, OF_CITY])
-def test_noise_of_city_and_day_has_the_stated_scale_and_30_percent_off_is_noticed(gain):
+def test_the_time_at_each_speed_is_a_plate_s_share_of_the_slot_by_the_shares_of_its_pings():
+    rng, spread = np.random.default_rng(3), GAIN // 5
+    for full in (1, 7, FULL, 360, 2**32):
+        query = PlateQuery(np.zeros(4, np.int64), full, SIGMA, spread=spread, max_speed=MAX_SPEED)
+        bins = rng.integers(0, rng.choice([2, full + 1, 2**24]), (12, BINS.count))
+        bins[:, 0] += 1
+        plate, cell = np.divmod(np.arange(12), 4)
+        rows = PlateRows(plate, cell, bins.sum(axis=1), np.zeros(12, np.int64), bins)
+        vectors = entries(rows, query)
+        there = vectors.cell >= 4
+        assert set(vectors.cell[there].tolist()) <= set(range(4, 10))
+        for one in range(3):
+            own = there & (vectors.plate == one)
+            found = np.zeros((6, 2), np.int64)
+            found[vectors.cell[own] - 4] = np.stack([vectors.residual, vectors.weight], 1)[own]
+            of_plate = bins[plate == one].sum(axis=0).tolist()
+            pings = sum(of_plate)
+            share = min(Fraction(pings, full), Fraction(1, 2)) * Fraction(SPREAD * spread, GAIN)
+            for entry, many in zip(found.ravel().tolist(), of_plate, strict=True):
+                assert 0 <= share * many / pings - entry < 3
+            assert found.sum() <= SPREAD // 2
+    with pytest.raises(ValueError, match="bins"):
+        entries(rows._replace(bins=None), query)
+    with pytest.raises(ValueError, match="bins"):
+        entries(rows._replace(bins=bins[:, 1:]), query)
+    for wrong in ({"spread": -1}, {"spread": GAIN + 1}, {"plates": True}):
+        with pytest.raises(ValueError, match="gain"):
+            query._replace(**wrong).require_valid()
+
+
+@pytest.mark.parametrize("asked", [{}, ASKED], ids=["day", "city"])
+def test_noise_of_city_and_day_has_the_stated_scale_and_30_percent_off_is_noticed(asked):
     sigma, draws = 300 * KMH, 3000
-    query = PlateQuery(np.array([18, 18]) * KMH, FULL, sigma, city=gain)
+    query = PlateQuery(np.array([18, 18]) * KMH, FULL, sigma, **asked)
     rows = PlateRows(*np.array([(0, 0, 5, 5 * 65 * KMH), (1, 1, 9, 9 * 3 * KMH)]).T)
-    vectors = entries(rows, query)
-    if not gain:
+    vectors = entries(in_bins(rows), query)
+    if not asked:
         vectors = of_day(vectors, CELLS)
-    bits = seeded_bits(f"noise {gain}")
+    bits = seeded_bits(f"noise {len(asked)}")
     off = np.array([noised(vectors, query.columns, query, bits) for _ in range(draws)])
     for number, values in enumerate((vectors.residual, vectors.weight)):
         off[:, number] -= np.bincount(vectors.cell, values, query.columns).astype(np.int64)
-    for part in (off[:, 0, -1], off[:, 1, -1], off.ravel()):
+    for part in (off[:, 0, CELLS - 1 :], off[:, 0, -1], off[:, 1, -1], off):
         accepted, narrow, wide = (
-            stats.kstest(part / (share * sigma), "norm").pvalue for share in (1, 0.7, 1.3)
+            stats.kstest(part.ravel() / (share * sigma), "norm").pvalue for share in (1, 0.7, 1.3)
         )
         assert accepted > 1e-6 and max(narrow, wide) < 1e-6
 
@@ -211,8 +254,8 @@ def days(present, seed, charge_share=1.0, noise_share=1.0):
 
     for slot, visits in enumerate(DAY):
         rows = PlateRows(*np.array([(p, c, n, n * kmh * KMH) for p, c, n, kmh in visits]).T)
-        query = PlateQuery(np.array([18, 18]) * KMH, FULL, 130 * KMH, city=OF_CITY)
-        draw(entries(rows, query), query, slot)
+        query = PlateQuery(np.array([18, 18]) * KMH, FULL, 130 * KMH, **ASKED)
+        draw(entries(in_bins(rows), query), query, slot)
         of_slots.append(entries(rows, PlateQuery(MORNING[slot], FULL, 1)))
     vectors = of_day(Entries(*map(np.concatenate, zip(*of_slots, strict=True))), CELLS)
     draw(vectors, PlateQuery(np.zeros(CELLS, np.int64), FULL, 260 * KMH), "day")

@@ -214,13 +214,48 @@ def test_estimates_have_traffic_and_a_release_for_every_cell():
             assert low <= one.value_kmh <= high <= 65 and Id.of(one.release_id).slot == tuple(
                 ms // 1000 for ms in of_slot
             )
-            assert (one.cdf, one.cdf_withheld, one.plates is None) == (None, "off", not plates)
+            assert (one.cdf, one.cdf_withheld, one.plates is None) == (
+                None,
+                "off" if plates else "city_untold",
+                not plates,
+            )
             amount = one.plates if plates else one.traffic
             assert (
                 amount.interval95[0]
                 <= (amount.value if plates else amount.bus_hours)
                 <= amount.interval95[1]
             )
+
+
+@pytest.mark.parametrize("flags", [(), ("release.cdf=off",)])
+def test_from_the_second_day_on_estimates_have_the_city_s_cdf_tilted_to_their_mean(flags):
+    ledger, context, found = MemoryLedger(), context_of(*flags), []
+    for hour in (10, 34, 35, 36):
+        contents = slot(hour, 400, pings=40_000, start=MIDNIGHT + hour * HOUR)
+        record_add_remove_slot(*contents, context, ledger)
+        slots = contents[0].start_ms, contents[0].end_ms
+        found.append(context.smoothed(slots, ledger))
+        payload = sums_entry(ledger, slots[0]).payload
+        # Terms of earlier versions are of such bytes.
+        assert (b"spread" in payload) == (NoisedSums.of_ledger("", payload).spread is not None)
+        assert (b"spread" in payload) == (hour > 10 and not flags)
+    again = PROMISES["add-remove"].with_forecaster(context)
+    assert again.smoothed(slots, ledger) == found[-1] and len(found[-1]) == CELLS
+    assert {one.cdf for one in found[0]} == {None}
+    true = np.array([np.mean(contents[1].speed <= kmh * 4096) for kmh in (10, 20, 45)])
+    for one in found[-1]:
+        if flags:
+            assert (one.cdf, one.cdf_withheld) == (None, "off")
+            continue
+        assert one.cdf.values[-1] == 1 and list(one.cdf.values) == sorted(one.cdf.values)
+        low, high = one.cdf.band
+        assert all(a <= b <= c for a, b, c in zip(low, one.cdf.values, high, strict=True))
+        at = [one.cdf.edges_kmh.index(kmh) for kmh in (10, 20, 45)]
+        assert np.array(one.cdf.guess)[at] == pytest.approx(true, abs=0.12)
+        assert 0 < one.expected_sup_error < 0.5 and one.cdf_withheld is None
+    if not flags:
+        slow, *_, fast = sorted(found[-1], key=lambda one: one.value_kmh)
+        assert slow.share_below_kmh["10"] > fast.share_below_kmh["10"]
 
 
 def test_nothing_is_learnt_of_a_slot_of_which_a_hat_is_withdrawn():

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.forms import PURE_ENV
 from udp_stream.errors import ConfigError
 from udp_stream.forecast import shape
-from udp_stream.forecast.shape import Answer, CityMemory, family, hat_shapes
+from udp_stream.forecast.shape import Answer, CityMemory, SpreadMemory, family, hat_shapes
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
@@ -210,10 +210,34 @@ def test_a_deployment_says_why_there_is_no_cdf():
     said = np.array(
         [(one.value_kmh, one.expected_abs_error_kmh / MEAN_ABS_PER_SD) for one in estimates]
     )
-    alone = hat_cdfs(city, *said.T, np.array([plates[one.release_id] for one in estimates]))
-    for one, again in zip(with_cdfs(estimates, plates, city), alone, strict=True):
+    of_hats = np.array([plates[one.release_id] for one in estimates])
+    alone = hat_cdfs(city, *said.T, of_hats)
+    for one, again in zip(with_cdfs(estimates, of_hats, city), alone, strict=True):
         assert (one.cdf, one.quantiles_kmh, one.expected_sup_error) == (again.cdf, again.quantiles_kmh,
                                                                        again.expected_sup_error)  # fmt: skip
+
+
+def test_the_usual_spread_is_learnt_from_sums_and_a_feed_that_changes_within_the_day():
+    rng, memory = np.random.default_rng(2), SpreadMemory(EDGES)
+    other = np.roll(TRUE, 1)  # hardly any bus stands
+    other[0], other[1] = 0.02, 0.3
+    found = []
+    for number, shares in enumerate((TRUE, TRUE, TRUE, other)):
+        day = DAY + dt.timedelta(number)
+        found.append(memory.told(day))
+        for _ in range(12):
+            memory.learn(day, 40 * shares + rng.normal(scale=2, size=TRUE.size), noise=4.0)
+        memory.learn(day, np.ones(5), noise=1.0)  # of another U
+        found.append(memory.told(day))
+    assert found[0] is None and all(found[1:])
+    for told in found[1:-1]:
+        off = np.cumsum(told.mean - TRUE)
+        assert abs(off).max() < 0.05 and (abs(off) < 3 * np.maximum(told.deviations, 0.01)).all()
+    assert abs(np.cumsum(found[-1].mean - other)).max() < 0.1
+    weak = SpreadMemory(EDGES)
+    for hour in range(12):
+        weak.learn(DAY, 40 * TRUE + rng.normal(scale=400, size=TRUE.size), noise=400.0**2)
+        assert weak.told(DAY) is None, hour
 
 
 def test_settings_that_ask_for_what_cannot_be_are_refused():

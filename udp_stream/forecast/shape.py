@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from math import hypot, sqrt
+from math import hypot, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -225,6 +225,83 @@ class CityMemory:
                     last = then
             self._known = day, found if last is None else found.drifted(max(0, (day - last).days))
         return self._known[1]
+
+
+# Under add-remove the city's time in each bin has a noised sum in every slot of every day. Earlier
+# days make a usual shape, from which a day differs by `DAY_APART`, unless all is new, as after a
+# change of the feed: then the family stands in its place. The day's own sums weigh both.
+
+SPREAD_DECAY = 0.985
+"""Weight of yesterday's sums, in those of earlier days."""
+
+DAY_APART = 0.05
+NEW = 0.2
+"""Standard deviation of a day's CDF around the usual at a half; how likely a day is unlike it."""
+
+TOLD_DEVIATION = 0.16
+"""The city is told where its CDF is known up to this deviation at every edge."""
+
+TIME_DEVIATIONS = 3.0
+"""Sums tell a shape where all of their time is so many deviations of its noise."""
+
+
+class SpreadMemory:
+    """The city's shape from noised sums of its time in each bin, in slots of a plate, slot by slot.
+
+    >>> memory, day = SpreadMemory((0.0, 10.0, 65.0)), dt.date(2024, 1, 8)
+    >>> memory.learn(day, np.array([60.0, 60.0, 80.0]), noise=1.0)
+    >>> memory.told(day).mean.round(1).tolist(), memory.told(day + dt.timedelta(1)) is None
+    ([0.3, 0.3, 0.4], False)
+    """
+
+    def __init__(self, edges_kmh: tuple[float, ...]) -> None:
+        self._edges = edges_kmh
+        self._day = dt.date.min
+        self._before = self._today = np.zeros(len(edges_kmh)), 0.0
+
+    def learn(self, day: dt.date, slots: Floats, noise: float) -> None:
+        """A slot's sums, with the variance of their noise; those of other bins, as of another U, are
+        ignored."""
+        if slots.size != len(self._edges):
+            return
+        self._turn_to(day)
+        sums, variance = self._today
+        self._today = sums + slots, variance + noise
+
+    @on_one_thread
+    def told(self, day: dt.date) -> CityShape | None:
+        """The shape as it is known that day; None where it is not known well enough."""
+        self._turn_to(day)
+        city = family(self._edges)
+        usual = city
+        if before := _answer_of(*self._before):
+            known = city.after(before).mean
+            many = np.full(len(city.shapes), log(NEW / len(city.shapes)))
+            usual = CityShape(
+                self._edges,
+                np.vstack([known, city.shapes]),
+                np.append(log(1 - NEW), many),
+                4 * DAY_APART**2 * _scatter(known),
+            )
+        today = _answer_of(*self._today)
+        found = usual.after(today) if today else usual
+        return found if found.deviations.max() <= TOLD_DEVIATION else None
+
+    def _turn_to(self, day: dt.date) -> None:
+        if day > self._day:
+            kept = SPREAD_DECAY ** min((day - self._day).days, 10**4)
+            (before, noise), (today, more) = self._before, self._today
+            self._before = kept * (before + today), kept**2 * (noise + more)
+            self._today = np.zeros(len(self._edges)), 0.0
+            self._day = day
+
+
+def _answer_of(sums: Floats, noise: float) -> Answer | None:
+    """The shares that noised sums tell, of as many plates as their slots."""
+    whole = float(sums.sum())
+    if whole <= TIME_DEVIATIONS * sqrt(noise * sums.size):
+        return None
+    return Answer(sums / whole, noise / whole**2, whole)
 
 
 # A HAT: of all distributions with its mean the nearest to a base in Kullback-Leibler: p(v) exp(t

@@ -3,8 +3,9 @@ shortened to its charge.
 
 A plate has two entries in each cell of a public domain: a *residual*, its weight there times (its
 mean speed - the cell's forecast), and a *weight*. If the city is asked, too, it has two more: the
-sums of both over the domain, times a public gain. The vector of a whole day has the sums of each
-cell over the day's slots. Released are sums over plates plus discrete Gaussian noise of a public
+sums of both over the domain, times a public gain. If it is asked how speeds spread, it has an entry
+for each of some bins of speed: its time at them, times a gain. The vector of a whole day has the
+sums of each cell over the day's slots. Released are sums over plates plus discrete Gaussian noise of a public
 sigma. A plate pays the squares of its own entries over 2 sigma^2, in nano-rho, rounded up.
 
 Privacy unit: license plate. Neighbours: add-remove, of all that a plate sends in a budget period.
@@ -26,6 +27,7 @@ import numpy as np
 from udp_stream.arrays import Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.samplers import SCALE_MAX, discrete_gaussian
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -52,6 +54,9 @@ DAY_MOST: Final = 2**24
 CELLS_MAX: Final = 2**20
 """Largest number of cells of a domain. An entry of a slot is below 2**20, a city's below 2**21."""
 
+SPREAD: Final = WEIGHT * SLOT_WEIGHT
+"""The entry of a whole slot at speeds of a bin, before its gain; a plate gets at most half of it."""
+
 FULL_MAX: Final = 2**32
 """Pings of a whole slot."""
 
@@ -67,6 +72,7 @@ class PlateRows(NamedTuple):
     """A row for each plate and cell of the domain where it was in the slot. Secret.
 
     `plate` and `cell` are numbers, `pings` at least 1, `speed` the sum of their speeds in quanta.
+    `bins` has the pings of each bin of speed, shape (rows, bins), where their spread is asked.
 
     >>> PlateRows(plate=np.array([0]), cell=np.array([2]), pings=np.array([15]), speed=np.array([15 * 81_920])).pings
     array([15])
@@ -76,6 +82,7 @@ class PlateRows(NamedTuple):
     cell: Integers
     pings: Integers
     speed: Integers
+    bins: Integers | None = None
 
 
 class PlateQuery(NamedTuple):
@@ -85,6 +92,8 @@ class PlateQuery(NamedTuple):
     `forecast` is in quanta, of each cell of the domain; `full` the pings of a whole slot; `sigma`
     in quanta. With `plates` the second vector counts plates, else it sums weights. `city` is the
     gain of the city's entries, in `GAIN`; 0 where it is not asked. Its cell is behind the others.
+    `spread` is the gain of the time in each of the city's bins of speeds up to `max_speed`, in
+    quanta: two bins for each cell behind all others.
 
     >>> PlateQuery(forecast=np.array([18, 25]) * 4096, full=60, sigma=500_000).plates
     False
@@ -95,11 +104,22 @@ class PlateQuery(NamedTuple):
     sigma: int
     plates: bool = False
     city: int = 0
+    spread: int = 0
+    max_speed: int = 0
+
+    @property
+    def cells(self) -> int:
+        """The number of cells, with the city's."""
+        return self.forecast.size + (self.city > 0)
+
+    @property
+    def bins(self) -> int:
+        return city_bins(self.max_speed).count if self.spread else 0
 
     @property
     def columns(self) -> int:
-        """The number of cells, with the city's."""
-        return self.forecast.size + (self.city > 0)
+        """The number of cells, with those of the city and of the bins."""
+        return self.cells + -(-self.bins // 2)
 
     def require_valid(self) -> None:
         """Raise ValueError for a query whose sums could outgrow 64 bits, or whose noise cannot be
@@ -109,10 +129,11 @@ class PlateQuery(NamedTuple):
                 f"expected 1 <= full <= {FULL_MAX} pings and 1 <= sigma <= {SCALE_MAX} quanta, "
                 f"got {self.full} and {self.sigma}"
             )
-        if not 0 <= self.city <= GAIN or (self.city and self.plates):
-            raise ValueError(
-                f"expected a city's gain of 0 to {GAIN}, 0 where plates are counted, got {self.city}"
-            )
+        for gain in (self.city, self.spread):
+            if not 0 <= gain <= GAIN or (gain and self.plates):
+                raise ValueError(
+                    f"expected a gain of 0 to {GAIN}, 0 where plates are counted, got {gain}"
+                )
         if self.forecast.size > CELLS_MAX or self.forecast.min(initial=0) < 0:
             raise ValueError(
                 f"expected forecasts >= 0 of at most {CELLS_MAX} cells, got {self.forecast.size}"
@@ -156,7 +177,7 @@ def entries(rows: PlateRows, query: PlateQuery) -> Entries:
     ValueError if a plate has two rows in a cell, and for rows outside of the domain.
     """
     query.require_valid()
-    plate, cell, pings, speed = (np.asarray(column, np.int64) for column in rows)
+    plate, cell, pings, speed = (np.asarray(column, np.int64) for column in rows[:4])
     cells = query.forecast.size
     if pings.min(initial=1) < 1 or speed.min(initial=0) < 0 or plate.min(initial=0) < 0:
         raise ValueError(
@@ -166,8 +187,7 @@ def entries(rows: PlateRows, query: PlateQuery) -> Entries:
         raise ValueError(f"expected rows in {cells} cells, got others")
     if np.unique(plate * cells + cell).size < plate.size:
         raise ValueError("expected one row for each plate and cell, got more")
-    # The share of the slot is time / (2 full), at most a half.
-    time = np.minimum(2 * np.minimum(pings, query.full), query.full)
+    time = _time(pings, query.full)
     off = np.clip(speed // pings - query.forecast.astype(np.int64)[cell], -CLIP, CLIP)
     # Below 2**53: CLIP is below 2**18, SLOT_WEIGHT below 2**3, `time` at most 2**32.
     residual = _towards_zero(off * SLOT_WEIGHT * time, 2 * query.full)
@@ -177,7 +197,15 @@ def entries(rows: PlateRows, query: PlateQuery) -> Entries:
         else WEIGHT * SLOT_WEIGHT * time // (2 * query.full)
     )
     vectors = Entries(plate, cell, residual, weight)
-    return with_city(vectors, query) if query.city else vectors
+    if query.city:
+        vectors = with_city(vectors, query)
+    return with_spread(vectors, rows, query) if query.spread else vectors
+
+
+def _time(pings: Integers, full: int) -> Integers:
+    """The share of the slot, at most a half, in parts of 2 `full`."""
+    time: Integers = np.minimum(2 * np.minimum(pings, full), full)
+    return time
 
 
 def with_city(vectors: Entries, query: PlateQuery) -> Entries:
@@ -197,6 +225,27 @@ def with_city(vectors: Entries, query: PlateQuery) -> Entries:
             for entry, (total, under) in zip(vectors[2:], city, strict=True)
         ),
     )
+
+
+def with_spread(vectors: Entries, rows: PlateRows, query: PlateQuery) -> Entries:
+    """The vectors with each plate's time at the speeds of each bin, a function of its own rows: its
+    share of the slot, at most a half, by the shares of its pings, times the gain."""
+    if rows.bins is None or rows.bins.shape != (rows.plate.size, query.bins):
+        raise ValueError(
+            f"expected the pings of each row in {query.bins} bins of speed, got others"
+        )
+    plates, at = np.unique(rows.plate, return_inverse=True)
+    pairs = query.columns - query.cells
+    bins = np.zeros((plates.size, 2 * pairs), np.int64)
+    np.add.at(bins[:, : query.bins], at, rows.bins)
+    pings = np.maximum(bins.sum(axis=1, keepdims=True), 1)
+    # Below 2**49: `SPREAD` is below 2**17; pings of a slot are at most 2**28.
+    time = SPREAD * _time(pings, query.full) // (2 * query.full)
+    entry = (bins * time // pings * query.spread // GAIN).reshape(plates.size, pairs, 2)
+    who, pair = np.nonzero(entry.any(axis=2))
+    residual, weight = entry[who, pair].T
+    there = Entries(plates[who], query.cells + pair, residual, weight)
+    return Entries(*map(np.append, vectors, there))
 
 
 def of_day(slots: Entries, cells: int) -> Entries:

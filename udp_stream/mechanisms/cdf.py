@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -119,6 +119,17 @@ class Bins:
         if speeds.dtype.kind not in "iu":
             raise ValueError(f"expected speeds in integer quanta, got dtype {speeds.dtype}")
         return self._bin_of_quantum.take(speeds, mode="clip").astype(np.int64)
+
+
+CITY_KMH: Final = (0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 20.0, 27.0, 35.0, 45.0, 60.0)
+"""Right edges of the bins below U, the first of which has exact zeros; U is the last."""
+
+
+@lru_cache(maxsize=16)
+def city_bins(max_speed: int) -> Bins:
+    """The bins up to U, in quanta."""
+    max_kmh = max_speed / QUANTA_PER_KMH
+    return Bins((0.0, *(edge for edge in CITY_KMH if edge < max_kmh), max_kmh))
 
 
 @lru_cache(maxsize=1024)

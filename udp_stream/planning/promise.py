@@ -41,7 +41,7 @@ anywhere"
     charges: str
     composition: str
     in_processing_time: bool = False
-    has_cdfs: bool = True
+    has_trees: bool = True
     ending: str = ""
 
     def adjacency(self, speed_from: str) -> str:
@@ -89,7 +89,7 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
         composition="an individual filter of concentrated differential privacy (arXiv 2008.11193): the sum of what a "
         "plate is charged is at most its budget, on every path",
         in_processing_time=True,
-        has_cdfs=False,
+        has_trees=False,
         ending=" of whole plates",
     ),
 }

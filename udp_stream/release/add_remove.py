@@ -46,6 +46,7 @@ from udp_stream.mechanisms.add_remove import (
     of_day,
     shortened,
 )
+from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.policy import SlotInPeriod, over_time
@@ -163,7 +164,7 @@ def _sums_once(
 
         asked = PlatesAsked(
             counts.plates,
-            lambda of: entries(rows_in(of.domain, counts, clamped), of.query),
+            lambda of: entries(rows_in(of.domain, counts, clamped, of.max_speed), of.query),
             allowed,
         )
         return [_drawn(name, first, asked, in_period, context, ledger)]
@@ -293,8 +294,11 @@ def _charge(
     return first, shortened(vectors, verdict.charged, first.query)
 
 
-def rows_in(domain: NDArray[np.uint64], counts: SlotCounts, values: SlotValues) -> PlateRows:
-    """The rows of a slot in the cells of the domain (ascending); others leave no trace.
+def rows_in(
+    domain: NDArray[np.uint64], counts: SlotCounts, values: SlotValues, max_speed: int = 0
+) -> PlateRows:
+    """The rows of a slot in the cells of the domain (ascending); others leave no trace. Bins are
+    those of speeds up to `max_speed`, in quanta; 0 for none.
 
     >>> from udp_stream.testing import two_hats
     >>> counts, values = two_hats()
@@ -309,7 +313,18 @@ def rows_in(domain: NDArray[np.uint64], counts: SlotCounts, values: SlotValues) 
     inside = np.repeat(is_in, rows)
     total = np.append(0, np.cumsum(values.speed))
     speed = np.diff(total[values.starts])
-    return PlateRows(counts.plate[inside], cell[inside], counts.count[inside], speed[inside])
+    bins = _bins_of(values, max_speed)[inside] if max_speed else None
+    return PlateRows(counts.plate[inside], cell[inside], counts.count[inside], speed[inside], bins)
+
+
+def _bins_of(values: SlotValues, max_speed: int) -> Integers:
+    """The samples of each row in each bin of speed."""
+    bins = city_bins(max_speed)
+    sizes = np.diff(values.starts)
+    speed = values.speed[values.starts[0] : values.starts[-1]]
+    found = np.zeros((sizes.size, bins.count), np.int64)
+    np.add.at(found, (np.repeat(np.arange(sizes.size), sizes), bins.bin_of(speed)), 1)
+    return found
 
 
 def records_of(

@@ -7,7 +7,6 @@ The sums and their noise are below; `forecast/shape.py` has the post-processing 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Annotated, Final, NamedTuple, Protocol
 
 import msgspec
@@ -19,12 +18,11 @@ from udp_stream.forecast.shape import SLOTS_APART_DAYS, Answer, CityShape, hat_s
 from udp_stream.ledger.ids import CITY, id_of
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import NonNegative, Query, Share, noisy_integers
-from udp_stream.mechanisms.cdf import Bins
+from udp_stream.mechanisms.cdf import Bins, city_bins
 from udp_stream.mechanisms.noise import Cost, counts_scale, noise_of
 from udp_stream.planning.policy import DAY_S, Policy
 from udp_stream.planning.slot import CityPlan
 from udp_stream.release.record import Record, SmoothedCdf
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotValues
 
 ASKS_PER_DAY = 2
@@ -264,21 +262,11 @@ def _with_intervals(
 # square in rho (arXiv 2004.00010, Theorem 14), and is charged that, rounded up. Plates that cannot
 # pay are left out, and the noise stays.
 
-CITY_KMH: Final = (0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 20.0, 27.0, 35.0, 45.0, 60.0)
-"""Right edges of the bins below U, the first of which has exact zeros; U is the last."""
-
 WHOLE: Final = 2**16
 """Weight of a plate of `FULL_PINGS` samples, before rounding."""
 
 FULL_PINGS: Final = 10
 """Samples of a plate from which it has full weight; fewer weigh in proportion."""
-
-
-@lru_cache(maxsize=16)
-def city_bins(max_speed: int) -> Bins:
-    """The bins up to U, in quanta."""
-    max_kmh = max_speed / QUANTA_PER_KMH
-    return Bins((0.0, *(edge for edge in CITY_KMH if edge < max_kmh), max_kmh))
 
 
 class CityTree(msgspec.Struct, frozen=True):

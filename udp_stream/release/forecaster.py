@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.add_remove import AddRemoveEstimates, AddRemoveMemory
+from udp_stream.arrays import Integers
+from udp_stream.forecast.add_remove import STAY, AddRemoveEstimates, AddRemoveMemory
 from udp_stream.forecast.anomalies import (
     NOT_CLIPPED,
     NOTHING,
@@ -36,13 +37,14 @@ from udp_stream.forecast.model import (
     evidence_of,
     forecast_slot,
 )
-from udp_stream.forecast.shape import Answer, CityMemory, CityShape
+from udp_stream.forecast.shape import Answer, CityMemory, CityShape, SpreadMemory
 from udp_stream.ledger.ids import CITY, DAY_SUMS, HAT, NOISED_SUMS, Id, id_of, kind_of
 from udp_stream.ledger.port import Ledger
+from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.city import CityKnowledge, CityRecord, city_bins, hat_cdfs
+from udp_stream.release.city import CityKnowledge, CityRecord, hat_cdfs
 from udp_stream.release.record import (
     Guess,
     Hat,
@@ -277,17 +279,14 @@ def _elsewhere(
 
 
 def with_cdfs(
-    estimates: Sequence[Smoothed], plates: Mapping[str, int], city: CityShape | None
+    estimates: Sequence[Smoothed], plates: Integers, city: CityShape | None
 ) -> list[Smoothed]:
     """The same estimates of a slot with each one's CDF: the city's, tilted to its mean. `plates`
-    are those of each release, by its id."""
+    has about how many made each; 0 for a cell without pings."""
     if city is None:
         return [msgspec.structs.replace(one, cdf_withheld="city_untold") for one in estimates]
     said = np.array([(one.value_kmh, one.expected_abs_error_kmh) for one in estimates])
-    of_hats = np.array(
-        [0 if one.release_id is None else max(1, plates[one.release_id]) for one in estimates]
-    )
-    cdfs = hat_cdfs(city, said[:, 0], said[:, 1] / MEAN_ABS_PER_SD, of_hats)
+    cdfs = hat_cdfs(city, said[:, 0], said[:, 1] / MEAN_ABS_PER_SD, plates)
     return [
         msgspec.structs.replace(one, **cdf._asdict())
         for one, cdf in zip(estimates, cdfs, strict=True)
@@ -647,11 +646,9 @@ class Forecaster(SlotForecaster):
         day = self._day(slot[0])
         if answer is not None:
             self._shapes.learn(day, answer)
-        return with_cdfs(
-            estimates,
-            {record.release_id: record.plates for record in records},
-            self._shapes.told(day),
-        )
+        of_hats = {record.release_id: max(1, record.plates) for record in records}
+        plates = np.array([of_hats.get(one.release_id or "", 0) for one in estimates])
+        return with_cdfs(estimates, plates, self._shapes.told(day))
 
     def _judge_unit(self, records: Sequence[Release], slot: Slot, grid: Grid) -> bool:
         """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict
@@ -752,6 +749,7 @@ class AddRemoveForecaster(SlotForecaster):
         self._memory = AddRemoveMemory(
             of.cells, sigma, of.full, of.slot_hours, of.max_kmh, of.plates
         )
+        self._shapes = SpreadMemory(city_bins(int(of.max_kmh * QUANTA_PER_KMH)).edges_kmh[1:])
 
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return dict.fromkeys(history.sums_since(since_ms), ())
@@ -770,14 +768,16 @@ class AddRemoveForecaster(SlotForecaster):
         found = self._memory.learn(day, hours, sums.kmh, sums.asked.forecast_kmh, sums.sigma_kmh)
         if sums.city is not None:
             self._memory.learn_city(day, hours, *sums.city)
+        self._learn_spread(slot, sums)
         self._learn_day(slot, history)
         start, end = (self._slots.iso(ms) for ms in slot)
         hats = [Hat.of(cell, history.grid, start, end) for cell in of.cells.tolist()]
-        return [
+        estimates = [
             Smoothed(
                 hat, value, (low, high), off,
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), off / MEAN_ABS_PER_SD), 3)), None,
-                id_of(HAT, *slot, hat.cell), news, self._software, self._trial, cdf_withheld="off", **amount,
+                id_of(HAT, *slot, hat.cell), news, self._software, self._trial,
+                cdf_withheld=None if of.spread else "off", **amount,
             )
             for hat, value, low, high, off, guess, news, amount, constant in zip(
                 hats, *(_rounded(one) for one in (
@@ -785,6 +785,10 @@ class AddRemoveForecaster(SlotForecaster):
                 self._amounts(found), [round(found.constant, 3)] * len(hats), strict=True,
             )
         ]  # fmt: skip
+        if not of.spread:
+            return estimates
+        plates = np.rint(found.traffic / (STAY * of.slot_hours)).astype(np.int64)
+        return with_cdfs(estimates, plates, self._shapes.told(day))
 
     def _remember_slot(
         self,
@@ -799,7 +803,12 @@ class AddRemoveForecaster(SlotForecaster):
         self._memory.remember(day, hours, sums.kmh, sums.asked.forecast_kmh, sums.sigma_kmh)
         if sums.city is not None:
             self._memory.remember_city(day, hours, *sums.city)
+        self._learn_spread(slot, sums)
         self._learn_day(slot, history)
+
+    def _learn_spread(self, slot: Slot, sums: NoisedSums) -> None:
+        if sums.spread is not None:
+            self._shapes.learn(self._day(slot[0]), *sums.spread)
 
     def _learn_day(self, slot: Slot, history: LedgerHistory) -> None:
         """The sums of the day, with its last slot; not of a day of which a HAT was withdrawn."""

@@ -15,7 +15,14 @@ import msgspec
 import numpy as np
 
 from udp_stream.arrays import Cells, Floats, Integers
-from udp_stream.mechanisms.add_remove import CITY_WEIGHT, DAY_WEIGHT, GAIN, WEIGHT, PlateQuery
+from udp_stream.mechanisms.add_remove import (
+    CITY_WEIGHT,
+    DAY_WEIGHT,
+    GAIN,
+    SPREAD,
+    WEIGHT,
+    PlateQuery,
+)
 from udp_stream.release.record import Record
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -33,8 +40,8 @@ class SumsQuery(
     the promise to it.
 
     `cells` and `forecast` are columns of 8 bytes, little-endian. A ledger keeps terms for ever, and
-    refuses other versions: change the tag with the fields. `city` is left out where it is 0, so
-    that an earlier version reads such terms, and refuses others. Terms of a day have for each cell
+    refuses other versions: change the tag with the fields. `city` and `spread` are left out
+    where they are 0, so that an earlier version reads such terms, and refuses others. Terms of a day have for each cell
     the mean of the forecasts that its residuals are taken around.
 
     >>> cells, forecast = np.array([0x8742D98B6FFFFFF], np.uint64), np.array([18 * 4096])
@@ -51,6 +58,8 @@ class SumsQuery(
     period: str
     budget_nano: int
     city: int = 0
+    spread: int = 0
+    max_speed: int = 0
 
     @classmethod
     def of(cls, cells: Cells, query: PlateQuery, period: str, budget_nano: int) -> SumsQuery:
@@ -64,6 +73,8 @@ class SumsQuery(
             period,
             budget_nano,
             query.city,
+            query.spread,
+            query.max_speed,
         )
 
     @cached_property
@@ -73,7 +84,9 @@ class SumsQuery(
     @cached_property
     def query(self) -> PlateQuery:
         forecast = np.frombuffer(self.forecast, "<i8").astype(np.int64)
-        return PlateQuery(forecast, self.full, self.sigma, self.plates, self.city)
+        return PlateQuery(
+            forecast, self.full, self.sigma, self.plates, self.city, self.spread, self.max_speed
+        )
 
     @property
     def forecast_kmh(self) -> Floats:
@@ -82,7 +95,8 @@ class SumsQuery(
 
 class NoisedSums(Record, frozen=True):
     """The only draw of a slot, or of a day: sums of residuals and of weights (or plates) of each
-    cell, with noise, in quanta; behind them those of the city, where it was asked.
+    cell, with noise, in quanta; behind them those of the city, and of bins of speed, where these were
+    asked.
 
     >>> asked = SumsQuery.of(np.array([5], np.uint64), PlateQuery(np.array([0]), 360, 104_401), "1d", 10**9)
     >>> sums = NoisedSums.of(asked, np.array([[-4096], [3 * 5 * 4096]]))
@@ -117,7 +131,19 @@ class NoisedSums(Record, frozen=True):
         """Sums of the whole city, where it was asked."""
         if not self.asked.city:
             return None
-        return self._weighed(self._columns[:, -1], self.asked.city / GAIN, CITY_WEIGHT)
+        return self._weighed(
+            self._columns[:, self.asked.domain.size], self.asked.city / GAIN, CITY_WEIGHT
+        )
+
+    @property
+    def spread(self) -> SpreadSums | None:
+        """Time of the whole city at the speeds of each bin, where it was asked."""
+        if not self.asked.spread:
+            return None
+        query = self.asked.query
+        unit = SPREAD * query.spread / GAIN
+        slots = self._columns[:, query.cells :].T.ravel()[: query.bins] / unit
+        return SpreadSums(slots, (query.sigma / unit) ** 2)
 
     @property
     def day(self) -> WeighedSums:
@@ -139,3 +165,11 @@ class WeighedSums(NamedTuple):
 
     sums: Floats
     noise: Floats
+
+
+class SpreadSums(NamedTuple):
+    """Noised sums of plates' time in bins of speed, in whole slots of a plate, and the variance of their
+    noise."""
+
+    slots: Floats
+    noise: float

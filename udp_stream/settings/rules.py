@@ -92,8 +92,13 @@ EXCLUSIONS: Final = (
         ),
         "counts are secret",
     ),
-    _under("add-remove", ("release.cdf",), "no CDF is made", ("auto", "off")),
-    _under("add-remove", ("release.cdf_epsilon",), "no CDF is made", ("auto", 0)),
+    _under(
+        "add-remove",
+        ("release.cdf",),
+        "the only CDF is the city's, tilted",
+        ("auto", "smoothed", "off"),
+    ),
+    _under("add-remove", ("release.cdf_epsilon",), "no HAT has a tree", ("auto", 0)),
     _under(
         "add-remove",
         ("budget.accounting",),

@@ -528,7 +528,7 @@ class Settings(Section, frozen=True, kw_only=True, dict=True):
             hats_max=self.release.hats_max,
             counts_released=self.release.counts,
             schedule=self.budget.schedule,
-            cdf=self.release.cdf if self.privacy.relation.has_cdfs else "off",
+            cdf=self.release.cdf,
             source=self.source.written,
             speed_from=self.speed.from_,
             neighbours=self.privacy.neighbours,
@@ -543,6 +543,7 @@ class Settings(Section, frozen=True, kw_only=True, dict=True):
         )
         is_by_default = policy.cdf == "auto" and policy.cdf_nano is None
         has_no_tree = policy.cdf not in ("auto", "tree") or (is_by_default and not asked)
+        has_no_tree = has_no_tree or not self.privacy.relation.has_trees
         return (
             msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0})
             if has_no_tree

@@ -46,7 +46,7 @@ export function panelOf(cell, close) {
     cell.value === null ? null : barsOf(cell),
     element('h3', {}, dayOf(cell.hat.slot_start)),
     dayPlot(cell, []),
-    ...(estimate && !cell.isHidden ? spreadOf(estimate) : []), // CDFs are none of noised sums
+    ...(estimate ? spreadOf(estimate) : []),
     element('p', { class: 'muted' }, `In 95 of 100 such cells the true mean lies in the bar, if the model is right. ${ABOUT}`),
   ].filter((part) => part !== null);
 }
@@ -141,7 +141,7 @@ function spreadOf(estimate) {
   const { cdf, cdf_withheld, expected_sup_error: error } = estimate;
   const title = element('h3', {}, 'Spread of speeds');
   if (!cdf) {
-    const why = { city_untold: 'Not known yet: too few buses so far to learn how speeds spread in this city.',
+    const why = { city_untold: 'Not known yet: too little is released so far to tell how speeds spread in this city.',
       off: 'Not asked for in the settings of this deployment.' }[cdf_withheld];
     return why ? [title, element('p', { class: 'spread' }, why)] : [];
   }
