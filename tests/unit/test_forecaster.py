@@ -225,10 +225,9 @@ def test_history_reads_back_as_far_as_it_is_asked_to_and_no_further():
     assert counting.read < everything - sum(
         len(contents(number)[0].cells) for number in (0, 2, 4, 6, 8)
     )
-    assert (
-        LedgerHistory(ledger).releases(MIDNIGHT + SLOT, MIDNIGHT + 2 * SLOT, CELLS[:2].tolist())
-        == [None] * 2
-    )
+    slot = MIDNIGHT + SLOT, MIDNIGHT + 2 * SLOT
+    history = LedgerHistory(ledger)
+    assert history.releases_and_city(slot, CELLS[:2].tolist(), city=False) == ([None] * 2, None)
 
 
 def test_estimates_follow_from_records_alone_and_are_between_forecast_and_release():
@@ -256,7 +255,7 @@ def test_estimates_follow_from_records_alone_and_are_between_forecast_and_releas
         seen |= cells
         records = {
             record.release_id: record
-            for record in history.releases(*slot_ends(number), sorted(cells))
+            for record in history.releases_and_city(slot_ends(number), sorted(cells), city=False)[0]
         }
         for one in estimates:
             assert one.interval95_kmh[0] <= one.value_kmh <= one.interval95_kmh[1]
