@@ -314,6 +314,13 @@ def test_times_of_day_of_a_live_feed_get_the_day_on_which_they_come():
         now_ms = round((midnight + after_s) * 1000)
         said = source.mapping.dated(f'[{{"Saat": "{clock}"}}]'.encode(), now_ms)
         assert json.loads(said)[0]["Saat"] == f"2024-03-{day:02} {clock}"
+    for other in (
+        b'{"Saat": "0\xff:00"}',
+        b'{"Saat": "2024-03-05 10:00:00"}',
+        b"\x0a\x0b\xff",
+        b'{"Saat": 7}',
+    ):
+        assert source.mapping.dated(other, round(midnight * 1000)) == other
 
 
 @pytest.mark.parametrize("pattern", ["2024-02-30 %H:%M", "2024-03-05 %H", "2024-03-05 %d %H:%M"])

@@ -148,14 +148,14 @@ class FeedMapping:
         if not self.time_format.startswith(f"{TODAY} ") or self.zone is None:
             return message
         zone = self.zone
-        key = re.escape(f'"{self.times[0][-1]}"'.encode())
-        return re.sub(
-            rb'(%b\s*:\s*")([0-9][^"\\]*)' % key,
-            lambda found: (
-                found[1] + on_its_day(found[2].decode(), self.time_format, zone, now_ms).encode()
-            ),
-            message,
+        key = re.escape(f'"{self.times[0][-1]}"')
+        # As they come: bytes that are no text stay as they are.
+        text = re.sub(
+            rf'({key}\s*:\s*")([0-9][^"\\]*)',
+            lambda found: found[1] + on_its_day(found[2], self.time_format, zone, now_ms),
+            message.decode("utf-8", "surrogateescape"),
         )
+        return text.encode("utf-8", "surrogateescape")
 
     @property
     def reads_offsets(self) -> bool:
