@@ -117,8 +117,8 @@ def test_zcdp_is_a_rho_of_its_own(cells):
 @pytest.mark.parametrize(
     ("flags", "day", "city", "spread"),
     [((), 0.1, 0.03, 0.05), (("budget.epsilon=20",), 0.1, 0.03, 0.05), (("budget.epsilon=4",), 0.25, 0.05, 0.05),
-     (("budget.epsilon=3",), 0.25, 0.05, 0.05), (("budget.epsilon=1",), 0.4, 0.1, 0.05),
-     (("budget.epsilon=0.1",), 0.4, 0.1, 0.05), (("budget.epsilon=10", "budget.period=30d"), 0.3366, 0.0788, 0.05),
+     (("budget.epsilon=2",), 0.25, 0.05, 0), (("budget.epsilon=1",), 0.4, 0.1, 0),
+     (("budget.epsilon=0.1",), 0.4, 0.1, 0), (("budget.epsilon=10", "budget.period=30d"), 0.3366, 0.0788, 0),
      (("hat.slot=15m",), 0.1, 0.03, 0.05), (("release.plates=true",), 0, 0, 0), (("budget.period=12h",), 0, 0.03, 0.05),
      (("release.cdf=off",), 0.1, 0.03, 0), (("release.cdf=smoothed",), 0.1, 0.03, 0.05),
      (("budget.epsilon=0.01",), 0, 0, 0)],

@@ -27,13 +27,14 @@ DAY_KMH2 = 10_000
 day."""
 
 PARTS = (
-    (24_355_970, 4000, 1000, 500),
-    (88_152_688, 2500, 500, 500),
+    (24_355_970, 4000, 1000, 0),
+    (88_152_688, 2500, 500, 0),
     (311_064_954, 2500, 500, 500),
     (1_539_278_756, 1000, 300, 500),
 )
 """Nano-rho of a day (epsilon 1, 2, 4 and 10 at a delta of 1e-6), and of 10,000 parts of it those of
-cell x day, of city x hour, and of the city's spread of speeds in an hour."""
+cell x day, of city x hour, and of the city's spread of speeds in an hour.
+Below epsilon 2 a CDF would err by more than the city's own."""
 
 WHOLE = 10_000
 DAY_S = 86_400
@@ -47,7 +48,8 @@ class AddRemoveRules:
     then cells and slots get the whole budget. Else the city has entries of the gain `city`, its bins
     of speed those of the gain `spread`, and sums of a day noise of `day_sigma`, for which `day_nano`
     of each plate are kept. These are 0 where numbers of plates are asked, or a day's noise cannot be
-    drawn; `spread`, where no CDF is asked; those of the day, where no whole days make the period.
+    drawn; `spread`, where no CDF is asked, or the budget is too weak for it; those of the day, where
+    no whole days make the period.
 
     >>> import numpy as np
     >>> from msgspec.structs import replace
@@ -120,7 +122,7 @@ def parts_of(day_nano: int) -> tuple[int, int, int]:
     spread of speeds.
 
     >>> parts_of(1_000_000), parts_of(1_539_278_763), parts_of(900_000_000)
-    ((4000, 1000, 500), (1000, 300, 500), (1780, 404, 500))
+    ((4000, 1000, 0), (1000, 300, 500), (1780, 404, 500))
     """
     if day_nano <= PARTS[0][0]:
         return PARTS[0][1:]

@@ -588,7 +588,8 @@ class Smoothed(
     expected_sup_error: NonNegative | None = None
     """Expected largest distance of the CDF from the HAT's true one, at whole km/h."""
     cdf_withheld: Literal["off", "city_untold"] | None = None
-    """Off: none are asked for; city_untold: too little is known so far of how the city's speeds spread."""
+    """Off: none are asked for, or the budget is too weak; city_untold: too little is known so far of
+    how the city's speeds spread."""
     traffic: Traffic | None = None
     """`add-remove`: hours that buses spent in the HAT; else left out."""
     plates: Plates | None = None

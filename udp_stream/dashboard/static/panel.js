@@ -142,7 +142,7 @@ function spreadOf(estimate) {
   const title = element('h3', {}, 'Spread of speeds');
   if (!cdf) {
     const why = { city_untold: 'Not known yet: too little is released so far to tell how speeds spread in this city.',
-      off: 'Not asked for in the settings of this deployment.' }[cdf_withheld];
+      off: 'Not released in this deployment, by its settings or as its budget is too small.' }[cdf_withheld];
     return why ? [title, element('p', { class: 'spread' }, why)] : [];
   }
   if (error === null || error === undefined || error > CDF_ERROR) {
