@@ -250,7 +250,7 @@ def _check_exclusions(settings: Settings) -> None:
             allowed = values or (_value(_DEFAULTS, key),)
             rule = f"{' or '.join(map(_written, allowed))} where {mode}, as {reason}"
             got = _written(value)
-            if not values:
+            if not values and got != "some":
                 got += f"; delete the line `{key.rpartition('.')[2]} = {got}`"
             require(value in allowed, key, rule, got)
 
