@@ -23,7 +23,7 @@ from tests.runtime.test_ledger_archive import (
 from tests.runtime.test_ledger_archive import made as made
 from tests.runtime.test_live_run import Clock, ids, lines, live
 from tests.runtime.test_live_run import frames as frames
-from udp_stream.ledger.ids import Id, kind_of
+from udp_stream.ledger.ids import HAT, USUAL_WEEK, Id, kind_of
 from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -176,10 +176,12 @@ def test_estimates_are_as_if_the_hats_had_never_been(city):
     ids_ = [
         id_
         for id_ in whole.newest()
-        if Id.of(id_).slot[0] >= (MONDAY + timedelta(days=3, hours=12)).timestamp()
+        if kind_of(id_) == HAT
+        and Id.of(id_).slot[0] >= (MONDAY + timedelta(days=3, hours=12)).timestamp()
     ]
     wrong = ids_[::3]
-    lacking, forecaster = copy_of(city, wrong), None
+    weeks = [id_ for id_ in whole.newest() if kind_of(id_) == USUAL_WEEK]
+    lacking = copy_of(city, [*wrong, *weeks])
     settings = load(None, SETS, {})
     forecaster = Forecaster(
         settings.calendar.slots, settings.policy.max_speed, "test", settings.policy.shapes

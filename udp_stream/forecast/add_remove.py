@@ -42,6 +42,7 @@ from udp_stream.forecast.usual_week import (
     kind_of_day,
     on_one_thread,
     scale_of,
+    unpack,
     update_city,
 )
 
@@ -205,6 +206,11 @@ class AddRemoveMemory:
         self.week = SumsWeek(cells.size, self._rules.apart)
         self._at = np.arange(cells.size)
         self._day = self._begun = dt.date.min
+
+    def begin(self, day: dt.date, sums: bytes) -> None:
+        """Begin a day with packed sums of the usual week; ValueError for others."""
+        unpack(sums, self.week.sums)
+        self._day = day
 
     @on_one_thread
     def forecast(self, day: dt.date, hours: float) -> Floats:

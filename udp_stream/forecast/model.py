@@ -45,7 +45,9 @@ from udp_stream.forecast.usual_week import (
     design,
     kind_of_day,
     on_one_thread,
+    packed,
     scale_of,
+    unpack,
 )
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.grid import Grid
@@ -529,6 +531,21 @@ class Memory:
         self.week = HatWeek()
         self._bank = FilterBank(self.week)
         self._traffic: dict[dt.date, list[tuple[float, int]]] = {}
+
+    @classmethod
+    def of(cls, day: dt.date, cells: Sequence[int], sums: bytes) -> Memory:
+        """The memory that a day begins with, of what `kept` gave; ValueError for other sums."""
+        memory = cls()
+        memory.week.numbers_of(np.array(cells, np.uint64))
+        unpack(sums, memory.week.sums(len(cells)))
+        memory._day = day
+        return memory
+
+    def kept(self, day: dt.date) -> tuple[list[int], bytes]:
+        """The cells that were seen before a day, and what is kept of them."""
+        self._pass_nights(day)
+        cells = self.week.seen
+        return cells, packed(self.week.sums(len(cells)))
 
     @on_one_thread
     def predict(

@@ -259,6 +259,18 @@ class SpreadMemory:
         self._day = dt.date.min
         self._before = self._today = np.zeros(len(edges_kmh)), 0.0
 
+    def kept(self, day: dt.date) -> tuple[float, ...]:
+        """The sums of the days before one, and the variance of their noise."""
+        self._turn_to(day)
+        sums, noise = self._before
+        return *sums.tolist(), float(noise)
+
+    def begin(self, day: dt.date, kept: Sequence[float]) -> None:
+        """Begin a day with what `kept` gave; those of other bins are ignored."""
+        if len(kept) == len(self._edges) + 1:
+            self._day = day
+            self._before = np.array(kept[:-1]), kept[-1]
+
     def learn(self, day: dt.date, slots: Floats, noise: float) -> None:
         """A slot's sums, with the variance of their noise; those of other bins, as of another U, are
         ignored."""

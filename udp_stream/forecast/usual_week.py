@@ -10,6 +10,7 @@ It is the prior of the day's filter. The model is ours (docs/mechanisms/forecast
 from __future__ import annotations
 
 import datetime as dt
+import zlib
 from collections.abc import Callable, Sequence
 from math import log
 from typing import Any, Final, NamedTuple, TypeVar
@@ -255,6 +256,32 @@ OF_KINDS = (5, 2)
 """Days of a week of either kind."""
 
 
+def packed(sums: Sequence[NDArray[Any]]) -> bytes:
+    """Sums as they are kept, one array after the other.
+
+    >>> kept = np.array([0.5, 3.0], np.float32)
+    >>> again = np.zeros_like(kept)
+    >>> unpack(packed([kept]), [again])
+    >>> again.tolist()
+    [0.5, 3.0]
+    """
+    return zlib.compress(b"".join(kept.astype("<f4").tobytes() for kept in sums))
+
+
+def unpack(data: bytes, sums: Sequence[NDArray[Any]]) -> None:
+    """Undo `packed`, in place; ValueError, with all as it was, for sums of another size, or damaged
+    ones."""
+    try:
+        values = np.frombuffer(zlib.decompress(data), "<f4")
+    except zlib.error as error:
+        raise ValueError("expected packed sums, got other bytes") from error
+    ends = np.cumsum([kept.size for kept in sums])
+    if values.size != ends[-1]:
+        raise ValueError(f"expected {ends[-1]} numbers, got {values.size}")
+    for kept, part in zip(sums, np.split(values, ends[:-1]), strict=True):
+        kept[...] = part.reshape(kept.shape)
+
+
 class SumsWeek:
     """The usual week from noised sums of cells: `apart` is the variance between the plates of a
     unit of traffic, in km2/h2.
@@ -280,6 +307,12 @@ class SumsWeek:
         self.service = np.ones((KINDS, HOURS))
         self._sizes = np.tile(TRAFFIC_PRIOR, (cells, 1))
         self.changed = np.zeros(cells, dtype=np.int64)
+
+    @property
+    def sums(self) -> list[NDArray[Any]]:
+        """All that is kept of days that are over: the rest follows from it."""
+        kept = [totals.kept for totals in (self.totals, self.late, self.days, self.city)]
+        return [*kept, self.changed]
 
     @property
     def is_new(self) -> bool:
@@ -524,6 +557,15 @@ class HatWeek:
         self.late = np.zeros((3, 0, KINDS, HOURS), dtype=np.float32)
         self._today = np.zeros((3 + HAT_FEATURES, 0, KINDS, HOURS))
         self.changed = np.zeros(0, dtype=np.int64)
+
+    @property
+    def seen(self) -> list[int]:
+        """The cells that were seen on a day that is over; those that are new today are the last."""
+        return list(self.numbers)[: int(self.kept[2].any(axis=(1, 2)).sum())]
+
+    def sums(self, cells: int) -> list[NDArray[Any]]:
+        """All that is kept of days that are over, of the first cells."""
+        return [self.kept[:, :cells], self.late[:, :cells], self.changed[:cells]]
 
     def numbers_of(self, cells: NDArray[Any]) -> Integers:
         """Numbers of cells, which are new at first."""

@@ -18,6 +18,7 @@ CITY: Final = "city"
 CLIPS: Final = "clips"
 NOISED_SUMS: Final = "presence"
 DAY_SUMS: Final = "presence-day"
+USUAL_WEEK: Final = "usual-week"
 QUERY: Final = "query"
 ROUND: Final = "round"
 
@@ -28,15 +29,17 @@ FORMS: Final = {
     CLIPS: "clips:{start}-{seconds}",
     NOISED_SUMS: "presence:{start}-{seconds}",
     DAY_SUMS: "presence-day:{start}-{seconds}",
+    USUAL_WEEK: "usual-week:{key}-{start}-{seconds}",
     QUERY: "query:{key}:{start}",
     ROUND: "round:{key}:{start}:{number}",
 }
 """Ids by kind: a HAT's release; the public mark on it; the answer of a slot's whole city; the clips
 that a slot's plates share, under which nothing is charged or released; the noised sums of a slot
-under "add-remove", and those of a day; a query's answer; one of its rounds, counted from 1. Ledgers
+under "add-remove", and those of a day; the usual week that a day begins with, as so many
+withdrawals leave it; a query's answer; one of its rounds, counted from 1. Ledgers
 keep ids for ever: a form is never changed."""
 
-UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS, DAY_SUMS
+UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS, DAY_SUMS, USUAL_WEEK
 """Kinds of what is recorded and waits for no reader."""
 
 _PATTERNS: Final = {

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET
 
 from udp_stream.ledger.filters import Loss, epsilon_of, epsilon_of_both
-from udp_stream.ledger.ids import CITY, CLIPS, WITHDRAWN, kind_of
+from udp_stream.ledger.ids import CITY, CLIPS, USUAL_WEEK, WITHDRAWN, kind_of
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rules import RollingSums, archived_s, caveats, iso_utc, span_of
 from udp_stream.mechanisms.noise import Measure
@@ -156,7 +156,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     meta = ledger.meta()
     closed = archived_s(meta)
     for entry in ledger.entries():
-        if kind_of(entry.release_id) not in (CLIPS, WITHDRAWN):
+        if kind_of(entry.release_id) not in (CLIPS, USUAL_WEEK, WITHDRAWN):
             account.take(entry)
     measures = {measure_of(period) for period in account.speeds} or {policy.accounted.measure}
     endings = set(map(names.ending_of, account.speeds))

@@ -38,8 +38,20 @@ from udp_stream.forecast.model import (
     forecast_slot,
 )
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape, SpreadMemory
-from udp_stream.ledger.ids import CITY, DAY_SUMS, HAT, NOISED_SUMS, Id, id_of, kind_of
-from udp_stream.ledger.port import Ledger
+from udp_stream.forecast.usual_week import packed
+from udp_stream.ledger.ids import (
+    CITY,
+    DAY_SUMS,
+    HAT,
+    NOISED_SUMS,
+    USUAL_WEEK,
+    WITHDRAWN,
+    Id,
+    id_of,
+    kind_of,
+)
+from udp_stream.ledger.port import Admission, Ledger
+from udp_stream.ledger.rules import archived_s
 from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.add_remove import AddRemoveRules
@@ -49,13 +61,14 @@ from udp_stream.release.record import (
     Guess,
     Hat,
     Plates,
+    Record,
     Release,
     Smoothed,
     Traffic,
     hat_ids,
 )
 from udp_stream.release.sums import NoisedSums, SumsQuery
-from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
+from udp_stream.release.withdrawal import EMPTY_PLATES, NOTE, noted, withdrawal_id, withdrawals_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS, Grid
 from udp_stream.windows.tables import SlotCounts, SlotGrid
@@ -67,6 +80,19 @@ Slot = tuple[int, int]
 
 SLACK_MS = 86_400_000
 """How much later than a slot an earlier one may have been charged for: a day."""
+
+
+class KeptWeek(Record, frozen=True, tag_field="schema", tag="udp-stream/usual-week/1"):
+    """The usual week with which a day begins: a cache of what earlier records tell.
+
+    `cells` are in the order of the sums; `of` tells how they are to be read; `spread` has the sums
+    of the city's time in each bin of speed, under "add-remove".
+    """
+
+    of: str
+    cells: tuple[int, ...]
+    sums: bytes
+    spread: tuple[float, ...] = ()
 
 
 class LedgerHistory:
@@ -97,8 +123,43 @@ class LedgerHistory:
 
     def withdrawals(self) -> int:
         """How often a person has withdrawn HATs."""
-        meta = self._ledger.meta() if self._meta is None else self._meta
-        return sum(name.startswith(NOTE) for name in meta)
+        return sum(name.startswith(NOTE) for name in self._facts())
+
+    def _facts(self) -> Mapping[str, str]:
+        return self._ledger.meta() if self._meta is None else self._meta
+
+    def weeks(self, until_ms: int, withdrawals: int) -> Iterator[tuple[int, KeptWeek]]:
+        """The usual weeks that are kept, each with the start of its day: the newest first, none of
+        a later day. Those that HATs are in which were withdrawn since are passed over."""
+        sound_ms: int | None = None
+        for id_, (start, _) in self._since(0, USUAL_WEEK):
+            if start > until_ms:
+                continue
+            if Id.of(id_).key != str(withdrawals):
+                sound_ms = self._untouched() if sound_ms is None else sound_ms
+                if start > sound_ms:
+                    continue
+            (payload,) = self._ledger.recorded([id_])
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                yield start, KeptWeek.decode(payload or b"")
+
+    def closed_ms(self) -> int:
+        """The time up to which the ledger is archived, Unix ms; 0 if it is not."""
+        return 1000 * (archived_s(self._facts()) or 0)
+
+    def _untouched(self) -> int:
+        """The start of the earliest HAT that was withdrawn; 0 where an archive has some."""
+        starts = [slot[0] for _, slot in self._since(0, WITHDRAWN)]
+        is_whole = len(starts) == sum(note.hats for note in noted(self._facts()))
+        return min(starts, default=0) if is_whole else 0
+
+    def keep(self, week: KeptWeek, day: Slot, period: str, withdrawals: int) -> None:
+        """Keep the usual week that a day begins with: the first is kept for ever, or until its day
+        is archived."""
+        name = id_of(USUAL_WEEK, *day, str(withdrawals))
+        self._ledger.admit(period, 0, (), [Admission(name, EMPTY_PLATES, EMPTY_PLATES, 0, b"")])
+        self._ledger.record([(name, week.encode())])
+        self._ledger.published([name])
 
     def withdrawn(self, slot: Slot, cells: Sequence[int]) -> set[int]:
         """Which of these HATs are withdrawn."""
@@ -429,6 +490,7 @@ class SlotForecaster(ABC):
         self._due: dict[Slot, set[int]] = {}
         self._learnt_ms: int | None = None
         self._withdrawals = 0
+        self._kept_ms = 0
 
     def saw(self, counts: SlotCounts) -> None:
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
@@ -478,13 +540,36 @@ class SlotForecaster(ABC):
         # One ms before: the end of a day's last slot is midnight of the next day.
         midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)
-        for slot, cells in sorted(self._slots_since(history, 0).items()):
+        begun_ms = self._recall(history, max(since_ms, history.closed_ms()))
+        self._due = {slot: cells for slot, cells in self._due.items() if slot[0] >= begun_ms}
+        for slot, cells in sorted(self._slots_since(history, begun_ms).items()):
             if slot[0] >= since_ms:
                 self._due.setdefault(slot, set()).update(cells)
             else:
                 self._due.pop(slot, None)
                 self._remember_slot(slot, sorted(cells), history)
                 self._learnt_ms = slot[0]
+
+    def _recall(self, history: LedgerHistory, until_ms: int) -> int:
+        """Begin with the latest usual week that was kept by then; gives the start of its day, 0 if
+        there is none."""
+        for start_ms, kept in history.weeks(until_ms, self._withdrawals):
+            with suppress(ValueError):
+                self._restore(kept, self._day(start_ms))
+                return start_ms
+        return 0
+
+    def keep_week(self, slot: Slot, period: str, history: LedgerHistory) -> None:
+        """Keep the usual week with which the day of a slot begins, once: what it was made of may
+        then be archived; it is, with the period of the slot. All earlier slots are recorded by now."""
+        day = self.midnights(slot)
+        if day[0] <= self._kept_ms:
+            return
+        self._learn(history, slot[0])
+        kept = self._week(self._day(slot[0]))
+        self._kept_ms = day[0]
+        if kept is not None and any(kept.cells):
+            history.keep(kept, day, period, self._withdrawals)
 
     def midnights(self, slot: Slot) -> tuple[int, int]:
         """Those around the start of a slot, Unix ms."""
@@ -506,6 +591,14 @@ class SlotForecaster(ABC):
     @abstractmethod
     def _forget(self) -> None:
         """Begin anew."""
+
+    @abstractmethod
+    def _week(self, day: dt.date) -> KeptWeek | None:
+        """The usual week with which a day begins; None where it is not to be kept."""
+
+    @abstractmethod
+    def _restore(self, kept: KeptWeek, day: dt.date) -> None:
+        """Begin such a day with this; ValueError, with nothing changed, if it is of another form."""
 
     @abstractmethod
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
@@ -584,6 +677,18 @@ class Forecaster(SlotForecaster):
         return CityKnowledge(
             self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day)
         )
+
+    def _week(self, day: dt.date) -> KeptWeek | None:
+        # What a doubt leaves is not what the records tell.
+        if self._is_doubted:
+            return None
+        cells, sums = self._memory.kept(day)
+        return KeptWeek("", tuple(cells), sums)
+
+    def _restore(self, kept: KeptWeek, day: dt.date) -> None:
+        if kept.of:
+            raise ValueError(f"expected sums of HATs, got {kept.of}")
+        self._memory = Memory.of(day, kept.cells, kept.sums)
 
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return history.slots_since(since_ms)
@@ -750,6 +855,22 @@ class AddRemoveForecaster(SlotForecaster):
             of.cells, sigma, of.full, of.slot_hours, of.max_kmh, of.plates
         )
         self._shapes = SpreadMemory(city_bins(int(of.max_kmh * QUANTA_PER_KMH)).edges_kmh[1:])
+
+    def _week(self, day: dt.date) -> KeptWeek | None:
+        cells = tuple(self.rules.cells.tolist()) if not self._memory.is_first(day) else ()
+        spread = self._shapes.kept(day)
+        return KeptWeek(self._of, cells, packed(self._memory.week.sums), spread)
+
+    def _restore(self, kept: KeptWeek, day: dt.date) -> None:
+        if (kept.of, kept.cells) != (self._of, tuple(self.rules.cells.tolist())):
+            raise ValueError(f"expected sums of {self._of}, got {kept.of}")
+        self._memory.begin(day, kept.sums)
+        self._shapes.begin(day, kept.spread)
+
+    @property
+    def _of(self) -> str:
+        """The meaning of numbers in sums."""
+        return f"{self.rules.full} {'plates' if self.rules.plates else 'weights'}"
 
     def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
         return dict.fromkeys(history.sums_since(since_ms), ())

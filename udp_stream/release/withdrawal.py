@@ -25,7 +25,7 @@ from udp_stream.release.record import REASON_MAX, Hat, Release, Withdrawal
 NOTE: Final = "withdrawal:"
 """Before a number: the name of a note that a person has withdrawn HATs."""
 
-_EMPTY_PLATES = np.zeros(0, np.int64)
+EMPTY_PLATES = np.zeros(0, np.int64)
 
 
 class WithdrawalNote(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def withdraw(
             period,
             0,
             (),
-            [Admission(id_, _EMPTY_PLATES, _EMPTY_PLATES, 0, b"") for id_ in of_period],
+            [Admission(id_, EMPTY_PLATES, EMPTY_PLATES, 0, b"") for id_ in of_period],
         )
     ledger.record([(id_, payload) for id_, payload, _ in marks])
     # Last: who sees the note finds all its records.
