@@ -22,6 +22,7 @@ from tests.contract.pipeline import (
     rival_at_every_call_in_rho,
     rival_at_every_call_of_a_city,
 )
+from tests.forms import changed
 from udp_stream.ledger.ids import CITY, CLIPS, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 
@@ -109,7 +110,7 @@ class DrawsCitiesAgain(DictionaryLedger):
     def _read(self, asked):
         found = super()._read(asked)
         kept = {name: one for name, one in found.payloads.items() if kind_of(name) != CITY}
-        return found._replace(payloads=kept)
+        return changed(found, payloads=kept)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.forms import changed
 from tests.privacy.test_add_remove import (
     ACTIVE,
     BUDGETS,
@@ -147,7 +148,7 @@ def test_the_city_s_entries_are_the_sums_of_a_plate_times_the_gain_cut_at_a_slot
     assert flood.weight[-1] == WEIGHT * SLOT_WEIGHT // 2
     for wrong in ({"city": -1}, {"city": GAIN + 1}, {"city": 1, "plates": True}):
         with pytest.raises(ValueError, match="gain"):
-            query._replace(**wrong).require_valid()
+            changed(query, **wrong).require_valid()
 
 
 def test_a_day_s_entries_are_the_sums_over_its_slots_in_any_order_and_bounded():

@@ -232,7 +232,8 @@ def test_a_run_publishes_marks_with_its_next_slot_once_also_if_it_dies_behind_it
         wrong = ids(out)[:5]
         with ledger_and_keys(LedgerSection(url=f"{tmp_path}/ledger")) as (ledger, _):
             assert withdraw(ledger, wrong, "wrong", AT, "test") == 5
-        ledger, kept = runtime._ledger, runtime._ledger.published
+        ledger = runtime._ledger
+        kept = ledger.published
 
         def dies(release_ids):
             if any(id_.startswith("withdrawn:") for id_ in release_ids):
@@ -253,7 +254,8 @@ def test_a_run_publishes_marks_with_its_next_slot_once_also_if_it_dies_behind_it
         clock.now_s += 7200
         runtime.close_what_is_over()
         found = lines(tmp_path)
-        assert runtime._ledger.verify() == [] and not list(runtime._ledger.unpublished())
+        ledger = runtime._ledger
+        assert ledger.verify() == [] and not list(ledger.unpublished())
     marks = [json.loads(line)["withdraws"] for line in found if is_mark(line)]
     assert marks == wrong and len(set(found)) == len(found) > len(out) + 5
     assert found[: len(out)] == out

@@ -296,8 +296,8 @@ def test_a_mark_that_is_lost_while_the_ledger_is_in_use_is_refused(file):
         raise_mark(ledger_of(b"a"), file, "here", "hat-0")
 
 
-def test_a_mark_that_cannot_be_written_stops_before_anything_is_published(file, monkeypatch):
-    monkeypatch.setattr("udp_stream.ledgers.keys.sync_directory", _full)
+def test_a_mark_that_cannot_be_written_stops_before_anything_is_published(file, planted):
+    planted("udp_stream.ledgers.keys", sync_directory=_full)
     with pytest.raises(DependencyUnavailable, match="cannot be written"):
         raise_mark(ledger_of(b"a"), file, "here", "hat-0")
 
