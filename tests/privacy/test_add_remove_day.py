@@ -58,7 +58,7 @@ def in_bins(rows):
     """The rows, each with all its pings at its mean speed."""
     bins = np.zeros((rows.plate.size, BINS.count), np.int64)
     bins[np.arange(rows.plate.size), BINS.bin_of(rows.speed // rows.pings)] = rows.pings
-    return rows._replace(bins=bins)
+    return changed(rows, bins=bins)
 
 
 def play(city, path, budget):
@@ -198,12 +198,12 @@ def test_the_time_at_each_speed_is_a_plate_s_share_of_the_slot_by_the_shares_of_
                 assert 0 <= share * many / pings - entry < 3
             assert found.sum() <= SPREAD // 2
     with pytest.raises(ValueError, match="bins"):
-        entries(rows._replace(bins=None), query)
+        entries(changed(rows, bins=None), query)
     with pytest.raises(ValueError, match="bins"):
-        entries(rows._replace(bins=bins[:, 1:]), query)
+        entries(changed(rows, bins=bins[:, 1:]), query)
     for wrong in ({"spread": -1}, {"spread": GAIN + 1}, {"plates": True}):
         with pytest.raises(ValueError, match="gain"):
-            query._replace(**wrong).require_valid()
+            changed(query, **wrong).require_valid()
 
 
 @pytest.mark.parametrize("asked", [{}, ASKED], ids=["day", "city"])

@@ -13,7 +13,14 @@ from scipy import stats
 
 from udp_stream.mechanisms.noise import pure
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import BandRule, QueryBudget, Round, RoundParts, Split
+from udp_stream.queries.elimination import (
+    BandRule,
+    QueryBudget,
+    Round,
+    RoundParts,
+    Split,
+    Tariff,
+)
 from udp_stream.queries.plane import QUANTA_PER_METRE, Rectangle, rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
@@ -184,6 +191,8 @@ def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure)
     cost = pure(5 * 10**10) if measure == "pure" else rho_per_square_metre(1e-4)
     terms = QueryBudget.alike(cost, 60, how, Split.doubling(4))
     pie = terms.elimination(SQUARE.signed_distance, BandRule(0.0, 0.0))
+    kind = pie.privatised
+    tariff = Tariff(kind.measure, pie.split, pie.budgets_nano, kind.sensitivity, kind.dimensions)
     rng = np.random.default_rng(5)
     where = rng.integers(-16_000, 16_000, (60, 2))
     others = where + rng.integers(-1, 2, (60, 2)) * rng.integers(0, 3000, (60, 1))
@@ -191,7 +200,7 @@ def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure)
     state, odds, variance = pie.begin(), np.zeros(60), np.zeros(60)
     while (due := pie.due(state)) is not None:
         found: Round = pie.draw(state, due.plates, where[due.plates], seeded_bits(state.rounds))
-        parts = pie._tariff.parts(state.rounds, found.plates)
+        parts = tariff.parts(state.rounds, found.plates)
         mine, theirs = (pie.privatised.values(x[found.plates]) for x in (where, others))
         near, far = (
             np.linalg.norm((found.values - x).astype(float), axis=1) / parts.scale
