@@ -47,6 +47,8 @@ def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(
         tmp_path / "archive",
     )
     before = published(url, flags)
+    latest = "--smoothed", "--from", "2024-01-11T18:00"
+    estimates = verb("releases", url, *latest, folder=tmp_path, flags=flags)
     with Redis.from_url(url) as client:
         keys, size = client.dbsize(), client.memory_usage("{udp}:meta", samples=0)
     script = 0
@@ -72,6 +74,7 @@ def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(
     with Redis.from_url(url) as client:
         assert client.dbsize() < 0.7 * keys
         assert client.memory_usage("{udp}:meta", samples=0) < size + 100 + 2 * len(str(file))
+    assert verb("releases", url, *latest, folder=tmp_path, flags=flags) == estimates != b""
     # What is in the archive is withdrawn in the ledger, and once.
     wrong = Release.decode(found[0].splitlines()[0]).release_id
     for said in (b"1 HAT withdrawn", b"0 HATs withdrawn, 1 before"):
