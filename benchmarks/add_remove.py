@@ -241,7 +241,7 @@ def _run_of(
         each = np.ones(counts.plate.size) if plates else np.minimum(counts.count / full, 0.5)
         found = np.array(
             [
-                one.value, one.low, one.high, one.expected_abs_error, one.guess, one.anomaly,
+                one.value, one.low, one.high, one.expected_abs_error, one.guess, one.news,
                 one.traffic, one.traffic_low, one.traffic_high,
             ]
         )[:, at]  # fmt: skip

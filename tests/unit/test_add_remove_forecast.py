@@ -78,7 +78,7 @@ def test_any_sums_leave_numbers_in_order(size, plates, slot_hours):
         assert (np.diff(speeds[:3], axis=0) >= 0).all() and (found.expected_abs_error > 0).all()
         assert (found.traffic_low >= 0).all() and (found.traffic_low <= found.traffic).all()
         assert np.isfinite(found.traffic_high).all() and (found.traffic <= found.traffic_high).all()
-        assert found.anomaly.min() >= 0 and found.anomaly.max() <= 1 and 0 <= found.constant <= 115
+        assert found.news.min() >= 0 and found.news.max() <= 1 and 0 <= found.constant <= 115
 
 
 def test_what_is_known_fades_with_the_hours_between_slots():

@@ -210,6 +210,16 @@ def test_quantiles_are_those_of_draws_from_the_mixture():
         )
 
 
+def test_an_incident_lies_in_the_interval_where_no_release_would_tell_of_it():
+    forecast = np.array([20.0]), np.array([4.0]), [NOTHING]
+    told = measured(*forecast, np.array([20.0]), np.array([0.5]), [NOT_CLIPPED], MAX_KMH)
+    for found, least in ((unmeasured(*forecast, MAX_KMH), 0.0), (told, 18.0)):
+        deviations = np.sqrt(np.array([found.usual_variance, found.anomaly_variance]))
+        low, high = found.ends(deviations)
+        assert (low[0] <= 0.4 * found.median[0]) == (found is not told)
+        assert low[0] >= least and high[0] == found.quantile(0.975, deviations)[0]
+
+
 def test_news_goes_on_by_the_hour():
     later = Carryover(0.8, -10.0).later(2.0)
     assert later == pytest.approx((0.8 * GOES_ON**2, -10 * GOES_ON_BY**2))

@@ -9,6 +9,8 @@ import pytest
 from benchmarks.weeks import DAYS, add_remove, recorded
 from tests.runtime.harness import FEEDS
 from udp_stream.forecast.add_remove import AddRemoveMemory
+from udp_stream.forecast.anomalies import NOT_CLIPPED
+from udp_stream.forecast.model import PER_HAT, Memory, ReleasedHats, SlotPrior
 from udp_stream.forecast.usual_week import (
     HAT_FEATURES,
     Arrow,
@@ -225,3 +227,45 @@ def test_a_recorded_day_after_the_others_errs_by_less_than_a_first_day():
     name = next(iter(DAYS))
     after, first = (add_remove(days, name, 10.0, weeks) for weeks in (2, 0))
     assert after[0] < 0.95 * first[0] and after[1] < 0.95 * first[1] and after[4] >= 0.9
+
+
+class Hats:
+    """Cells of such usual speeds under "swap-values": releases are noisy by 0.7 km/h."""
+
+    cells = np.arange(20, dtype=np.uint64)
+    prior = SlotPrior(np.zeros(0), np.zeros(20), np.zeros((20, PER_HAT)))
+    usual = np.linspace(14, 26, 20)
+
+    def __init__(self):
+        self.memory, self.rng = Memory(), np.random.default_rng(1)
+
+    def news(self, date, hour, factor):
+        value, half = self.usual * factor + self.rng.normal(0, 0.7, 20), np.full(20, 0.5)
+        seen = ReleasedHats(self.cells, self.prior, value, half, half, [NOT_CLIPPED] * 20)
+        found = self.memory.learn(date, seen, 65.0, hour + 0.5)
+        return self.memory.news(date, self.cells, self.prior, hour + 0.5, found, half)
+
+
+class Sums:
+    """The same under "add-remove", of much traffic."""
+
+    def __init__(self):
+        self.memory, self.rng = a_memory(cells=20), np.random.default_rng(1)
+
+    def news(self, date, hour, factor):
+        forecast = self.memory.forecast(date, float(hour))
+        exact = 30 * np.array([Hats.usual * factor - forecast, np.full(20, 5.0)])
+        seen = exact + self.rng.normal(0, 20, exact.shape)
+        return self.memory.learn(date, float(hour), seen, forecast).news
+
+
+@pytest.mark.parametrize("city", [Hats, Sums])
+def test_news_is_what_is_not_as_usual_by_the_week_whatever_the_day_was_so_far(city):
+    told = city()
+    for days in range(3):
+        ordinary = [told.news(MONDAY + dt.timedelta(days), hour, 1.0) for hour in range(7, 19)]
+    assert np.max(ordinary) < 0.5
+    today = MONDAY + dt.timedelta(3)
+    slow = [told.news(today, hour, 0.6) for hour in range(7, 13)]
+    assert (slow[-1] > 0.5).mean() >= 0.9, "the day knows that it is slow; the week does not"
+    assert told.news(today, 13, 1.0).max() < 0.5, "the day did not expect it, the week does"

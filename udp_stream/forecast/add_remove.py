@@ -11,6 +11,7 @@ Everything here is a function of noised sums and settings. The model is ours
 from __future__ import annotations
 
 import datetime as dt
+from copy import deepcopy
 from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
@@ -96,9 +97,10 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class AddRemoveEstimates:
-    """Estimates of a slot, a number for each cell of the domain: speeds in km/h, the probability of
-    news, and the traffic in bus-hours (or in plates), each with its 95 % interval. `guess` is the
-    speed that traffic alone predicts for a cell; `constant` is the city's mean, weighed by traffic.
+    """Estimates of a slot, a number for each cell of the domain: speeds in km/h, the probability
+    that the cell is not as usual by earlier days (on a first day, by the day), and the traffic in
+    bus-hours (or in plates), each with its 95 % interval. `guess` is the speed that traffic alone
+    predicts for a cell; `constant` is the city's mean, weighed by traffic.
 
     >>> memory = AddRemoveMemory(np.arange(2, dtype=np.uint64), 1.0, full=120, slot_hours=1.0, max_kmh=65.0)
     >>> day = dt.date(2024, 1, 8)
@@ -111,7 +113,7 @@ class AddRemoveEstimates:
     value: Floats
     low: Floats
     high: Floats
-    anomaly: Floats
+    news: Floats
     expected_abs_error: Floats
     traffic: Floats
     traffic_low: Floats
@@ -177,6 +179,7 @@ class AddRemoveMemory:
     """
 
     _speeds: Arrow
+    _usual: Arrow | None
     _traffic: TrafficFilter
     _features: Floats
     _scale: Floats
@@ -347,6 +350,7 @@ class AddRemoveMemory:
         self._begun = self._day
         self._last = -np.inf
         self._speeds = self.week.beliefs()
+        self._usual = None if self.week.is_new else deepcopy(self._speeds)
         self._features = self.week.features
         self._traffic = TrafficFilter(cells, self._sigma_kmh**2 / WEIGHT_KMH**2)
         self._sum = self._anomaly = self._off = self._amount = self._around = np.zeros(cells)
@@ -377,10 +381,15 @@ class AddRemoveMemory:
         rules = self._rules
         unit = self._rules.unit
         deviations = np.sqrt(np.array([found.usual_variance, found.anomaly_variance]))
-        value, low, high = (found.quantile(share, deviations) for share in (0.5, 0.025, 0.975))
+        value = found.quantile(0.5, deviations)
+        low, high = found.ends(deviations)
         high = value + (1 + OPEN_ROADS * np.maximum(1 - FEW_FROM / unexplained, 0.0)) * (
             high - value
         )
+        news = found.anomaly
+        if self._usual is not None:
+            usual, variance = self._usual.predict(self._at, columns)
+            news = found.outside(usual, variance + unexplained)
         number = traffic.mean
         (least, most) = traffic.interval95(GIVEN_SD)
         guess, _ = self._speeds.predict(np.full(rules.cells, -1), columns)
@@ -388,7 +397,7 @@ class AddRemoveMemory:
             np.clip(kmh, 0.0, rules.max_kmh) for kmh in (value, low, high, guess)
         )
         return AddRemoveEstimates(
-            value, low, high, found.anomaly, ERROR_PER_SD * np.sqrt(found.variance),
+            value, low, high, news, ERROR_PER_SD * np.sqrt(found.variance),
             unit * number, unit * least, unit * most,
             guess, float((number * value).sum() / number.sum()),
         )  # fmt: skip

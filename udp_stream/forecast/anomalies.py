@@ -46,6 +46,15 @@ STEP_KMH = 1.0
 """Step of the grid of means: they have a standard deviation of at least 1, so sums of normal
 densities are exact to 1e-8."""
 
+LOW = 0.025
+LOW_UNSEEN = 0.01
+HIGH = 0.975
+"""Shares below the ends of an interval; below the lower end, where a release does not tell whether
+there are news: streets at two fifths of their speed then lie in it."""
+
+USUAL_DEVIATIONS = 1.96
+"""Deviations within which 95 % of a normal variable lies."""
+
 QUANTILE_STEPS = 20
 """Halvings of a range of at most 16 deviations and the distance of two means: a quantile is right
 to 0.001 km/h."""
@@ -127,7 +136,13 @@ class PosteriorMixture:
         """Median of each HAT, km/h: no other value has a smaller expected distance."""
         return self.quantile(0.5, np.sqrt(np.array([self.usual_variance, self.anomaly_variance])))
 
-    def quantile(self, share: float, deviations: Floats) -> Floats:
+    def ends(self, deviations: Floats) -> tuple[Floats, Floats]:
+        """Both ends of 95 % intervals, km/h, with such deviations (`quantile`)."""
+        unseen = np.minimum(self.anomaly / HAPPENS, 1.0)
+        low = self.quantile(LOW - (LOW - LOW_UNSEEN) * unseen, deviations)
+        return low, self.quantile(HIGH, deviations)
+
+    def quantile(self, share: Floats | float, deviations: Floats) -> Floats:
         """Quantile of each HAT, km/h, with these standard deviations without news and with it,
         shape (2, HATs)."""
         means = np.array([self.usual_mean, self.anomaly_mean])
@@ -140,6 +155,16 @@ class PosteriorMixture:
             low = np.where(is_low, at, low)
             high = np.where(is_low, high, at)
         return np.asarray((low + high) / 2)
+
+    def outside(self, usual: Floats, variance: Floats) -> Floats:
+        """Probability of each HAT that its mean lies outside of 95 % of what is usual: a normal
+        variable of this mean, km/h, and this variance, km2/h2."""
+        off = USUAL_DEVIATIONS * np.sqrt(variance)
+        means = np.array([self.usual_mean, self.anomaly_mean])
+        deviations = np.sqrt([self.usual_variance, self.anomaly_variance])
+        inside = _normal_below((usual + off - means) / deviations)
+        inside -= _normal_below((usual - off - means) / deviations)
+        return np.asarray(1 - (np.array([1 - self.anomaly, self.anomaly]) * inside).sum(axis=0))
 
     def with_some(self, at: Integers, other: PosteriorMixture) -> PosteriorMixture:
         """The same, with these HATs taken from `other`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -398,6 +399,7 @@ class FilterBank:
 
     def __init__(self, week: HatWeek) -> None:
         self._beliefs = week.beliefs()
+        self._morning = None if week.is_new else deepcopy(self._beliefs)
         self._at = dict(week.numbers)
         self._carried: dict[int, Carryover] = {}
 
@@ -415,6 +417,17 @@ class FilterBank:
     def guess(self, prior: SlotPrior, when: DayHour = AT_NOON) -> HatPredictions:
         """The forecast of HATs from their counts and the city alone."""
         return self._predicted(np.full(prior.by_hat.size, -1), prior, when)
+
+    def usual(
+        self, cells: NDArray[np.uint64], prior: SlotPrior, when: DayHour
+    ) -> tuple[Floats, Floats] | None:
+        """Mean and variance of these HATs by earlier days alone; None if there are none."""
+        if self._morning is None:
+            return None
+        at = self._numbers(cells)
+        return self._morning.predict(
+            np.where(at < self._morning.cells, at, -1), design_of(prior, when)
+        )
 
     def carried(self, cells: NDArray[np.uint64]) -> list[Carryover]:
         """Carry-over of the last slot's news in these cells."""
@@ -560,6 +573,17 @@ class Memory:
         """The forecast from counts and the city alone."""
         self._turn_to(day)
         return self._bank.guess(prior, DayHour.of(day, hour))
+
+    @on_one_thread
+    def news(
+        self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior, hour: float,
+        found: PosteriorMixture, unexplained: Floats,
+    ) -> Floats:  # fmt: skip
+        """Probability of each HAT that it is not as usual: by the usual week and the HAT's rest; on
+        a first day, by the day."""
+        self._turn_to(day)
+        usual = self._bank.usual(cells, prior, DayHour.of(day, hour))
+        return found.anomaly if usual is None else found.outside(usual[0], usual[1] + unexplained)
 
     @on_one_thread
     def learn(

@@ -597,9 +597,14 @@ class HatWeek:
         self._today[:] = 0.0
         self._follow_changes(kind_of_day(date), date)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no day is over yet."""
+        return not self.kept[2].any()
+
     def beliefs(self) -> Arrow:
         """The prior of a day's filter, found anew from the sums."""
-        if not self.kept[2].any():
+        if self.is_new:
             return FIRST_DAY.beliefs(len(self.numbers))
         found, best = self._fitted(HATS_SPREADS)
         for course_sd in CITY_COURSES[1:]:

@@ -264,7 +264,7 @@ def ends(
     speeds = at_speed(np.array([posterior.usual_mean, posterior.anomaly_mean]))
     deviations = TAIL / NORMAL_TAIL * speeds * np.sqrt(of_few_pings(variances, pings))
     median = posterior.median
-    low, high = (posterior.quantile(share, deviations) for share in (0.025, 0.975))
+    low, high = posterior.ends(deviations)
     quicker = np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
     return np.minimum(low, median), median + np.exp(OPEN_ROADS * quicker) * np.maximum(
         high - median, 0.0
@@ -317,7 +317,8 @@ def smooth_slot(
     constant = float(np.average(found.median, weights=samples))
     slot = _SlotCommon(records[0].hat, constant, max_kmh, software, records[0].trial)
     named = [(record.hat, record.release_id) for record in records]
-    estimates = slot.estimates(named, found, (low, high), guess.mean)
+    news = memory.news(day, cells, prior, hour, found, unexplained)
+    estimates = slot.estimates(named, found, (low, high), guess.mean, news)
     return estimates + _elsewhere(
         sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, hour, slot, grid
     )
@@ -327,7 +328,8 @@ def _elsewhere(
     cells: Sequence[int], memory: Memory, day: dt.date, hour: float, slot: _SlotCommon, grid: Grid
 ) -> list[Smoothed]:
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
-    there = memory.predict(day, np.array(cells, dtype=np.uint64), prior, hour)
+    at = np.array(cells, dtype=np.uint64)
+    there = memory.predict(day, at, prior, hour)
     guess = memory.guess(day, prior, hour)
     unexplained = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
@@ -336,7 +338,8 @@ def _elsewhere(
     )
     low, high = ends(found, one_plate, np.full(len(cells), 10**9), prior.features)
     hats = [Hat.of(cell, grid, slot.hat.slot_start, slot.hat.slot_end) for cell in cells]
-    return slot.estimates([(hat, None) for hat in hats], found, (low, high), guess.mean)
+    news = memory.news(day, at, prior, hour, found, np.full(at.size, unexplained))
+    return slot.estimates([(hat, None) for hat in hats], found, (low, high), guess.mean, news)
 
 
 def with_cdfs(
@@ -369,6 +372,7 @@ class _SlotCommon(msgspec.Struct, frozen=True):
         posterior: PosteriorMixture,
         ends95: tuple[Floats, Floats],
         by_counts: Floats,
+        news: Floats,
     ) -> list[Smoothed]:
         values = posterior.median
         off = (at_speed(values) * np.sqrt(posterior.variance)).tolist()
@@ -380,10 +384,10 @@ class _SlotCommon(msgspec.Struct, frozen=True):
             Smoothed(
                 hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), None, release_id,
-                round(is_anomaly, 3), self.software, self.trial,
+                round(is_news, 3), self.software, self.trial,
             )
-            for (hat, release_id), value, interval, apart, guess, is_anomaly in zip(
-                named, kmh, zip(low, high, strict=True), off, counts, posterior.anomaly.tolist(), strict=True
+            for (hat, release_id), value, interval, apart, guess, is_news in zip(
+                named, kmh, zip(low, high, strict=True), off, counts, news.tolist(), strict=True
             )
         ]  # fmt: skip
 
@@ -902,7 +906,7 @@ class AddRemoveForecaster(SlotForecaster):
             )
             for hat, value, low, high, off, guess, news, amount, constant in zip(
                 hats, *(_rounded(one) for one in (
-                    found.value, found.low, found.high, found.expected_abs_error, found.guess, found.anomaly)),
+                    found.value, found.low, found.high, found.expected_abs_error, found.guess, found.news)),
                 self._amounts(found), [round(found.constant, 3)] * len(hats), strict=True,
             )
         ]  # fmt: skip

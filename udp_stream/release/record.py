@@ -571,7 +571,8 @@ class Smoothed(
     release_id: str | None
     """That of the HAT's release; null for a cell without pings in the slot."""
     news: Share
-    """Probability that the HAT is not as usual: that something happened there. Where the interval
+    """Probability that the HAT is not as usual: that its mean lies outside of what 95 % of such
+    hours have by the usual week; on a first day, that something happened there. Where the interval
     holds two fifths of the value, or is wider than 20 km/h, an incident would not show here."""
     software: str
     """The version that made the estimate."""

@@ -73,9 +73,10 @@ function sentenceOf(row, cell) {
   return `${when}: usually ${usual}, ${from}${today}.${comparison(row, cell)}`;
 }
 
-/** Today is another than usual where neither interval reaches the other. */
-function comparison(row, { interval, kind }) {
+/** Today is another than usual where it is marked so, or neither interval reaches the other. */
+function comparison(row, { interval, kind, isNews, value }) {
   if (!interval || kind === 'dotted' || !row.days) return '';
+  if (isNews) return value < row.value_kmh ? ' Slower than usual.' : ' Faster than usual.';
   if (interval[1] < row.low_kmh) return ' Slower than usual.';
   return interval[0] > row.high_kmh ? ' Faster than usual.' : ' As usual, as far as both tell.';
 }
