@@ -8,9 +8,10 @@ feeds together (`docs/measurements.md`).
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil, inf
+from dataclasses import dataclass, field, replace
+from math import ceil, exp, inf
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from udp_stream.arrays import Floats
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
+from udp_stream.forecast.usual_week import kind_of_day
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.widths import at_speed
 from udp_stream.release.charge import ReleaseContext
@@ -61,6 +63,12 @@ SLOWEST = 3.0
 FASTEST_FACTOR = 2.0
 """The least invented mean, in km/h; and the largest growth of scatter with speed."""
 
+RUSH = 0.3
+RUSH_OFF = 0.15
+RUSH_HOURS = ((7.8, 1.2), (18.3, 1.4))
+"""The part by which a workday's rush hours slow invented cities, and by how much more or less those
+of a pair; each rush hour's middle and width, in hours."""
+
 PAIRS_MIN = 2
 PAIRS_MAX = 8
 HATS_OF_PAIRS = 1000
@@ -73,7 +81,7 @@ class RehearsalResult:
 
     `constant` is the error of the best single number for all HATs, and `counts` that of the best
     line in log(samples / plates). `served` is the share of pings in HATs with a mean, or
-    with noised sums. `by_slot`, by start, is how slots went in one of the cities; empty where
+    with noised sums. `by_slot`, by start, is how slots went on average; empty where
     charges are secret.
 
     >>> RehearsalResult(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
@@ -95,24 +103,28 @@ class RehearsalResult:
 @dataclass(frozen=True, slots=True)
 class AveragePrior:
     """`by_hat` and `features` of `SlotPrior`, on average over a feed's pings: an invented city's
-    mean is that of pings. `by_slot` has each slot's own, by start.
+    mean is that of pings. `by_slot` has each slot's own, by start, and how much it is in a rush
+    hour, from 0 to 1.
 
-    >>> from udp_stream.testing import two_hats
-    >>> from udp_stream.windows.grid import HEXAGONS
-    >>> AveragePrior.from_counts([two_hats()[0]], HEXAGONS).features.shape
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> AveragePrior.from_counts([two_hats()[0]], a_context()).features.shape
     (6,)
     """
 
     by_hat: float
     features: Floats
-    by_slot: Mapping[int, SlotPrior]
+    by_slot: Mapping[int, tuple[SlotPrior, float]]
 
     @classmethod
-    def from_counts(cls, slots: Sequence[SlotCounts], grid: Grid) -> AveragePrior:
-        by_slot = {counts.start_ms: prior_of(counts, grid) for counts in slots}
+    def from_counts(cls, slots: Sequence[SlotCounts], context: ReleaseContext) -> AveragePrior:
+        zone = context.calendar.slots.zone
+        by_slot = {
+            counts.start_ms: (prior_of(counts, context.policy.grid), _rush(counts, zone))
+            for counts in slots
+        }
         pings = np.concatenate([_of_hats(counts.count, counts) for counts in slots])
-        by_hat = np.concatenate([prior.by_hat for prior in by_slot.values()])
-        features = np.concatenate([prior.features for prior in by_slot.values()])
+        by_hat = np.concatenate([prior.by_hat for prior, _ in by_slot.values()])
+        features = np.concatenate([prior.features for prior, _ in by_slot.values()])
         return cls(
             float(np.average(by_hat, weights=pings)),
             np.average(features, weights=pings, axis=0),
@@ -120,14 +132,23 @@ class AveragePrior:
         )
 
 
+def _rush(counts: SlotCounts, zone: dt.tzinfo) -> float:
+    """How much a slot is in a rush hour, from 0 to 1."""
+    middle = dt.datetime.fromtimestamp((counts.start_ms + counts.end_ms) / 2000, zone)
+    if kind_of_day(middle.date()):
+        return 0.0
+    hour = middle.hour + middle.minute / 60
+    return sum(exp(-(((hour - at) / width) ** 2)) for at, width in RUSH_HOURS)
+
+
 class RehearsedCity:
     """An invented city. The same seed and slots, in their order, give the same speeds; means of
     plates do not depend on whether pings are asked for.
 
-    >>> from udp_stream.testing import two_hats
+    >>> from udp_stream.testing import a_context, two_hats
     >>> from udp_stream.windows.grid import HEXAGONS
     >>> counts, _ = two_hats()
-    >>> usual = AveragePrior.from_counts([counts], HEXAGONS)
+    >>> usual = AveragePrior.from_counts([counts], a_context())
     >>> one, again = (RehearsedCity(0, usual, HEXAGONS).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
     >>> bool((one.speed == again.speed).all()), one.starts.tolist()
     (True, [0, 1, 3, 5, 6, 7])
@@ -141,12 +162,13 @@ class RehearsedCity:
         sign = 2 * (number % 2) - 1
         self._mean = CITY_MEAN + sign * CITY_OFF
         self._slope = CITY_SLOPE - sign * SLOPE_OFF
+        self._rush = RUSH + sign * RUSH_OFF
         self._features = self._rng.normal(0, FEATURE_SD, PER_HAT)
         self._cells: dict[int, float] = {}
 
     def means(self, counts: SlotCounts) -> Floats:
         """Each row's, in km/h."""
-        prior = self._usual.by_slot[counts.start_ms]
+        prior, rush = self._usual.by_slot[counts.start_ms]
         hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
         here = [
             self._cells.setdefault(cell, self._rng.normal(0, CELL_SD))
@@ -161,7 +183,7 @@ class RehearsedCity:
         )
         mean = self._mean + told
         own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, counts.cells.size))
-        by_hat = np.asarray(np.maximum(mean + _scatter(mean) * own, SLOWEST))
+        by_hat = (1 - self._rush * rush) * np.maximum(mean + _scatter(mean) * own, SLOWEST)
         by_plate = np.maximum(
             by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST
         )
@@ -194,7 +216,7 @@ def rehearse(
     large.
     """
     grid = context.policy.grid
-    usual = AveragePrior.from_counts(slots, grid)
+    usual = AveragePrior.from_counts(slots, context)
     hats = sum(counts.cells.size for counts in slots)
     pairs = min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
     released = range(2 * pairs if sample is None else pairs // 2 * 2)
@@ -207,7 +229,24 @@ def rehearse(
         cities = (RehearsedCity(number, usual, grid) for number in range(2 * pairs))
         guesses = [_guessed(city, slots, context.policy.max_speed) for city in cities]
         constant, counts = np.mean(guesses, axis=0).tolist()
-    return RehearsalResult(error, constant, counts, served, found[0][1])
+    by_slot = {
+        start: _averaged([rows[start] for _, rows in found if start in rows])
+        for start in found[0][1]
+    }
+    return RehearsalResult(error, constant, counts, served, by_slot)
+
+
+def _averaged(rows: Sequence[SlotRow]) -> SlotRow:
+    """How a slot went on average over the cities."""
+    left = [row.left for row in rows if row.left is not None]
+    measured, pings, error = np.mean([(row.measured, row.pings, row.error) for row in rows], axis=0)
+    return replace(
+        rows[0],
+        measured=round(measured),
+        pings=round(pings),
+        error=float(error),
+        left=float(np.mean(left)) if left else None,
+    )
 
 
 def _guessed(
