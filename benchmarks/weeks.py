@@ -74,6 +74,8 @@ def _print_cdfs(held: str, day: Day, cdf: np.ndarray) -> None:
     shapes = DayShapes.of(day, TOP_KMH)
     told = ~np.isnan(cdf[0, :, 0])
     some = told & (day.plates >= max(PLATES))
+    if not some.any():  # on a first day
+        return
     ours = abs(cdf[0] - shapes.truth)[some].max(axis=1)
     city = abs(shapes.city - shapes.truth)[some].max(axis=1)
     bands = (cdf[1] - 1e-9 <= shapes.truth) & (shapes.truth <= cdf[2] + 1e-9)
