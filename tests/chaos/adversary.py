@@ -16,8 +16,8 @@ from tests.chaos.workers import Worker, Workers
 
 NEXT = rb"\r\n\$[0-9]+\r\n[^\r]+"
 NEEDLES = {
-    "admit": rb"}:periods" + NEXT + rb"}:balance:",
-    "record": rb"}:recorded" + NEXT + rb"}:unpublished",
+    "admit": rb"}:unpublished" + NEXT + rb"}:admission:",
+    "record": rb"}:unpublished" + NEXT + rb"}:release:",
 }
 """Neighbouring keys of a call of the ledger, as no other call names them."""
 
