@@ -295,8 +295,8 @@ def _calls(start: int = START) -> list[str]:
     if start == LAST:
         _learn_the_day_before(ledger)
     run(ledger, context_of(), _slots(start)[0], log=made)
-    draws = 1 + (start == LAST)
-    assert made.count("admit") == made.count("record") == 1 + draws
+    draws = weeks = int(start == LAST)
+    assert made.count("admit") == made.count("record") == 2 + draws + weeks
     return made
 
 

@@ -213,14 +213,14 @@ def unsquared():
 
 def refunded():
     """Half of what a plate was charged comes back."""
-    balances = SqliteLedger._balances
+    balances = SqliteLedger._balances_of
 
     def fewer(self, *given):
         found = balances(self, *given)
         found[:, :, 0] //= 2
         return found
 
-    return SqliteLedger, {"_balances": fewer}
+    return SqliteLedger, {"_balances_of": fewer}
 
 
 def crowded():
@@ -234,8 +234,8 @@ def told_truly():
     """Forecasts and estimates are made of the true sums."""
     sums = LedgerHistory.sums
 
-    def true(self, *slot):
-        found, name = sums(self, *slot), id_of(NOISED_SUMS, *slot)
+    def true(self, slot, kind=NOISED_SUMS):
+        found, name = sums(self, slot, kind), id_of(kind, *slot)
         if found is None or name not in Tape.running.drawn:
             return found
         residual, weight = Tape.running.drawn[name].exact.tolist()

@@ -120,8 +120,8 @@ def test_rounds_under_a_ramp_tell_no_more_than_the_ledger_charged_and_nearly_tha
 @pytest.mark.parametrize(
     "text", [QUERY, pytest.param(RAMP, marks=pytest.mark.long)], ids=["even", "ramp"]
 )
-def test_noise_that_is_30_percent_too_small_is_caught(text, monkeypatch, tmp_path):
-    shrunk(monkeypatch)
+def test_noise_that_is_30_percent_too_small_is_caught(text, planted, tmp_path):
+    shrunk(planted)
     assert loss(tmp_path, "distance", text) > 1.5
 
 
@@ -209,7 +209,7 @@ def test_recorded_sums_tell_no_more_of_a_plate_than_it_was_charged_for_each_roun
     assert 0.6 < first < 1.4 and 0.5 < second < 1.5
 
 
-def test_sums_with_noise_that_is_30_percent_too_small_are_caught(monkeypatch, tmp_path):
-    shrunk(monkeypatch)
+def test_sums_with_noise_that_is_30_percent_too_small_are_caught(planted, tmp_path):
+    shrunk(planted)
     first, second = losses_of_sums(tmp_path, 200)
     assert first > 1.5 and second > 1.5

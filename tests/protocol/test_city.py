@@ -40,6 +40,9 @@ class Anew:
     def saw(self, counts):
         """Nothing is to be learnt later."""
 
+    def keep_week(self, slot, period, history, ledger):
+        """Nothing is learnt by day."""
+
     def forecast(self, counts, history):
         made = Forecaster(self._settings.calendar.slots, self._policy.max_speed, "explored")
         return made.forecast(counts, history)

@@ -93,10 +93,11 @@ def test_estimates_have_the_same_values_in_wider_intervals():
             one.value_kmh == other.value_kmh
             and one.expected_abs_error_kmh == other.expected_abs_error_kmh
         )
-    width = [
-        sum(one.interval95_kmh[1] - one.interval95_kmh[0] for one in of) for of in (shown, left_out)
-    ]
-    assert width[1] > 1.01 * width[0]
+    widths = np.array(
+        [[one.interval95_kmh[1] - one.interval95_kmh[0] for one in of] for of in (shown, left_out)]
+    )
+    # On average: the widest ones are those of guesses, which counts of neighbours widen further.
+    assert np.log(widths[1] / widths[0]).mean() > 0.05
 
 
 def test_estimates_are_the_same_bytes_when_they_are_made_again_from_the_records():

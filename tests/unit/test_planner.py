@@ -542,11 +542,13 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
         city()[0], dataclasses.replace(a_context(), planner=PlannedBy(curious)), MemoryLedger()
     )
     public = [
+        "closed_ms",
         "grid",
         "releases_and_city",
         "slots_since",
         "sums",
         "sums_since",
+        "weeks",
         "withdrawals",
         "withdrawn",
     ]

@@ -1,6 +1,7 @@
 """Zones of a file: which are read, which are refused and why, and which zone a position is in."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import require_unmoved
 from udp_stream.release.rehearsal import AveragePrior, RehearsedCity
 from udp_stream.settings.grids import read_zones
+from udp_stream.testing import a_context
 from udp_stream.windows.grid import NOWHERE, Hexagons
 from udp_stream.windows.tables import SlotCounts
 from udp_stream.windows.zones import ID_MAX
@@ -234,7 +236,9 @@ def test_long_zones_are_alike_in_rehearsals(zones):
     counts = SlotCounts(0, 3_600_000, names, cells, rows, plate, np.full(plate.size, 20), 0)
 
     def spread(grid):
-        usual = AveragePrior.from_counts([counts], grid)
+        context = a_context()
+        context = replace(context, policy=replace(context.policy, grid=grid))
+        usual = AveragePrior.from_counts([counts], context)
         means = RehearsedCity(0, usual, grid).means(counts)
         return means.reshape(hats, plates).mean(axis=1).std()
 

@@ -154,7 +154,7 @@ def _sums_once(
         query = rules.query(forecast, is_first=is_first)
         policy = context.policy
         in_period = context.calendar.slot_in_period(counts.start_ms)
-        forecaster.keep_week(slot, in_period.period, history)
+        forecaster.keep_week(slot, in_period.period, history, ledger)
         first = SumsQuery.of(rules.cells, query, policy.period, policy.budget_nano)
         clamped = values.clamped(policy.max_speed)
         _, slots_left = in_period.of_day

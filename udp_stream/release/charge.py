@@ -282,7 +282,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     context.before_charge()
     if context.forecaster is not None and policy.forecasts:
         history = LedgerHistory(ledger, policy.grid, seen.meta)
-        context.forecaster.keep_week((counts.start_ms, counts.end_ms), period, history)
+        context.forecaster.keep_week((counts.start_ms, counts.end_ms), period, history, ledger)
     # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was
     # charged, 0 if it was not.
     charged = _charge(ids, terms, plans, slot, ledger)

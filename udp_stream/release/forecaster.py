@@ -153,14 +153,6 @@ class LedgerHistory:
         is_whole = len(starts) == sum(note.hats for note in noted(self._facts()))
         return min(starts, default=0) if is_whole else 0
 
-    def keep(self, week: KeptWeek, day: Slot, period: str, withdrawals: int) -> None:
-        """Keep the usual week that a day begins with: the first is kept for ever, or until its day
-        is archived."""
-        name = id_of(USUAL_WEEK, *day, str(withdrawals))
-        self._ledger.admit(period, 0, (), [Admission(name, EMPTY_PLATES, EMPTY_PLATES, 0, b"")])
-        self._ledger.record([(name, week.encode())])
-        self._ledger.published([name])
-
     def withdrawn(self, slot: Slot, cells: Sequence[int]) -> set[int]:
         """Which of these HATs are withdrawn."""
         ids = dict(zip(hat_ids(cells, slot, self.grid), cells, strict=True))
@@ -199,6 +191,15 @@ class LedgerHistory:
                 return
             if start >= start_ms:
                 yield id_, (start, end)
+
+
+def keep(week: KeptWeek, day: Slot, period: str, withdrawals: int, ledger: Ledger) -> None:
+    """Keep the usual week that a day begins with: the first is kept for ever, or until its day is
+    archived."""
+    name = id_of(USUAL_WEEK, *day, str(withdrawals))
+    ledger.admit(period, 0, (), [Admission(name, EMPTY_PLATES, EMPTY_PLATES, 0, b"")])
+    ledger.record([(name, week.encode())])
+    ledger.published([name])
 
 
 # 95 % intervals around smoothed estimates: public constants, fixed before any ping. The outlook's
@@ -563,7 +564,7 @@ class SlotForecaster(ABC):
                 return start_ms
         return 0
 
-    def keep_week(self, slot: Slot, period: str, history: LedgerHistory) -> None:
+    def keep_week(self, slot: Slot, period: str, history: LedgerHistory, ledger: Ledger) -> None:
         """Keep the usual week with which the day of a slot begins, once: what it was made of may
         then be archived; it is, with the period of the slot. All earlier slots are recorded by now."""
         day = self.midnights(slot)
@@ -573,7 +574,7 @@ class SlotForecaster(ABC):
         kept = self._week(self._day(slot[0]))
         self._kept_ms = day[0]
         if kept is not None and any(kept.cells):
-            history.keep(kept, day, period, self._withdrawals)
+            keep(kept, day, period, self._withdrawals, ledger)
 
     def midnights(self, slot: Slot) -> tuple[int, int]:
         """Those around the start of a slot, Unix ms."""
