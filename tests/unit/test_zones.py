@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from shapely.geometry import Polygon, shape
 
 from tests.runtime.harness import fleet_log
@@ -237,7 +238,7 @@ def test_long_zones_are_alike_in_rehearsals(zones):
 
     def spread(grid):
         context = a_context()
-        context = replace(context, policy=replace(context.policy, grid=grid))
+        context = replace(context, policy=structs.replace(context.policy, grid=grid))
         usual = AveragePrior.from_counts([counts], context)
         means = RehearsedCity(0, usual, grid).means(counts)
         return means.reshape(hats, plates).mean(axis=1).std()
