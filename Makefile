@@ -15,7 +15,7 @@ demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no servi
 test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
 	$(BIN)/python -m pytest --numprocesses 5 --dist loadscope -m "not long and not soak"
 
-test-fast: $(STAMP)  ## half of `make test`, in two minutes: what needs no service and starts no program
+test-fast: $(STAMP)  ## half of `make test`: what needs no service and starts no program
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" $(FAST) udp_stream streams lab
 
 test-services: $(STAMP)  ## the other half: whole programs, and a real Kafka, Redis and browser

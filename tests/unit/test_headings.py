@@ -106,7 +106,9 @@ def test_speeds_change_no_heading_and_no_count():
     for seed in range(30):
         dice = np.random.default_rng(seed)
         rows = walk(dice)
-        rows += [rows[at] for at in dice.integers(0, len(rows), 5)]  # the same place at one time
+        for at in dice.integers(0, len(rows), 5):  # one time, the same place or another
+            plate, second, lat, lon = rows[at]
+            rows.append((plate, second, lat + dice.choice([0, 0.05]), lon))
         pings, lat, lon = slot_of(rows)
         counts = []
         for _ in range(3):
