@@ -146,87 +146,12 @@ def test_parts_of_a_day_follow_from_its_rho_and_each_noise_is_made_for_its_part(
         assert rules.day_sigma == 0
 
 
-def test_no_tree_and_no_mean_of_public_counts_is_planned(cells):
-    policy = hidden(cells).policy
-    assert (policy.prices["cdf"], policy.has_automatic_trees, policy.shows_counts) == (
-        0,
-        False,
-        False,
-    )
-
-
-@pytest.mark.parametrize(
-    ("flag", "said"),
-    [
-        ("budget.accounting=pure", "budget.accounting: "),
-        ("hat.domain=", "hat.domain: "),
-        ("pings.interval=", "pings.interval: "),
-        ("pings.interval=0.5s", "pings.interval: "),
-        ("pings.interval=361s", "pings.interval: expected at most a tenth"),
-        ("pings.interval=often", "pings.interval: "),
-        ("hat.slot=8h", "hat.slot: "),
-        ("kafka.shards=2", "kafka.shards: "),
-        ("budget.period=lifetime", "budget.period: "),
-        ("budget.period=rolling 1d", "budget.period: "),
-        ("budget.schedule=uniform", "budget.schedule: "),
-        ("queries.share=0.2", "queries.share: "),
-        ("release.mean=levy", "release.mean: "),
-        ("release.mean=forecast-clip", "release.mean: "),
-        ("release.grouping=wrap-around", "release.grouping: "),
-        ("release.cap=worst-case", "release.cap: "),
-        ("release.mean_epsilon=0.5", "release.mean_epsilon: "),
-        ("release.variance_epsilon=auto", "release.variance_epsilon: "),
-        ("release.variance_epsilon=0.1", "release.variance_epsilon: "),
-        ("release.cdf=tree", "release.cdf: "),
-        ("release.cdf_epsilon=0.5", "release.cdf_epsilon: "),
-        ("release.bins=8", "release.bins: "),
-        ("release.branching=[4, 4]", "release.branching: "),
-        ("release.min_plates=1", "release.min_plates: "),
-        ("release.suppression=chop-user", "release.suppression: "),
-        ("release.hats_max=3", "release.hats_max: "),
-        (
-            "privacy.neighbours=add-replace",
-            "privacy.neighbours: expected one of swap-values, add-remove",
-        ),
-        ("budget.epsilon=0.001", "budget.epsilon: "),
-        ("pings.box=[5, 0, 5, 5]", "pings.box: "),
-        ("pings.box=[nan, 0, 5, 5]", "pings.box: "),
-    ],
-)
-def test_what_cannot_be_kept_is_refused_by_its_key(flag, said, cells):
-    found = refused(cells, flag)
-    assert found.startswith(said) and "expected" in found and ", got " in found
-
-
 def test_noise_that_cannot_be_drawn_is_refused_and_the_rest_is_drawable(cells):
     zcdp = "budget.accounting=zcdp"
     said = refused(cells, zcdp, "budget.rho=1e-6")
     assert said.startswith("budget.rho: ") and "16,384 km/h" in said
     assert "16,384 km/h" in refused(cells, zcdp, "budget.rho=1e-4", "budget.period=100d")
     assert 0.9 * SCALE_MAX < rules_of(hidden(cells, zcdp, "budget.rho=4e-6")).sigma <= SCALE_MAX
-
-
-def test_standing_queries_are_refused(cells, tmp_path):
-    table = (
-        '[[query]]\nname = "all"\nkind = "range"\nevery = "15m"\nbox = [72.6, 21.0, 73.0, 21.35]\n'
-    )
-    head = f'[privacy]\nneighbours = "add-remove"\n[hat]\ndomain = "{cells}"\n[pings]\ninterval = "10s"\n'
-    queries = "[queries]\nepsilon = 100.0\ncenter = [72.8, 21.2]\n"
-    path = written_to(tmp_path / "city.toml", head + queries + table)
-    with pytest.raises(ConfigError, match=r"^query: expected none"):
-        load(path, (), {})
-    assert load(written_to(path, head), (), {}).domain.size
-    assert load(written_to(path, queries + table), (), {}).domain.size == 0
-
-
-@pytest.mark.parametrize(
-    "flag", ["hat.domain=cells.txt", "pings.interval=10s", "release.plates=true"]
-)
-def test_what_swap_values_does_not_read_is_refused_there(flag):
-    with pytest.raises(
-        ConfigError, match=f"^{flag.partition('=')[0]}: expected .*swap-values.*, got "
-    ):
-        load(None, [flag], {})
 
 
 # The policy.
@@ -365,61 +290,6 @@ def test_a_timetable_has_the_cells_of_its_stops_and_shapes(form, tmp_path):
         (feed / "shapes.txt").write_text(SHAPES)
     places = SURAT, (21.2051, 72.8407), (21.19, 72.80)
     assert domain_of(feed, BOX) == sorted({h3.latlng_to_cell(*place, 7) for place in places})
-
-
-FINER, COARSER = h3.latlng_to_cell(*SURAT, 8), h3.latlng_to_cell(*SURAT, 6)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "at least one cell"),
-        ("# none yet\n\n", "at least one cell"),
-        (f"{CELLS[0]}\n\n{FINER}\n", "line 3: expected a cell of hat.resolution 7"),
-        (f"# cells\n{COARSER}", "line 2: expected a cell of hat.resolution 7"),
-        (f"{CELLS[0]}\nrubbish", "line 2: expected an H3 cell"),
-        ("cell,lat,lon", "line 1: expected an H3 cell"),
-        ("-1", "line 1: expected an H3 cell"),
-        ("ffffffffffffffffffff", "line 1: expected an H3 cell"),
-        ("0", "line 1: expected an H3 cell"),
-        ('{"type": "Polygon"', "expected GeoJSON"),
-        ('{"cells": []}', "expected GeoJSON"),
-        ('{"type": "Point", "coordinates": [72, 21]}', "Point"),
-        ('{"type": "Feature", "geometry": null}', "$.geometry"),
-        (
-            '{"type": "Feature", "geometry": {"type": "LineString", "coordinates": [[72, 21], [73, 21]]}}',
-            "LineString",
-        ),
-        ('{"type": "FeatureCollection", "features": []}', "at least one cell"),
-        ('{"type": "Polygon", "coordinates": []}', "$.coordinates"),
-        (
-            '{"type": "Polygon", "coordinates": [[[72, 21], [73, 21], [72, 21]]]}',
-            "$.coordinates[0]",
-        ),
-        ('{"type": "Polygon", "coordinates": [[[72], [73], [72], [72]]]}', "$.coordinates[0][0]"),
-        (
-            json.dumps(polygon([[21, 172], [22, 172], [22, 173], [21, 172]])),
-            "[longitude, latitude]",
-        ),
-        (json.dumps(polygon([[181, 1], [182, 1], [182, 2], [181, 1]])), "[longitude, latitude]"),
-        (
-            json.dumps(polygon([[0, 0], [60, 0], [60, 60], [0, 60], [0, 0]])),
-            f"at most {CELLS_MAX:,} cells",
-        ),
-        (
-            json.dumps(polygon([[-180, -90], [0, 90], [-180, -90], [-180, 90], [-180, -90]])),
-            "at most",
-        ),
-        (
-            json.dumps(polygon([[72, 20], [76, 20], [76, 24], [72, 24], [72, 20]])),
-            f"at most {CELLS_MAX:,} cells",
-        ),
-    ],
-)
-def test_a_file_that_is_no_domain_is_refused_with_its_name_and_the_rule(text, said, tmp_path):
-    path = written_to(tmp_path / "domain", text)
-    found = refused(path)
-    assert found.startswith(f"hat.domain: {path}") and said in found and "\n" not in found
 
 
 def test_a_domain_has_at_most_so_many_cells(tmp_path):
