@@ -1,13 +1,8 @@
-"""Noised sums that hide a whole plate: brute force on tiny cities, random vectors, and what
-thousands of slots tell.
-
-Earlier outputs reach a later slot by its forecasts alone. So "all paths" are all sequences of
-forecasts.
-"""
+"""Noised sums that hide a whole plate: what vectors are, random vectors, noise by its distribution,
+and what thousands of days tell. All neighbours of tiny cities are in `test_sensitivity.py`."""
 
 import math
 import random
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
@@ -16,158 +11,44 @@ import pytest
 from scipy import stats
 
 from tests.forms import changed, soaked
+from tests.privacy.sensitivity import MORNING, VISITS, U, rows_of
 from tests.privacy.test_concentrated_records import rho_seen
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.rules import AMOUNT_LIMIT
 from udp_stream.mechanisms import add_remove
 from udp_stream.mechanisms.add_remove import (
+    CLIP,
+    DAY_MOST,
+    GAIN,
+    SLOT_WEIGHT,
+    SPREAD,
+    WEIGHT,
     Entries,
     PlateQuery,
     PlateRows,
     allowances,
     entries,
+    merged,
     noised,
+    of_day,
     shortened,
 )
+from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
 KMH = 4096
-FULL, SIGMA, SLOTS, ACTIVE = 12, 40 * KMH, 3, 2
+FULL, SIGMA = 12, 40 * KMH
+CELLS = 2
+CITY, OF_CITY = CELLS, GAIN // 3
 MODES = pytest.mark.parametrize("plates", [False, True], ids=["weights", "plates"])
-ENOUGH = 90 * NANO
-BUDGETS = 0, 1, NANO // 50, 2 * NANO, ENOUGH
-FORECASTS = (0, 65), (20, 18), (65, 0)
-PATHS = list(product(FORECASTS, repeat=SLOTS))
-VISITS = (
-    (), ((0, 1, 0),), ((0, 5, 65),), ((1, 2**28, 1000),), ((0, 3, 18), (1, 9, 33)), ((1, 1, 19),),
-)  # fmt: skip
-"""What a plate may do in a slot: cell, pings, mean speed in km/h. Two cells; a plate may be away."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """By name of plate its cells with both entries, what it was charged, and whether it was asked
-    for less than it costs; and the noised sums."""
-
-    vectors: dict
-    charged: dict
-    cut: dict
-    out: np.ndarray
-
-
-def rows_of(city, slot):
-    rows = [(number, cell, pings, pings * kmh * KMH) for number, name in enumerate(sorted(city))
-            for cell, pings, kmh in city[name][slot]]  # fmt: skip
-    return PlateRows(*np.array(rows, np.int64).reshape(-1, 4).T)
-
-
-def play(city, path, budget, plates):
-    """The slots of a period. Equal bits give equal noise, whatever the sums are."""
-    names, told = sorted(city), []
-    left = np.full(len(names), budget)
-    for slot, forecast in enumerate(path):
-        query = PlateQuery(np.array(forecast) * KMH, FULL, SIGMA, plates)
-        vectors = entries(rows_of(city, slot), query)
-        asked = vectors.charges(len(names), query)
-        charged = np.minimum(asked, allowances(left, SLOTS - slot, ACTIVE))
-        kept = shortened(vectors, charged, query)
-        left = left - charged
-        assert left.min(initial=0) >= 0
-        of_plate = {name: {} for name in names}
-        for number, cell, *both in zip(*(column.tolist() for column in kept), strict=True):
-            of_plate[names[number]][cell] = both
-        cut = dict(zip(names, (charged < asked).tolist(), strict=True))
-        out = noised(kept, len(forecast), query, seeded_bits(slot))
-        told.append(Slot(of_plate, dict(zip(names, charged.tolist(), strict=True)), cut, out))
-    return told
-
-
-def squares(vector):
-    return sum(value * value for both in vector.values() for value in both)
-
-
-def rho_nano(vector, sigma=SIGMA):
-    return Fraction(squares(vector) * NANO, 2 * sigma * sigma)
-
-
-@MODES
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_no_history_of_a_plate_costs_more_than_its_charges_nor_these_more_than_its_budget_on_any_path(
-    budget, plates
-):
-    city = {str(number): history for number, history in enumerate(product(VISITS, repeat=SLOTS))}
-    most, kept_whole, were_cut = Fraction(), 0, 0
-    for path in PATHS:
-        told = play(city, path, budget, plates)
-        for name in city:
-            costs = [rho_nano(slot.vectors[name]) for slot in told]
-            for cost, slot in zip(costs, told, strict=True):
-                assert cost <= slot.charged[name]
-                were_cut += slot.cut[name]
-                kept_whole += not slot.cut[name] and cost > slot.charged[name] - 1 and cost > 0
-            assert sum(slot.charged[name] for slot in told) <= budget
-            most = max(most, sum(costs))
-    assert most <= budget and (budget != 2 * NANO or most > Fraction(99, 100) * budget)
-    assert were_cut > 100 or budget == ENOUGH
-    assert kept_whole > 100 or budget < NANO
-
-
-@MODES
-@pytest.mark.parametrize("seed", range(3))
-def test_neighbours_differ_by_the_vector_of_the_plate_alone_on_every_path(seed, plates):
-    rng = random.Random(seed)
-    city = {name: [rng.choice(VISITS) for _ in range(SLOTS)] for name in "ABCD"}
-    moved = 0
-    for path in PATHS:
-        first = play(city, path, 2 * NANO, plates)
-        for plate in city:
-            others = {name: history for name, history in city.items() if name != plate}
-            for one, two in zip(first, play(others, path, 2 * NANO, plates), strict=True):
-                for name in others:  # entries, hence factors, and charges of other plates
-                    assert (
-                        one.vectors[name] == two.vectors[name]
-                        and one.charged[name] == two.charged[name]
-                    )
-                own = np.zeros((2, 2), np.int64)
-                for cell, both in one.vectors[plate].items():
-                    own[:, cell] = both
-                assert np.array_equal(one.out - two.out, own)
-                assert Fraction(int((own**2).sum()) * NANO, 2 * SIGMA**2) <= one.charged[plate]
-                moved += own.any()
-    assert moved > 100
-
-
-@MODES
-def test_two_plates_in_place_of_each_other_differ_by_at_most_four_budgets_and_some_by_more_than_three(
-    plates,
-):
-    city = {str(number): history for number, history in enumerate(product(VISITS, repeat=SLOTS))}
-    apart = Fraction()
-    for path in PATHS:
-        told = play(city, path, NANO, plates)
-        sent = np.zeros((len(city), SLOTS, 2, 2), np.int64)
-        for (number, name), (at, slot) in product(enumerate(city), enumerate(told)):
-            for cell, both in slot.vectors[name].items():
-                sent[number, at, :, cell] = both
-        sent = sent.reshape(len(city), -1)
-        most = max(int(((sent - one) ** 2).sum(axis=1).max()) for one in sent)
-        apart = max(apart, Fraction(most, 2 * SIGMA**2))
-    assert 3 < apart <= 4 if not plates else 2 < apart <= 4
-
-
-@MODES
-def test_a_retry_with_other_pings_gives_no_more_than_was_charged_at_first(plates):
-    query, were_cut = PlateQuery(np.array([20, 18]) * KMH, FULL, SIGMA, plates), 0
-    for budget, first, second in product(BUDGETS, VISITS, VISITS):
-        before, after = (entries(rows_of({"A": [visit]}, 0), query) for visit in (first, second))
-        charged = np.minimum(before.charges(1, query), budget)
-        kept = shortened(after, charged, query)
-        assert sums_of_squares(kept, 1)[0] * NANO <= int(charged[0]) * 2 * SIGMA**2
-        were_cut += 0 < kept.charges(1, query)[0] < after.charges(1, query)[0]
-    assert were_cut > 10
+ASKED = {
+    "day": {},
+    "plates": {"plates": True},
+    "city and bins": {"city": OF_CITY, "spread": GAIN // 2, "max_speed": U},
+}
+BINS = city_bins(U)
 
 
 def test_entries_are_the_weighted_distance_from_the_forecast_and_the_weight_at_any_size():
@@ -353,111 +234,168 @@ def test_the_noise_that_is_drawn_is_that_which_plates_pay_for_in_exact_arithmeti
     assert len(drawn) == 6 * 21 and set(drawn) == {sigma}
 
 
-@MODES
+def test_the_city_s_entries_are_the_sums_of_a_plate_times_the_gain_cut_at_a_slot():
+    query = PlateQuery(np.array([20, 18]) * KMH, FULL, SIGMA, city=OF_CITY)
+    for visit in VISITS:
+        vectors = entries(rows_of([visit]), query)
+        of_city = vectors.cell == CITY
+        assert of_city.sum() == bool(visit)
+        if not visit:
+            continue
+        residual, weight = (
+            int(column[~of_city].sum()) for column in (vectors.residual, vectors.weight)
+        )
+        assert vectors.residual[of_city] == int(Fraction(residual * OF_CITY, GAIN))
+        assert vectors.weight[of_city] == weight * OF_CITY // (2 * GAIN)
+    many = PlateRows(*np.array([(0, cell, FULL, FULL * 200 * KMH) for cell in range(50)]).T)
+    flood = entries(many, PlateQuery(np.zeros(50, np.int64), FULL, SIGMA, city=GAIN))
+    assert flood.residual[-1] == CLIP * SLOT_WEIGHT
+    assert flood.weight[-1] == WEIGHT * SLOT_WEIGHT // 2
+    for wrong in ({"city": -1}, {"city": GAIN + 1}, {"city": 1, "plates": True}):
+        with pytest.raises(ValueError, match="gain"):
+            changed(query, **wrong).require_valid()
+
+
+def test_a_day_s_entries_are_the_sums_over_its_slots_in_any_order_and_bounded():
+    rng = np.random.default_rng(5)
+    rows = np.stack([rng.integers(0, 3, 60), rng.integers(0, 4, 60),
+                     rng.integers(-9999, 9999, 60), rng.integers(0, 9999, 60)])  # fmt: skip
+    whole = of_day(Entries(*rows), 4)
+    expected = {}
+    for plate, cell, residual, weight in rows.T.tolist():
+        both = expected.setdefault((plate, cell), [0, 0])
+        both[0] += residual
+        both[1] += weight
+    found = {(p, c): [r, w] for p, c, r, w in zip(*map(np.ndarray.tolist, whole), strict=True)}
+    assert found == {key: [r, w * 4 // 5] for key, (r, w) in expected.items()}
+    in_parts = merged(
+        Entries(*np.concatenate([merged(Entries(*half), 4) for half in (rows[:, 30:], rows[:, :30])], 1)), 4
+    )  # fmt: skip
+    assert all(map(np.array_equal, of_day(in_parts, 4), whole))
+    large = of_day(Entries(*np.array([[0], [0], [-(2**40)], [2**40]])), 1)
+    assert (large.residual, large.weight) == (-DAY_MOST, DAY_MOST)
+    many = Entries(np.zeros(2**18, np.int64), np.arange(2**18), *np.full((2, 2**18), DAY_MOST))
+    query = PlateQuery(np.zeros(2**18, np.int64), FULL, 1000 * KMH)
+    (charge,) = many.charges(1, query).tolist()  # squares that do not fit into 64 bits
+    assert charge >= min(2**53 - 1, Fraction(2**19 * DAY_MOST**2 * NANO, 2 * query.sigma**2))
+
+
+def test_the_time_at_each_speed_is_a_plate_s_share_of_the_slot_by_the_shares_of_its_pings():
+    rng, spread = np.random.default_rng(3), GAIN // 5
+    for full in (1, 7, FULL, 360, 2**32):
+        query = PlateQuery(np.zeros(4, np.int64), full, SIGMA, spread=spread, max_speed=U)
+        bins = rng.integers(0, rng.choice([2, full + 1, 2**24]), (12, BINS.count))
+        bins[:, 0] += 1
+        plate, cell = np.divmod(np.arange(12), 4)
+        rows = PlateRows(plate, cell, bins.sum(axis=1), np.zeros(12, np.int64), bins)
+        vectors = entries(rows, query)
+        there = vectors.cell >= 4
+        assert set(vectors.cell[there].tolist()) <= set(range(4, 10))
+        for one in range(3):
+            own = there & (vectors.plate == one)
+            found = np.zeros((6, 2), np.int64)
+            found[vectors.cell[own] - 4] = np.stack([vectors.residual, vectors.weight], 1)[own]
+            of_plate = bins[plate == one].sum(axis=0).tolist()
+            pings = sum(of_plate)
+            share = min(Fraction(pings, full), Fraction(1, 2)) * Fraction(SPREAD * spread, GAIN)
+            for entry, many in zip(found.ravel().tolist(), of_plate, strict=True):
+                assert 0 <= share * many / pings - entry < 3
+            assert found.sum() <= SPREAD // 2
+    with pytest.raises(ValueError, match="bins"):
+        entries(changed(rows, bins=None), query)
+    with pytest.raises(ValueError, match="bins"):
+        entries(changed(rows, bins=bins[:, 1:]), query)
+    for wrong in ({"spread": -1}, {"spread": GAIN + 1}, {"plates": True}):
+        with pytest.raises(ValueError, match="gain"):
+            changed(query, **wrong).require_valid()
+
+
 @pytest.mark.parametrize("sigma", [500 * KMH, SCALE_MAX])
-def test_noise_of_every_entry_has_the_stated_scale_and_30_percent_off_is_noticed(sigma, plates):
-    cells = 6000
-    query = PlateQuery(np.full(cells, 18 * KMH), FULL, sigma, plates)
-    rows = PlateRows(
-        *np.array(
-            [(number, cell, 5, 5 * 65 * KMH) for number in range(20) for cell in range(cells // 2)]
-        ).T
-    )
-    vectors = entries(rows, query)
-    off = noised(vectors, cells, query, seeded_bits(sigma))
-    for number, values in enumerate((vectors.residual, vectors.weight)):
-        off[number] -= np.bincount(vectors.cell, values, cells).astype(np.int64)
-    parts = (
-        off[0],
-        off[1],
-        off[:, : cells // 2].ravel(),
-        off[:, cells // 2 :].ravel(),
-    )  # with plates, without
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_noise_of_every_entry_has_the_stated_scale_and_30_percent_off_is_noticed(asked, sigma):
+    """Of residuals and weights, of cells with plates and without, of the city and of its bins."""
+    cells, draws = 300, 20
+    query = PlateQuery(np.full(cells, 18 * KMH), FULL, sigma, **asked)
+    visits = [[(cell, 5, 65) for cell in range(cells // 2)]] * 20
+    vectors = entries(rows_of(visits), query)
+    if not asked:
+        vectors = of_day(vectors, cells)
+    exact = np.zeros((2, query.columns), np.int64)
+    np.add.at(exact[0], vectors.cell, vectors.residual)
+    np.add.at(exact[1], vectors.cell, vectors.weight)
+    bits = seeded_bits(f"{sigma} {len(asked)}")
+    off = np.array([noised(vectors, query.columns, query, bits) for _ in range(draws)]) - exact
+    parts = [off[:, 0], off[:, 1], off[:, :, : cells // 2], off[:, :, cells // 2 :]]
+    if query.columns > cells:
+        bits = seeded_bits("behind the cells")
+        more = [noised(vectors, query.columns, query, bits) - exact for _ in range(300)]
+        parts.append(np.array(more)[:, :, cells:])
     for part in parts:
-        assert stats.kstest(part / sigma, "norm").pvalue > 1e-6
-        assert (
-            stats.kstest(part / (0.7 * sigma), "norm").pvalue
-            < 1e-6
-            > stats.kstest(part / (1.3 * sigma), "norm").pvalue
+        right, narrow, wide = (
+            stats.kstest(part.ravel() / (share * sigma), "norm").pvalue for share in (1, 0.7, 1.3)
         )
-    assert (
-        abs(np.corrcoef(off)[0, 1])
-        < 5 / math.sqrt(cells)
-        > abs(np.corrcoef(off[:, 1:].ravel(), off[:, :-1].ravel())[0, 1])
-    )
+        assert right > 1e-6 > max(narrow, wide)
+    pairs = [(off[:, 0], off[:, 1]), (off[..., 1:], off[..., :-1]), (off[1:], off[:-1])]
+    alike = [np.corrcoef(one.ravel(), other.ravel())[0, 1] for one, other in pairs]
+    assert np.abs(alike).max() < 5 / math.sqrt(cells * draws)
 
 
-# One slot, thousands of times: each run has cells and plates of its own in one large domain.
-
-RUNS, CELLS = 12_000, 3
-DAY = (0, 0, 20, 60), (0, 1, 8, 50), (1, 0, 9, 12), (1, 2, 30, 25), (2, 1, 3, 7)
-"""Plate, cell, pings and km/h. The first plate is the audited one."""
-
-
-def slots(present, plates, seed, charge_share=1.0, noise_share=1.0):
-    """Noised sums of each run, one row each, and what the audited plate was charged in nano-rho:
-    half of its cost."""
-    rows = np.array(
-        [
-            (plate, cell, pings, pings * kmh * KMH)
-            for plate, cell, pings, kmh in DAY
-            if present or plate
-        ]
-    )
-    step = np.arange(RUNS)[:, None, None] * np.array([3, CELLS, 0, 0])
-    sigma = 50 * KMH
-    query = PlateQuery(np.full(CELLS * RUNS, 18 * KMH), 30, sigma, plates)
-    vectors = entries(PlateRows(*(rows + step).reshape(-1, 4).T), query)
-    charged = vectors.charges(3 * RUNS, query)
-    charged[::3] //= 2
-    kept = shortened(vectors, np.round(charged * charge_share).astype(np.int64), query)
-    out = noised(
-        kept, CELLS * RUNS, changed(query, sigma=round(sigma * noise_share)), seeded_bits(seed)
-    )
-    return out.reshape(2, RUNS, CELLS).transpose(1, 0, 2).reshape(RUNS, -1).astype(float), int(
-        charged[0]
-    )
+RUNS = 12_000
+DAY = ((0, 12, 60), (1, 4, 50)), ((0, 9, 12),), ((1, 12, 44), (0, 3, 7))
+"""By slot, the cells of the audited plate: cell, pings and km/h. It is alone: what others
+give is the same with and without it."""
 
 
-def epsilon_seen(first, second, delta):
-    """The largest epsilon that runs prove at 99.9 %: half of them find the line, the others count
-    threshold events."""
-    half = RUNS // 2
-    line = first[:half].mean(axis=0) - second[:half].mean(axis=0)
-    first, second = first[half:] @ line, second[half:] @ line
-    sure, worst = 0.001 / 80, 0.0
-    for threshold in np.quantile(np.concatenate((first, second)), np.linspace(0.02, 0.98, 20)):
-        for more, less in (
-            (first > threshold, second > threshold),
-            (second <= threshold, first <= threshold),
-        ):
-            low = stats.beta.ppf(sure, more.sum(), (~more).sum() + 1)
-            high = stats.beta.ppf(1 - sure, less.sum() + 1, (~less).sum())
-            worst = max(worst, math.log(max(low - delta, 1e-300) / high))
-    return worst
+def days(present, seed, asked, charge_share=1.0, noise_share=1.0):
+    """All noised sums of each run's day, in units of their noise, a row each; and what the plate was
+    charged: half of what each vector costs."""
+    out, charges, of_slots = [], 0, []
 
-
-@MODES
-def test_slots_with_and_without_a_plate_tell_no_more_than_it_was_charged_and_nearly_that(plates):
-    (present, charged), (away, _) = (
-        slots(is_there, plates, f"{is_there}") for is_there in (True, False)
-    )
-    assert 0.6 < charged / NANO < 2.5
-    assert 0.5 * charged / NANO < rho_seen(present, away) <= charged / NANO
-    for delta in (1e-6, 0.01, 0.1):
-        assert (
-            0.25 * epsilon_of(charged, delta)
-            < epsilon_seen(present, away, delta)
-            <= epsilon_of(charged, delta)
+    def draw(vectors, query, number):
+        nonlocal charges
+        charged = vectors.charges(1, query) // 2
+        charges += int(charged[0])
+        kept = shortened(vectors, np.round(charged * charge_share).astype(np.int64), query)
+        sums = np.zeros((2, query.columns), np.int64)
+        if present:
+            np.add.at(sums[0], kept.cell, kept.residual)
+            np.add.at(sums[1], kept.cell, kept.weight)
+        everywhere = PlateQuery(
+            np.zeros(RUNS * query.columns, np.int64), FULL, round(query.sigma * noise_share)
         )
+        nobody = Entries(*np.zeros((4, 0), np.int64))
+        noise = noised(nobody, everywhere.columns, everywhere, seeded_bits(f"{seed} {number}"))
+        runs = noise.reshape(2, RUNS, query.columns) + sums[:, None]
+        out.append(runs.transpose(1, 0, 2).reshape(RUNS, -1) / query.sigma)
+
+    for slot, visits in enumerate(DAY):
+        rows = rows_of([visits])
+        query = PlateQuery(np.array([18, 18]) * KMH, FULL, 130 * KMH, **asked)
+        draw(entries(rows, query), query, slot)
+        of_slots.append(entries(rows, PlateQuery(MORNING[slot], FULL, 1)))
+    if "city" not in asked:
+        return np.concatenate(out, axis=1), charges
+    vectors = of_day(Entries(*map(np.concatenate, zip(*of_slots, strict=True))), CELLS)
+    draw(vectors, PlateQuery(np.zeros(CELLS, np.int64), FULL, 260 * KMH), "day")
+    return np.concatenate(out, axis=1), charges
 
 
-@MODES
-@pytest.mark.parametrize(
-    "fault", [{"charge_share": 2.0}, {"noise_share": 0.7}], ids=["k q for k^2 q", "narrow noise"]
+DAYS = pytest.mark.parametrize(
+    "asked", [ASKED["plates"], ASKED["city and bins"]], ids=["plates", "city, day"]
 )
-def test_the_same_audit_finds_a_charge_of_half_and_noise_that_is_too_small(plates, fault):
+
+
+@DAYS
+def test_days_with_and_without_a_plate_tell_no_more_than_it_was_charged_and_nearly_that(asked):
+    (present, charged), (away, _) = (days(there, f"{there}", asked) for there in (True, False))
+    assert 0.2 < charged / NANO < 2.5
+    assert 0.5 * charged / NANO < rho_seen(present, away) <= charged / NANO
+
+
+@DAYS
+@pytest.mark.parametrize("fault", [{"charge_share": 2.0}, {"noise_share": 0.7}])
+def test_the_same_audit_of_days_finds_a_charge_of_half_and_noise_that_is_too_small(asked, fault):
     (present, charged), (away, _) = (
-        slots(is_there, plates, f"{is_there}", **fault) for is_there in (True, False)
+        days(there, f"{there}", asked, **fault) for there in (True, False)
     )
     assert rho_seen(present, away) > charged / NANO

@@ -24,35 +24,6 @@ COUNTS = [
 ]
 
 
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
-def test_levels_move_by_at_most_what_their_noise_is_for(counts):
-    plan = plan_cdf(SamplesPerPlate(np.array(counts)), pure(NANO), 65.0, EDGES)
-    data = list(itertools.product(SPEEDS, repeat=sum(counts)))
-    nodes = {row: node_counts(plan, np.array(row)) for row in data}
-    scale = plan.t / plan.s
-    worst = 0.0
-    start = 0
-    for count in counts:
-        mine = range(start, start + count)
-        others = {}
-        for row in data:
-            others.setdefault(tuple(v for i, v in enumerate(row) if i not in mine), []).append(
-                nodes[row]
-            )
-        for group in others.values():
-            table = np.stack(group)
-            for one in table:
-                worst = max(worst, float((np.abs(table - one) / scale).sum(axis=1).max()))
-        start += count
-    assert (
-        worst <= 1.0 + 1e-12
-    )  # the loss of the worst plate between the worst neighbours, epsilon = 1
-    levels = level_of_node(plan.tree)
-    assert (
-        worst >= (2 * min(max(counts), plan.cap) / scale[levels == 0][0]) * 0.99 or len(counts) == 1
-    )
-
-
 def test_bins_and_budgets_are_functions_of_counts_and_the_budget_is_spent_exactly():
     plan = plan_cdf(SamplesPerPlate(np.array([9, 4, 4, 2])), pure(333_333_333), 65.0, 65)
     assert sum(plan.budgets_nano) == plan.cost.nano == 333_333_333

@@ -1,5 +1,5 @@
-"""The cap of Array-Averaging's least worst case: by brute force over all speeds of 0 or U, and over
-all caps."""
+"""Caps of the least worst case: Array-Averaging's by brute force over all speeds of 0 or U and all
+caps; those of capped sums and of the papers beside all others."""
 
 import itertools
 
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.means import ArrayAveraging, wrap_around_count
-from udp_stream.mechanisms.noise import Cost
+from udp_stream.mechanisms.means import ArrayAveraging, OptimalCappedSum, wrap_around_count
+from udp_stream.mechanisms.noise import Cost, concentrated, pure
+from udp_stream.units import NANO
 
 AVERAGING, RANGE = ArrayAveraging(), Range(0, 60 * 4096)
 
@@ -88,3 +89,68 @@ def test_the_search_equals_a_look_at_every_cap(kind):
             found.error_bound < AVERAGING.plan(counts, cost, RANGE, grouping).error_bound * 0.99
         )
     assert better > 20  # than the median's
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 0.5, 0.9, 1.0, 2.0, 3.7])
+@pytest.mark.parametrize(
+    "counts", [(1,), (4, 1), (9, 7, 7, 3, 2, 1, 1), tuple(range(1, 16)), (5,) * 8], ids=str
+)
+@pytest.mark.parametrize("fill", [0, 2048, 3072, 4096])
+def test_the_optimal_cap_has_the_least_worst_case_error_among_all_caps(counts, fill, epsilon):
+    """Closed form: the ceil(U / (max(c, U-c) eps))-th largest count; for c = U/2 the
+    ceil(2/eps)-th."""
+    speed, hat = 4096, SamplesPerPlate(np.array(counts))
+    worst = max(fill, speed - fill)
+
+    def error(cap):
+        return worst * (1 - hat.kept(cap) / hat.total) + speed * cap / (hat.total * epsilon)
+
+    plan = OptimalCappedSum().plan_with_fill(
+        hat, pure(round(epsilon * NANO)), Range(0, speed), fill
+    )
+    least = min(error(cap) for cap in range(min(counts), max(counts) + 1))
+    assert plan.error_bound == pytest.approx(error(plan.cap)) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.05, 0.2, 0.6, 3.0])
+@pytest.mark.parametrize(
+    "counts", [(1,), (4, 1), (9, 7, 7, 3, 2, 1, 1), tuple(range(1, 16)), (5,) * 8], ids=str
+)
+@pytest.mark.parametrize("fill", [0, 2048, 3072, 4096])
+def test_the_optimal_cap_has_the_least_worst_case_error_in_rho_too(counts, fill, rho):
+    """Gaussian noise of sigma = 1 / sqrt(2 rho) has the expected size sigma sqrt(2 / pi) = 1 /
+    sqrt(pi rho)."""
+    speed, hat, cost = 4096, SamplesPerPlate(np.array(counts)), concentrated(round(rho * NANO))
+    worst = max(fill, speed - fill)
+
+    def error(cap):
+        return worst * (1 - hat.kept(cap) / hat.total) + speed * cap / (
+            hat.total * np.sqrt(np.pi * rho)
+        )
+
+    plan = OptimalCappedSum().plan_with_fill(hat, cost, Range(0, speed), fill)
+    least = min(error(cap) for cap in range(min(counts), max(counts) + 1))
+    assert plan.error_bound == pytest.approx(error(plan.cap)) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 4.0])
+@pytest.mark.parametrize(
+    "counts", [(1,), (4, 1), (9, 7, 7, 3, 2, 1, 1), tuple(range(1, 16))], ids=str
+)
+def test_the_papers_worst_case_cap_is_best_among_all_lengths(counts, epsilon):
+    """E(m) = U (1 - G/M) + U m / (eps G) is least at one of the counts (arXiv 2405.06261)."""
+    hat = SamplesPerPlate(np.array(counts))
+
+    def error(cap):
+        return 1 - hat.kept(cap) / hat.total + cap / (epsilon * hat.kept(cap))
+
+    chosen = hat.worst_case_cap(1 / epsilon)
+    assert error(chosen) == pytest.approx(
+        min(error(cap) for cap in range(min(counts), max(counts) + 1))
+    )
+
+
+def test_the_papers_worst_case_cap_never_falls_as_epsilon_grows():
+    hat = SamplesPerPlate(np.array([1, 2, 2, 5, 8, 9, 9, 30]))
+    caps = [hat.worst_case_cap(1 / epsilon) for epsilon in np.geomspace(0.01, 100, 60)]
+    assert caps == sorted(caps) and caps[0] < caps[-1]
