@@ -28,6 +28,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -289,6 +290,7 @@ ADMITTED = "SELECT release_id FROM admissions WHERE release_id"
 PAYLOADS = "SELECT release_id, payload FROM releases WHERE release_id"
 DECISIONS = "SELECT release_id, plates, charged, terms FROM admissions WHERE release_id"
 
+UNCHARGED = (0, 0)
 CHUNK = 500  # host parameters in a single statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
 
@@ -379,13 +381,17 @@ class SqliteLedger(StoredLedger):
             )
 
     def _balances_of(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
-        query = "SELECT plate, spent, charges FROM balances WHERE period = ? AND plate"
-        place = {plate: i for i, plate in enumerate(plates)}
-        table = np.zeros((len(periods), len(plates), 2), np.int64)
-        for period, rows in zip(periods, table, strict=True):
-            for plate, charged, charges in self._where_in(query, sorted(plates), period):
-                rows[place[plate]] = charged, charges
-        return table
+        query = "SELECT plate, spent, charges FROM balances WHERE period = ?"
+        most = 2 * len(plates)
+        table = list[list[tuple[int, int]]]()
+        for period in periods:
+            # All of a period are read at once where they are few more than those asked for.
+            rows = self._connection.execute(f"{query} LIMIT ?", (period, most)).fetchall()
+            if len(rows) == most:
+                rows = self._where_in(f"{query} AND plate", sorted(plates), period)
+            charged = {plate: (spent, charges) for plate, spent, charges in rows}
+            table.append([charged.get(plate, UNCHARGED) for plate in plates])
+        return np.array(table, np.int64).reshape(len(periods), len(plates), 2)
 
     def published(self, release_ids: Sequence[str]) -> None:
         with self._using("IMMEDIATE"):
@@ -478,11 +484,13 @@ class SqliteLedger(StoredLedger):
             finally:
                 self._connection.rollback()  # does nothing after a commit
 
-    def _where_in(self, query: str, keys: Sequence[object], *before: object) -> Iterator[Any]:
+    def _where_in(self, query: str, keys: Sequence[object], *before: object) -> list[Any]:
+        rows = list[Any]()
         for start in range(0, len(keys), CHUNK):
             chunk = keys[start : start + CHUNK]
             marks = ",".join("?" * len(chunk))
-            yield from self._connection.execute(f"{query} IN ({marks})", (*before, *chunk))
+            rows += self._connection.execute(f"{query} IN ({marks})", (*before, *chunk))
+        return rows
 
     def _pages(self, query: str, first: int = 0) -> Iterator[Any]:
         """Rows of a query over (sequence behind, limit); no statement is open while the caller has
@@ -509,11 +517,10 @@ class SqliteLedger(StoredLedger):
         if change.dropped:
             self._drop_all(change)
             return True
+        columns = change.asked.tolist(), change.times.tolist()
+        charges = zip(repeat(change.period), change.plates, *columns, strict=False)
         # Neighbours on a page are written together.
-        charges = sorted(
-            zip(change.plates, change.asked.tolist(), change.times.tolist(), strict=True)
-        )
-        self._connection.executemany(CHARGE, ((change.period, *charge) for charge in charges))
+        self._connection.executemany(CHARGE, sorted(charges))
         rows = (
             (name, change.period, change.budget, held.terms, held.plates, amounts_of(held.charged))
             for name, held in change.decided.items()
