@@ -16,7 +16,7 @@ from udp_stream.mechanisms.add_remove import PlateRows
 from udp_stream.mechanisms.around import (
     ForecastClipPlan,
     PlateNorms,
-    check_of,
+    checks_of,
     merged_norms,
     norms_of,
     room_and_rounding,
@@ -185,8 +185,7 @@ def norms(plans: Sequence[ForecastClipPlan], samples: Sequence[Array]) -> PlateN
     for cell, (plan, speeds) in enumerate(zip(plans, samples, strict=True)):
         room, rounding = room_and_rounding(plan)
         norm = norms_of(plan, speeds)
-        rows = zip(room.tolist(), rounding.tolist(), norm.tolist(), strict=True)
-        checks = np.array([check_of(cell, *row) for row in rows])
+        checks = checks_of(np.stack([np.full_like(norm, cell), room, rounding, norm]))
         of_hats.append(PlateNorms(plates, once, room, rounding, norm, checks))
     return merged_norms(of_hats)
 

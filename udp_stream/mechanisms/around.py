@@ -316,7 +316,7 @@ class PlateNorms:
     """Number of HATs that charged each plate, and its `room`, `rounding`, `norm` and `checks`.
 
     Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of
-    `check_of` each HAT: other lengths have the same once in 2**64 times.
+    `checks_of` each HAT: other lengths have the same once in 2**64 times.
 
     >>> PlateNorms((b"a",), *np.array([[2], [8], [0], [18], [7]])).norm.tolist()
     [18]
@@ -372,10 +372,16 @@ def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -
     return PlateNorms(plates, hats, room, rounding, norm, checks.astype(np.int64))
 
 
-def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
-    """Digest of all that the HAT's part of the plate's clip follows from, to add to its checks."""
-    packed = b"".join(number.to_bytes(8, "little") for number in (cell, room, rounding, norm))
-    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little", signed=True)
+def checks_of(columns: Integers) -> Integers:
+    """A digest for each plate of a HAT of all that its part of the clip follows from, to add to its
+    checks: of the cell, `room`, `rounding` and `norm` in each column, shape (plates,)."""
+    packed = columns.T.astype("<i8").tobytes()
+    size = 8 * len(columns)
+    digests = [
+        blake2b(packed[at : at + size], digest_size=8).digest()
+        for at in range(0, len(packed), size)
+    ]
+    return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
 
 
 def factor_of(room: int, rounding: int, norm: int) -> int:

@@ -163,12 +163,17 @@ class SlotPlan:
     ) -> dict[bytes, int]:
         """Number of HATs that share its clip in which each plate was charged; HATs unknown to the
         plan do not count. `found` is `find_hats(counts)`, if at hand."""
-        hats: dict[bytes, int] = {}
-        for hat, at in enumerate(self.find_hats(counts) if found is None else found):
-            if at is not None and self.terms[at].is_jointly_clipped:
-                for plate in counts.plate[counts.rows(hat)][self.charged_rows(at) > 0].tolist():
-                    hats[counts.plates[plate]] = hats.get(counts.plates[plate], 0) + 1
-        return hats
+        places = self.find_hats(counts) if found is None else found
+        plates = [
+            counts.plate[counts.rows(hat)][self.charged_rows(at) > 0]
+            for hat, at in enumerate(places)
+            if at is not None and self.terms[at].is_jointly_clipped
+        ]
+        hats = np.bincount(
+            np.concatenate([counts.plate[:0], *plates]), minlength=len(counts.plates)
+        )
+        each = zip(counts.plates, hats.tolist(), strict=True)
+        return {plate: times for plate, times in each if times}
 
     def with_priced(self, made: SlotPlan) -> SlotPlan:
         """The same plan, with the priced HATs of `made` wherever both plans agree on a HAT."""
@@ -253,10 +258,9 @@ class PlannedSlot:
         """As `SlotPlan.jointly_clipped_hats`."""
         return self.plan.jointly_clipped_hats(self.counts, self.found)
 
-    def admitted_plates(self, hat: int) -> list[bytes]:
-        """The plates of a HAT that pay, in the order of its rows."""
-        here = self.counts.plate[self.counts.rows(hat)][self.hats[hat].admitted]
-        return [self.counts.plates[plate] for plate in here.tolist()]
+    def admitted_plates(self, hat: int) -> Integers:
+        """The numbers of the plates of a HAT that pay, in the order of its rows."""
+        return self.counts.plate[self.counts.rows(hat)][self.hats[hat].admitted]
 
     def _decided(self, rows: slice, at: int | None) -> PlannedHat:
         by_plate = self.counts.count[rows]

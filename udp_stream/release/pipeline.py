@@ -24,7 +24,7 @@ from udp_stream.mechanisms.around import (
     AROUND,
     ForecastClipPlan,
     PlateNorms,
-    check_of,
+    checks_of,
     factors_for,
     norms_of,
     room_and_rounding,
@@ -296,6 +296,7 @@ def _estimate(
     # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for
     # the lower one only.
     clamped = values.clamped(context.policy.max_speed)
+    of_plates = None if factors is None else factors_for(factors, slot.counts.plates)
     drawn = [(hat, plan) for hat in todo if (plan := slot.hats[hat].plan) is not None]
     estimates: dict[int, Estimate] = {}
     for run, bits in context.entropy.streams([ids[hat] for hat, _ in drawn]):
@@ -306,19 +307,16 @@ def _estimate(
                 for hat, _ in drawn[run]
             ],
             bits,
-            [_factors(hat, slot, factors) for hat, _ in drawn[run]],
+            [_factors(hat, slot, of_plates) for hat, _ in drawn[run]],
         )
         estimates |= zip((hat for hat, _ in drawn[run]), found, strict=True)
     return estimates
 
 
-def _factors(
-    hat: int, slot: PlannedSlot, factors: Mapping[bytes, int] | None
-) -> NDArray[np.int64] | None:
-    planned = slot.hats[hat]
-    if factors is None or not planned.terms.is_jointly_clipped:
+def _factors(hat: int, slot: PlannedSlot, of_plates: Integers | None) -> Integers | None:
+    if of_plates is None or not slot.hats[hat].terms.is_jointly_clipped:
         return None
-    return factors_for(factors, slot.admitted_plates(hat))
+    return of_plates[slot.admitted_plates(hat)]
 
 
 def _record(
@@ -424,21 +422,22 @@ def slot_norms(slot: PlannedSlot, values: SlotValues) -> PlateNorms:
     hats_in = slot.jointly_clipped_hats
     plates = tuple(sorted(hats_in))
     number = {plate: i for i, plate in enumerate(plates)}
+    places = np.array([number.get(plate, -1) for plate in slot.counts.plates], np.int64)
     clamped = values.clamped(slot.policy.max_speed)
     rows = [np.zeros(0, np.int64)]
-    parts = [np.zeros((5, 0), np.int64)]
+    parts = [np.zeros((4, 0), np.int64)]
     for hat, planned in enumerate(slot.hats):
         around = None if planned.plan is None else planned.plan.around
         if around is None or not around.around.width.ball:
             continue
-        rows.append(np.array([number[plate] for plate in slot.admitted_plates(hat)]))
-        room, rounding = room_and_rounding(around)
+        rows.append(places[slot.admitted_plates(hat)])
         norm = norms_of(around, clamped.samples_of(slot.counts.rows(hat), planned.admitted))
-        cell = int(slot.counts.cells[hat])
-        each = zip(room.tolist(), rounding.tolist(), norm.tolist(), strict=True)
-        checks = np.array([check_of(cell, *of_plate) for of_plate in each], np.int64)
-        parts.append(np.stack([np.zeros_like(norm), room, rounding, norm, checks]))
-    norms = summed_norms(plates, np.concatenate(rows), np.concatenate(parts, axis=1))
+        cell = np.full_like(norm, slot.counts.cells[hat].astype(np.int64))
+        parts.append(np.stack([cell, *room_and_rounding(around), norm]))
+    columns = np.concatenate(parts, axis=1)
+    checks = checks_of(columns)
+    none = np.zeros_like(checks)
+    norms = summed_norms(plates, np.concatenate(rows), np.stack([none, *columns[1:], checks]))
     # Charged is what counts: a plate that was charged in a HAT and stays out of it by now has
     # nothing to add there.
     return replace(norms, hats=np.array([hats_in[plate] for plate in plates], np.int64))
