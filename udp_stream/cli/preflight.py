@@ -21,6 +21,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from udp_stream.arrays import Integers
 from udp_stream.cli.evidence import (
     DOUBT_AGAIN_S,
@@ -40,7 +42,7 @@ from udp_stream.errors import ConfigError, UdpStreamError, UsageError
 from udp_stream.logs import INFO, WARNING, Trouble, counted, log_message
 from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, advise
 from udp_stream.pings.data_quality import QualityWarning
-from udp_stream.pings.decode import PingFormat, Pings, Reason, Refusal
+from udp_stream.pings.decode import PingFormat, Pings, Reason, Refusal, WireBatch, columns_of
 from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
@@ -100,18 +102,58 @@ def print_warning(sentence: str) -> None:
     console().print(f"warning: {sentence}", markup=False, soft_wrap=True)
 
 
+class ReadBefore:
+    """The batches that looks at files have read, for the run that reads the same files again: each
+    is given once, for equal messages. It keeps `JOINED_MESSAGES` of them."""
+
+    def __init__(self) -> None:
+        self._batches: dict[tuple[object, tuple[bytes, ...]], WireBatch] = {}
+
+    def looking(self, ping_format: PingFormat) -> PingFormat:
+        """The format of looks, each longer than the last: messages are read once."""
+
+        def read(messages: Sequence[bytes], *limits: int) -> WireBatch:
+            columns = []
+            refusals = list[Refusal]()
+            origins = []
+            for first in range(0, max(1, len(messages)), SAMPLED_MESSAGES):
+                some = tuple(messages[first : first + SAMPLED_MESSAGES])
+                key = (ping_format.read, some)
+                batch = self._batches.get(key) or ping_format.read(some, *limits)
+                of_batch = batch.columns or columns_of(batch.pings)
+                if len(self._batches) * SAMPLED_MESSAGES < JOINED_MESSAGES:
+                    self._batches[key] = replace(batch, pings=(), columns=of_batch)
+                columns.append(of_batch)
+                origins.append((batch.message + first, batch.position))
+                refusals += [replace(one, message=one.message + first) for one in batch.refusals]
+            message, position = map(np.concatenate, zip(*origins, strict=True))
+            return WireBatch((), message, position, refusals, columns[0].beside(*columns[1:]))
+
+        return replace(ping_format, read=read)
+
+    def again(self, ping_format: PingFormat) -> PingFormat:
+        """The format of the run."""
+
+        def read(messages: Sequence[bytes], *limits: int) -> WireBatch:
+            known = self._batches.pop((ping_format.read, tuple(messages)), None)
+            return known or ping_format.read(messages, *limits)
+
+        return replace(ping_format, read=read)
+
+
 def require_fit_files(
     names: Sequence[str],
     settings: Settings,
     warn: Callable[[str], None] = print_warning,
     *,
     charges: bool = False,
-) -> None:
-    """UsageError if of the beginning of a file more is refused than accepted, or if no file has a
+) -> ReadBefore:
+    """What was read of files; UsageError if of the beginning of a file more is refused than accepted, or if no file has a
     ping. If the verb `charges`: ConfigError if a beginning is in another unit than `speed.unit`; it
     is looked at until movement can tell. Polls of GTFS-realtime that stand together count as a
     file. Names that are no file on disk are left alone."""
     on_disk = [name for name in names if is_on_disk(name)]
+    before = ReadBefore()
     seen = 0
     said = list[str]()
     for name, source in open_sources(
@@ -119,7 +161,7 @@ def require_fit_files(
     ):
         with closing(source):
             frames = as_far_as_whole(source.messages(), lambda _: None)  # the run says the damage
-            looks = looks_at(source, frames, settings)
+            looks = looks_at(source, frames, settings, before)
             look = next(looks)
             _require_read(look, name, settings, warn)
             if charges and settings.judges_unit and seen < JOINED_MESSAGES:
@@ -137,12 +179,11 @@ def require_fit_files(
             settings,
             warn,
         )
+    return before
 
 
 def looks_at(
-    source: Source,
-    frames: Iterator[list[bytes]],
-    settings: Settings,
+    source: Source, frames: Iterator[list[bytes]], settings: Settings, before: ReadBefore
 ) -> Iterator[Look]:
     """A look at the beginning of a source, each longer than the last; the same again where it has
     no more."""
@@ -153,7 +194,8 @@ def looks_at(
         held += more
         if more or look is None:
             is_whole = len(held) < size
-            look = replace(look_by(settings, held, source.format), is_whole=is_whole)
+            look = look_by(settings, held, before.looking(source.format))
+            look = replace(look, is_whole=is_whole)
         yield look
 
 

@@ -219,10 +219,12 @@ class WireColumns:
         plates = [self.plates[row] for row in rows.tolist()]
         return WireColumns(plates, *(column[rows] for column in self._arrays))
 
-    def beside(self, more: WireColumns) -> WireColumns:
-        """The rows of both."""
-        both = zip(self._arrays, more._arrays, strict=True)
-        return WireColumns([*self.plates, *more.plates], *map(np.concatenate, both))
+    def beside(self, *more: WireColumns) -> WireColumns:
+        """The rows of all."""
+        every = (self, *more)
+        arrays = zip(*(one._arrays for one in every), strict=True)
+        plates = [plate for one in every for plate in one.plates]
+        return WireColumns(plates, *map(np.concatenate, arrays))
 
 
 class FieldPaths(NamedTuple):

@@ -56,7 +56,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         unit = settings.speed.unit
         opened = open_sources(arguments.files, unit, progress.of, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
-        require_fit_files(arguments.files, settings, charges=True)
+        before = require_fit_files(arguments.files, settings, charges=True)
         for name in (arguments.out, arguments.smoothed):
             require_format(name or "-")
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
@@ -99,7 +99,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
                 for name, source in sources:
                     # No frame spans two sources, so that a new file's plates are observed together.
                     for messages in checked_messages(source, name, settings):
-                        runtime.push(messages, source.format)
+                        runtime.push(messages, before.again(source.format))
                 runtime.finish()
         except BaseException:
             if runtime.summary.messages or arguments.json:
