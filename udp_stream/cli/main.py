@@ -4,6 +4,7 @@ kind of trouble."""
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     use_standard_streams()
     arguments = argparse.Namespace(is_text=False, hold=False, came=[])
+    gc.disable()  # what is imported stays: a verb begins with it again
     try:
         words = sys.argv[1:] if argv is None else argv
         program().parse_args(with_newer_names(words), arguments)
@@ -68,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 (it ends the process; Python would print its text, which may quote a ping)
         return _fail(UdpStreamError(f"a fault of this program: {fault(error)}"))
     finally:
+        gc.enable()
         end_log()
         log_errors_only(False)  # whoever called it goes on
         let_go_of_stdout()

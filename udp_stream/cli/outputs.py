@@ -15,8 +15,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import datetime, tzinfo
 from functools import partial
 from logging import WARNING
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, BinaryIO, Final, TypeVar
@@ -281,3 +283,17 @@ def require_queries(name: str | None, settings: Settings) -> None:
         raise UsageError(
             f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}"
         )
+
+
+def read_time(text: str | None, zone: tzinfo, otherwise: float = inf) -> float:
+    """Unix seconds of an ISO 8601 date or time, in this zone where it tells none. UsageError for
+    other text."""
+    if text is None:
+        return otherwise
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"expected a date or time such as 2026-10-01 or 2026-10-01T06:00, got {text!r}"
+        ) from error
+    return (time if time.tzinfo else time.replace(tzinfo=zone)).timestamp()

@@ -4,6 +4,7 @@ the verb runs."""
 from __future__ import annotations
 
 import argparse
+import gc
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -102,7 +103,9 @@ def add_verb(
     )
 
     def run(*given: object) -> None:
-        getattr(import_module(f"{package}.{module}"), name)(*given)
+        verb = getattr(import_module(f"{package}.{module}"), name)
+        gc.enable()
+        verb(*given)
 
     parser.set_defaults(command=run, is_text=False)
     return parser

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from udp_stream.cli.commands.ledger import open_existing, open_to_read
 from udp_stream.cli.commands.typical import lines_of, typical
-from udp_stream.cli.outputs import records_out, require_distinct, used_files
+from udp_stream.cli.outputs import read_time, records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import UsageError, needs
 from udp_stream.export_formats import LINES, require_format
@@ -293,17 +293,3 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
     }
     for slot in slots:
         yield [Smoothed.encode(estimate) for estimate in context.smoothed(slot, ledger)]
-
-
-def read_time(text: str | None, zone: tzinfo, otherwise: float = inf) -> float:
-    """Unix seconds of an ISO 8601 date or time, in this zone where it tells none. UsageError for
-    other text."""
-    if text is None:
-        return otherwise
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"expected a date or time such as 2026-10-01 or 2026-10-01T06:00, got {text!r}"
-        ) from error
-    return (time if time.tzinfo else time.replace(tzinfo=zone)).timestamp()

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from udp_stream.cli import outputs
-from udp_stream.cli.commands.records import read_time
-from udp_stream.cli.outputs import PRIVATE, open_output, records_out
+from udp_stream.cli.outputs import PRIVATE, open_output, read_time, records_out
 from udp_stream.cli.preflight import (
     checked_messages,
     require_fit_files,
