@@ -18,16 +18,8 @@ from udp_stream.settings import load
 
 PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 
-SHORT = (
-    "gtfs.json",
-    "pattern.ndjson",
-    "exchanged.ndjson",
-    "geojson.json",
-    "semicolons.csv",
-    "contract_seconds.ndjson",
-)
-SHORT += "topics.txt", "nextbus.ndjson", "siri.xml", "kmh.bin"
-
+SHORT = "gtfs.json", "semicolons.csv", "siri.xml", "kmh.bin"
+"""`tests/unit/test_feed_files.py` has many more forms, without the whole program."""
 
 FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
 
@@ -64,25 +56,6 @@ LIVE = way_in.polled_gtfs, way_in.polled_json, way_in.piped
 @pytest.mark.parametrize("through", long_but(LIVE[:1], LIVE), ids=lambda way: way.__name__)
 def test_a_live_feed_gives_the_hats_and_counts_of_the_plain_form(through, plain, tmp_path):
     assert through(tmp_path, PINGS, *FLAGS) == plain
-
-
-WRONG = [
-    (b"", "found an empty file"),
-    (b"hello\nworld\n", "found text, neither JSON nor CSV"),
-    (b'{"bus": 1, "lat": 1.5, "lon": 2.5}', "time: found no such name, wanted a date"),
-    (b"[1, 2]", "found JSON that is no object"),
-    (b'{"id": 1', "found JSON that is not whole"),
-]
-
-
-@pytest.mark.parametrize(("content", "words"), WRONG, ids=str)
-def test_a_sample_that_cannot_serve_is_a_usage_error_that_says_what_was_found(
-    content, words, tmp_path
-):
-    (tmp_path / "feed").write_bytes(content)
-    done = run("init", "feed", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, b"") and words in done.stderr.decode()
-    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["init", "plan", "doctor"])

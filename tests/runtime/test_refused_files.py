@@ -12,10 +12,12 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.cli import evidence
+from udp_stream.cli import evidence, plan_of_feed
+from udp_stream.cli import main as cli
 from udp_stream.cli.commands.doctor import _look_at_files, _pings_of_files, _speeds
 from udp_stream.errors import UsageError
 from udp_stream.ledgers.opening import look_at
+from udp_stream.release import rehearsal
 from udp_stream.settings import LedgerSection, Settings
 
 LOG = b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)) + b"\n"
@@ -66,14 +68,17 @@ def test_a_known_form_that_is_not_written_is_refused(name, here):
 
 
 @pytest.mark.parametrize("verb", [("plan",), ("replay", "--dry-run")])
-def test_of_a_damaged_file_what_came_before_is_planned_and_the_damage_said(verb, here):
+def test_of_a_damaged_file_what_came_before_is_planned_and_the_damage_said(
+    verb, here, limits, capsys, monkeypatch
+):
+    limits(plan_of_feed, SLOTS=())
+    limits(rehearsal, PAIRS_MAX=2)
+    monkeypatch.chdir(here)
     packed = gzip.compress(LOG)
     (here / "cut.ndjson.gz").write_bytes(packed[: len(packed) // 2])
-    status, out, err = udp_stream(
-        here, verb[0], "cut.ndjson.gz", *verb[1:], "--set", "hat.slot=15m"
-    )
-    assert status == 0 and "warning: cut.ndjson.gz:" in err
-    assert "of 10 plates" in out
+    assert cli.main([verb[0], "cut.ndjson.gz", *verb[1:], "--set", "hat.slot=15m"]) == 0
+    out, err = capsys.readouterr()
+    assert "warning: cut.ndjson.gz:" in err and "of 10 plates" in out
 
 
 def test_a_document_that_ends_too_early_is_released_as_far_as_it_goes_with_status_2(here):
@@ -250,7 +255,7 @@ def test_swapped_coordinates_are_named_with_the_keys_that_read_them(tmp_path, ve
     assert [path.name for path in tmp_path.iterdir()] == ["pings.ndjson"]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", VERBS[::3])
 def test_swapped_coordinates_of_gtfs_realtime_are_named_with_the_key_that_reads_them(
     tmp_path, verb
 ):

@@ -3,28 +3,23 @@ were, whichever way they are read."""
 
 import csv
 import io
-import json
 
 import numpy as np
 import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
 from udp_stream.pings.json import (
-    JSON,
-    FeedForm,
+    PLAIN as PLAIN_FORM,
+)
+from udp_stream.pings.json import (
     exchanged,
     mapped_form,
     without_speeds,
 )
-from udp_stream.pings.json import (
-    PLAIN as PLAIN_FORM,
-)
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.sources.files import formed_messages
 from udp_stream.sources.rows import opened_table
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
-PLAIN = FeedMapping()
 HEADER = [
     "id",
     "license_plate",
@@ -34,62 +29,11 @@ HEADER = [
     "location.coordinates.1",
 ]
 ROW = ["x", "A1", "2022-01-01T10:10:35+05:30", "12.5", "72.5", "21.25"]
-PING = {
-    "license_plate": "A1",
-    "observationDateTime": ROW[2],
-    "location": {"coordinates": [72.5, 21.25]},
-    "speed": 12.5,
-}
 
 
 def table(lines, form=PLAIN_FORM):
     ping_format, runs = opened_table("f.csv", iter([lines]), form)
     return ping_format, [line for run in runs for line in run]
-
-
-def messages(lines, mapping=PLAIN):
-    ping_format, rows = table([line.encode() for line in lines], FeedForm(mapping, JSON))
-    return ping_format.as_json(rows)
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("comma", [False, True])
-@pytest.mark.parametrize("quoted", [False, True])
-def test_separators_are_found_and_decimal_commas_read(delimiter, comma, quoted):
-    row = [
-        cell.replace(".", ",") if comma and delimiter != "," and at > 2 else cell
-        for at, cell in enumerate(ROW)
-    ]
-    quote = (lambda cell: f'"{cell}"') if quoted else str
-    lines = [delimiter.join(HEADER), *[delimiter.join(map(quote, row))] * 3]
-    assert [json.loads(one) for one in messages(lines)] == [PING] * 3
-    said = FeedMapping(delimiter=delimiter)
-    assert messages(lines, said) == messages(lines)
-
-
-def test_mapped_columns_become_the_json_that_the_mapping_reads(tmp_path):
-    mapping = FeedMapping(plate="Bus No", time="time", longitude="pos.lon", latitude="pos.lat", speed="v (km/h)",
-                          time_format="epoch_s")  # fmt: skip
-    file = tmp_path / "feed.tsv"
-    file.write_text(
-        "v (km/h)\tBus No\ttime\tpos.lat\tpos.lon\n12,5\t007\t1641012035\t21,25\t72,5\n"
-    )
-    form = mapped_form(mapping)
-    ((ping_format, batch),) = formed_messages(str(file), form=form)
-    pings, refusals = PingDecoder(RULES, ping_format).decode(batch)
-    assert PingDecoder(RULES, form.format).decode(ping_format.as_json(batch))[0].plates == ("007",)
-    assert not refusals and pings.plates == ("007",) and pings.time_ms.tolist() == [1641012035000]
-    assert (pings.lon[0], pings.lat[0], pings.speed[0]) == (72.5, 21.25, 51200)
-
-
-def test_a_word_for_a_missing_plate_is_refused_and_costs_no_other_row():
-    words = ["NULL", "none", "N/A", "nan", "Unknown"]
-    rows = [",".join([ROW[0], plate, *ROW[2:]]) for plate in [*words, "A1", "Nullarbor 7"]]
-    pings, refusals = PingDecoder(RULES, JSON).decode(messages([",".join(HEADER), *rows]))
-    assert pings.plates == ("A1", "Nullarbor 7")
-    assert [(one.reason, one.path) for one in refusals] == [
-        ("placeholder_plate", "$.license_plate")
-    ] * len(words)
 
 
 def decoded(ping_format, lines):

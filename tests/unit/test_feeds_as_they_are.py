@@ -3,15 +3,13 @@ is wrong named."""
 
 import gzip
 import json
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from google.transit.gtfs_realtime_pb2 import FeedMessage
 
-from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.errors import ConfigError
 from udp_stream.pings.advice import advise, no_pings
 from udp_stream.pings.data_quality import QualityWarning
@@ -20,10 +18,9 @@ from udp_stream.pings.json import JSON, PLAIN, mapped_form, single_ping
 from udp_stream.pings.mapping import PRESETS, FeedMapping
 from udp_stream.pings.snapshots import GTFS_REALTIME, RepeatFilter
 from udp_stream.pings.texts import from_xml, trim
-from udp_stream.settings import load
 from udp_stream.settings.sections import SourceSection
 from udp_stream.sources.files import prompt_messages, read_messages
-from udp_stream.sources.recordings import GtfsFiles, is_gtfs_file, open_source, open_sources
+from udp_stream.sources.recordings import GtfsFiles, is_gtfs_file, open_source
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 
@@ -57,49 +54,6 @@ def read(tmp_path, content, form, name="feed.json"):
 # Numbers that are not finite.
 
 
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
-@pytest.mark.parametrize("envelope", ["{}", '{{"results": {}}}'])
-def test_a_number_that_is_not_finite_costs_its_ping_alone(word, envelope):
-    value = float(word.replace("Infinity", "inf"))
-    array = [ping("A1"), ping("B2", value), ping("C3", trip_delay=value)]
-    message = envelope.format(json.dumps(array)).encode()
-    assert word.encode() in message
-    for text in (message, json.dumps(message.decode()).encode()):
-        pings, refusals = decoded(JSON, text)
-        assert [plate for plate, *_ in pings] == ["A1", "C3"]
-        assert refusals == [(1, "speed_not_finite", "$.speed")]
-    said = advise(
-        [(Refusal(0, 1, Reason.SPEED_NOT_FINITE, "$.speed"), json.dumps(array[1]).encode())], PLAIN
-    )
-    assert said == [
-        "speed_not_finite at $.speed: found NaN or Infinity, wanted a number, 0 or more"
-    ]
-
-
-def test_what_is_refused_for_it_keeps_its_bytes_and_a_text_that_says_nan_is_a_text():
-    bad, good = ping("B2", float("nan"), note="NaN"), ping("NaN-1", note='a "NaN" \\')
-    message = json.dumps([good, bad, ping("NaN")]).encode()
-    assert decoded(JSON, message)[1] == [
-        (1, "speed_not_finite", "$.speed"),
-        (2, "placeholder_plate", "$.license_plate"),
-    ]
-    assert bytes(JSON.split(message)[1]) == json.dumps(bad).encode()
-    once = RepeatFilter(JSON, 10**6, 100)
-    handed = once.take(message)
-    pings, refusals = decoded(JSON, *handed)
-    assert [plate for plate, *_ in pings] == ["NaN-1"] and len(handed) == 3
-    assert [reason for _, reason, _ in refusals] == ["speed_not_finite", "placeholder_plate"]
-
-
-def test_a_document_with_such_a_number_is_cut_into_pings(tmp_path):
-    form = mapped_form(FeedMapping())
-    content = json.dumps([ping("A1", float("nan")), ping("B2")], indent=1).encode()
-    pings, refusals = read(tmp_path, content, form)
-    assert [plate for plate, *_ in pings] == ["B2"] and refusals == [
-        (-1, "speed_not_finite", "$.speed")
-    ]
-
-
 def test_no_spelling_of_a_speed_decides_how_long_the_rest_of_a_message_is():
     rest = set()
     for speed in (1.0, 23.4567, float("nan"), float("-inf")):
@@ -111,31 +65,6 @@ def test_no_spelling_of_a_speed_decides_how_long_the_rest_of_a_message_is():
 # A plate of several fields.
 
 HFP = mapped_form(PRESETS["hfp"].mapping)
-
-
-def test_operator_and_number_together_name_a_vehicle():
-    vehicles = [(12, 1001, "01"), (22, 1001, "01"), (12, 1001, "02")]
-    place = {"spd": 8.2, "lat": 60.17, "long": 24.94}
-    messages = [
-        json.dumps(
-            {"VP": {"oper": oper, "veh": veh, "tst": f"2024-03-05T07:00:{at}.000Z", **place}}
-        ).encode()
-        for oper, veh, at in vehicles
-    ]
-    pings, refusals = decoded(HFP.format, *messages)
-    assert [plate for plate, *_ in pings] == ["12/1001", "22/1001", "12/1001"] and not refusals
-    assert [single_ping(one, HFP.mapping).plate for one in messages] == [
-        "12/1001",
-        "22/1001",
-        "12/1001",
-    ]
-
-
-def test_other_events_are_no_faults_and_have_a_reason_of_their_own():
-    other = b'{"DUE": {"oper": 12, "veh": 1001, "tst": "2024-03-05T07:00:01Z"}}'
-    assert decoded(HFP.format, other, b'{"VP": {"oper": 12}}', b'{"due": {"oper": 12}}', b"{}")[1] == [
-        (-1, "other_event", "$.VP"), (-1, "missing_field", "$.VP.veh"), *[(-1, "missing_field", "$.VP")] * 2,
-    ]  # fmt: skip
 
 
 def plate_of(*values):
@@ -165,14 +94,6 @@ def test_two_vehicles_never_share_a_plate_and_a_part_that_names_none_is_refused(
         "wrong_type",
         "$.a",
     )
-
-
-def test_columns_of_a_table_together_name_a_vehicle(tmp_path):
-    names = {"time_format": "epoch_s", "time": "t", "longitude": "x", "latitude": "y", "speed": "v"}
-    form = mapped_form(FeedMapping(plate=("oper", "veh"), **names))
-    pings, _ = read(tmp_path, b"veh,oper,t,x,y,v\n7,1,1641012035,72.5,21.25,45\n7,2,1641012035,72.5,21.25,45\n", form,
-                    "feed.csv")  # fmt: skip
-    assert [plate for plate, *_ in pings] == ["1/7", "2/7"]
 
 
 def test_the_paths_of_a_plate_are_part_of_what_a_ledger_was_made_with():
@@ -218,13 +139,6 @@ def test_times_count_back_from_the_messages(tmp_path, sent):
     pieces = RepeatFilter(NEXTBUS.format, 10**6, 100).take(message)
     assert len(pieces) == 3 and decoded(NEXTBUS.format, *pieces) == found
     assert single_ping(pieces[0], NEXTBUS.mapping)[:2] == ("8800", (SENT_MS // 1000 - 12) * 1000)
-
-
-def test_one_vehicle_that_is_no_array_is_a_ping():
-    message = nextbus("12") | {"vehicle": nextbus("12")["vehicle"][0]}
-    assert decoded(NEXTBUS.format, json.dumps(message).encode())[0] == [
-        ("8800", SENT_MS // 1000 - 12, 18.0)
-    ]
 
 
 def test_a_message_without_its_time_is_refused_at_its_path_and_a_ping_without_its_seconds_alone():
@@ -280,26 +194,7 @@ def test_an_entity_without_a_time_has_the_messages_and_one_with_it_its_own(tmp_p
     assert decoded(form.format, without)[1] == [(1, "missing_field", "$.vehicle.timestamp")]
 
 
-def test_seconds_ago_need_a_time_to_count_from():
-    with pytest.raises(ValueError, match="message_time"):
-        FeedMapping(time="secsSinceReport", time_format="seconds_ago")
-
-
 # JSON in a string at the path of the records; XML; what stands before JSON.
-
-
-def test_json_in_a_string_within_an_envelope_is_unwrapped_once():
-    form = mapped_form(FeedMapping(records="payload.value"))
-    for held, count in ((ping("A1"), 1), ([ping("A1"), ping("B2")], 2)):
-        inside = json.dumps(held)
-        assert (
-            len(decoded(form.format, json.dumps({"payload": {"value": inside}}).encode())[0])
-            == count
-        )
-        twice = json.dumps({"payload": {"value": json.dumps(inside)}}).encode()
-        assert decoded(form.format, twice) == ([], [(-1, "wrong_type", "$.payload.value")])
-    junk = json.dumps({"payload": {"value": "no JSON"}}).encode()
-    assert decoded(form.format, junk)[1] == [(-1, "wrong_type", "$.payload.value")]
 
 
 ACTIVITY = """<VehicleActivity><RecordedAtTime>2024-03-05T07:00:{second:02}Z</RecordedAtTime>
@@ -324,15 +219,6 @@ def siri(*seconds, prefix=""):
     return (text if not prefix else text.replace("</", f"</{prefix}:").replace("<S", f"<{prefix}:S").replace(
         "<V", f"<{prefix}:V").replace("<R", f"<{prefix}:R").replace("<M", f"<{prefix}:M").replace(
         "<L", f"<{prefix}:L").replace("xmlns=", f"xmlns:{prefix}=")).encode()  # fmt: skip
-
-
-@pytest.mark.parametrize("prefix", ["", "siri"])
-def test_siri_in_xml_is_read_by_the_paths_of_its_json_also_one_vehicle(tmp_path, prefix):
-    for seconds in ((30,), (30, 50), range(40)):
-        expected = [(f"FX-{second}", 1709622000 + second, 36.0) for second in seconds]
-        assert read(tmp_path, siri(*seconds, prefix=prefix), SIRI, "siri.xml") == (expected, [])
-        pieces = RepeatFilter(SIRI.format, 10**6, 100).take(siri(*seconds, prefix=prefix))
-        assert decoded(SIRI.format, *pieces) == (expected, [])
 
 
 def test_xml_on_each_line_is_a_message_each_from_a_file_and_from_a_pipe(tmp_path):
@@ -498,88 +384,3 @@ def test_a_unit_must_be_said_and_may_be_another_than_the_specifications(tmp_path
 
 
 # Inputs that were found to fail, where they are at hand.
-
-CASES = Path(__file__).parents[3] / "shared" / "cases"
-
-
-@dataclass
-class Said:
-    """What `init` must find: pings, plates, unit, keys of its own, words of a CHECK, messages of
-    other events."""
-
-    pings: int
-    plates: int
-    unit: str = "kmh"
-    keys: dict[str, object] = field(default_factory=dict)
-    check: str = ""
-    others: int = 0
-
-
-SIRI_RECORDS = "Siri.ServiceDelivery.VehicleMonitoringDelivery.0.VehicleActivity"
-FOUND = {
-    "01-kmh-*.pb": Said(4000, 100, "kmh", check="specification says mps"),
-    "02-milliseconds-*.pb": Said(80, 40, "mps", check="milliseconds"),
-    "03-label-only-*.pb": Said(
-        80, 40, "mps", {"plate": "vehicle.vehicle.label"}, "vehicle.vehicle.label is set"
-    ),
-    "05-many-polls-*.pb": Said(1600, 40, "mps"),
-    "05-many-polls-0[0-3].pb": Said(160, 40, "mps"),
-    "06-siri-vm.ndjson": Said(280, 20, "kmh", {"records": SIRI_RECORDS}),
-    "07-hfp-topic-lines.txt": Said(41, 41, "mps", {"preset": "hfp"}, others=18),
-    "08-hfp-mixed-events.ndjson": Said(41, 41, "mps", {"preset": "hfp"}, others=18),
-    "09-bustime.ndjson": Said(280, 20, "mph", {"preset": "bustime"}),
-    "13-schema-registry-frame.bin": Said(1, 1),
-    "16-connect-http-string.ndjson": Said(300, 150, "kmh", {"records": "payload.value"}),
-    "hfp-two-operators.ndjson": Said(3, 2, "mps", {"preset": "hfp"}),
-    "nan-in-array.json": Said(2, 2, check="speed_not_finite"),
-    "nextbus-relative.json": Said(2, 2, "kmh", {"preset": "nextbus"}),
-    "traccar-knots.json": Said(2, 2, "kmh", {"plate": "deviceId", "time": "fixTime"}),
-}
-
-
-@pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not at hand")
-@pytest.mark.parametrize("pattern", FOUND)
-def test_cases_that_were_found_read_as_they_say(pattern, tmp_path):
-    said, paths = FOUND[pattern], sorted(map(str, CASES.glob(pattern)))
-    found = find_feed(paths)
-    assert (found.pings, found.plates, found.unit, found.others) == (
-        said.pings,
-        said.plates,
-        said.unit,
-        said.others,
-    )
-    (tmp_path / "city.toml").write_text(city_file(found, "sample"))
-    settings = load(tmp_path / "city.toml", (), {})
-    assert {name: getattr(settings.source, name) for name in said.keys} == said.keys
-    checks = " ".join(sentence for some in found.checks.values() for sentence in some)
-    assert said.check in checks and (
-        said.check or not [one for one in checks.split() if "refused" in one]
-    )
-    # With what was written, the verbs read them too.
-    opened = open_sources(paths, settings.speed.unit, form=settings.source.form)
-    messages = [
-        (source.format, one) for _, source in opened for some in source.messages() for one in some
-    ]
-    read = sum(
-        len(PingDecoder(settings.ping_rules, form).decode([one])[0]) for form, one in messages
-    )
-    assert read == said.pings
-
-
-@pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not at hand")
-def test_speeds_and_times_of_the_cases_are_those_that_they_say():
-    knots = mapped_form(
-        FeedMapping(plate="deviceId", time="fixTime", longitude="longitude", latitude="latitude")
-    )
-    rules = PingRules(max_kmh=65, reject_above_kmh=200, unit="knots")
-    pings, _ = PingDecoder(rules, knots.format).decode(
-        [(CASES / "traccar-knots.json").read_bytes()]
-    )
-    assert [round(quanta / 4096, 1) for quanta in pings.speed.tolist()] == [20.0, 10.0]
-    assert pings.plates == ("41", "42")
-    found, _ = decoded(NEXTBUS.format, (CASES / "nextbus-relative.json").read_bytes())
-    assert [(datetime.fromtimestamp(at, UTC).isoformat(), speed) for _, at, speed in found] == [
-        ("2024-03-05T07:00:48+00:00", 18.0), ("2024-03-05T07:00:19+00:00", 0.0),
-    ]  # fmt: skip
-    array = (CASES / "nan-in-array.json").read_bytes()
-    assert decoded(JSON, array)[1] == [(1, "speed_not_finite", "$.speed")]

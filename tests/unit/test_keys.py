@@ -230,6 +230,8 @@ def beyond(end, sign):
         far = float(end) * (1 + sign * 1e-3) or sign * 1e-9
         return str(int(end) + sign) if end.isdigit() else repr(far)
     length, unit = re.fullmatch(r"([\d.]+)(\w)", end).groups()
+    if unit == "d":
+        return f"{int(length) + sign}d"
     return f"{float(length) * (1 + sign * 0.1) or sign:g}{unit}"
 
 

@@ -49,22 +49,6 @@ def rows(pings):
 ONE = ("A1", SECONDS * 1000, 72.5, 21.25, 51200)
 
 
-@pytest.mark.parametrize(
-    ("message", "positions"),
-    [
-        (nested(), [-1]),
-        ([nested(), nested()], [0, 1]),
-        ({"header": {"timestamp": 1}, "entity": [nested(), nested()]}, [0, 1]),
-        (json.dumps({"entity": [nested()]}), [0]),
-        (b"\xef\xbb\xbf \n" + json.dumps(nested()).encode(), [-1]),
-        ({"entity": []}, []),
-    ],
-)
-def test_a_message_is_a_ping_an_array_or_has_the_array_at_its_path(message, positions):
-    pings, refusals = decode(NESTED, message)
-    assert not refusals and rows(pings) == [(*ONE, 0, position) for position in positions]
-
-
 @pytest.mark.parametrize("envelope", ["results", "features"])
 def test_without_a_path_results_and_features_are_found_but_not_in_a_ping(envelope):
     mapping = FeedMapping(plate="bus", longitude="x", latitude="y", time="t")
@@ -73,92 +57,6 @@ def test_without_a_path_results_and_features_are_found_but_not_in_a_ping(envelop
     assert rows(pings) == [(*ONE, 0, 0), (*ONE, 1, -1)]
     assert [(one.position, one.reason, one.path) for one in refusals] == [
         (1, "missing_field", "$.bus")
-    ]
-
-
-LENIENT = [
-    {"plate": 4711}, {"plate": "4711"}, {"speed": "12.5"}, {"speed": " 12,5 "}, {"lon": "72,5", "lat": "21.250"},
-    {"time": str(SECONDS)}, {"time": SECONDS + 0.0}, {"time": f"{SECONDS}.0"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("changes", LENIENT, ids=str)
-def test_mapped_fields_are_lenient_alone_in_an_array_and_beside_a_fault(changes):
-    expected = (str(changes.get("plate", "A1")), *ONE[1:])
-    for message in (
-        nested(**changes),
-        [nested(**changes)],
-        [nested(**changes), nested(speed=None)],
-    ):
-        pings, refusals = decode(NESTED, message)
-        assert [row[:5] for row in rows(pings)] == [expected]
-        assert [(one.reason, one.path) for one in refusals] in (
-            [], [("wrong_type", "$.vehicle.position.speed")])  # fmt: skip
-
-
-OF_FIELD = {
-    ("plate", "wrong_type"): (4711.5, True, None, 10**70),
-    ("plate", "empty_plate"): (" ",),
-    ("plate", "placeholder_plate"): ("NULL", "unknown "),
-    ("time", "wrong_type"): ("now", "nan", None),
-    ("time", "time_out_of_range"): (10**400, "1e999", -1, SECONDS * 1000),
-    ("lon", "wrong_type"): ("east",),
-    ("lon", "coordinates_out_of_range"): (181,),
-    ("lat", "coordinates_out_of_range"): ("91",),
-    ("speed", "wrong_type"): ("", "1.234,5", "1_0", [12.5]),
-    ("speed", "speed_negative"): ("-1",),
-    ("speed", "speed_above_limit"): (201,),
-    ("speed", "speed_not_finite"): ("9" * 400,),
-}
-PATHS = {"plate": "vehicle.id", "time": "timestamp", "lon": "position.longitude", "lat": "position.latitude",
-         "speed": "position.speed"}  # fmt: skip
-FAULTS = [
-    ({"lon": 0, "lat": 0}, "zero_coordinates", "$.vehicle.position"),
-    *(
-        ({field: value}, reason, f"$.vehicle.{PATHS[field]}")
-        for (field, reason), of in OF_FIELD.items()
-        for value in of
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "reason", "path"), FAULTS, ids=str)
-def test_a_fault_is_refused_by_the_feeds_own_path_and_costs_no_other_ping(changes, reason, path):
-    message = {"entity": [nested(), nested(**changes), nested()]}
-    pings, refusals = decode(NESTED, message, nested(**changes), nested())
-    assert [row[5:] for row in rows(pings)] == [(0, 0), (0, 2), (2, -1)]
-    assert [(one.message, one.position, one.reason, one.path) for one in refusals] == [
-        (0, 1, reason, path),
-        (1, -1, reason, path),
-    ]
-    raw = [json.dumps(message).encode(), json.dumps(nested(**changes)).encode()]
-    kept = list(originals(raw, refusals, mapped_form(NESTED).format))
-    assert [json.loads(one) for one in kept] == [nested(**changes)] * 2
-
-
-WHOLE = [
-    (b"junk", "not_json", "$"),
-    (b"", "not_json", "$"),
-    (b"[" * 3000, "not_json", "$"),
-    (b"7", "wrong_type", "$"),
-    (b'{"entity": 7}', "wrong_type", "$.entity"),
-    (b'{"vehicle": 7}', "wrong_type", "$.vehicle"),
-    (b'{"vehicle": {"vehicle": {}}}', "missing_field", "$.vehicle.vehicle.id"),
-    (b"{}", "missing_field", "$.vehicle"),
-    (json.dumps([nested()] * 5).encode(), "too_many_pings", "$"),
-    (b" " * 4001, "oversized_message", "$"),
-    (b'"\\ud800"', "not_json", "$"),
-]
-
-
-@pytest.mark.parametrize(
-    ("message", "reason", "path"), WHOLE, ids=[repr(message[:20]) for message, *_ in WHOLE]
-)
-def test_a_message_that_is_no_ping_is_refused_whole(message, reason, path):
-    pings, refusals = decode(NESTED, message, nested())
-    assert rows(pings) == [(*ONE, 1, -1)]
-    assert [(one.message, one.position, one.reason, one.path) for one in refusals] == [
-        (0, -1, reason, path)
     ]
 
 
@@ -191,34 +89,6 @@ def test_local_times_follow_the_zone_through_its_changes():
     mixed = [texts[0], "2024-03-10T06:00:10Z", "no time"]
     assert read_times(mixed, "iso", zone)[1].tolist() == [READ, READ, NO_TIME]
     assert read_times(mixed[:2][::-1], "iso", zone)[0].tolist() == [expected[0]] * 2
-
-
-BAD_PATHS = [
-    ({"plate": ""}, "plate: expected a path"),
-    ({"plate": "a..b"}, "plate: expected a path"),
-    ({"speed": "x" * 401}, "speed: expected a path"),
-    ({"speed": "a.1000"}, "speed: expected indices of arrays below 1000"),
-    ({"plate": "location"}, "longitude: expected a path beside plate's"),
-    ({"plate": "location.0"}, "longitude: got 'location.coordinates.0': of one value"),
-    (
-        {"speed": "license_plate"},
-        "speed: expected a path of its own, got 'license_plate', which is that of plate",
-    ),
-    ({"latitude": "location.coordinates[0]"}, "latitude: expected a path of its own"),
-    ({"records": "."}, "records: expected a path"),
-    ({"time_format": "epoch"}, "time_format: expected iso, epoch_s"),
-    ({"time_format": "%H:%M"}, "time_format: expected a pattern with the date"),
-    ({"time_format": "%Y-%m-%dT%H:%M:%S%Z"}, "ambiguous"),
-    ({"time_format": "%Y-%q"}, "time_format: expected a pattern of strptime"),
-]
-
-
-@pytest.mark.parametrize(("keys", "words"), BAD_PATHS, ids=str)
-def test_a_mapping_that_cannot_hold_names_field_value_and_rule(keys, words):
-    with pytest.raises(
-        ValueError, match="^" + words.replace("[", r"\[") if words != "ambiguous" else words
-    ):
-        FeedMapping(**keys)
 
 
 def test_what_a_sender_asks_of_a_message_never_depends_on_the_speeds_value():
@@ -327,13 +197,3 @@ def test_mutated_messages_give_what_a_plain_reading_gives_and_nothing_is_lost(co
         assert {place[0] for place in refused | found.keys()} == set(range(1000)) - {
             at for at in cut if messages[at] == b"[]"}  # fmt: skip
         assert len(list(originals(messages, refusals, decoder.format))) == len(refusals)
-
-
-def test_records_may_be_arrays_themselves():
-    mapping = FeedMapping(plate="0", time="3", longitude="5", latitude="6", speed="9", records="states",
-                          time_format="epoch_s")  # fmt: skip
-    state = ["A1", "x", None, SECONDS, {}, 72.5, 21.25, 0, False, 12.5, [1]]
-    for message in ({"states": [state, state]}, [state, state]):
-        assert [row[:5] for row in rows(decode(mapping, message)[0])] == [ONE, ONE]
-    assert rows(decode(mapping, state)[0]) == [(*ONE, 0, -1)]
-    assert [one.path for one in decode(mapping, ["A1"])[1]] == ["$[3]"]

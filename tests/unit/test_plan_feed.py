@@ -74,7 +74,7 @@ def test_a_row_for_each_resolution_and_slot_and_one_to_start_with(capsys, tmp_pa
 def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(
     capsys, tmp_path, pings, limits
 ):
-    limits(plan_of_feed, SLOTS=("1h",))
+    limits(plan_of_feed, SLOTS=())
     fast = [
         {**ping, "speed": 64.0} if isinstance(ping.get("speed"), int | float) else ping
         for ping in pings
@@ -125,7 +125,7 @@ def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidd
     capsys, tmp_path, pings, limits
 ):
     """And at 10 a day, 1 a day, 10 a month, with what an even day and a year add up to."""
-    limits(plan_of_feed, SLOTS=("1h",))
+    limits(plan_of_feed, SLOTS=())
     limits(rehearsal, PAIRS_MAX=8)
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings))
     rows = PROMISE.findall(out)
@@ -152,7 +152,7 @@ def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidd
 def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(
     capsys, tmp_path, pings, limits
 ):
-    limits(plan_of_feed, SLOTS=("1h",))
+    limits(plan_of_feed, SLOTS=())
     file, box = (
         written(tmp_path / "a.ndjson", pings),
         [[72.7, 21.0], [73.0, 21.0], [73.0, 21.4], [72.7, 21.4]],
@@ -182,7 +182,7 @@ def test_a_month_is_planned_as_an_even_day_wherever_in_it_the_file_lies(
     capsys, tmp_path, pings, limits
 ):
     """Of the 24th day of its period, by which 24 days' parts might be spent, as of any other."""
-    limits(plan_of_feed, SLOTS=("1h",))
+    limits(plan_of_feed, SLOTS=())
     file = written(tmp_path / "a.ndjson", pings)
 
     def errors(*flags):
@@ -215,7 +215,7 @@ def test_of_a_large_file_whole_slots_are_rehearsed_and_sizes_and_guesses_are_of_
     tmp_path, pings, limits
 ):
     limits(plan_of_feed, SLOTS=("30m", "1h"))
-    limits(rehearsal, PAIRS_MAX=8)
+    limits(rehearsal, PAIRS_MAX=4)
     file = str(written(tmp_path / "a.ndjson", pings))
     whole = plan_of_feed.plan_of_feed([file], load(None), SeededEntropy("plan"))
     limits(plan_of_feed, SAMPLE_PINGS=1000)

@@ -11,8 +11,7 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
-from udp_stream.pings.json import JSON, mapped_form
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.json import JSON
 from udp_stream.shuffle.wire import cut_pings, encode_message
 from udp_stream.windows.clocks import LogPlaces, WindowRules
 from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader
@@ -216,21 +215,3 @@ def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_checkpoint():
     assert [s.start_ms for s in taken.closed] == [START] and taken.refused == []
     assert reader.through_ms == START + HOUR
     assert reader.checkpoint().offset == 2
-
-
-def test_messages_of_a_topic_are_read_by_the_feeds_mapping_and_refused_by_its_paths():
-    mapping = FeedMapping(
-        plate="bus", time="t", time_format="epoch_s", longitude="x", latitude="y", records="buses"
-    )
-    rules = replace(RULES, decoder=PingDecoder(RULES.decoder.rules, mapped_form(mapping).format))
-    reader = SourceReader(rules, SourceCheckpoint(0))
-    message = b'{"buses": [{"bus": 7, "t": 3600, "x": 1, "y": 2, "speed": 3}, {"bus": 8, "t": 1706159153, "x": "1,5", '
-    message += b'"y": 2, "speed": "3"}]}'
-    read = reader.read(
-        [message], LogPlaces(np.array([0]), np.array([1706159153000]), np.array([False]))
-    )
-    assert read.pings == 1
-    assert [(one.refusal.reason, one.refusal.path) for one in read.refused] == [
-        ("time_out_of_range", "$.t")
-    ]
-    assert read.refused[0].original == b'{"bus": 7, "t": 3600, "x": 1, "y": 2, "speed": 3}'

@@ -13,32 +13,6 @@ def settings(*flags, environment=None):
                 environment or {})  # fmt: skip
 
 
-def test_keys_stand_over_the_preset_and_the_environment_over_the_file():
-    ours = settings(
-        "preset=gtfs-rt", "plate=vehicle.vehicle.licensePlate", "speed.unit=mps"
-    ).source.mapping
-    assert (ours.plate, ours.records, ours.time_format) == (
-        "vehicle.vehicle.licensePlate",
-        "entity",
-        "epoch_s",
-    )
-    environment = {"UDP_STREAM_SOURCE__PLATE": "bus", "UDP_STREAM_SOURCE__TIME_FORMAT": "epoch_ms"}
-    read = settings(environment=environment).source
-    assert read.is_mapped and (read.mapping.plate, read.mapping.time_format) == ("bus", "epoch_ms")
-
-
-def test_without_a_key_the_contracts_form_is_read_strictly_and_with_one_leniently():
-    text = {"license_plate": 7, "observationDateTime": "2022-01-01T10:10:35Z", "speed": "1",
-            "location": {"coordinates": [1, 2]}}  # fmt: skip
-    for flags, count in (
-        ((), 0),
-        (("delimiter=;",), 0),
-        (("speed=speed",), 1),
-        (("preset=iudx",), 1),
-    ):
-        assert len(settings(*flags).decoder.decode([json.dumps(text).encode()])[0]) == count
-
-
 EXAMPLES = {
     "iudx": {"results": [{"license_plate": "A1", "observationDateTime": "2022-01-01T10:10:35+05:30", "speed": 45,
                           "location": {"type": "Point", "coordinates": [72.5, 21.25]}}]},

@@ -132,47 +132,6 @@ def test_odd_files_are_passed_on_piece_by_piece(
     assert flat(write(tmp_path / "odd.json", content)) == messages
 
 
-@pytest.mark.parametrize(
-    ("row", "reason", "path"),
-    [
-        (b',2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5', "missing_field", "$.license_plate"),
-        (
-            b'A1,2022-01-01T10:10:35,Point,"[72.5, 21.25]",5',
-            "no_utc_offset",
-            "$.observationDateTime",
-        ),
-        (b'A1,2022-01-01T10:10:35Z,Line,"[72.5, 21.25]",5', "wrong_type", "$.location.type"),
-        (
-            b'A1,2022-01-01T10:10:35Z,Point,"(72.5, 21.25)",5',
-            "wrong_type",
-            "$.location.coordinates",
-        ),
-        (b"A1,2022-01-01T10:10:35Z,Point,,5", "missing_field", "$.location.coordinates"),
-        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",', "missing_field", "$.speed"),
-        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",nan', "wrong_type", "$.speed"),
-        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",1e999', "speed_not_finite", "$.speed"),
-        (
-            b"A1,2022-01-01T10:10:35Z,Point,[72.5, 21.25],5",
-            "not_json",
-            "$",
-        ),  # commas not quoted: too wide
-        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21', "not_json", "$"),
-        (b'A\xff1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5', "not_json", "$"),
-    ],
-)
-def test_a_broken_csv_row_is_refused_alone(
-    tmp_path: Path, row: bytes, reason: str, path: str
-) -> None:
-    good = b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5'
-    header = b"license_plate,observationDateTime,location.type,location.coordinates,speed"
-    messages = flat(write(tmp_path / "f.csv", b"\n".join([header, good, row, good])))
-    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode(
-        messages
-    )
-    assert pings.message.tolist() == [0, 2]
-    assert [(found.message, found.reason, found.path) for found in refusals] == [(1, reason, path)]
-
-
 @pytest.mark.parametrize("cut", [3, 12, 2000, -1])
 def test_gzip_cut_short_gives_what_it_had_and_then_says_so(tmp_path: Path, cut: int) -> None:
     content = random.Random(1).randbytes(4000).hex(sep="\n", bytes_per_sep=20).encode()
