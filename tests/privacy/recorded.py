@@ -7,6 +7,7 @@ squares over 2 sigma^2 cost at most rho.
 """
 
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -267,6 +268,28 @@ def _is_element(text: bytes) -> bool:
         return False
 
 
+DAYS = [
+    (START + minute * MINUTE, START + (minute + 15) * MINUTE)
+    for minute in (1410, 1425, 1440, 2850, 2865)
+]
+"""Two slots that end a first day; of a second one, the first slot and the last two."""
+
+
+def over_days(sent: Sequence[Sent]) -> list[Sent]:
+    """The same messages with the times of these slots in place of those of `SLOTS`."""
+
+    def later(found: re.Match[bytes]) -> bytes:
+        minute = 60 * int(found[1]) + int(found[2])
+        moved = minute + (1395 if minute < 60 else 2790)
+        time = datetime.fromtimestamp(START / 1000 + 60 * moved, UTC)
+        return time.strftime("%Y-%m-%dT%H:%M").encode()
+
+    def moved(piece: Piece) -> Piece:
+        return changed(piece, text=re.sub(rb"2024-01-08T(\d\d):(\d\d)", later, piece.text))
+
+    return [changed(one, pieces=tuple(map(moved, one.pieces))) for one in sent]
+
+
 def without(sent: Sequence[Sent], plate: str, leaves_empty: bool) -> list[Sent]:
     """Also from messages of others. Its own messages stay as empty arrays, or go."""
     found = (one.without(plate) for one in sent)
@@ -418,12 +441,14 @@ class WatchedLedger:
 
 @dataclass
 class Told:
-    """All that left a run, in order; the statement; the names of its effects."""
+    """All that left a run, in order; the statement; the names of its effects. And what each plate
+    was charged for each id, which is secret."""
 
     releases: list[bytes] = field(default_factory=list)
     estimates: list[bytes] = field(default_factory=list)
     statement: dict[str, Any] = field(default_factory=dict)
     effects: list[str] = field(default_factory=list)
+    charged: dict[str, dict[bytes, int]] = field(default_factory=dict)
 
 
 def live(
@@ -506,6 +531,10 @@ def replayed(
 def _finish(told: Told, settings: Settings, ledger: Ledger, fate: Fate) -> None:
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     told.statement, told.effects = statement(settings, ledger), fate.log
+    told.charged = {
+        entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True))
+        for entry in ledger.entries()
+    }
 
 
 # The audit.
@@ -520,7 +549,7 @@ class Recorded:
     """A run, its tape, and the plays of it."""
 
     settings: Settings
-    told: Told
+    told: Told | None
     tape: Tape
 
     @classmethod
@@ -545,8 +574,17 @@ class Recorded:
         folder.mkdir(parents=True)
         tape = Tape(self.tape.noised)
         told = drive(folder, self.settings, sent, tape, *rest)
+        assert self.told is not None
         for name in ("releases", "estimates", "statement", "effects"):
             require(getattr(told, name) == getattr(self.told, name), f"{name} follow from {plate}")
+        charges = [
+            {
+                id_: {one: nano for one, nano in of.items() if one != hash_of(plate)}
+                for id_, of in run.charged.items()
+            }
+            for run in (self.told, told)
+        ]
+        require(charges[0] == charges[1], f"charges of others follow from {plate}")
         return self.share_of(tape, plate)
 
     def share_of(self, tape: Tape, plate: str) -> tuple[float, bool]:
@@ -557,9 +595,11 @@ class Recorded:
             off = drawn.exact - played.exact
             start_s, _ = Id.of(name).slot
             period = self.settings.calendar.slot_in_period(1000 * start_s).period
-            spent[period] += Fraction(
-                int((off.astype(object) ** 2).sum()) * NANO, 2 * drawn.sigma**2
-            )
+            cost = Fraction(int((off.astype(object) ** 2).sum()) * NANO, 2 * drawn.sigma**2)
+            if self.told is not None:
+                paid = self.told.charged[name].get(hash_of(plate), 0)
+                require(cost <= paid, f"{plate} costs {float(cost)} of {paid} paid")
+            spent[period] += cost
             require(
                 np.array_equal(off, drawn.own(hash_of(plate))),
                 f"parts of others follow from {plate}",

@@ -8,6 +8,7 @@ integer was on either day, in closed form.
 
 import ast
 import json
+import math
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -21,6 +22,7 @@ import pytest
 from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import frames_of
 from udp_stream.forecast import shape
+from udp_stream.ledger.filters import rho_nano_of
 from udp_stream.ledger.ids import CITY, Id, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import FORECAST_CLIP
@@ -43,6 +45,7 @@ WITH_CDF = (*MEAN, "release.cdf=tree", "release.cdf_epsilon=0.3", "release.varia
 PRICES = (*MEAN, "release.cdf_epsilon=0", "release.mean_epsilon=auto")
 """A pace that is reached: HATs are offered at a price or, where too few plates can pay, at a
 quarter of it."""
+IN_RHO = (*WITH_CDF, "budget.accounting=approximate")
 ROOMS = Path(__file__).parents[2] / "udp_stream"
 
 
@@ -152,8 +155,10 @@ def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
 
 @dataclass(frozen=True)
 class Audit:
-    """In nano-epsilon: what the outputs tell, the most that other outputs on this history would,
-    what was charged."""
+    """In the measure's nano-units: what the outputs tell, what those on this history may tell, and
+    what was charged. In rho the first is normal about the second, with twice that as its variance:
+    so it is of each release, and those of a day add up, also where later scales follow from earlier
+    outputs."""
 
     seen: float
     most: float
@@ -168,12 +173,16 @@ def audited(monkeypatch, plate, seed, flags=MEAN, steer=None):
         slow.ledger.calls == fast.ledger.calls
     )  # same counts, same outputs: the same plans, charges and order
     assert slow.payloads == fast.payloads and len(slow.queries) == len(fast.queries)
+    in_rho = fast.ledger.calls[0][0].endswith(" in rho")
     seen = most = 0.0
     for a, b, out in zip(fast.queries, slow.queries, fast.noisy, strict=True):
         assert a.t.tolist() == b.t.tolist() and a.s.tolist() == b.s.tolist()
-        per_step = a.s / a.t
-        seen += float((np.abs(out - b.integers) - np.abs(out - a.integers)) @ per_step)
-        most += float(np.abs(a.integers - b.integers) @ per_step)
+        moved, near, far = (
+            np.abs(one) * a.s / a.t
+            for one in (a.integers - b.integers, out - a.integers, out - b.integers)
+        )
+        most += float((moved**2 / 2).sum() if in_rho else moved.sum())
+        seen += float(((far**2 - near**2) / 2).sum() if in_rho else (far - near).sum())
     charged = sum(fast.ledger.charged_by_period(key_of(plate)).values())
     assert charged == sum(slow.ledger.charged_by_period(key_of(plate)).values())
     return Audit(seen * NANO, most * NANO, charged, fast)
@@ -192,33 +201,52 @@ def busiest():
     [
         pytest.param(WITH_CDF, 2, id="mean, variance, cdf, twice"),
         pytest.param(PRICES, 1, id="prices and quarters"),
+        pytest.param(IN_RHO, 2, id="in rho, twice"),
         pytest.param(WITH_CDF, 4, id="mean, variance, cdf", marks=pytest.mark.long),
         pytest.param(MEAN, 4, id="mean", marks=pytest.mark.long),
+        pytest.param(IN_RHO, 12, id="in rho", marks=pytest.mark.long),
     ],
 )
 def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_makes(
     monkeypatch, busiest, flags, seeds
 ):
     runs = [audited(monkeypatch, busiest[0], seed, flags) for seed in range(seeds)]
-    runs += [audited(monkeypatch, busiest[7], 4, flags)]
+    budget, share = (rho_nano_of(10 * NANO, 1e-6), 0.6) if flags is IN_RHO else (10 * NANO, 0.8)
+    if flags is not IN_RHO:
+        runs += [audited(monkeypatch, busiest[7], 4, flags)]
     for one in runs:
-        assert abs(one.seen) <= one.most * (1 + 1e-9) and one.most <= one.charged <= 10 * NANO
-        assert (
-            one.charged > NANO and one.most > 0.8 * one.charged
-        )  # there is something to lose, and it is seen
+        assert one.most <= one.charged <= budget
+        # There is something to lose, and it is seen.
+        assert one.charged > budget / 10 and one.most > share * one.charged
     terms = {str(one.first.ledger.calls) for one in runs[:seeds]}
     assert len(terms) == seeds  # each history made other plans
+    if flags is not IN_RHO:
+        assert all(abs(one.seen) <= one.most * (1 + 1e-9) for one in runs)
+        return
+    off = [(one.seen - one.most) / math.sqrt(2 * one.most * NANO) for one in runs]
+    assert max(map(abs, off)) < 5  # else the noise is of another kind or scale
+    assert seeds < 12 or (abs(np.mean(off)) < 1.0 and 0.5 < np.sqrt(np.mean(np.square(off))) < 1.6)
 
 
-def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest):
-    other = audited(monkeypatch, busiest[0], 1, (*MEAN, "release.mean=auto", "budget.epsilon=100"))
-    assert 0.1 * other.charged < other.most <= other.charged and abs(other.seen) <= other.most
-    taken = {
-        json.loads(payload)["mean"]["mechanism"]
-        for payload in other.first.payloads
-        if b'"mean":{' in payload
-    }
-    assert FORECAST_CLIP in taken and len(taken) > 1
+OTHERS = {
+    "auto": ((*MEAN, "release.mean=auto", "budget.epsilon=100"), 0.1),
+    "optimal in rho": ((*IN_RHO, "release.mean=optimal", "release.mean_epsilon=0.3"), 0.3),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest, name):
+    flags, share = OTHERS[name]
+    one = audited(monkeypatch, busiest[0], 1, flags)
+    assert share * one.charged < one.most <= one.charged
+    records = [json.loads(payload) for payload in one.first.payloads]
+    made = [record for record in records if record["status"] == "released"]
+    taken = {record["mean"]["mechanism"] for record in made}
+    if name == "auto":
+        assert abs(one.seen) <= one.most and FORECAST_CLIP in taken and len(taken) > 1
+    else:
+        assert len(made) > 5 and taken == {"optimal"}
+        assert all(record["variance"] and record["cdf"] for record in made)
 
 
 @pytest.mark.parametrize("seed", long_but([0], range(2)))
@@ -246,15 +274,17 @@ def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(
     assert narrow.most > narrow.charged + NANO // 4
 
 
-def test_noise_that_is_too_small_is_caught(monkeypatch, planted, busiest):
+@pytest.mark.parametrize(("flags", "tenths"), [(MEAN, 7), (IN_RHO, 8)], ids=["pure", "rho"])
+def test_noise_that_is_too_small_is_caught(monkeypatch, planted, busiest, flags, tenths):
     honest = Query.of_one
 
     def narrow(statistic, lattice, *more):
-        return honest(statistic, Lattice(lattice.t * 7 // 10, lattice.shift), *more)
+        return honest(statistic, Lattice(lattice.t * tenths // 10, lattice.shift), *more)
 
     planted(Query, of_one=narrow)
-    one = audited(monkeypatch, busiest[0], 1, steer=np.abs)
-    assert one.seen > 1.3 * one.charged and one.most > 1.3 * one.charged
+    one = audited(monkeypatch, busiest[0], 1, flags, steer=np.abs if flags is MEAN else None)
+    least = 1.3 * one.charged if flags is MEAN else one.charged
+    assert one.most > least and (flags is IN_RHO or one.seen > least)
 
 
 @pytest.mark.parametrize(

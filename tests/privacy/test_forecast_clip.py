@@ -1,5 +1,5 @@
-"""The mean around a forecast keeps its guarantee whatever was forecast: distributions, extremes. What
-plates lose is in `test_sensitivity.py`."""
+"""The mean around a forecast keeps its guarantee whatever was forecast: extremes. What plates lose is in
+`test_sensitivity.py`, noise in `test_distributions.py`."""
 
 from fractions import Fraction
 
@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
-from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.mechanisms.around import (
     AROUND,
     FORECAST_CLIP,
@@ -23,8 +21,6 @@ from udp_stream.mechanisms.base import ForecastClipTerms, Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.widths import HALF_WIDTHS, USUAL, ClipWidth
-from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.pipeline import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -32,8 +28,6 @@ from udp_stream.windows.tables import PINGS_MAX
 
 U = 65 * 4096
 FULL = Range(0, U)
-USERS = np.array([9, 6, 6, 4, 3, 2, 1, 1, 5, 7])
-RUNS = 4000
 
 
 def plan_of(counts, centres, range_, epsilon_nano=NANO, width=USUAL):
@@ -68,49 +62,6 @@ def test_each_hat_of_a_slot_has_the_plan_that_it_has_alone():
             and plan.weights.max() == 2**WEIGHT_BITS - 1
         )
     assert plans_around([], [], [], FULL) == []
-
-
-def around_plan(centres, epsilon=1.0, users=USERS):
-    plan = plan_of(users, centres, FULL, round(epsilon * NANO))
-    asked = StatisticTerms(FORECAST_CLIP, plan.cost.nano, FORECAST_CLIP, plan.choice)
-    return HatPlan(Terms((asked,)), users, {FORECAST_CLIP: plan}, plan.charges)
-
-
-def noisy_means(plan, samples, seed, runs=RUNS):
-    found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
-    return np.array([one[FORECAST_CLIP].value for one in found])
-
-
-def samples_of(seed):
-    return np.random.default_rng(seed).integers(0, U + 1, int(USERS.sum()))
-
-
-@pytest.mark.parametrize("centre", [1 * 4096, 18 * 4096, 64 * 4096])
-def test_noise_has_the_claimed_scale_and_30_percent_off_is_noticed_both_ways(centre):
-    plan, samples = around_plan(np.full(USERS.size, centre)), samples_of(1)
-    around = plan.around
-    off = noisy_means(plan, samples, f"scale/{centre}") - around.value(clipped_sum(around, samples))
-    scale = around.sensitivity / around.divisor  # over epsilon 1
-    assert stats.kstest(off / scale, "laplace").pvalue > 1e-6
-    assert stats.kstest(off / (0.7 * scale), "laplace").pvalue < 1e-6
-    assert stats.kstest(off / (1.3 * scale), "laplace").pvalue < 1e-6
-    assert around.noise_deviation == pytest.approx(off.std(), rel=0.1)
-    assert around.noise_bound == pytest.approx(np.abs(off).mean(), rel=0.1)
-
-
-@pytest.mark.parametrize(("epsilon", "is_too_much"), [(1.0, False), (1 / 0.7, True)])
-def test_neighbours_cannot_be_told_apart_beyond_epsilon_and_noise_that_is_too_small_is_caught(
-    epsilon, is_too_much
-):
-    """Claimed is 1.0; the plate with most samples at 0 or at U. A forecast far off all speeds
-    changes nothing."""
-    plan = around_plan(np.random.default_rng(3).integers(0, U + 1, USERS.size), epsilon)
-    slow, fast = samples_of(2), samples_of(2)
-    slow[: USERS[0]], fast[: USERS[0]] = 0, U
-    outputs = [
-        noisy_means(plan, side, f"{seed}/audit", 6000) for seed, side in (("a", slow), ("b", fast))
-    ]
-    assert (epsilon_seen(*outputs) > 1.0) is is_too_much
 
 
 @st.composite

@@ -4,17 +4,11 @@ its cell. Exact losses are in `test_sensitivity.py`."""
 import numpy as np
 import pytest
 
-from tests.privacy.test_mean_distributions import (
-    AUDIT_RUNS,
-    COUNTS,
-    U,
-    epsilon_seen,
-    noisy_means,
-    plan_of,
-    samples_of,
-)
+from tests.privacy.test_distributions import COUNTS, U, plan_of, seen_of
 from tests.privacy.test_sensitivity import CELLS, GRIDS, derived
 from tests.unit.test_movement import values_of
+from udp_stream.mechanisms.noise import pure
+from udp_stream.units import NANO
 
 
 @pytest.mark.parametrize(("epsilon", "is_seen"), [(1.0, False), (1 / 0.7, True)])
@@ -23,12 +17,10 @@ def test_an_audit_of_a_plate_that_stands_or_goes_to_and_fro_within_its_cell(epsi
     centre = np.array(grid.center_of(cell))[::-1]
     corners = [0.9 * np.array(grid.rings_of(cell)[0][at])[::-1] + 0.1 * centre for at in (0, 3)]
     rows = [(0, 20 * at, cell) for at in range(COUNTS[0])]
-    outputs = []
+    ends = []
     for path in ([centre, centre], corners):
-        values = values_of(derived(rows, [tuple(path[at % 2]) for at, _ in enumerate(rows)], grid))
-        samples = samples_of(2)
-        samples[: COUNTS[0]] = values[cell, b"0"]
-        assert set(samples[: COUNTS[0]]) == {0 if path is not corners else U}
-        plan = plan_of("baseline", epsilon=epsilon)
-        outputs.append(noisy_means(plan, samples, f"{path}", AUDIT_RUNS))
-    assert (epsilon_seen(*outputs) > 1.0) == is_seen
+        places = [tuple(path[at % 2]) for at, _ in enumerate(rows)]
+        ends.append(values_of(derived(rows, places, grid))[cell, b"0"])
+    assert [set(end) for end in ends] == [{0}, {U}]
+    plan = plan_of("baseline", pure(round(epsilon * NANO)))
+    assert (seen_of("baseline", plan, 0, ends) > 1.0) == is_seen

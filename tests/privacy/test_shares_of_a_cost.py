@@ -8,8 +8,6 @@ from udp_stream.mechanisms.around import WHOLE, factors_for
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
     MECHANISMS,
-    ProjectedMean,
-    interval_cost,
     means_of_arrays,
     private_quantiles,
     quantile_intervals,
@@ -17,27 +15,6 @@ from udp_stream.mechanisms.means import (
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
-
-COUNTS = SamplesPerPlate(np.array([3, 2, 2, 1]))
-PROJECTED = [name for name, one in MECHANISMS.items() if isinstance(one, ProjectedMean)]
-
-
-@pytest.mark.parametrize("cost", [pure(NANO + 1), concentrated(NANO + 1)])
-@pytest.mark.parametrize("name", PROJECTED)
-def test_noise_and_interval_share_a_cost_and_lose_none_of_it(name, cost):
-    mechanism, smaller = MECHANISMS[name], cost.with_nano(cost.nano - 2)
-    plan = mechanism.plan(COUNTS, cost, Range(0, 100), "best-fit")
-    for one in (
-        plan,
-        mechanism.at(plan, smaller),
-        mechanism.subset(plan, np.array([True, True, False, True])),
-    ):
-        assert interval_cost(one.cost).nano + one.noise_cost.nano == one.cost.nano
-        assert interval_cost(one.cost).nano == one.cost.nano // 2
-        assert set(one.charges.tolist()) == {one.cost.nano}  # in full, whatever a plate gives
-    for name_of_other in set(MECHANISMS) - set(PROJECTED):
-        other = MECHANISMS[name_of_other].plan(COUNTS, cost, Range(0, 100), "best-fit")
-        assert other.noise_cost == cost  # there is no interval to pay for
 
 
 @pytest.mark.parametrize("cost", [pure(8 * NANO + 7), concentrated(8 * NANO + 7)])

@@ -36,7 +36,6 @@ from udp_stream.release.sums import NoisedSums
 from udp_stream.release.withdrawal import withdraw
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, released_slot
-from udp_stream.windows.tables import SlotValues
 
 DAY = 24 * HOUR
 MIDNIGHT = START - 10 * HOUR
@@ -137,22 +136,6 @@ def test_a_slot_without_pings_makes_the_same_calls_and_as_many_records():
     assert (
         len({tuple(sorted(msgspec.json.decode(one))) for of in found for one in of.values()}) == 1
     )
-
-
-def test_a_plate_changes_nothing_of_another_s_charge():
-    alone, together = MemoryLedger(), MemoryLedger()
-    run(alone, context_of(), slot(0, pings=3000))
-    counts, values = slot(0, pings=3000)
-    busy = counts.plate != 3
-    fewer = counts.subset(busy)
-    each = np.diff(values.starts)
-    kept = np.repeat(busy, each)
-    rest = dataclasses.replace(
-        values, speed=values.speed[kept], starts=np.append(0, np.cumsum(each[busy]))
-    )
-    run(together, context_of(), (fewer, rest))
-    whole, without = (charges(sums_entry(ledger)) for ledger in (alone, together))
-    assert without and whole.pop(counts.plates[3]) and whole == without
 
 
 def test_a_slot_that_is_recorded_charges_and_draws_nothing_and_gives_the_same_bytes():
@@ -487,36 +470,6 @@ def test_the_forecast_is_of_the_day_and_hour_of_the_slot(monkeypatch):
     (day, hours), zone = asked[0], context.calendar.slots.zone
     assert day == datetime.fromtimestamp(START / 1000, zone).date() and hours == 10.0
     assert isinstance(context.forecaster, AddRemoveForecaster) and ceil(hours) == 10
-
-
-def without_the_busiest(contents):
-    """The same slot without all pings of the plate that sent most."""
-    counts, values = contents
-    pings = np.bincount(counts.plate, counts.count, len(counts.plates))
-    kept = counts.plate != int(pings.argmax())
-    hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
-    hats, place = np.unique(hat[kept], return_inverse=True)
-    rows = np.append(0, np.cumsum(np.bincount(place)))
-    speed = values.speed[np.repeat(kept, counts.count)]
-    fewer = dataclasses.replace(
-        counts,
-        cells=counts.cells[hats],
-        hat_rows=rows,
-        plate=counts.plate[kept],
-        count=counts.count[kept],
-    )
-    return fewer, SlotValues(speed, np.append(0, np.cumsum(fewer.count)))
-
-
-def test_the_statement_is_the_same_without_the_busiest_plate_and_the_ledger_is_not():
-    settings, stated, charged = load(None, FLAGS, {}), [], []
-    for change in (lambda contents: contents, without_the_busiest):
-        ledger, context = MemoryLedger(), context_of()
-        for hour in range(3):
-            run(ledger, context, change(slot(hour, pings=600, start=START + hour * HOUR)))
-        stated.append(statement(settings, ledger))
-        charged.append([entry.charged.tolist() for entry in ledger.entries()])
-    assert stated[0] == stated[1] and charged[0] != charged[1]
 
 
 QUARTERS = "hat.slot=6h"

@@ -1,6 +1,5 @@
 """Trees of counts: shapes, coverings, errors, sensitivity and scales."""
 
-import itertools
 import math
 from fractions import Fraction
 
@@ -141,29 +140,6 @@ def test_levels_that_are_best_without_a_budget_are_left_out():
 
 # -- privacy
 # ---------------------------------------------------------------------------------------------------------
-
-
-def histograms(samples, bins):
-    """Every way to put so many samples in so many bins."""
-    for places in itertools.combinations_with_replacement(range(bins), samples):
-        yield np.bincount(places, minlength=bins)
-
-
-@pytest.mark.parametrize(
-    ("branching", "bins"), [((3,), 3), ((2, 2), 4), ((2, 2), 3), ((3, 2), 5), ((2, 2, 2), 7)]
-)
-@pytest.mark.parametrize("cap", [1, 2, 3])
-def test_a_plate_changes_a_level_by_at_most_twice_its_samples_and_can_do_so(branching, bins, cap):
-    tree = Tree(branching, (1 / len(branching),) * len(branching), bins)
-    level = level_of_node(tree)
-    for samples in range(cap + 1):
-        ways = np.array(list(histograms(samples, bins)))
-        other = np.array(list(histograms(1, bins)))
-        for still in other:
-            counts = level_counts(tree, ways + still)
-            change = np.abs(counts[:, None] - counts[None])
-            worst = [int(change[..., level == i].sum(axis=-1).max()) for i in range(len(branching))]
-            assert worst == [2 * samples] * len(branching)
 
 
 @given(

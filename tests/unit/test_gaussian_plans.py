@@ -5,13 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from udp_stream.mechanisms.around import AROUND, ForecastClip, plan_around
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import plan_cdf, prefixes
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
+from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.mechanisms.statistics import STATISTICS, plan_automatic, priced
 from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.plan import HatPlan, Terms
@@ -22,7 +20,6 @@ from udp_stream.units import NANO
 U = 65 * 4096
 BY_PLATE = np.array([9, 7, 4, 4, 3, 2, 2, 1])
 COST = concentrated(2 * NANO)
-ADMITTED = np.array([False, True, True, False, True, True, True, True])
 COUNTS, SPEEDS = SamplesPerPlate(BY_PLATE), Range(0, U)
 
 
@@ -34,38 +31,6 @@ def samples():
 def estimates(samples, runs=400, **statistics):
     plan = HatPlan(Terms(), BY_PLATE, statistics, np.ones(BY_PLATE.size, np.int64))
     return estimate_hats([plan] * runs, [samples] * runs, seeded_bits("gauss"))
-
-
-def squares(moves, most):
-    return [-(-COST.nano * int(move) ** 2 // int(most) ** 2) for move in moves]
-
-
-def normal_of(values, sigma):
-    """Whether values less what they are of are normal with this deviation; 30 % more or less is
-    not."""
-    assert stats.kstest(values / sigma, "norm").pvalue > 1e-6
-    squares = float(((values / sigma) ** 2).sum())
-    for factor, accepted in ((1.0, True), (0.7, False), (1.3, False)):
-        below = stats.chi2.cdf(squares / factor**2, values.size)
-        assert (1e-6 < below < 1 - 1e-6) == accepted
-
-
-@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
-@pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal"])
-def test_a_mean_has_gaussian_noise_and_squared_charges(name, grouping, samples):
-    plan = MECHANISMS[name].plan(COUNTS, COST, SPEEDS, grouping)
-    sigma = plan.sensitivity / math.sqrt(2 * COST.nano / NANO) / plan.divisor
-    assert plan.noise_bound == pytest.approx(sigma * math.sqrt(2 / math.pi))
-    assert plan.charges.tolist() == squares(plan.plate_sensitivities, plan.sensitivity)
-    final = MECHANISMS[name].subset(plan, ADMITTED)
-    assert final.cost.measure == "zcdp" and (final.charges <= plan.charges[ADMITTED]).all()
-    exact = MECHANISMS[name].query(plan, samples, None).statistic / plan.divisor
-    found = estimates(samples, mean=plan)
-    normal_of(np.array([one["mean"].value for one in found]) - exact, sigma)
-    record = STATISTICS["mean"].record(plan, found[0]["mean"])
-    low, high = record.interval95_kmh
-    assert low <= record.value_kmh <= high
-    assert record.scale_kmh == pytest.approx(sigma * math.sqrt(2 / math.pi) / 4096, abs=1e-4)
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
@@ -92,53 +57,10 @@ def test_the_automatic_choice_is_made(compare_at):
     assert plan.cost == COST and plan.noise.name == "discrete-gaussian"
 
 
-def test_a_variance_has_gaussian_noise_and_squared_charges(samples):
-    plan = plan_variance(COUNTS, COST, SPEEDS)
-    final = STATISTICS["variance"].subset(plan, ADMITTED)
-    assert (final.charges <= plan.charges[ADMITTED]).all() and final.cost.measure == "zcdp"
-    precise = plan_variance(
-        COUNTS, concentrated(5000 * NANO), SPEEDS
-    )  # so that none is clamped at 0
-    sigma = precise.sensitivity / 100 / precise.divisor
-    found = estimates(samples, variance=precise)
-    values = np.array([one["variance"].value for one in found])
-    normal_of(values - np.mean(values), sigma)
-    (one,) = estimates(samples, 1, variance=plan)
-    assert one["variance"].scale == pytest.approx(plan.noise_bound)
-    assert STATISTICS["variance"].record(plan, found[0]["variance"]).scale_kmh2 > 0
-
-
-def test_a_mean_around_a_forecast_has_gaussian_noise_and_squared_charges(samples):
-    plan = plan_around(
-        COUNTS,
-        ForecastClip(18 * 4096, np.linspace(10, 30, 8).astype(np.int64) * 4096),
-        COST,
-        SPEEDS,
-    )
-    lattice = lattice_of(plan.sensitivity, COST)
-    steps = [lattice.steps(int(move)) for move in plan.plate_sensitivities]
-    assert plan.charges.tolist() == squares(steps, lattice.steps(plan.sensitivity))
-    assert (AROUND.subset(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
-    assert plan.noise_deviation == pytest.approx(plan.noise_bound * math.sqrt(math.pi / 2))
-    assert plan.expected_error == pytest.approx(
-        math.hypot(plan.noise_deviation, plan.spread) * math.sqrt(2 / math.pi)
-    )
-    found = estimates(samples, **{"forecast-clip": plan})
-    values = np.array([one["forecast-clip"].value for one in found])
-    normal_of(values - values.mean(), plan.noise_deviation)
-    record = AROUND.record(plan, found[0]["forecast-clip"])
-    assert record.interval95_kmh[0] <= record.value_kmh <= record.interval95_kmh[1]
-    assert record.expected_abs_error_kmh == pytest.approx(plan.expected_error / 4096, abs=1e-3)
-
-
 @pytest.mark.parametrize("bins", [8, 64, "auto"])
-def test_a_cdf_has_gaussian_noise_squared_charges_and_states_its_error(bins, samples):
+def test_a_cdf_has_gaussian_noise_and_states_its_error(bins, samples):
     plan = plan_cdf(COUNTS, COST, 65.0, bins)
-    assert (
-        plan.charges.tolist() == squares(plan.given, plan.cap)
-        and sum(plan.budgets_nano) == COST.nano
-    )
-    assert (STATISTICS["cdf"].subset(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
+    assert sum(plan.budgets_nano) == COST.nano
     exact = plan.cap / np.sqrt(np.array(plan.budgets_nano) / NANO)  # one scale per level
     drawn = np.unique(plan.t / plan.s)
     assert all(np.any((scale <= drawn) & (drawn < scale * 1.001)) for scale in exact)

@@ -30,64 +30,6 @@ from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
 
-def exact_pmf(t: int, s: int, reach: int) -> np.ndarray:
-    """P(|X| <= reach), one entry per x from -reach to reach."""
-    a = math.exp(-s / t)
-    x = np.arange(-reach, reach + 1)
-    return (1 - a) / (1 + a) * a ** np.abs(x)
-
-
-def chi_square_p(draws: np.ndarray, t: int, s: int) -> float:
-    reach = max(2, int(6 * t / s))
-    inside = np.clip(draws, -reach - 1, reach + 1)
-    pmf = exact_pmf(t, s, reach)
-    tail = (1 - pmf.sum()) / 2
-    expected = np.concatenate(([tail], pmf, [tail])) * draws.size
-    observed = np.bincount(inside + reach + 1, minlength=expected.size)
-    big = expected >= 5
-    observed = np.append(observed[big], observed[~big].sum())
-    expected = np.append(expected[big], expected[~big].sum())
-    return float(stats.chisquare(observed[expected > 0], expected[expected > 0]).pvalue)
-
-
-@pytest.mark.parametrize(("t", "s"), [(1, 1), (3, 2), (1, 3), (8, 1), (100, 7), (4096, 1000)])
-def test_discrete_laplace_has_its_exact_distribution_and_the_test_has_power(t, s):
-    draws = discrete_laplace(seeded_bits(f"chi/{t}/{s}"), np.full(60_000, t), s)
-    assert chi_square_p(draws, t, s) > 1e-6
-    for factor in (0.7, 1.3):  # the same test rejects a scale that is 30 % off
-        wrong = discrete_laplace(
-            seeded_bits(f"off/{t}/{s}"), np.full(60_000, round(1000 * factor * t)), 1000 * s
-        )
-        assert chi_square_p(wrong, t, s) < 1e-6
-
-
-def test_large_scales_follow_the_continuous_laplace_distribution():
-    t = 2**26
-    draws = discrete_laplace(seeded_bits(5), np.full(50_000, t))
-    assert stats.kstest(draws / t, "laplace").pvalue > 1e-6
-    assert stats.kstest(draws / (0.7 * t), "laplace").pvalue < 1e-6
-
-
-def test_every_draw_has_its_own_scale():
-    scales = np.tile([1, 50, 2500], 40_000)
-    draws = np.abs(discrete_laplace(seeded_bits(6), scales)).reshape(-1, 3).mean(axis=0)
-    expected = [2 * math.exp(-1 / t) / (1 - math.exp(-2 / t)) for t in (1, 50, 2500)]
-    assert draws == pytest.approx(expected, rel=0.02)
-
-
-def test_draws_are_independent_of_how_many_are_asked_for_at_once():
-    """More than one chunk is no other distribution."""
-    draws = discrete_laplace(seeded_bits(7), np.full(2 * laplace._CHUNK + 3, 5))
-    assert draws.size == 2 * laplace._CHUNK + 3
-    assert chi_square_p(draws, 5, 1) > 1e-6
-
-
-@pytest.mark.parametrize(("t", "s"), [(0, 1), (2**26 + 1, 1), (1, 0)])
-def test_a_scale_out_of_range_is_refused_with_the_rule(t, s):
-    with pytest.raises(ValueError, match="expected 1 <= t"):
-        discrete_laplace(seeded_bits(0), np.array([t]), s)
-
-
 @pytest.mark.parametrize("bound", [3, 5, 1001, 2**26 - 5, 2**31 - 1])
 def test_of_32_bit_words_just_the_surplus_is_drawn_again(bound):
     """2**32 mod bound words are one too many; which ones, their product with the bound says in its

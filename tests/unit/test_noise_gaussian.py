@@ -1,7 +1,6 @@
 """The Gaussian family: what a cost buys, what plates lose by it, exactly; audited by Renyi
 divergences."""
 
-import itertools
 import math
 from fractions import Fraction
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from udp_stream.mechanisms.base import SamplesPerPlate
-from udp_stream.mechanisms.cdf import Tree, level_counts, node_scales, plan_cdf
+from udp_stream.mechanisms.cdf import plan_cdf
 from udp_stream.mechanisms.noise import (
     SCALE_MAX,
     DiscreteGaussian,
@@ -110,25 +109,6 @@ def test_scales_are_rounded_up_and_hardly(nano):
     ):
         exact = Fraction(NANO, squared * nano)
         assert exact <= Fraction(over, under) ** 2 <= exact * (1 + Fraction(1, 10**13))
-
-
-@pytest.mark.parametrize("moved", [1, 2, 3])
-def test_counts_move_by_at_most_sqrt_2_a_sample_by_brute_force(moved):
-    """Every way in which a plate of so many samples may put them into four bins, before and after."""
-    tree = Tree((2, 2), (0.5, 0.5), 4)
-    ways = [
-        level_counts(tree, np.bincount(way, minlength=4))
-        for way in itertools.product(range(4), repeat=moved)
-    ]
-    apart = [(one - other) ** 2 for one in ways for other in ways]
-    by_level = np.array([[off[:2].sum(), off[2:].sum()] for off in apart])
-    assert by_level.max(axis=0).tolist() == [2 * moved**2] * 2
-    cost = concentrated(10**8)
-    scales = node_scales(tree, moved, cost)
-    losses = sum(loss(2 * moved**2, t, s) for t, s in scales)
-    assert (
-        Fraction(cost.nano, NANO) * (1 - Fraction(1, 10**4)) < losses <= Fraction(cost.nano, NANO)
-    )
 
 
 @pytest.mark.parametrize("moved", [1, 3, 1000, 2**24])
