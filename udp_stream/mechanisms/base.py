@@ -72,8 +72,7 @@ class SamplesPerPlate:
     def kept_at_every_count(self) -> Integers:
         ascending = self.descending[::-1]
         below = ascending.cumsum() - ascending
-        kept: Integers = (below + ascending * np.arange(self.plates, 0, -1))[::-1]
-        return kept
+        return (below + ascending * np.arange(self.plates, 0, -1))[::-1]
 
     def errors_at_every_count(self, noise: float) -> Floats:
         """Worst-case errors E(m) = 1 - G/M + m noise / G, m each entry of `descending`, where caps
@@ -83,8 +82,7 @@ class SamplesPerPlate:
         2405.06261).
         """
         kept = self.kept_at_every_count
-        errors: Floats = 1 - kept / self.total + self.descending * noise / kept
-        return errors
+        return 1 - kept / self.total + self.descending * noise / kept
 
     def worst_case_cap(self, noise: float) -> int:
         """m^(eps): the count of least E(m), the largest of equal counts (slides, equation 1; arXiv
@@ -194,8 +192,7 @@ def first_samples(counts: SamplesPerPlate, given: Integers | int) -> Flags:
     """Mask of the HAT's samples (plate by plate) that are among their plate's first `given[plate]`,
     or first `given`."""
     most = given if isinstance(given, int) else np.repeat(given, counts.by_plate)
-    kept: Flags = counts.place_of_sample < most
-    return kept
+    return counts.place_of_sample < most
 
 
 # The public range of a value: samples are clipped to it, and its width bounds what a plate can

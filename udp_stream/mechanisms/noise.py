@@ -368,8 +368,7 @@ class DiscreteLaplace(Noise):
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
         """Log-likelihood, where both together are taken for Laplace noise of their size."""
         both = np.hypot(size, spread)
-        likelihood: Floats = -np.abs(off) / both - np.log(both)
-        return likelihood
+        return -np.abs(off) / both - np.log(both)
 
     def low_end(
         self, noisy: Floats | float, size: float, spread: Floats | float, width: int
@@ -474,8 +473,7 @@ class DiscreteGaussian(Noise):
 
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
         deviation = np.hypot(size / _MEAN_SIZE, spread)
-        likelihood: Floats = -((off / deviation) ** 2) / 2 - np.log(deviation)
-        return likelihood
+        return -((off / deviation) ** 2) / 2 - np.log(deviation)
 
     def low_end(
         self, noisy: Floats | float, size: float, spread: Floats | float, width: int

@@ -316,8 +316,7 @@ def sample_weights(count: Integers, plate: Integers) -> Integers:
     """Weight of each sample of a row; a row is a plate with `count` samples in a HAT of the
     slot."""
     of_plate = np.bincount(plate, weights=count, minlength=1).astype(np.int64)[plate]
-    weights: Integers = WHOLE * np.minimum(of_plate, FULL_PINGS) // (FULL_PINGS * of_plate)
-    return weights
+    return WHOLE * np.minimum(of_plate, FULL_PINGS) // (FULL_PINGS * of_plate)
 
 
 def city_sums(tree: CityTree, speed: Integers, starts: Integers, weights: Integers) -> Integers:

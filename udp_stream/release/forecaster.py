@@ -243,14 +243,12 @@ NEIGHBOURS_DWELL = 4
 def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
     """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away
     `gain` of what plates differ by one by one."""
-    variance: Floats = (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1) + PLATES_ALIKE
-    return variance
+    return (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1) + PLATES_ALIKE
 
 
 def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
     """Factor on the variance of HATs of so many pings, in intervals: less for the fewest."""
-    taken: Floats = (1 - FEW_PINGS / np.maximum(pings, 1)) ** 2 * variance
-    return taken
+    return (1 - FEW_PINGS / np.maximum(pings, 1)) ** 2 * variance
 
 
 def ends(

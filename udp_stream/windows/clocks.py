@@ -142,8 +142,7 @@ of it is 7,168 days behind."""
 def are_rolled_over(time_ms: Times, now_ms: Times | int) -> Flags:
     """Mask of times that are 1,024 weeks before now, give or take a day: of a recording made then,
     none is refused, as its own clock says that it is then."""
-    found: Flags = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
-    return found
+    return np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
 
 
 class Clock(Protocol):

@@ -205,8 +205,7 @@ class Headings(Grid):
 
 def headed(cells: Cells, heading: int | Integers) -> Cells:
     """The numbers of cells with a heading, by its place among the names."""
-    found: Cells = cells | (np.asarray(heading, np.uint64) + np.uint64(1)) << np.uint64(SHIFT)
-    return found
+    return cells | (np.asarray(heading, np.uint64) + np.uint64(1)) << np.uint64(SHIFT)
 
 
 def by_movement(

@@ -106,8 +106,7 @@ class _OpenSlot:
         ordered = codes[order]
         number = np.empty(index.size, np.int64)  # of each row among its plate's
         number[order] = np.arange(index.size) - np.searchsorted(ordered, ordered)
-        fits: Flags = number + before[codes] < most
-        return fits
+        return number + before[codes] < most
 
     def add(self, frame: Frame, index: Integers) -> None:
         codes = self._codes(frame.pings, index)
@@ -136,8 +135,7 @@ class _OpenSlot:
         code: Integers = np.zeros(first.size, dtype=np.int64)
         plates = map(self.plates.__getitem__, map(pings.plates.__getitem__, used.tolist()))
         code[used] = np.fromiter(plates, np.int64, used.size)
-        codes: Integers = code[in_frame]
-        return codes
+        return code[in_frame]
 
     def _reserve(self, count: int) -> list[NDArray[np.void]]:
         taken = []

@@ -317,5 +317,4 @@ def first_per_plate_time(
         among = np.flatnonzero(repeated | np.append(repeated[1:], False))
         rows = order[among]
         order[among] = rows[np.lexsort((speed[rows], cell[rows], plate_time[rows]))]
-    first: Integers = order[~repeated]
-    return first
+    return order[~repeated]
