@@ -19,7 +19,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import msgspec
 import numpy as np
 from faust.types import TP
-from numpy.typing import NDArray
 
 from streams.kafka import (
     CommittedOffset,
@@ -41,6 +40,7 @@ from streams.topics import (
     mark_in,
     other_version,
 )
+from udp_stream.arrays import Integers
 from udp_stream.errors import ConfigError, DataLoss, Fenced
 from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.ledger.ids import HAT, QUERY, ROUND, Id, end_of, kind_of
@@ -1080,5 +1080,5 @@ def settle(
         ledger.published(gone)
 
 
-def _shards_of(ids: Iterable[str], grid: Grid, shards: int) -> NDArray[np.int64]:
+def _shards_of(ids: Iterable[str], grid: Grid, shards: int) -> Integers:
     return wire.shard_of(np.fromiter(map(grid.cell_of, ids), np.uint64), shards)

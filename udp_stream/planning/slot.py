@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace as struct_replace
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.arrays import Cells, Flags, Floats, Integers
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance, LedgerView
@@ -71,7 +70,7 @@ class CityPlan:
     plates: int
     about: bytes
 
-    def subset(self, rows: NDArray[np.bool_]) -> CityPlan:
+    def subset(self, rows: Flags) -> CityPlan:
         return replace(self, weights=self.weights[rows], charged=self.charged[rows])
 
 
@@ -94,7 +93,7 @@ class SlotPlan:
 
     start_ms: int
     end_ms: int
-    cells: NDArray[np.uint64]
+    cells: Cells
     hat_rows: Integers
     rows: SlotCounts | tuple[bytes, ...]
     terms: tuple[Terms, ...]
@@ -138,7 +137,7 @@ class SlotPlan:
     def find(self, cell: int, digest: bytes) -> int | None:
         return self.find_all(np.array([cell], dtype=np.uint64), [digest])[0]
 
-    def find_all(self, cells: NDArray[np.uint64], digests: Sequence[bytes]) -> list[int | None]:
+    def find_all(self, cells: Cells, digests: Sequence[bytes]) -> list[int | None]:
         places = np.searchsorted(self.cells, cells)
         # A cell beyond the last has a place behind the end, which must not be read.
         there = places < self.cells.size
@@ -186,7 +185,7 @@ class SlotPlan:
         )
         return replace(self, priced=priced)
 
-    def subset(self, hats: NDArray[np.bool_]) -> SlotPlan:
+    def subset(self, hats: Flags) -> SlotPlan:
         sizes = np.diff(self.hat_rows)
         chosen = np.flatnonzero(hats).tolist()
         return replace(
@@ -215,7 +214,7 @@ class PlannedHat(NamedTuple):
     plan: HatPlan | None = None
 
     @property
-    def admitted(self) -> NDArray[np.bool_]:
+    def admitted(self) -> Flags:
         return self.paid > 0
 
     @property
@@ -730,9 +729,7 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], plans: HatPlans) -> 
     return np.column_stack((found, (found / [unit for _, unit in compared]).sum(axis=1)))
 
 
-def contribution_mask(
-    counts: SlotCounts, terms: Sequence[Terms], policy: Policy
-) -> NDArray[np.bool_]:
+def contribution_mask(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> Flags:
     """Mask of the rows that CHOP-USER leaves; all where nothing is to be released. HATs below
     `min_plates` are left alone."""
     kept = np.ones(counts.plate.size, dtype=bool)

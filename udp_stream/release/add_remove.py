@@ -29,9 +29,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.arrays import Cells, Floats, Integers
 from udp_stream.errors import UdpStreamError
 from udp_stream.ledger.ids import DAY_SUMS, HAT, NOISED_SUMS, id_of
 from udp_stream.ledger.port import Admission, Ledger
@@ -123,7 +122,7 @@ def record_add_remove_slot(
     return record_hats(ids, derive, "add-remove", ledger)
 
 
-def _ids_of(domain: NDArray[np.uint64], counts: SlotCounts, grid: Grid) -> list[str]:
+def _ids_of(domain: Cells, counts: SlotCounts, grid: Grid) -> list[str]:
     """The id of each cell's release, with pings or without."""
     return hat_ids(domain.tolist(), (counts.start_ms, counts.end_ms), grid)
 
@@ -295,9 +294,7 @@ def _charge(
     return first, shortened(vectors, verdict.charged, first.query)
 
 
-def rows_in(
-    domain: NDArray[np.uint64], counts: SlotCounts, values: SlotValues, max_speed: int = 0
-) -> PlateRows:
+def rows_in(domain: Cells, counts: SlotCounts, values: SlotValues, max_speed: int = 0) -> PlateRows:
     """The rows of a slot in the cells of the domain (ascending); others leave no trace. Bins are
     those of speeds up to `max_speed`, in quanta; 0 for none.
 

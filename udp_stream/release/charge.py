@@ -11,9 +11,8 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import Cells, Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.ledger.ids import CITY, id_of
@@ -203,7 +202,7 @@ class ReleaseContext:
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
     judges_unit: bool = False
-    domain: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    domain: Cells = field(default_factory=lambda: np.empty(0, np.uint64))
     plate_day: PlateDay | None = None
 
     @property

@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import Floats, Integers
 from udp_stream.forecast.add_remove import STAY, AddRemoveEstimates, AddRemoveMemory
 from udp_stream.forecast.anomalies import (
     NOT_CLIPPED,
@@ -208,7 +207,6 @@ def keep(week: KeptWeek, day: Slot, period: str, withdrawals: int, ledger: Ledge
 # and by something common; and where a HAT's neighbours are crossed quickly, some buses drive faster
 # than a narrow clip shows (docs/mechanisms/forecast.md).
 
-Floats = NDArray[np.float64]
 
 TAIL = 1.1
 """Deviations within which 95 % of HATs are, where nothing happened; below `NORMAL_TAIL`, as plates
@@ -240,19 +238,19 @@ NEIGHBOURS_DWELL = 4
 (`forecast/model.py`)."""
 
 
-def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
+def plates_differ(plates: Integers, gain: Floats) -> Floats:
     """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away
     `gain` of what plates differ by one by one."""
     return (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1) + PLATES_ALIKE
 
 
-def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
+def of_few_pings(variance: Floats, pings: Integers) -> Floats:
     """Factor on the variance of HATs of so many pings, in intervals: less for the fewest."""
     return (1 - FEW_PINGS / np.maximum(pings, 1)) ** 2 * variance
 
 
 def ends(
-    posterior: PosteriorMixture, more: Floats, pings: NDArray[np.int64], features: Floats
+    posterior: PosteriorMixture, more: Floats, pings: Integers, features: Floats
 ) -> tuple[Floats, Floats]:
     """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0,
     U]. `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has six

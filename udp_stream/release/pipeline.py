@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.arrays import Integers
 from udp_stream.ledger.ids import CITY, CLIPS, id_of
@@ -322,7 +321,7 @@ def _factors(hat: int, slot: PlannedSlot, of_plates: Integers | None) -> Integer
 def _record(
     release_id: str,
     cell: int,
-    by_plate: NDArray[np.int64],
+    by_plate: Integers,
     hat: PlannedHat,
     estimate: Estimate | None,
     context: ReleaseContext,

@@ -12,9 +12,8 @@ from typing import Final, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.forecast.usual_week import (
     HAT_FEATURES,
     HOURS,
@@ -183,8 +182,8 @@ class Week:
         yield from self._rows(beliefs, usual, there, week.changed, days)
 
     def _rows(
-        self, beliefs: Arrow, features: Floats, is_there: NDArray[np.bool_],
-        changed: NDArray[np.int64], days: _Days,
+        self, beliefs: Arrow, features: Floats, is_there: Flags,
+        changed: Integers, days: _Days,
     ) -> Iterator[TypicalHour]:  # fmt: skip
         names = list(self._cells)
         of_class = [days.many(which) for which in range(len(CLASSES))]
