@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -92,8 +92,7 @@ class Admission:
     allowances: Integers | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The decision of the ledger for a HAT, which it remembers: `charged[i]` nano-units of member
     i, 0 where HALT.
 
@@ -110,8 +109,7 @@ class Verdict:
         return self.charged > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
+class Balance(NamedTuple):
     """Charges of plates in a period: nano-units, and in how many charges (a HAT has one).
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
@@ -162,8 +160,7 @@ class Entry:
     terms: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and
     newest admission.
 

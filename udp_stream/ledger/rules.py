@@ -7,7 +7,6 @@ import re
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -67,8 +66,7 @@ _NAME = re.compile(rf"{ROLLING}([^ ]+) from ([^ ]+) to ([^ ]+)( .*)?")
 _DAY_S = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class AccountSpan:
+class AccountSpan(NamedTuple):
     """Unix seconds from `start` to before `end`, of the account of windows of this length; `unit`
     is what is behind.
 
@@ -144,8 +142,7 @@ def _text(seconds: float) -> str:
         return (datetime.min if seconds < 0 else datetime.max).isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSpans:
+class WindowSpans(NamedTuple):
     """The spans that share a window with one, without itself, and which of them each window has:
     windows x spans.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -365,8 +365,7 @@ Cap = Literal["median", "worst-case"]
 """Cap of Array-Averaging: the median count, or the cap of least worst-case error."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublicSettings:
+class PublicSettings(NamedTuple):
     """Public settings of statistics: the range of speeds, in quanta, the bins and the tree of CDFs,
     and Array-Averaging's cap.
 
@@ -467,8 +466,7 @@ def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[
     return [noisy[start:end] for start, end in pairwise(ends)]
 
 
-@dataclass(frozen=True, slots=True)
-class NoisyValue:
+class NoisyValue(NamedTuple):
     """A value with its noise's expected size, and the private interval [a, b] that it was projected
     to, if it was.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import erf, exp, expm1, hypot, isqrt, log, log2, pi, sqrt
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -637,8 +637,7 @@ COUNTS_SHIFT_MAX = DIVISOR_MAX.bit_length() - 1
 """Largest shift of counts' scales: denominators s are 1, 2, 4, ... `DIVISOR_MAX`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lattice:
+class Lattice(NamedTuple):
     """Where the noise of an integer statistic lives: multiples of 2**shift, noise of scale t there.
 
     >>> Lattice(t=8, shift=2).scale

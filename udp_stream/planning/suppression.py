@@ -297,8 +297,7 @@ _BATCH = 256
 """Plates whose HATs are looked at together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suppression:
+class Suppression(NamedTuple):
     """Outcome of suppression. `keep[r]`: row r still counts. `hats_before`, `hats_after` (the
     papers' K): the most HATs of a plate.
 

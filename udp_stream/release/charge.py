@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from math import ceil, inf
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -66,8 +66,7 @@ EMPTY_ROWS = np.array([], dtype=np.int64)
 # after a crash gives the first plan.
 
 
-@dataclass(frozen=True, slots=True)
-class SlotToPlan:
+class SlotToPlan(NamedTuple):
     """A slot as a planner sees it: counts, budget period, settings, and earlier releases. `plans`
     are made once.
 

@@ -8,9 +8,9 @@ the first verdict and the first record of an id, so the next run comes to the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -190,8 +190,7 @@ def witness(payloads: Mapping[str, bytes]) -> str:
     return max(payloads, key=lambda id_: len(payloads[id_]))
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSlot:
+class RecordedSlot(NamedTuple):
     """The payload of each HAT by its id, by cell, as the ledger holds it; and the ledger's mark,
     which knows them; None where there are no HATs.
 
@@ -214,8 +213,7 @@ class RecordedSlot:
         ledger.published(list(self.payloads))
 
 
-@dataclass(frozen=True, slots=True)
-class DrawResult:
+class DrawResult(NamedTuple):
     """The payload of each id as the ledger holds it, and the ids that this call has recorded.
 
     >>> DrawResult(payloads=(b"17", b"before"), made=frozenset({"query:stop:7"})).payloads[0]

@@ -30,7 +30,6 @@ Tags end in a version: change it with the layout. A worker that meets a tag it d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
@@ -515,8 +514,7 @@ class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
     checks: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleFactors:
+class ScaleFactors(NamedTuple):
     """The planner's answer to a shard: a factor for each plate, and the check of the norms that it
     holds for.
 

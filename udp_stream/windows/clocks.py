@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -76,8 +76,7 @@ class WindowRules:
         return judged, late
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LogPlaces:
+class LogPlaces(NamedTuple):
     """The places of a frame's messages in their partition: a value for each message, tick records
     included.
 
@@ -97,8 +96,7 @@ class LogPlaces:
         return LogPlaces(self.offset[count:], self.append_ms[count:], self.tick[count:])
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the rows
     of `pings`.
 
@@ -117,8 +115,7 @@ class Frame:
     places: LogPlaces | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FrameObservation:
+class FrameObservation(NamedTuple):
     """Observation of each row of a frame: the watermark before it, whether it comes from the
     future, and whether its clock has rolled over (`are_rolled_over`). `outside`: whether its slot
     is none of those that are asked for; None if all are.

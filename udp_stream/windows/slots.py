@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +68,7 @@ _HEADED = np.dtype([*_ROW.descr, ("lat", "<i4"), ("lon", "<i4")])
 _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large slot soon grows by eighths
 
 
-@dataclass(frozen=True, slots=True)
-class WindowRefusal:
+class WindowRefusal(NamedTuple):
     """A ping that a window refused: its row in the frame, why, and by how much it was late.
 
     >>> WindowRefusal(2, Reason.SLOT_FULL).lag_ms is None
@@ -396,8 +396,7 @@ class SourceCheckpoint:
     gaps: tuple[Span, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedMessage:
+class RefusedMessage(NamedTuple):
     """A refusal, the offset of its message, and the original bytes.
 
     >>> RefusedMessage(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
@@ -409,8 +408,7 @@ class RefusedMessage:
     original: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(NamedTuple):
     """The outcome of a run of records: slots closed, refusals in order, due moments (oldest first).
 
     `messages` are those read, without ticks and those read before; `pings` are those counted, and
@@ -570,7 +568,7 @@ class SourceReader:
         self.next_offset = int(places.offset[-1]) + 1
         self._follow_clock()
         return (
-            result if self._moments is None else replace(result, moments=self._moments.read(frame))
+            result if self._moments is None else result._replace(moments=self._moments.read(frame))
         )
 
     def not_read(self, span: Span) -> None:
