@@ -252,7 +252,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         context.forecaster.saw(counts)
     policy = context.policy
     period = context.calendar.slot_in_period(counts.start_ms).period
-    ids = hat_ids(counts.cells.tolist(), (counts.start_ms, counts.end_ms), policy.grid)
+    ids = hat_ids(counts.cells.tolist(), counts.slot, policy.grid)
     seen = ledger.view(period, counts.plates, ids)
     require_relation(policy.neighbours, ids, seen.payloads)
     if None not in seen.payloads:
@@ -280,7 +280,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     context.before_charge()
     if context.forecaster is not None and policy.forecasts:
         history = LedgerHistory(ledger, policy.grid, seen.meta)
-        context.forecaster.keep_week((counts.start_ms, counts.end_ms), period, history, ledger)
+        context.forecaster.keep_week(counts.slot, period, history, ledger)
     # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was
     # charged, 0 if it was not.
     charged = _charge(ids, terms, plans, slot, ledger)
@@ -671,9 +671,7 @@ def charge_city(
     least = ceil(CITY_ADMITTED_MIN * members.size)
     terms = _terms(asked, counts)
     charges = asked.charged[first]
-    admission = Admission(
-        id_of(CITY, counts.start_ms, counts.end_ms), members, charges, least, terms
-    )
+    admission = Admission(id_of(CITY, *counts.slot), members, charges, least, terms)
     (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [admission])
     if verdict.terms != terms or not verdict.admitted.any():
         return None

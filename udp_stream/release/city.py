@@ -172,7 +172,7 @@ def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> 
     )
     if unpaid:
         raise PrivacyRefused(
-            f"{id_of(CITY, counts.start_ms, counts.end_ms)}: expected plates to be charged what this answer lets them "
+            f"{id_of(CITY, *counts.slot)}: expected plates to be charged what this answer lets them "
             f"lose, got {unpaid} that were charged less; nothing is drawn"
         )
 

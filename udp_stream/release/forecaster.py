@@ -497,9 +497,7 @@ class SlotForecaster(ABC):
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
         # A slot that comes again after it was learnt must not be learnt twice.
         if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
-            self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(
-                counts.cells.tolist()
-            )
+            self._due.setdefault(counts.slot, set()).update(counts.cells.tolist())
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:  # noqa: ARG002
         """The city's shape as known before a slot, after all earlier ones; None if nobody
@@ -663,7 +661,7 @@ class Forecaster(SlotForecaster):
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not
         is never learnt."""
         self._learn(history, counts.start_ms)
-        slot = counts.start_ms, counts.end_ms
+        slot = counts.slot
         day, over = self._when(slot)
         hour = self._hour(slot)
         return forecast_slot(counts, history.grid, self._memory, day, over, self._max_kmh, hour)

@@ -139,14 +139,13 @@ def record_slot(
     """
     require_public_counts(context.policy)
     counts = slot.counts
-    ends = counts.start_ms, counts.end_ms
-    ids = hat_ids(counts.cells.tolist(), ends, context.policy.grid)
+    ids = hat_ids(counts.cells.tolist(), counts.slot, context.policy.grid)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
         _admit_unplanned(ids, todo, slot, context, ledger)
         # DRAW. Noisy values of each HAT that has a plan, by its number. From here on all is public.
         estimates = _estimate(ids, todo, slot, values, context, factors)
-        alike = (context.policy.fingerprint(), *map(context.calendar.slots.iso, ends))
+        alike = (context.policy.fingerprint(), *map(context.calendar.slots.iso, counts.slot))
         return [
             Release.encode(
                 _record(
@@ -376,8 +375,7 @@ def slot_factors(
         return None
     counts = slot.counts
     norms = slot_norms(slot, values)
-    ends = counts.start_ms, counts.end_ms
-    return factors_once(norms, slot.jointly_clipped_hats, ends, context, ledger)
+    return factors_once(norms, slot.jointly_clipped_hats, counts.slot, context, ledger)
 
 
 def factors_once(

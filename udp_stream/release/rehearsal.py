@@ -317,10 +317,9 @@ def _released(
 ) -> Floats:
     """Rows: true means, pings, plates, estimates (NaN: none), whether a mean (or the noised sums)
     was released."""
-    slot = counts.start_ms, counts.end_ms
     payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
     cells = [*map(context.policy.grid.id_of, counts.cells.tolist())]
-    ids = hat_ids(counts.cells.tolist(), slot, context.policy.grid)
+    ids = hat_ids(counts.cells.tolist(), counts.slot, context.policy.grid)
     records = {
         cell: Release.decode(payloads[id_])
         for cell, id_ in zip(cells, ids, strict=True)
@@ -329,7 +328,7 @@ def _released(
     kmh = {cell: one.mean.value_kmh for cell, one in records.items() if one.mean is not None}
     measured = kmh.keys() | {cell for cell, one in records.items() if one.noised is not None}
     if promise_of(context.policy).learns(context.policy):
-        kmh = {one.hat.cell: one.value_kmh for one in context.smoothed(slot, ledger)}
+        kmh = {one.hat.cell: one.value_kmh for one in context.smoothed(counts.slot, ledger)}
     value = np.array([kmh.get(cell, np.nan) for cell in cells])
     truth = _truth(counts, np.add.reduceat(values.speed, values.starts[:-1]) / QUANTA_PER_KMH)
     return np.vstack([truth, value, [cell in measured for cell in cells]])

@@ -369,7 +369,7 @@ def cut_counts(
     """The chunks of a slot of a shard, and their end marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
-    slot = counts.start_ms, counts.end_ms
+    slot = counts.slot
     chunks = _cut(
         CountChunk, slot, shard, shard, counts.plates, columns, rows_max, least=1, **_marks(counts)
     )

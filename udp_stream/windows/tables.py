@@ -173,6 +173,11 @@ class SlotCounts:
     repeats: int
     partial: bool = False
 
+    @property
+    def slot(self) -> tuple[int, int]:
+        """Its start and end, Unix ms."""
+        return self.start_ms, self.end_ms
+
     def rows(self, hat: int) -> slice:
         return slice(int(self.hat_rows[hat]), int(self.hat_rows[hat + 1]))
 
