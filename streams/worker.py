@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -271,56 +272,52 @@ async def _work(
     log_message("the worker has ended", "ended")
 
 
+@dataclass(eq=False)
 class _Signs:
     """Signs of life of a worker and its broker, for its watchdog."""
 
-    def __init__(
-        self,
-        app: faust.App,
-        topics: Topics,
-        offsets: Offsets,
-        pings: SourceProcessor,
-        parts: ShardProcessor,
-        patience: Patience,
-    ) -> None:
-        self._app = app
-        self._topics = topics
-        self._offsets = offsets
-        self._pings = pings
-        self._parts = parts
-        self._patience = patience
-        self._growth = Growth(topics.pings)
-        done = lambda: pings.done + parts.done + patience.tries  # noqa: E731
-        self.watchdog = Watchdog(self._reads, self._all_read, STUCK_S, done=done)
+    app: faust.App
+    topics: Topics
+    offsets: Offsets
+    pings: SourceProcessor
+    parts: ShardProcessor
+    patience: Patience
+
+    def __post_init__(self) -> None:
+        self.growth = Growth(self.topics.pings)
+        self.watchdog = Watchdog(self._reads, self._all_read, STUCK_S, done=self._done)
         self.facts = self._waiting, self._broker
 
+    def _done(self) -> int:
+        return self.pings.done + self.parts.done + self.patience.tries
+
     def _reads(self) -> dict[TP, int]:
-        return self._pings.next_offsets() | self._parts.next_offsets()
+        return self.pings.next_offsets() | self.parts.next_offsets()
 
     async def _all_read(self, positions: Mapping[TP, int]) -> bool:
-        self._growth.check(await self._offsets.partitions_now(self._topics.pings.name))
+        self.growth.check(await self.offsets.partitions_now(self.topics.pings.name))
         BROKER.back()
-        return await self._offsets.all_read(positions)
+        return await self.offsets.all_read(positions)
 
     def _waiting(self) -> Backlog:
         reads = self._reads()
-        topics = (self._topics.pings, self._topics.parts)
-        of = sum(self._offsets.known_partitions(topic.name) for topic in topics)
-        slots, pings = self._pings.open_slots()
+        topics = (self.topics.pings, self.topics.parts)
+        of = sum(self.offsets.known_partitions(topic.name) for topic in topics)
+        slots, pings = self.pings.open_slots()
         return Backlog(
             slots,
             pings,
-            self._offsets.unread(reads),
+            self.offsets.unread(reads),
             len(reads),
             self.watchdog.still_s,
-            self._growth.raised,
-            self._patience.lasted_s,
-            self._pings.clock_ms(),
+            self.growth.raised,
+            self.patience.lasted_s,
+            self.pings.clock_ms(),
             max(of, len(reads)),
         )
 
     def _broker(self) -> SourceStatus:
-        is_ours = self._app.consumer_generation_id and not self._app.rebalancing
+        is_ours = self.app.consumer_generation_id and not self.app.rebalancing
         silent_s = self.watchdog.silent_s
         return SourceStatus(silent_s, self.watchdog.failed, not is_ours or silent_s > AWAY_S)
 
@@ -608,6 +605,7 @@ class Growth:
             )
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Watchdog that ends a worker that is stuck: `patience_s` without progress while there is work
     to do, or no answer.
@@ -617,41 +615,36 @@ class Watchdog:
     for nothing else.
     """
 
-    def __init__(
-        self,
-        positions: Callable[[], Mapping[TP, int]],
-        idle: Callable[[Mapping[TP, int]], Awaitable[bool]],
-        patience_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        done: Callable[[], int] = lambda: 0,
-    ) -> None:
-        """Begin the patience now. `positions`: the next offset of each of our partitions; `idle`:
-        whether the broker says that all of them are read to their ends; `done`: how many steps were
-        done, as a batch may have many."""
-        self._positions = positions
-        self._idle = idle
-        self._patience_s = patience_s
-        self._clock = clock
-        self._done = done
+    positions: Callable[[], Mapping[TP, int]]
+    """The next offset of each of our partitions."""
+    idle: Callable[[Mapping[TP, int]], Awaitable[bool]]
+    """Whether the broker says that all of them are read to their ends."""
+    patience_s: float
+    clock: Callable[[], float] = time.monotonic
+    done: Callable[[], int] = lambda: 0
+    """How many steps were done, as a batch may have many."""
+
+    def __post_init__(self) -> None:
+        """Begin the patience now."""
         self._seen: tuple[Mapping[TP, int], int] = {}, 0
-        self._moved_s = self._answered_s = clock()
+        self._moved_s = self._answered_s = self.clock()
         self.failed = 0
         self._asked: asyncio.Task[bool] | None = None
 
     @property
     def still_s(self) -> float:
-        return self._clock() - self._moved_s
+        return self.clock() - self._moved_s
 
     @property
     def silent_s(self) -> float:
         """Seconds since the broker answered last."""
-        return self._clock() - self._answered_s
+        return self.clock() - self._answered_s
 
     async def run(self) -> None:
         """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is
         no going on."""
         while True:
-            await self.check(self._patience_s / 8)
+            await self.check(self.patience_s / 8)
 
     async def check(self, seconds: float) -> None:
         if self._asked is None:  # a question that is never answered is asked once
@@ -661,21 +654,21 @@ class Watchdog:
         if self._asked.done():
             idle = self._asked.result()
             self._asked = None
-        seen = dict(self._positions()), self._done()
+        seen = dict(self.positions()), self.done()
         if idle or seen != self._seen:
-            self._seen, self._moved_s = seen, self._clock()
-        elif self._clock() - self._moved_s > self._patience_s:
+            self._seen, self._moved_s = seen, self.clock()
+        elif self.clock() - self._moved_s > self.patience_s:
             raise DependencyUnavailable(
-                f"no progress for {self._patience_s:g} s, with work to do or no answer from Kafka: restart the worker"
+                f"no progress for {self.patience_s:g} s, with work to do or no answer from Kafka: restart the worker"
             )
 
     async def _ask(self) -> bool:
         try:
-            idle = await self._idle(self._positions())
+            idle = await self.idle(self.positions())
         except DependencyUnavailable:
             raise
         except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
             self.failed += 1
             return False
-        self._answered_s = self._clock()
+        self._answered_s = self.clock()
         return idle
