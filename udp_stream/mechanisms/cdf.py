@@ -13,7 +13,6 @@ exact in floating point.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
@@ -245,15 +244,9 @@ class Tree:
     def _left_of_prefixes(self) -> list[int]:
         """How many nodes of each level cover the first `bins` - 1 prefixes (Lemma IV.1), summed
         over them."""
-        below = [self.leaves // size for size in self.level_sizes]
-        sums = [
-            [_sums_of_remainders(self.bins, n)[0] for n in (b * leaves, leaves)]
-            for leaves, b in zip(below, self.branching, strict=True)
-        ]
-        return [
-            (of_parent - own) // leaves
-            for (of_parent, own), leaves in zip(sums, below, strict=True)
-        ]
+        before = np.arange(self.bins)
+        pairs = zip(self.level_sizes, self.branching, strict=True)
+        return [int((before // (self.leaves // size) % b).sum()) for size, b in pairs]
 
 
 def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
@@ -783,9 +776,7 @@ def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, 
 #   consistency; b is the expected size of noise on counts in which a plate moves a sample: 2 /
 #   eps for Laplace noise.
 #
-# In cap b / n every candidate's proxy is a straight line, so the choice is where that number falls
-# among the corners of their lower envelope. All inputs must be public: counts, the cap, the budget,
-# earlier releases; never a speed.
+# All inputs must be public: counts, the cap, the budget, earlier releases; never a speed.
 
 LADDER = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 52, 65)
 """Numbers of equal bins to choose from, next to the bin of exact zeros; several divide 65 km/h into
@@ -804,9 +795,12 @@ def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins
         )
     if not 0 < max_kmh < math.inf:
         raise ValueError(f"expected positive, finite max_kmh, got {max_kmh}")
-    corners, counts = _envelope(cost.measure)
     noise = cap * expected_noise_of_counts(cost) / counts_total_n
-    return equal_bins(counts[bisect_right(corners, noise)], max_kmh, zeros_apart=True)
+
+    def proxy(count: int) -> float:
+        return 1 / (2 * count) + noise * _noise_factor(count, cost.measure)
+
+    return equal_bins(min(LADDER, key=proxy), max_kmh, zeros_apart=True)
 
 
 @cache
@@ -816,24 +810,6 @@ def _noise_factor(count: int, measure: str) -> float:
     return prefix_noise(best_tree(count + 1, MEASURES[measure].noise.power), measure) * math.sqrt(
         (count + 1) / count
     )
-
-
-@cache
-def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """The corners, in rising noise, of the lower envelope of the proxies, and the ladder's count
-    between them."""
-    corners: list[float] = []
-    counts = [max(LADDER)]
-
-    def crossing(lower: int) -> float:
-        rise = _noise_factor(counts[-1], measure) - _noise_factor(lower, measure)
-        return (1 / (2 * lower) - 1 / (2 * counts[-1])) / rise
-
-    while counts[-1] != min(LADDER):
-        corner, count = min((crossing(lower), lower) for lower in LADDER if lower < counts[-1])
-        corners.append(corner)
-        counts.append(count)
-    return tuple(corners), tuple(counts)
 
 
 # The CDF of a HAT, user-level eps-DP: a plan from counts, noisy tree counts, consistent shares.

@@ -12,6 +12,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import nan
 from typing import Annotated, Final, Literal, NamedTuple, get_args
 
@@ -36,17 +37,12 @@ class PublishedRelease:
     ('8742d98b6ffffff-1641009600-3600', b'{"schema":"ud')
     """
 
-    __slots__ = ("_record", "payload")
-
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
-        self._record: Release | None = None
 
-    @property
+    @cached_property
     def record(self) -> Release:
-        if self._record is None:
-            self._record = Release.decode(self.payload)
-        return self._record
+        return Release.decode(self.payload)
 
 
 ReleaseSink = Callable[[Sequence[PublishedRelease]], None]

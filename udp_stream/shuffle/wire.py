@@ -158,12 +158,8 @@ def _cut(
         some = {name: column[first : first + rows_max] for name, column in columns.items()}
         hashes = plates[first : first + rows_max]
         if "plate" in some:
-            rows = some["plate"]
-            is_here = np.zeros(len(plates), dtype=bool)
-            is_here[rows] = True
-            here = np.flatnonzero(is_here)
-            number = np.cumsum(is_here) - 1  # as np.unique has them, without sorting
-            hashes, some["plate"] = [plates[i] for i in here.tolist()], number[rows]
+            here, some["plate"] = np.unique(some["plate"], return_inverse=True)
+            hashes = [plates[i] for i in here.tolist()]
         content: dict[str, Any] = {
             "hash_bytes": len(hashes[0]) if hashes else 1,
             "plates": b"".join(hashes),
