@@ -65,7 +65,9 @@ _MOVING = np.dtype(
 _HEADED = np.dtype([*_ROW.descr, ("lat", "<i4"), ("lon", "<i4")])
 """Where headings are derived, and speeds are not: 28 bytes."""
 
-_CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large slot soon grows by eighths
+
+_ROWS_MIN = 512
+"""Rows from which on a chunk is left as it is: fewer are joined with as few before them."""
 
 
 class WindowRefusal(NamedTuple):
@@ -82,8 +84,7 @@ class WindowRefusal(NamedTuple):
 
 @dataclass(slots=True)
 class _OpenSlot:
-    """An open slot: chunks of rows; each new chunk is an eighth of what is there, so that little
-    memory waits unused."""
+    """An open slot: chunks of rows."""
 
     start_ms: int
     end_ms: int
@@ -91,7 +92,6 @@ class _OpenSlot:
     rules: WindowRules
     chunks: list[NDArray[np.void]] = field(default_factory=list)
     rows: int = 0
-    room: int = 0
     plates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
     of_plate: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -109,19 +109,20 @@ class _OpenSlot:
         return number + before[codes] < most
 
     def add(self, frame: Frame, index: Integers) -> None:
-        codes = self._codes(frame.pings, index)
         pings = frame.pings
-        for taken in self._reserve(index.size):
-            part = index[: taken.size]
-            index = index[taken.size :]
-            taken["plate"] = codes[: taken.size]
-            codes = codes[taken.size :]
-            taken["time"] = pings.time_ms[part] - self.start_ms
-            taken["cell"] = frame.cell[part]
-            if self.rules.movement is None:
-                taken["speed"] = pings.speed[part]
-            if "lat" in (taken.dtype.names or ()):
-                taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
+        taken = np.empty(index.size, self._row)
+        taken["plate"] = self._codes(pings, index)
+        taken["time"] = pings.time_ms[index] - self.start_ms
+        taken["cell"] = frame.cell[index]
+        if self.rules.movement is None:
+            taken["speed"] = pings.speed[index]
+        if "lat" in (taken.dtype.names or ()):
+            taken["lat"] = places_of(pings.lat[index])
+            taken["lon"] = places_of(pings.lon[index])
+        self.rows += index.size
+        while self.chunks and self.chunks[-1].size <= taken.size < _ROWS_MIN:
+            taken = np.concatenate([self.chunks.pop(), taken])
+        self.chunks.append(taken)
 
     def _codes(self, pings: Pings, index: Integers) -> Integers:
         """Codes of the rows' plates. New plates get the next codes in order of their rows: how a
@@ -137,21 +138,6 @@ class _OpenSlot:
         code[used] = np.fromiter(plates, np.int64, used.size)
         return code[in_frame]
 
-    def _reserve(self, count: int) -> list[NDArray[np.void]]:
-        taken = []
-        if self.room and count:
-            first = min(self.room, count)
-            last = self.chunks[-1]
-            taken.append(last[last.size - self.room : last.size - self.room + first])
-            self.room -= first
-            self.rows += first
-            count -= first
-        if count:
-            self.chunks.append(np.empty(max(count, self.rows // 8, _CHUNK_ROWS_MIN), self._row))
-            self.room = self.chunks[-1].size
-            taken += self._reserve(count)
-        return taken
-
     @property
     def _row(self) -> np.dtype[np.void]:
         if self.rules.movement is not None:
@@ -159,8 +145,7 @@ class _OpenSlot:
         return _ROW if self.rules.grid.headings == 1 else _HEADED
 
     def columns(self, hash_plate: Callable[[str], bytes], gaps: Iterable[Span]) -> SlotPings:
-        last = self.chunks[-1] if self.chunks else np.empty(0, self._row)
-        used = [*self.chunks[:-1], last[: last.size - self.room]]
+        used = self.chunks or [np.empty(0, self._row)]
         plate, time, cell, *more = (
             np.concatenate([chunk[name] for chunk in used]) for name in self._row.names or ()
         )
