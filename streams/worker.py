@@ -38,7 +38,7 @@ from streams.kafka import (
     register,
     registered,
 )
-from streams.processors import ProcessorContext, ShardProcessor, SourceProcessor
+from streams.processors import Partitions, ProcessorContext, ShardProcessor, SourceProcessor
 from streams.topics import (
     LedgerIdentity,
     Rules,
@@ -410,33 +410,31 @@ def connect(
     stop: StopReason,
 ) -> tuple[PartitionExecutors, PartitionExecutors]:
     """Make the agents, and connect to rebalances; what is under way, to be ended with the app."""
-    ping_executors = PartitionExecutors(lambda records: stop.guard(lambda: pings.process(records)))
-    part_executors = PartitionExecutors(lambda records: stop.guard(lambda: parts.process(records)))
 
-    async def read_pings(stream: Any) -> None:
-        async for records in stream:
-            await ping_executors.add(records)
+    def read_by(processor: Partitions[Any], topic: Topic, name: str) -> PartitionExecutors:
+        own = PartitionExecutors(lambda records: stop.guard(lambda: processor.process(records)))
 
-    async def read_parts(stream: Any) -> None:
-        async for records in stream:
-            await part_executors.add(records)
+        async def read(stream: Any) -> None:
+            async for records in stream:
+                await own.add(records)
+
+        app.agent(batches(app, topic), name=name)(read)
+        return own
+
+    executors = read_by(pings, topics.pings, "pings"), read_by(parts, topics.parts, "parts")
 
     async def revoked(*_: Any, **__: Any) -> None:
-        ping_executors.revoke()
-        part_executors.revoke()
-        pings.revoke()
-        parts.revoke()
+        for one in (*executors, pings, parts):
+            one.revoke()
 
     async def assigned(*_: Any, **__: Any) -> None:
         await stop.guard(lambda: pings.assign(offsets.assigned(topics.pings.name)))
         await stop.guard(lambda: parts.assign(offsets.assigned(topics.parts.name)))
 
-    app.agent(batches(app, topics.pings), name="pings")(read_pings)
-    app.agent(batches(app, topics.parts), name="parts")(read_parts)
     # Nothing else refers to these functions: by weak references they would be gone at once.
     app.on_partitions_revoked.connect(revoked, weak=False)
     app.on_rebalance_complete.connect(assigned, weak=False)
-    return ping_executors, part_executors
+    return executors
 
 
 async def keep_time(

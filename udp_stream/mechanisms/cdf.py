@@ -701,27 +701,6 @@ def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Int
     return rows, spread.astype(np.int64, copy=False)
 
 
-def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> Floats:
-    """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last
-    exactly 1.0.
-
-    Raises ValueError for a total of 0, and for counts that are not consistent with their total.
-    """
-    rows, totals = rows_and_totals(counts, total)
-    if (totals == 0).any():
-        raise ValueError("expected total >= 1, got 0: there is no CDF of no samples")
-    if (
-        (rows[:, 0] < 0).any()
-        or (rows[:, 1:] < rows[:, :-1]).any()
-        or (rows[:, -1] != totals).any()
-    ):
-        raise ValueError(
-            "expected consistent counts: non-decreasing from at least 0 up to the total"
-        )
-    quotients: Floats = rows / totals[:, None]
-    return quotients.reshape(np.shape(counts))
-
-
 def _pooled_means(rows: Integers) -> Integers:
     """Isotonic regression in l2, rounded to nearest, of every row: all runs of blocks that do not
     rise are pooled.
@@ -989,7 +968,7 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
     totals = np.array([plan.kept for plan in plans])
     estimates = prefixes(plans[0].tree, noisy_nodes, totals)
     counts = consistent_counts(np.rint(estimates).astype(np.int64), totals)
-    values = np.asarray(shares(counts, totals))
+    values = counts / totals[:, None]
     zeros_apart = plans[0].bins.edges_kmh[1] == 0
     first = values[:, :1] if zeros_apart else np.zeros((len(plans), 1))
     rows: list[list[float]] = np.hstack((first, values)).tolist()

@@ -87,8 +87,8 @@ class SlotPlan:
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
     >>> plan = SlotPlan(0, 3_600_000, counts.cells, counts.hat_rows, counts, (Terms(),), np.array([5]))
-    >>> plan.find_hats(counts), plan.find(7, plan.digests[0]), plan.find(7, b"other row"), plan.charged_rows(0).tolist()
-    ([0], 0, None, [5])
+    >>> plan.find_hats(counts), plan.find_all(plan.cells, [b"other row"]), plan.charged_rows(0).tolist()
+    ([0], [None], [5])
     """
 
     start_ms: int
@@ -133,9 +133,6 @@ class SlotPlan:
             (),
             seen=seen,
         )
-
-    def find(self, cell: int, digest: bytes) -> int | None:
-        return self.find_all(np.array([cell], dtype=np.uint64), [digest])[0]
 
     def find_all(self, cells: Cells, digests: Sequence[bytes]) -> list[int | None]:
         places = np.searchsorted(self.cells, cells)

@@ -59,14 +59,6 @@ from udp_stream.windows.tables import SlotValues
 # post-processing.
 
 
-class _StatisticQuery(msgspec.Struct, frozen=True, eq=False):
-    """A statistic of the HAT at this place in a slot, and its query."""
-
-    place: int
-    statistic: str
-    query: Query
-
-
 def estimate_hats(
     plans: Sequence[HatPlan],
     samples: Sequence[Integers],
@@ -77,7 +69,7 @@ def estimate_hats(
     of its counts, `factors[i]` those of their clips (`mechanisms/around.py`); ValueError if a
     shared clip has none."""
     asked = [
-        _StatisticQuery(place, name, _query(name, of_statistic, speeds, shrink, bits))
+        (place, name, _query(name, of_statistic, speeds, shrink, bits))
         for place, (plan, speeds, shrink) in enumerate(
             zip(plans, samples, factors or [None] * len(plans), strict=True)
         )
@@ -85,23 +77,18 @@ def estimate_hats(
     ]
     values: list[dict[str, Any]] = [{} for _ in plans]
     # Where nothing is asked there is no family of noise, and `_family` would refuse.
-    noisy = noisy_integers([one.query for one in asked], _family(plans), bits) if asked else []
-    for (
-        name,
-        statistic,
-    ) in STATISTICS.items():  # all HATs of a statistic at once: CDFs are the quicker for it
-        of_hats = [
-            (one, integers)
-            for one, integers in zip(asked, noisy, strict=True)
-            if one.statistic == name
-        ]
+    noisy = noisy_integers([query for *_, query in asked], _family(plans), bits) if asked else []
+    # All HATs of a statistic at once: CDFs are the quicker for it.
+    for name, statistic in STATISTICS.items():
+        here = [i for i, (_, own, _) in enumerate(asked) if own == name]
+        places = [asked[i][0] for i in here]
         found = statistic.values(
-            [plans[one.place].statistics[name] for one, _ in of_hats],
-            [one.query for one, _ in of_hats],
-            [integers for _, integers in of_hats],
+            [plans[place].statistics[name] for place in places],
+            [asked[i][2] for i in here],
+            [noisy[i] for i in here],
         )
-        for (one, _), value in zip(of_hats, found, strict=True):
-            values[one.place][name] = value
+        for place, value in zip(places, found, strict=True):
+            values[place][name] = value
     return list(values)
 
 
