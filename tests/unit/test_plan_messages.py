@@ -168,13 +168,16 @@ def test_every_shard_gets_its_part_of_the_plan_and_together_they_are_all_of_it(s
         for hat, cell in enumerate(chunk.cells.tolist()):
             at = plan.cells.tolist().index(cell)
             assert (
-                chunk.terms[hat] == plan.terms[at] and found_in(chunk, cell, plan.digests[at]) == hat
+                chunk.terms[hat] == plan.terms[at]
+                and found_in(chunk, cell, plan.digests[at]) == hat
             )
             assert chunk.charged_rows(hat).tolist() == plan.charged_rows(at).tolist()
             assert found_in(chunk, cell, b"another!") is None
         found += chunk.cells.tolist()
     assert sorted(found) == plan.cells.tolist()
-    assert found_in(plan, 5, plan.digests[0]) is None and same(plan.subset(np.array([True] * 3)), plan)
+    assert found_in(plan, 5, plan.digests[0]) is None and same(
+        plan.subset(np.array([True] * 3)), plan
+    )
 
 
 def waiting_shard():

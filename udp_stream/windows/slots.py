@@ -234,27 +234,16 @@ class Windows:
         lag_ms = judged_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
         refused = [WindowRefusal(row, Reason.LATE, lag) for row, lag in rows]
-        refused += [
-            WindowRefusal(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()
-        ]
-        # Not if it is late too: a ping is refused once.
-        refused += [
-            WindowRefusal(row, Reason.TIME_IN_FUTURE)
-            for row in np.flatnonzero(observed.ahead & ~late).tolist()
-        ]
-        fine = ~(late | observed.ahead | wrong)
+        # Not from the future if it is late too: a ping is refused once.
+        masks = {Reason.TIME_ROLLED_OVER: wrong, Reason.TIME_IN_FUTURE: observed.ahead & ~late}
         if observed.outside is not None:
-            refused += [
-                WindowRefusal(row, Reason.TIME_OUT_OF_RANGE)
-                for row in np.flatnonzero(observed.outside).tolist()
-            ]
-            fine &= ~observed.outside
+            masks[Reason.TIME_OUT_OF_RANGE] = observed.outside
+        fine = ~np.logical_or.reduce([late, *masks.values()])
         nowhere = fine & (frame.cell == NOWHERE)
-        refused += [
-            WindowRefusal(row, Reason.OUTSIDE_ZONES) for row in np.flatnonzero(nowhere).tolist()
-        ]
-        fine &= ~nowhere
-        refused += self._place(frame, np.flatnonzero(fine))
+        masks[Reason.OUTSIDE_ZONES] = nowhere
+        for reason, mask in masks.items():
+            refused += [WindowRefusal(row, reason) for row in np.flatnonzero(mask).tolist()]
+        refused += self._place(frame, np.flatnonzero(fine & ~nowhere))
         if self._clock.over is None:
             return self._close(self._due()), refused
         closed = [self._over(slot) for slot in self._clock.over]
