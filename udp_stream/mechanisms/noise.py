@@ -691,23 +691,6 @@ def lattice_of(sensitivity: int, cost: Cost) -> Lattice:
             raise ValueError(f"expected a cost that noise can be drawn for, got {cost.nano} nano")
 
 
-def tail_bound(sensitivity: int, cost: Cost, delta: float) -> float:
-    """How far the noisy value of a statistic is off it at most, but with probability `delta`: in
-    the statistic's unit.
-
-    Delta ln(1/delta) / epsilon as for Laplace noise (arXiv 2401.15906, early version, Proposition
-    II.1), and a step of the lattice: half for rounding to it, half because discrete noise of scale
-    t, with q = exp(-1/t), has the tails P(|X| >= k) = 2 q^k / (1 + q) <= exp((1/2 - k) / t).
-
-    Raises ValueError for a delta that is no probability, and for a cost in rho, whose noise is not
-    Laplace's.
-    """
-    if not 0 < delta < 1 or not isinstance(noise_of(cost), DiscreteLaplace):
-        raise ValueError(f"expected 0 < delta < 1 and an epsilon, got {delta} and {cost}")
-    lattice = lattice_of(sensitivity, cost)
-    return lattice.scale * log(1 / delta) + (1 << lattice.shift)
-
-
 def counts_scale(moved: int, cost: Cost) -> tuple[int, int]:
     """The scale t/s of noise for counts in which a plate moves at most `moved` samples, rounded
     *up*.
