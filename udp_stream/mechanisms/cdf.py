@@ -179,8 +179,8 @@ class Tree:
 
     `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 /
     power). `is_plain`: a prefix is the sum of the fewest nodes that cover it (Definition IV.1), not
-    the estimate by least squares. Raises ValueError unless all branchings are at least 2, the
-    shares, one per level, are positive and sum to 1, and 2 <= bins <= leaves.
+    the estimate by least squares. Raises ValueError unless all branchings are at least 2, and
+    2 <= bins <= leaves.
 
     >>> tree = Tree(branching=(3, 2), shares=(0.6, 0.4), bins=5)
     >>> tree.leaves, tree.nodes, tree.level_sizes
@@ -194,15 +194,11 @@ class Tree:
     is_plain: bool = False
 
     def __post_init__(self) -> None:
-        check_branching(self.branching)
-        if len(self.shares) != len(self.branching):
+        branching = self.branching
+        if not branching or min(branching) < 2:
             raise ValueError(
-                f"expected a share per level, got {len(self.shares)} for {len(self.branching)} levels"
+                f"expected at least one level, each with branching >= 2, got {branching}"
             )
-        if not all(share > 0 for share in self.shares) or not math.isclose(
-            math.fsum(self.shares), 1, rel_tol=1e-9
-        ):
-            raise ValueError(f"expected positive shares that sum to 1, got {self.shares}")
         if not 2 <= self.bins <= min(self.leaves, BINS_MAX):
             raise ValueError(f"expected 2 <= bins <= {min(self.leaves, BINS_MAX)}, got {self.bins}")
 
@@ -253,16 +249,10 @@ def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
     """The exact counts of all nodes but the root, (..., nodes): the level below the root first, the
     leaves last.
 
-    `leaf_counts`: integers, (..., leaves), or (..., bins). Raises ValueError for another shape or
-    other numbers.
+    `leaf_counts`: integers, (..., leaves), or (..., bins).
     """
-    counts = integers_of(leaf_counts, "leaf counts")
-    if counts.ndim == 0 or counts.shape[-1] not in (tree.bins, tree.leaves):
-        raise ValueError(
-            f"expected {tree.bins} or {tree.leaves} leaf counts, got shape {counts.shape}"
-        )
-    missing = tree.leaves - counts.shape[-1]
-    levels = [np.pad(counts, [(0, 0)] * (counts.ndim - 1) + [(0, missing)]) if missing else counts]
+    ends = [(0, 0)] * (leaf_counts.ndim - 1) + [(0, tree.leaves - leaf_counts.shape[-1])]
+    levels = [np.pad(leaf_counts, ends)]
     for b in reversed(tree.branching[1:]):
         below = levels[-1]
         levels.append(
@@ -297,20 +287,6 @@ def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
     return [counts_scale(cap, cost.with_nano(budget)) for budget in level_budgets(tree, cost.nano)]
 
 
-def check_branching(branching: tuple[int, ...]) -> None:
-    """Raise ValueError unless there is a level, and each has two children or more a node."""
-    if not branching or min(branching) < 2:
-        raise ValueError(f"expected at least one level, each with branching >= 2, got {branching}")
-
-
-def integers_of(values: NDArray[Any], what: str) -> Integers:
-    """Values as 64-bit integers; ValueError for anything else."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"expected integer {what}, got dtype {array.dtype}")
-    return array.astype(np.int64, copy=False)
-
-
 # Cumulative counts read off a tree by generalised least squares (GLS), their error, and the best
 # budgets.
 #
@@ -333,10 +309,7 @@ def integers_of(values: NDArray[Any], what: str) -> Integers:
 def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
     """Sum c_i for each level of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the
     last is known."""
-    check_branching(branching)
     leaves = math.prod(branching)
-    if not 2 <= bins <= leaves:
-        raise ValueError(f"expected 2 <= bins <= {leaves}, got {bins}")
     below = [leaves // size for size in accumulate(branching, mul)]
     return tuple(_contrast(bins, under, b) for under, b in zip(below, branching, strict=True))
 
@@ -364,13 +337,9 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
 
     `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public
     number of samples, an integer or of shape (...). Unbiased; neither whole nor monotone nor in [0,
-    total] (see `consistent_counts`). Raises ValueError for a wrong shape or for counts that are not
-    integers. Post-processing.
+    total] (see `consistent_counts`). Post-processing.
     """
-    nodes = integers_of(noisy_nodes, "noisy counts")
-    if nodes.ndim == 0 or nodes.shape[-1] != tree.nodes:
-        raise ValueError(f"expected {tree.nodes} noisy counts, got shape {nodes.shape}")
-    of_levels = np.split(nodes.astype(np.float64), np.cumsum(tree.level_sizes)[:-1], axis=-1)
+    of_levels = np.split(noisy_nodes.astype(np.float64), np.cumsum(tree.level_sizes)[:-1], axis=-1)
     families = [
         of_level.reshape(*of_level.shape[:-1], -1, b)
         for of_level, b in zip(of_levels, tree.branching, strict=True)
@@ -385,7 +354,7 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
     counts = np.broadcast_to(np.asarray(total, dtype=np.float64)[..., np.newaxis], sums[0].shape)
     for family, of_family in zip(families, sums, strict=True):
         missing = (counts - of_family) / family.shape[-1]
-        counts = (family + missing[..., np.newaxis]).reshape(*nodes.shape[:-1], -1)
+        counts = (family + missing[..., np.newaxis]).reshape(*noisy_nodes.shape[:-1], -1)
     result = np.cumsum(counts[..., : tree.bins], axis=-1)
     result[..., -1] = total
     return result
@@ -453,10 +422,8 @@ def optimal_shares(
     """The shares of the budget of least squared error of `prefixes`, by nine decimals; `bins` =
     leaves by default.
 
-    A share can be nearly 0: see `tree_of`. Raises ValueError for a power that is not 1 or 2.
+    A share can be nearly 0: see `tree_of`.
     """
-    if power not in (1, 2):
-        raise ValueError(f"expected noise of power 1 or 2, got {power}")
     leaves = math.prod(branching)
     sums = contrasts(branching, leaves if bins is None else bins)
     shares = _descended([1 / len(branching)] * len(branching), branching, leaves, sums, power)
@@ -538,7 +505,6 @@ def best_coarsening(branching: tuple[int, ...], bins: int, power: int = 1) -> Tr
     >>> best_coarsening((4, 4, 4), 64).branching, best_coarsening((4, 4, 4), 64, power=2).branching
     ((4, 16), (4, 4, 4))
     """
-    check_branching(branching)
     sizes = (1, *accumulate(branching, mul))
     leaves = math.prod(branching)
     # To each level, the cheapest ways from the leaves up: the same costs as in the search for the
@@ -765,15 +731,8 @@ whole widths."""
 def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins:
     """The bins (exact zeros, then equal bins) that minimise the proxy above for a HAT.
 
-    `counts_total_n`: samples in the HAT; `cap`: the most that a plate moves. Raises ValueError
-    unless all are positive and finite.
+    `counts_total_n`: samples in the HAT; `cap`: the most that a plate moves; both at least 1.
     """
-    if counts_total_n < 1 or cap < 1:
-        raise ValueError(
-            f"expected counts_total_n >= 1 and cap >= 1, got {counts_total_n} and {cap}"
-        )
-    if not 0 < max_kmh < math.inf:
-        raise ValueError(f"expected positive, finite max_kmh, got {max_kmh}")
     noise = cap * expected_noise_of_counts(cost) / counts_total_n
 
     def proxy(count: int) -> float:

@@ -50,7 +50,7 @@ class Occupancy:
     hat_rows[h]..hat_rows[h+1].
 
     In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in a HAT,
-    no HAT without rows; else ValueError. `max_kmh` is U, by which a variance outweighs a mean.
+    no HAT without rows. `max_kmh` is U, by which a variance outweighs a mean.
 
     >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
     >>> pairs.hats, pairs.hat_of_row().tolist()
@@ -62,22 +62,6 @@ class Occupancy:
     count: Integers
     plates: int
     max_kmh: float = 1.0
-
-    def __post_init__(self) -> None:
-        rows = self.plate.size
-        if (
-            self.count.size != rows
-            or self.hat_rows.size < 1
-            or self.hat_rows[0] != 0
-            or self.hat_rows[-1] != rows
-        ):
-            raise ValueError(
-                "expected hat_rows from 0 to the number of rows, and one plate and count per row"
-            )
-        if rows and (np.diff(self.hat_rows).min() < 1 or self.count.min() < 1):
-            raise ValueError("expected at least one row per HAT and at least one sample per row")
-        if rows and not 0 <= self.plate.min() <= self.plate.max() < self.plates:
-            raise ValueError(f"expected plates in 0..{self.plates - 1}")
 
     @property
     def hats(self) -> int:
@@ -105,12 +89,10 @@ class HatErrors:
     """
 
     def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
-        """Keep all rows; raises ValueError unless an epsilon is above 0 and none below, and for
-        plates_min < 1."""
+        """Keep all rows; raises ValueError unless an epsilon is above 0 and none below. `plates_min`
+        is at least 1."""
         if min(nanos) < 0 or not any(nanos):
             raise ValueError(f"expected an epsilon above 0, got {tuple(nanos)}")
-        if plates_min < 1:
-            raise ValueError(f"expected plates_min >= 1, got {plates_min}")
         self._epsilon = nanos.mean / NANO
         self._variance_epsilon = nanos.variance / NANO
         self._unit = occupancy.max_kmh if nanos.mean else 1.0  # of a variance
@@ -239,10 +221,8 @@ def suppress_to(
     it had fewer), or none and has infinite E. If hats_max >= K of `chop_user`, both take the same
     steps down to there.
 
-    Raises ValueError for hats_max < 1, and as `HatErrors` does.
+    Raises ValueError as `HatErrors` does.
     """
-    if hats_max < 1:
-        raise ValueError(f"expected hats_max >= 1, got {hats_max}")
     plates = _Plates(occupancy, nanos, plates_min)
     plates.descend(hats_max, inf)
     plates.share_out(hats_max)
