@@ -149,6 +149,15 @@ class SlotPings:
     unpaired: int = 0
     partial: bool = False
 
+    def subset(self, rows: Integers) -> SlotPings:
+        return replace(
+            self,
+            plate=self.plate[rows],
+            time=self.time[rows],
+            cell=self.cell[rows],
+            speed=self.speed[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SlotCounts:
@@ -225,15 +234,7 @@ def without_repeats(pings: SlotPings) -> SlotPings:
     dealt out."""
     plate_time = pings.plate.astype(np.uint64) << np.uint64(32) | pings.time
     chosen = first_per_plate_time(plate_time, pings.cell, pings.speed)
-    if chosen.size == pings.plate.size:
-        return pings
-    return replace(
-        pings,
-        plate=pings.plate[chosen],
-        time=pings.time[chosen],
-        cell=pings.cell[chosen],
-        speed=pings.speed[chosen],
-    )
+    return pings if chosen.size == pings.plate.size else pings.subset(chosen)
 
 
 def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
