@@ -41,10 +41,11 @@ def made(case, plate="", field="", value=""):
     return text
 
 
-def enveloped(case, pings):
+def enveloped(case, pings, field="", value=""):
     text = case.get("joint", ", ").join(pings)
     quoted = json.dumps(f"[{text}]")
-    return case["envelope"].replace("PINGS", text).replace("QUOTED", quoted)
+    sent = value if field == "SENT" else case["values"].get("SENT", "")
+    return case["envelope"].replace("PINGS", text).replace("QUOTED", quoted).replace("SENT", sent)
 
 
 def rows(case, form, messages):
@@ -68,9 +69,9 @@ def of_kind(kind):
     ]
 
 
-def roads(case, form, texts, tmp_path):
+def roads(case, form, texts, tmp_path, *sent):
     """Messages of these pings as a topic, a file, a pipe and a polled source have them."""
-    whole = enveloped(case, texts)
+    whole = enveloped(case, texts, *sent)
     if whole[0] in "[{":
         yield [whole.encode()]
         yield [("\ufeff \r\n" + whole + "\n").encode()]
@@ -94,7 +95,7 @@ def test_what_means_the_same_is_the_same_ping_by_every_road(name, field, value, 
     case = TABLE[name]
     form = SourceSection(**case["source"]).form
     ping = made(case, field=field, value=value)
-    for messages in roads(case, form, [ping], tmp_path):
+    for messages in roads(case, form, [ping], tmp_path, field, value):
         found, refused, _ = rows(case, form, messages)
         assert [row[:5] for row in found] == [(case.get("plate", "A1"), *ONE)], messages
         assert not refused

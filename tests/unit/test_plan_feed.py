@@ -29,7 +29,7 @@ def _few_rows(limits):
 
 @pytest.fixture(scope="module")
 def pings():
-    fleet = Fleet(seed=3, buses=30, start=datetime(2024, 1, 8, 9, 0, tzinfo=IST), hours=1.0)
+    fleet = Fleet(seed=3, buses=15, start=datetime(2024, 1, 8, 9, 0, tzinfo=IST), hours=0.6)
     sent = [
         json.loads(message) for batch in fleet.messages() for message in batch if is_json(message)
     ]

@@ -10,7 +10,6 @@ from udp_stream.settings import load
 
 BUDGET = "[queries]\nrho = 100.0\ncenter = [-97.74, 30.27]\n"
 SHARED = "[budget]\naccounting = 'pure'\n[queries]\nshare = 0.2\nunit_m = 500\ncenter = [-97.74, 30.27]\n"
-BOX = "box = [-97.76, 30.28, -97.72, 30.31]"
 RANGE = '[[query]]\nname = "north"\nkind = "range"\nevery = "15m"\nbox = [-97.76, 30.28, -97.72, 30.31]\n'
 NEAREST = (
     '[[query]]\nname = "stop"\nkind = "nearest"\nevery = "1h"\nplace = [-97.74, 30.27]\nk = 3\n'
