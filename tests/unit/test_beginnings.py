@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tests.unit.test_found_feed import ping
 from udp_stream.cli.commands.init import read_samples
 from udp_stream.errors import UsageError
 from udp_stream.pings.json import mapped_form
@@ -17,7 +16,10 @@ from udp_stream.sources.files import prompt_messages, read_messages
 FORM = mapped_form(
     FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed")
 )
-PINGS = [ping(at) for at in range(60)]
+PINGS = [
+    {"bus": f"GJ05BX{at % 9}", "timestamp": f"2022-01-01T10:10:{at:02}Z", "lon": 72.8, "lat": 21.1, "speed": at}
+    for at in range(60)
+]  # fmt: skip
 HEADER = "bus;timestamp;lon;lat;speed"
 ROWS = [";".join(map(str, one.values())) for one in PINGS]
 CSV = "\n".join([HEADER, *ROWS, ""])

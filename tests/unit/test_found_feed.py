@@ -2,54 +2,16 @@
 asks to be checked."""
 
 import json
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 
 import pytest
 
 from udp_stream.cli.commands.init import city_file, find_feed
-from udp_stream.errors import UsageError
 from udp_stream.settings import load
-
-IST = timezone(timedelta(hours=5, minutes=30))
-PLATES = [f"GJ05BX{1000 + at}" for at in range(9)]
-
-
-def ping(at, per_second=3, **changes):
-    """The `at`-th ping of nine buses that go about Surat."""
-    time = datetime(2022, 1, 1, 10, tzinfo=IST) + timedelta(seconds=at // per_second)
-    made = {"bus": PLATES[at % 9], "timestamp": time.isoformat(), "lon": 72.8 + (at % 77) / 1000,
-            "lat": 21.1 + (at % 91) / 1000, "speed": at % 40}  # fmt: skip
-    made |= {
-        name: value(made, time) if callable(value) else value for name, value in changes.items()
-    }
-    return {name: value for name, value in made.items() if value is not ...}
-
-
-def written(folder, pings, name="feed.ndjson"):
-    (folder / name).write_text("\n".join(json.dumps(one) for one in pings))
-    return str(folder / name)
-
-
-def found(folder, count=600, **changes):
-    path = written(folder, [ping(at, **{k: v(at) if k in ("id", "vehicle") else v for k, v in changes.items()})
-                            for at in range(count)])  # fmt: skip
-    feed = find_feed([path])
-    (folder / "city.toml").write_text(city_file(feed, path))
-    load(folder / "city.toml", (), {})
-    return feed, checks(feed)
 
 
 def checks(feed):
     return [sentence for some in feed.checks.values() for sentence in some]
-
-
-def test_stray_fixes_do_not_widen_the_box_and_two_cities_are_refused(tmp_path):
-    feed, _ = found(
-        tmp_path, lon=lambda made, _: made["lon"] - 30 if made["lat"] == 21.1 else made["lon"]
-    )
-    assert feed.box[0] > 72 and feed.zone == "Asia/Kolkata"
-    with pytest.raises(UsageError, match="far apart"):
-        found(tmp_path, lon=lambda made, _: made["lon"] if made["speed"] % 2 else made["lon"] - 170)
 
 
 # Forms in which public feeds come, written by hand from their documentation.

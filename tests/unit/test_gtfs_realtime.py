@@ -2,8 +2,9 @@
 recording."""
 
 import json
-import math
 import random
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,7 @@ def refused(*vehicles, **header):
 
 
 def test_a_vehicle_is_a_ping_and_its_speed_is_in_metres_a_second():
+    assert decoded(snapshot(vehicle("B2", speed=0.0)))[0].speed.tolist() == [0]
     pings, refusals = decoded(snapshot(vehicle("A1", "7"), vehicle("", "B2", lon=72.25)))
     assert (
         pings.plates == ("A1", "B2")
@@ -42,39 +44,15 @@ def test_a_vehicle_is_a_ping_and_its_speed_is_in_metres_a_second():
     assert pings.position.tolist() == [0, 1]
 
 
-def test_an_unset_speed_is_refused_and_a_speed_of_zero_counts():
-    pings, refusals = decoded(snapshot(vehicle("A1", speed=None), vehicle("B2", speed=0.0)))
-    assert pings.plates == ("B2",) and pings.speed.tolist() == [0]
-    assert [(one.position, one.reason.value, one.path) for one in refusals] == [
-        (0, "missing_field", "$.speed")
-    ]
+FAULTS = tomllib.loads((Path(__file__).parents[1] / "feeds" / "gtfs_faults.toml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason", "path"),
-    [
-        ({"plate": ""}, "missing_field", "$.license_plate"),
-        ({"plate": " Null", "number": "n/a"}, "placeholder_plate", "$.license_plate"),
-        ({"plate": "", "number": "n/a"}, "placeholder_plate", "$.license_plate"),
-        ({"plate": "A" * 65}, "wrong_type", "$.license_plate"),
-        ({"time_s": 0}, "time_out_of_range", "$.observationDateTime"),
-        ({"time_s": START_S * 10**6}, "time_out_of_range", "$.observationDateTime"),
-        ({"time_s": 2**64 - 1}, "time_out_of_range", "$.observationDateTime"),
-        ({"lat": None}, "missing_field", "$.location"),
-        ({"lon": None, "lat": None, "speed": None}, "missing_field", "$.location"),
-        ({"lon": 0.0, "lat": 0.0}, "zero_coordinates", "$.location.coordinates"),
-        ({"lon": math.nan}, "coordinates_out_of_range", "$.location.coordinates[0]"),
-        ({"lat": 91.0}, "coordinates_out_of_range", "$.location.coordinates[1]"),
-        ({"speed": math.nan}, "speed_not_finite", "$.speed"),
-        ({"speed": -1.0}, "speed_negative", "$.speed"),
-        ({"speed": 60.0}, "speed_above_limit", "$.speed"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("fields", "reason", "path"), FAULTS["faults"], ids=str)
 def test_what_is_no_ping_is_refused_by_name_and_costs_its_message_nothing_else(
     fields, reason, path
 ):
-    faulty = vehicle(**{"plate": "A1", **fields})
+    given = {name: None if value == "unset" else value for name, value in fields.items()}
+    faulty = vehicle(**{"plate": "A1", **given})
     assert refused(vehicle("B2"), faulty, vehicle("C3")) == [(1, reason, path)]
     assert decoded(snapshot(vehicle("B2"), faulty, vehicle("C3")))[0].plates == ("B2", "C3")
 

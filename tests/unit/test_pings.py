@@ -35,10 +35,6 @@ def raw(name: str, text: bytes) -> bytes:
     return encode(ping(**{name: "HERE"})).replace(b'"HERE"', text)
 
 
-def at(*coordinates: Any, **others: Any) -> bytes:
-    return encode(ping(location={"type": "Point", "coordinates": list(coordinates), **others}))
-
-
 def decode(*messages: bytes, rules: PingRules = RULES) -> tuple[Pings, list[Refusal]]:
     return PingDecoder(rules, JSON).decode(messages)
 
@@ -55,14 +51,10 @@ def test_limits_of_a_deployment_refuse_by_name_and_path() -> None:
     assert one(b"[" * 100_000) == ("not_json", "$")
     assert one(raw("route_id", b"[" * 100_000 + b"]" * 100_000)) == ("not_json", "$")
     assert one(raw("license_plate", b'"\xff"')) == ("not_json", "$.license_plate")
-    box = PingRules(max_kmh=65, reject_above_kmh=200, box=(72.5, 21.0, 73.0, 21.25))
-    assert len(decode(at(72.5, 21.25), at(73, 21), rules=box)[0]) == 2  # its edges belong to it
     small = PingRules(
         max_kmh=65, reject_above_kmh=200, max_message_bytes=600, max_pings_per_message=2
     )
     assert one(encode(ping(route_id="x" * 600)), small) == ("oversized_message", "$")
-    assert one(encode([ping()] * 3), small) == ("too_many_pings", "$")
-    assert one(encode({"results": [ping()] * 3}), small) == ("too_many_pings", "$")
     assert len(decode(encode([ping()] * 2), rules=small)[0]) == 2
 
 
