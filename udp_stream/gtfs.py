@@ -12,12 +12,12 @@ import zipfile
 import zlib
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from udp_stream.errors import ConfigError
 
 ZIP_MB = 200
 FILE_MB = 500  # of a zip; of each file in it once it is unpacked, or in a folder
-MEMBERS_MAX: Final = 1_000  # files in a zip
+MEMBERS_MAX = 1_000  # files in a zip
 STOPS_MAX = 200_000
 ROUTES_MAX = 20_000
 TRIPS_MAX = 1_000_000
@@ -37,15 +37,14 @@ LINES_MAX = 500
 CALLS_MAX = 1_000
 SHAPE_MAX = 10_000
 POINTS_MAX = 30_000  # lines; stops, points of a line; points of all
-NEAR_M: Final = 10.0  # how far a simplified line may leave its shape; twice that, and so on, where points are too many
+NEAR_M = 10.0  # how far a simplified line may leave its shape; twice that, and so on, where points are too many
 
-_BLOCK = 2**20
-_FIELD_LINES = 100  # bytes read at a time; lines that a field in quotes may span where a block ends
-_MB: Final = 10**6
-_METRES: Final = 111_195.0  # of a degree of latitude
+_BLOCK = 2**20  # bytes read at a time
+_MB = 10**6
+_METRES = 111_195.0  # of a degree of latitude
 _OF_STOPS = ("stop_lat", "stop_lon")
 _OF_SHAPES = ("shape_pt_lat", "shape_pt_lon")
-NO_STOP: Final = "expected at least one stop with a stop_lat and stop_lon"
+NO_STOP = "expected at least one stop with a stop_lat and stop_lon"
 
 
 class GtfsError(ConfigError):
@@ -130,7 +129,7 @@ def read_network(path: str | Path) -> Network:
             for trip, calls in others.items()
         ]
         drawn = [line for line in lines if len(line[1]) > 1][:LINES_MAX]
-        return Network(stops.served(served, names), _simplified(drawn))
+        return Network(stops.served(served, names), simplified(drawn))
 
 
 class _Files:
@@ -158,64 +157,51 @@ class _Files:
     ) -> Iterator[tuple[str, ...]]:
         """These columns of each row; those of `more` are empty where the file has none. GtfsError
         may leave."""
-        pick: Callable[[list[str]], tuple[str, ...]] = tuple
-        width = 0
-        lacks = False
-        for block in self._blocks(file):
-            reader = csv.reader(block)
-            try:
-                if not width:
-                    header = [name.strip().lower() for name in next(reader, [])]
-                    absent = [name for name in needed if name not in header]
-                    if absent:
-                        raise self.refused(file, f"expected the column {absent[0]}")
-                    lacks = any(name not in header for name in more)
-                    at = [header.index(name) if name in header else -1 for name in (*needed, *more)]
-                    pick = itemgetter(*at)
-                    width = len(header)
+        try:
+            with closing(self._lines(file)) as lines:
+                reader = csv.reader(lines)
+                first = next(reader, None)
+                if first is None:
+                    return
+                header = [name.strip().lower() for name in first]
+                for name in needed:
+                    if name not in header:
+                        raise self.refused(file, f"expected the column {name}")
+                # Behind a row, in which missing cells are empty, comes an empty cell.
+                blank = [""] * (len(header) + 1)
+                columns = (*needed, *more)
+                pick = itemgetter(
+                    *(header.index(name) if name in header else -1 for name in columns)
+                )
                 for row in reader:
-                    if not row:
-                        continue
-                    if len(row) < width:
-                        row += [""] * (width - len(row))
-                    if lacks:
-                        row.append("")
-                    yield pick(row)
-            except csv.Error as error:
-                raise self.refused(file, f"expected rows of CSV ({error})") from error
+                    if row:
+                        row += blank[len(row) :] or [""]
+                        yield pick(row)
+        except csv.Error as error:
+            raise self.refused(file, f"expected rows of CSV ({error})") from error
 
-    def _blocks(self, file: str) -> Iterator[list[str]]:
-        """Whole lines, about a megabyte at a time: UTF-8, with or without a mark at its beginning,
-        else Latin-1."""
+    def _lines(self, file: str) -> Generator[str, None, None]:
+        """Lines, read a megabyte at a time: UTF-8, with or without a mark at its beginning, else
+        Latin-1."""
         if not self.has(file):
             raise self.refused(file, "expected this file in the timetable")
         rest = b""
         size = 0
         with self._open(file) as source:
             while piece := source.read(_BLOCK):
+                text = rest + (piece if size else piece.removeprefix(b"\xef\xbb\xbf"))
                 size += len(piece)
                 if size > FILE_MB * _MB:
                     raise self.refused(file, f"expected at most {FILE_MB} MB, unpacked")
-                text = rest + (piece.removeprefix(b"\xef\xbb\xbf") if size == len(piece) else piece)
-                end = self._end_of_lines(file, text)
-                rest = text[end:]
+                text, end, rest = text.rpartition(b"\n")
                 if end:
-                    yield _lines(text[:end])
+                    yield from _decoded(text)
+                elif len(rest) > _BLOCK:
+                    raise self.refused(
+                        file, f"expected rows of CSV, got a line of over {_BLOCK:,} bytes"
+                    )
         if rest:
-            yield _lines(rest)
-
-    def _end_of_lines(self, file: str, text: bytes) -> int:
-        """Where the last whole line ends; if there is such a line nearby, not at a break within
-        quotes."""
-        last = text.rfind(b"\n") + 1
-        if last == 0 and len(text) > _BLOCK:
-            raise self.refused(file, f"expected rows of CSV, got a line of over {_BLOCK:,} bytes")
-        end = last
-        for _ in range(_FIELD_LINES):
-            if end == 0 or not text.count(b'"', 0, end) % 2:
-                break
-            end = text.rfind(b"\n", 0, end - 1) + 1
-        return end or last
+            yield from _decoded(rest)
 
     @contextmanager
     def _open(self, file: str) -> Iterator[BinaryIO]:
@@ -273,7 +259,7 @@ def _members(path: Path) -> int:
     return int(struct.unpack_from("<H", tail, at + 10)[0]) if 0 <= at <= len(tail) - 22 else 0
 
 
-def _lines(text: bytes) -> list[str]:
+def _decoded(text: bytes) -> list[str]:
     with suppress(UnicodeDecodeError):
         return text.decode().split("\n")
     return text.decode("latin-1").split("\n")
@@ -281,7 +267,7 @@ def _lines(text: bytes) -> list[str]:
 
 def _routes(files: _Files) -> dict[str, str]:
     """Each route's short name, by its id; else its long name."""
-    found: dict[str, str] = {}
+    found = dict[str, str]()
     for route, short, long in files.rows(
         "routes.txt", ("route_id",), ("route_short_name", "route_long_name")
     ):
@@ -297,7 +283,7 @@ def _days(files: _Files) -> Mapping[str, float]:
     """The share of days on which a service runs: of a week by calendar.txt, else of the dates of
     calendar_dates.txt."""
     week = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-    shares: dict[str, float] = {}
+    shares = dict[str, float]()
     if files.has("calendar.txt"):
         for service, *days in files.rows("calendar.txt", ("service_id", *week)):
             shares[service] = max(shares.get(service, 0.0), days.count("1") / 7)
@@ -325,9 +311,9 @@ def _trips(
     and direction that has no shape."""
     numbers = {route: number for number, route in enumerate(routes)}
     days = _days(files)
-    found: dict[str, tuple[int, float]] = {}
+    found = dict[str, tuple[int, float]]()
     travelled: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
-    first: dict[tuple[int, str], str] = {}
+    first = dict[tuple[int, str], str]()
     has_shapes = files.has("shapes.txt")
     columns = ("route_id", "service_id", "trip_id")
     more = ("direction_id", "shape_id")
@@ -357,7 +343,7 @@ class _Stops:
     def __init__(self, files: _Files) -> None:
         self.numbers = dict[str, int]()
         self._found = list[tuple[str, float, float]]()
-        parents: dict[str, str] = {}
+        parents = dict[str, str]()
         columns = ("stop_id", *_OF_STOPS)
         more = ("stop_name", "parent_station", "location_type")
         for stop, lat, lon, name, parent, kind in files.rows("stops.txt", columns, more):
@@ -410,7 +396,8 @@ def _shapes(files: _Files, wanted: Mapping[str, int]) -> dict[str, Floats]:
     }
 
 
-def _simplified(lines: list[Line]) -> list[Line]:
+def simplified(lines: list[Line]) -> list[Line]:
+    """The lines with the points that are enough, at most `POINTS_MAX` in all."""
     near_m = NEAR_M
     while True:
         lines = [(name, points[kept(points, near_m)]) for name, points in lines]

@@ -20,7 +20,7 @@ from tests.timetables import files_of, zipped
 from udp_stream.dashboard.server import Dashboard, serving
 from udp_stream.dashboard.slots import Slots
 from udp_stream.trial.fleet import Fleet
-from udp_stream.trial.timetable import write_timetable
+from udp_stream.trial.timetable import network_of
 from udp_stream.windows.grid import HEXAGONS
 
 pytestmark = pytest.mark.browser
@@ -818,9 +818,18 @@ def test_the_readmes_picture(tmp_path, new_page):
     cell = max(drawn, key=lambda one: one["interval95_kmh"][1] - one["interval95_kmh"][0])["hat"][
         "cell"
     ]
-    (tmp_path / "timetable").mkdir()
-    write_timetable(Fleet(seed=1), tmp_path / "timetable")  # as the demo does
-    with served(made.files, "--gtfs", tmp_path / "timetable") as address:
+    network = network_of(Fleet(seed=1))  # as the demo has it
+    stops = [(at, stop.name, stop.lat, stop.lon) for at, stop in enumerate(network.stops)]
+    ways = [(name, *place[::-1], at) for name, way in network.lines for at, place in enumerate(way)]
+    names = [name for name, _ in network.lines]
+    files = files_of(
+        stops,
+        [(name, name, "") for name in names],
+        [(name, "daily", name, 0, name) for name in names],
+        [(name, at, at) for at, stop in enumerate(network.stops) for name in stop.routes],
+        shapes=ways,
+    )
+    with served(made.files, "--gtfs", zipped(tmp_path / "gtfs.zip", files)) as address:
         page = new_page(address, height=840, slot=slot, cell=cell)
         page.wait_for_selector("#day .bar >> nth=0")
         page.wait_for_selector("path.network")

@@ -19,7 +19,7 @@ from udp_stream.dashboard.places import CellPlace, Places
 from udp_stream.errors import ConfigError
 from udp_stream.gtfs import GtfsError, Network, kept, positions, read_network
 from udp_stream.trial.fleet import Fleet
-from udp_stream.trial.timetable import write_timetable
+from udp_stream.trial.timetable import network_of
 
 SHAPE = [("s", 21.17, 72.80, 2), ("s", 21.16, 72.79, 1), ("s", 21.17, 72.86, 10)]
 
@@ -305,9 +305,8 @@ def test_cells_of_the_same_name_are_told_apart_and_one_without_a_stop_is_beside_
     )
 
 
-def test_names_follow_from_the_timetable_alone(tmp_path):
-    write_timetable(Fleet(seed=1), tmp_path)
-    network = read_network(tmp_path)
+def test_names_follow_from_the_timetable_alone():
+    network = network_of(Fleet(seed=1))
     other = Network(network.stops[::-1], network.lines)
     for resolution in (6, 7, 9):
         names = names_of(network, resolution)

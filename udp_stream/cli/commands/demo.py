@@ -14,10 +14,7 @@ import time
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,7 +25,6 @@ from udp_stream.cli.report import SOFTWARE, print_summary
 from udp_stream.dashboard.slots import Slots
 from udp_stream.errors import ConfigError, PackageMissing, UsageError, needs
 from udp_stream.export_formats import require_format
-from udp_stream.gtfs import read_network
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.logs import counted, log_message
@@ -37,7 +33,7 @@ from udp_stream.release.record import Release, Smoothed
 from udp_stream.runtime import EmbeddedRuntime, Smooth, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
-from udp_stream.trial.timetable import write_timetable
+from udp_stream.trial.timetable import network_of
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotGrid
 
@@ -51,8 +47,7 @@ YEAR_HOURS = 365 * 24
 SLOT_S = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class TrueMeans:
+class TrueMeans(NamedTuple):
     """The buses in a single slot: km/h and pings by cell. `guess_kmh`: the mean of all pings,
     the best guess."""
 
@@ -110,7 +105,7 @@ def shown_of(slot: Sequence[Release], estimates: Sequence[Smoothed]) -> dict[str
 
 def busiest_slot(records: Sequence[Release]) -> list[Release]:
     """The records of the slot with the most plates."""
-    slots: dict[str, list[Release]] = {}
+    slots = dict[str, list[Release]]()
     for record in records:
         slots.setdefault(record.hat.slot_start, []).append(record)
     return (
@@ -248,9 +243,7 @@ def _dashboard(settings: Settings) -> Dashboard | None:
     except PackageMissing as missing:
         log_message(f"{missing}; without it this run shows its end alone")
         return None
-    with TemporaryDirectory() as folder:
-        write_timetable(Fleet(seed=1), Path(folder))
-        places = Places(read_network(folder), settings.grid)
+    places = Places(network_of(Fleet(seed=1)), settings.grid)
     slots = Slots(settings.dashboard.slots, is_synthetic=True, grid=settings.grid)
     return Dashboard(slots, places=places)
 
