@@ -13,7 +13,7 @@ import csv
 import gzip
 import io
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,8 @@ COLLISIONS = 200_000
 """Rows of NYMVC that are drawn: as many as the paper has."""
 
 DRIVE_FORM = "taxi,YYYY-MM-DD HH:MM:SS,longitude,latitude"
+
+_TAXI = [("taxi", "U32"), ("time", "M8[ms]"), ("lon", "f8"), ("lat", "f8")]
 
 Found = Trajectories | PointCloud | Images
 
@@ -77,7 +79,9 @@ def _images(name: str, data: bytes, path: Path) -> Images:
 def _collisions(name: str, data: bytes, path: Path, rng: np.random.Generator) -> PointCloud:
     rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace")))
     names = {str(column).strip().upper(): column for column in rows.fieldnames or ()}
-    places = _places([(row[names["LATITUDE"]], row[names["LONGITUDE"]]) for row in rows])
+    columns = [names["LATITUDE"], names["LONGITUDE"]]
+    texts = [[_number(row[column]) for column in columns] for row in rows]
+    places = _on_earth(np.array(texts).reshape(-1, 2))
     places = places[~np.isnan(places[:, 0])]
     if not places.size:
         raise UsageError(f"{path}: expected rows with LATITUDE and LONGITUDE, and none has a place")
@@ -90,48 +94,34 @@ def _collisions(name: str, data: bytes, path: Path, rng: np.random.Generator) ->
 def _drive(name: str, path: Path, files: Sequence[Path]) -> Trajectories:
     """Trajectories of all files together: taxis, times (ms on Beijing's clock), and where they
     were."""
-    taxis = []
-    times = []
-    places = []
+    found = []
     for file in files:
         if file != path and (file.suffix not in (".txt", ".csv", ".gz") or not file.is_file()):
             continue
-        lines = [
-            line.split(",")
-            for line in _bytes_of(file).decode("utf-8", "replace").splitlines()
-            if line.strip()
-        ]
-        wrong = next((number for number, line in enumerate(lines, 1) if len(line) != 4), 0)
-        if wrong:
-            raise UsageError(
-                f"{file}: line {wrong}: expected {DRIVE_FORM}, got {len(lines[wrong - 1])} fields"
-            )
-        if lines:  # some taxis have none
-            taxis.append(np.array([line[0].strip() for line in lines]))
-            places.append(_places([(line[3], line[2]) for line in lines]))
-            try:
-                times.append(
-                    np.array([line[1].strip() for line in lines], "datetime64[ms]").astype(np.int64)
+        text = _bytes_of(file).decode("utf-8", "replace")
+        try:
+            if text.strip():  # some taxis have no line
+                found.append(
+                    np.loadtxt(io.StringIO(text), _TAXI, comments=None, delimiter=",", ndmin=1)
                 )
-            except ValueError as error:
-                raise UsageError(
-                    f"{file}: expected {DRIVE_FORM}, got a time of another form"
-                ) from error
-    if not taxis:
+        except ValueError as error:
+            raise UsageError(f"{file}: expected lines {DRIVE_FORM}, got {error}") from error
+    if not found:
         others = "NYMVC's CSV with LATITUDE and LONGITUDE, or MNIST's images"
         raise UsageError(f"{path}: expected T-Drive's lines ({DRIVE_FORM}), {others}")
-    where = np.concatenate(places)
+    rows = np.concatenate(found)
+    where = _on_earth(np.column_stack((rows["lat"], rows["lon"])))
     is_place = ~np.isnan(where[:, 0])
-    plate = np.unique(np.concatenate(taxis)[is_place], return_inverse=True)[1]
-    return Trajectories(name, plate, np.concatenate(times)[is_place], _in_plane(where[is_place]))
+    plate = np.unique(rows["taxi"][is_place], return_inverse=True)[1]
+    times = rows["time"][is_place].astype(np.int64)
+    return Trajectories(name, plate, times, _in_plane(where[is_place]))
 
 
-def _places(texts: Iterable[tuple[str, str]]) -> Floats:
-    """Latitudes and longitudes, degrees, shape (texts, 2); nan where no place is: not on earth, or
-    (0, 0)."""
-    found = np.array([[_number(lat), _number(lon)] for lat, lon in texts]).reshape(-1, 2)
-    is_place = np.less_equal(abs(found), (80, 180)).all(axis=1) & found.any(axis=1)
-    return np.where(is_place[:, None], found, np.nan)
+def _on_earth(places: Floats) -> Floats:
+    """Latitudes and longitudes, degrees, shape (places, 2), with nan where no place is: not on
+    earth, or (0, 0)."""
+    is_none = ~(abs(places) <= (80, 180)).all(axis=1) | (places == 0).all(axis=1)
+    return np.where(np.column_stack((is_none, is_none)), np.nan, places)
 
 
 def _number(text: str) -> float:

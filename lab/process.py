@@ -262,7 +262,7 @@ def _failure(program: Program, what: str) -> DependencyUnavailable:
 def free_ports(number: int) -> list[int]:
     """Ports on 127.0.0.1 that nothing listens on at this moment, each with its port + 10000. They
     may be taken the next moment: start with `on_free_ports`."""
-    found: list[int] = []
+    found = list[int]()
     for port in random.sample(PORTS, len(PORTS)):
         if _is_free(port) and _is_free(port + 10_000):
             found.append(port)

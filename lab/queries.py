@@ -69,7 +69,7 @@ class PreparedNoise:
 
     def __init__(self, values: int) -> None:
         self._values = values
-        self._ready: dict[tuple[str, int, int, int], Integers] = {}
+        self._ready = dict[tuple[str, int, int, int], Integers]()
 
     def __call__(
         self, measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int
@@ -676,18 +676,10 @@ class Threshold:
     >>> state = pie.run(np.array([[1200]]), os.urandom)
     >>> query.answer(budgeting, pie, state), int(state.charged[0])  # the first round of 64: 10^7 / 64
     ((True, True), 156250)
-
-    Raises ValueError for a share that is not between 0 and 1, and for no people.
     """
 
     share: float
     people: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share < 1 or self.people < 1:
-            raise ValueError(
-                f"expected 0 < share < 1 and people >= 1, got {self.share} and {self.people}"
-            )
 
     @property
     def limit(self) -> float:

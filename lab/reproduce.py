@@ -63,7 +63,7 @@ def write_outcome(
 ) -> list[Path]:
     """All files of an outcome, in the order written. UsageError, before that, for a file that the
     run uses."""
-    writers: dict[Path, Callable[[Path], object]] = {}
+    writers = dict[Path, Callable[[Path], object]]()
     for table, rows in outcome.tables.items():
         writers[folder / f"{table}.csv"] = partial(write_table, rows)
     for figure in outcome.figures:
@@ -121,7 +121,7 @@ def draw(figure: Figure, path: Path) -> None:
         for axes, panel in zip(
             canvas.subplots(1, len(figure.panels), squeeze=False)[0], figure.panels, strict=True
         ):
-            styles: dict[str, int] = {}
+            styles = dict[str, int]()
             for curve in panel.curves:
                 axes.plot(curve.x, curve.y, label=curve.name, **_looks(curve, styles))
             axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)

@@ -31,7 +31,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from lab.process import (
@@ -55,8 +55,7 @@ SERVICES = "services"  # the extra that has what trials need
 _Started = TypeVar("_Started", bound=RunningService)
 
 
-@dataclass(frozen=True)
-class Jar:
+class Jar(NamedTuple):
     """An artifact, and the hash of its bytes."""
 
     group: str
@@ -403,8 +402,7 @@ def command(port: int, *words: str, host: str = HOST) -> bytes:
         server.disconnect()
 
 
-@dataclass(frozen=True)
-class Services:
+class Services(NamedTuple):
     """Addresses of both services, which answer."""
 
     kafka: RunningKafka

@@ -99,7 +99,7 @@ def _pooled_medians(row: list[int]) -> list[int]:
     a bound on the last entry, is convex and falls to its minimum; the heap holds the (negated)
     places where its slope rises, two for each entry less the place cut off. Its top is the least
     minimiser; going back, an entry is at most the next."""
-    heap: list[int] = []
+    heap = list[int]()
     minimisers = []
     for y in row:
         heappush(heap, -y)

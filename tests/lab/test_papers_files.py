@@ -76,7 +76,7 @@ def test_images_are_searched_and_each_seventh_is_asked_about(tmp_path):
     [
         ("short.idx", idx(np.zeros((3, 28, 28)))[:-1], "3 images"),
         ("few.idx", idx(np.zeros((3, 28, 28))), "at least 7"),
-        ("1.txt", b"1,2008-02-02 15:36:08,116.5\n", "line 1"),
+        ("1.txt", b"1,2008-02-02 15:36:08,116.5\n", "row 1"),
         ("1.txt", b"1,02/02/2008,116.5,39.9\n", "time"),
         ("none.csv", b"LATITUDE,LONGITUDE\n,\n", "place"),
         ("empty.txt", b"", "expected T-Drive"),
