@@ -133,17 +133,11 @@ class Density:
     >>> answer = density.answer(budgeting, pie, pie.run(where, os.urandom))
     >>> abs(answer.value - 0.5) < 0.05, answer.low < answer.value < answer.high
     (True, True)
-
-    Raises ValueError unless the bandwidth is above 0.
     """
 
     east: float
     north: float
     bandwidth: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.bandwidth < inf:
-            raise ValueError(f"expected a bandwidth > 0 m, got {self.bandwidth}")
 
     def elimination(self, budgeting: QueryBudget) -> Elimination:
         return budgeting.elimination(self.distance, BandRule(-inf, REACH * self._bandwidth))
@@ -200,8 +194,6 @@ class Nearest:
     >>> found = nearest.answer(budgeting, pie, pie.run(where, os.urandom))
     >>> int(found.plates[0]), found.plates.size, found.excess_m < 200
     (3, 2, True)
-
-    Raises ValueError for k < 1.
     """
 
     k: int
