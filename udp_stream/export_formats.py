@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
@@ -25,13 +25,13 @@ from udp_stream.windows.grid import Grid, Ring, is_hole
 Kind = type[msgspec.Struct]
 PlaceOf = Callable[[str], str]
 
-ROW_GROUP: Final = 10_000
+ROW_GROUP = 10_000
 """Records of a row group of Parquet."""
 
-_FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """How a formula begins, also in full width (OWASP, "CSV Injection")."""
 
-_OTHERS: Final = (".xlsx", ".xls", ".ods", ".zip", ".bz2", ".xz", ".zst", ".tsv", ".kml", ".gpkg", ".shp", ".avro",
+_OTHERS = (".xlsx", ".xls", ".ods", ".zip", ".bz2", ".xz", ".zst", ".tsv", ".kml", ".gpkg", ".shp", ".avro",
                  ".feather", ".arrow", ".orc", ".db", ".sqlite", ".html", ".xml", ".pdf")  # fmt: skip
 """Suffixes of forms that are not written: lines of JSON under such a name would be taken for what
 they are not."""
@@ -163,7 +163,7 @@ def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
 
 def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:
     """A record's fields by their paths; objects are followed, lists are kept."""
-    found: dict[str, Any] = {}
+    found = dict[str, Any]()
     for name, value in record.items():
         found |= (
             flat(value, f"{before}{name}.")
@@ -226,10 +226,10 @@ class TextForm(NamedTuple):
     pieces: Callable[[Iterable[bytes], Kind, Grid, PlaceOf | None], Iterable[bytes]]
 
 
-LINES: Final = "ndjson"
-PARQUET: Final = "parquet"
+LINES = "ndjson"
+PARQUET = "parquet"
 
-TEXTS: Final = {
+TEXTS = {
     LINES: TextForm("application/x-ndjson", lambda lines, *_: lines),
     "csv": TextForm("text/csv; charset=utf-8", _csv),
     "geojson": TextForm("application/geo+json", _geojson),

@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,18 @@ def named(name: str | Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(name)
         raise
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, or replace it: after a power cut either is there, whole."""
+    with named(path), draft_of(path) as draft:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            # Synced before it is renamed: else the name could be there without the content.
+            os.fsync(file.fileno())
+        draft.rename(path)
+    sync_directory(path.parent)
 
 
 def link_first(draft: Path, path: Path) -> None:
@@ -200,6 +213,7 @@ ALIVE = "alive"
 away."""
 
 
+@dataclass
 class Heartbeat:
     """Heartbeat file, touched at most every two seconds. A supervisor that finds it old knows that
     we are stuck or gone.
@@ -211,16 +225,17 @@ class Heartbeat:
     True
     """
 
-    def __init__(self, file: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._file = file
-        self._clock = clock
+    file: Path | None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._touched_s: float | None = None
 
     def beat(self) -> None:
         """Raise OSError if the file cannot be touched."""
-        if self._file is None or (
-            self._touched_s is not None and self._clock() - self._touched_s < BEAT_S
+        if self.file is None or (
+            self._touched_s is not None and self.clock() - self._touched_s < BEAT_S
         ):
             return
-        self._file.touch()
-        self._touched_s = self._clock()
+        self.file.touch()
+        self._touched_s = self.clock()

@@ -20,10 +20,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from udp_stream.units import counted as counted
 
@@ -31,31 +32,31 @@ INFO = logging.INFO
 WARNING = logging.WARNING
 ERROR = logging.ERROR
 
-REPEAT_S: Final = 600.0
+REPEAT_S = 600.0
 """A line of a library is written once in this time; the next says how often it came."""
 
-LOG_AGAIN_S: Final = 900.0
+LOG_AGAIN_S = 900.0
 """Trouble that lasts is said again after this time."""
 
-MAKE_ROOM: Final = "make room, then run it again"
+MAKE_ROOM = "make room, then run it again"
 
-FRAMES: Final = 8  # innermost places that say where an error arose
+FRAMES = 8  # innermost places that say where an error arose
 
-QUIET_S: Final = 15.0
+QUIET_S = 15.0
 """An answer ends an outage once clients have had nothing to complain of for so long: of several
 brokers some answer."""
 
-KAFKA: Final = "aiokafka", "kafka"
+KAFKA = "aiokafka", "kafka"
 
-CLIENTS: Final = *KAFKA, "faust", "mode", "redis"
+CLIENTS = *KAFKA, "faust", "mode", "redis"
 """Libraries whose lines an outage replaces."""
 
-NO_BROKER: Final = "a Kafka broker does not answer; it is tried again", WARNING
-NO_COORDINATOR: Final = "the group has no coordinator now; the worker looks for one", INFO
-REBALANCE: Final = "the group's partitions are dealt out anew; the worker joins again", INFO
-NO_TOPIC: Final = "a topic is missing; `udp-stream topics create` makes it", WARNING
+NO_BROKER = "a Kafka broker does not answer; it is tried again", WARNING
+NO_COORDINATOR = "the group has no coordinator now; the worker looks for one", INFO
+REBALANCE = "the group's partitions are dealt out anew; the worker joins again", INFO
+NO_TOPIC = "a topic is missing; `udp-stream topics create` makes it", WARNING
 
-TRANSLATED: Final = {
+TRANSLATED = {
     (
         "Unable connect to node",
         "Unable to request metadata",
@@ -83,11 +84,11 @@ TRANSLATED: Final = {
 """Beginnings of the Kafka clients' messages that every deployment sees, with our sentence and its
 level."""
 
-IGNORED: Final = (("kafka.net.selector", "Task "),)
+IGNORED = (("kafka.net.selector", "Task "),)
 """Loggers and beginnings that tell an operator nothing: a busy machine delayed the client by a
 tenth of a second."""
 
-_OURS: Final = logging.getLogger("udp_stream")
+_OURS = logging.getLogger("udp_stream")
 
 _handlers: list[_Handler] = []
 
@@ -196,9 +197,11 @@ class Trouble:
         return lasted_s
 
 
+@dataclass
 class Outage:
     """A service that is away for a while: a line when it goes, again while it lasts, and a last
-    line when it is back.
+    line when it is back. It is said once it has lasted `after_s`, and over with an answer `quiet_s`
+    after the last complaint.
 
     >>> now_s = 0.0
     >>> begin_log(sys.stdout, as_json=False)
@@ -213,22 +216,14 @@ class Outage:
     >>> end_log()
     """
 
-    def __init__(
-        self,
-        gone: str,
-        there: str,
-        after_s: float = 0.0,
-        quiet_s: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """It is said once it has lasted `after_s`, and over with an answer `quiet_s` after the last
-        complaint."""
-        self._gone = gone
-        self._there = there
-        self._after_s = after_s
-        self._quiet_s = quiet_s
-        self._clock = clock
-        self._trouble = Trouble(clock)
+    gone: str
+    there: str
+    after_s: float = 0.0
+    quiet_s: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._trouble = Trouble(self.clock)
         self._complained_s = 0.0
         self._was_said = False
 
@@ -242,28 +237,28 @@ class Outage:
 
     def away(self, gone: str = "", ago_s: float = 0.0) -> None:
         """It does not answer, and was asked so long ago; `gone` says so in other words."""
-        self._complained_s = self._clock()
+        self._complained_s = self.clock()
         self._trouble.is_due("", ago_s)  # begins it
-        text = gone or self._gone
-        if self.lasted_s >= self._after_s and self._trouble.is_due(text):
+        text = gone or self.gone
+        if self.lasted_s >= self.after_s and self._trouble.is_due(text):
             again = f" for {self.lasted_s:.0f} s" if self._was_said else ""
             self._was_said = True
             log_message(f"{text}{again}", "outage", level=WARNING)
 
     def back(self) -> None:
         """It has answered."""
-        if not self.is_on or self._clock() - self._complained_s < self._quiet_s:
+        if not self.is_on or self.clock() - self._complained_s < self.quiet_s:
             return
         lasted_s = self._trouble.end()
         was_said = self._was_said
         self._was_said = False
         if was_said:
             log_message(
-                f"{self._there}, after {lasted_s:.0f} s", "outage", {"seconds": round(lasted_s, 1)}
+                f"{self.there}, after {lasted_s:.0f} s", "outage", {"seconds": round(lasted_s, 1)}
             )
 
 
-BROKER: Final = Outage(NO_BROKER[0], "Kafka answers again", quiet_s=QUIET_S)
+BROKER = Outage(NO_BROKER[0], "Kafka answers again", quiet_s=QUIET_S)
 """Outage of this process's broker. Lines of its clients begin the outage; who has an answer ends
 it."""
 

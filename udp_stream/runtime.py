@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from udp_stream.errors import ConfigError, DataLoss
-from udp_stream.files import draft_of, named, sync_directory
+from udp_stream.files import write_whole
 from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.ledger.port import Entropy, Ledger, LedgerView
 from udp_stream.ledger.rules import archived_s, caveats
@@ -75,10 +74,10 @@ from udp_stream.windows.slots import (
 )
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, tabulate
 
-CHECKPOINT: Final = "checkpoint"
-DAY: Final = "plate-day"
+CHECKPOINT = "checkpoint"
+DAY = "plate-day"
 
-CHECKPOINT_S: Final = 5.0
+CHECKPOINT_S = 5.0
 """Seconds between two checkpoints: so much is read again after a crash."""
 
 Write = Callable[[Sequence[bytes]], None]
@@ -185,7 +184,8 @@ class _Runtime:
             self._report(slot_published(slot.start_ms, list(releases.values())))
             if self._smooth is not None:
                 meta = None if recorded.seen is None else recorded.seen.meta
-                estimates = self._context.smoothed(counts.slot, self._ledger, meta)
+                ends = slot.start_ms, slot.end_ms
+                estimates = self._context.smoothed(ends, self._ledger, meta)
                 is_due = self._due is None or bool(new)
                 lacking = [
                     one
@@ -276,7 +276,7 @@ class EmbeddedRuntime(_Runtime):
         self._windows = Windows(
             self._rules.windows, hash_plate, SpanClock(slots) if slots else None
         )
-        self._latest: dict[int, LatestPositions] = {}
+        self._latest = dict[int, LatestPositions]()
         if self._queries is not None:
             rules = self._rules.windows
             age_ms = self._queries.moments.age_ms
@@ -362,7 +362,7 @@ class LiveRuntime(_Runtime):
         self._estimated = outputs.estimated
         self._journal = journal
         self._check = check
-        self._clock = clock or settings.arrival_clock(time.time, time.monotonic)
+        self._clock = clock or settings.arrival_clock()
         self._idle_s = parse_duration(settings.kafka.idle_timeout)
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)
@@ -490,22 +490,11 @@ class LiveRuntime(_Runtime):
         # The day first: behind a checkpoint no slot before it is read again.
         if self._plate_day is not None and self._plate_day.kept is not self._kept_day:
             self._kept_day = self._plate_day.kept
-            _write_whole(self._place_of_day, msgspec.msgpack.encode(self._kept_day))
-        _write_whole(self._place, msgspec.json.encode(checkpoint))
+            write_whole(self._place_of_day, msgspec.msgpack.encode(self._kept_day))
+        write_whole(self._place, msgspec.json.encode(checkpoint))
         self._kept = checkpoint
         # Last: an older checkpoint that came back after a power cut would still need these frames.
         self._journal.drop_before(checkpoint.offset)
-
-
-def _write_whole(place: Path, content: bytes) -> None:
-    with named(place), draft_of(place) as draft:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            # Synced before it is renamed: after a power cut either file is whole.
-            os.fsync(file.fileno())
-        draft.rename(place)
-    sync_directory(place.parent)
 
 
 def _read_day(file: Path) -> PlateEntries:

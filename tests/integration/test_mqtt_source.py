@@ -99,7 +99,7 @@ def nothing_more(handover, seconds=1.0):
 @contextmanager
 def reading(live, said=None):
     said = [] if said is None else said
-    live.log_message = live._retries._log_message = said.append
+    live.log_message = live._retries.log_message = said.append
     with Handover(live) as handover:
         deadline = time.monotonic() + SECONDS_MAX
         while not any("reading" in one for one in said):

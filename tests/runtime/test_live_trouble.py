@@ -20,6 +20,7 @@ from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.cli.preflight import LiveFeedCheck
 from udp_stream.errors import DependencyUnavailable
+from udp_stream.files import draft_of
 from udp_stream.ledgers.sqlite import usable
 from udp_stream.logs import LOG_AGAIN_S, MAKE_ROOM, WarningText
 from udp_stream.settings import load
@@ -234,7 +235,9 @@ def test_a_full_disk_under_an_output_names_it_and_what_to_do(flag, tmp_path):
 
 
 def test_a_full_disk_under_the_checkpoint_names_it_and_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("udp_stream.runtime.draft_of", lambda _: nullcontext(Path("/dev/full")))
+    full = nullcontext(Path("/dev/full"))
+    draft = lambda path: full if path.name == "checkpoint" else draft_of(path)  # noqa: E731
+    monkeypatch.setattr("udp_stream.files.draft_of", draft)
     status, said = recorded(tmp_path, "--out", "o")
     assert status == 4 and said == f"j/checkpoint: {os.strerror(errno.ENOSPC)}: {MAKE_ROOM}"
 

@@ -159,7 +159,7 @@ def test_the_clock_that_a_run_makes_itself_hears_no_ping(tmp_path, flags, closed
         "time": lambda: machine.now_s + machine.wrong_s,
         "monotonic": lambda: machine.now_s - START / 1000,
     }
-    monkeypatch.setattr("udp_stream.runtime.time", SimpleNamespace(**times))
+    monkeypatch.setattr("udp_stream.settings.sections.time", SimpleNamespace(**times))
     with Journal(tmp_path / "journal", "the ledger 5eed") as journal:
         runtime = LiveRuntime(
             load(None, flags, {}), MemoryLedger(), SeededEntropy(1), str.encode, "test", journal,

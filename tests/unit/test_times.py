@@ -18,11 +18,9 @@ def read_by_msgspec(text: str) -> tuple[int, int]:
         moment = msgspec.convert(text, datetime.datetime)
     except msgspec.ValidationError:
         return 0, NO_TIME
-    return (
-        ((moment - EPOCH) // datetime.timedelta(milliseconds=1), READ)
-        if moment.tzinfo
-        else (0, NO_OFFSET)
-    )
+    utc = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    status = READ if moment.tzinfo else NO_OFFSET
+    return (utc - EPOCH) // datetime.timedelta(milliseconds=1), status
 
 
 def any_text(rng: random.Random) -> str:

@@ -8,7 +8,7 @@ operators (docs/privacy-model.md): no sentence of theirs has a figure of speeds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -57,6 +57,7 @@ from udp_stream.pings.tracks import PINGS_JUDGED_MIN
 from udp_stream.settings import Settings
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import is_gtfs_file, open_sources
+from udp_stream.sources.rows import Frames
 from udp_stream.units import KMH_PER_UNIT
 from udp_stream.windows.clocks import AgreementClock, WindowRules, are_rolled_over
 
@@ -196,7 +197,7 @@ def look_at_files(
     return replace(look, damages=damages, said=doubts, is_whole=is_whole)
 
 
-def joined(frames: Iterator[list[bytes]], messages_max: int) -> Iterator[list[bytes]]:
+def joined(frames: Frames, messages_max: int) -> Frames:
     """Larger frames, in which pairs of a plate's pings are looked for; a recording may be larger
     than the memory."""
     held = list[bytes]()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from prometheus_client import (
     CollectorRegistry,
@@ -43,15 +43,15 @@ from udp_stream.release.events import (
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-SECONDS: Final = 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
+SECONDS = 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
 """Buckets. A slot of 3,000 HATs takes a second; a worker that gets nothing done ends after two
 minutes."""
 
-HANGS_S: Final = 120.0
+HANGS_S = 120.0
 """A runtime that has given no sign of life for so long hangs; the longest step that was measured
 took seven seconds."""
 
-CLIENT_S: Final = 10.0
+CLIENT_S = 10.0
 """A client that is silent so long is dropped: each has a thread."""
 
 
@@ -80,7 +80,7 @@ class Metrics:
         self._reported_s = clock()
         self._newest_ms = 0
         self._is_begun = False
-        self._totals: dict[str, int] = {}
+        self._totals = dict[str, int]()
         self._source = SourceStatus(0.0, 0, is_away=True)
         self._seen_s = clock()
         self._zone = zone

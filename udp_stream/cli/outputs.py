@@ -15,13 +15,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
 from logging import WARNING
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, BinaryIO, Final, TypeVar
+from typing import IO, BinaryIO, TypeVar
 
 import msgspec
 
@@ -43,7 +44,7 @@ FileRole = tuple[str, str | Path | None]
 PUBLIC = 0o666
 PRIVATE = 0o600
 
-TAIL_BYTES: Final = 64 * 2**20
+TAIL_BYTES = 64 * 2**20
 """The end of an appended file in which ids are looked up: a run repeats the last seconds, and no
 more."""
 
@@ -136,6 +137,7 @@ def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:
     out.flush()
 
 
+@dataclass
 class Appender:
     """Adds lines to the file of a name; `-`, a pipe and a device are written to as they are.
 
@@ -144,20 +146,23 @@ class Appender:
     at the beginning, OSError later.
     """
 
-    def __init__(self, name: str, mode: int = PUBLIC) -> None:
-        self._name = name
-        self._mode = mode
-        self._is_stream = _is_stream(name)
+    name: str
+    mode: int = PUBLIC
+
+    def __post_init__(self) -> None:
+        self._is_stream = _is_stream(self.name)
         try:
-            self._out = open_output(name, mode).__enter__() if self._is_stream else self._opened()
+            self._out = (
+                open_output(self.name, self.mode).__enter__() if self._is_stream else self._opened()
+            )
         except OSError as error:
-            raise UsageError(f"{name}: cannot be written ({error.strerror})") from error
+            raise UsageError(f"{self.name}: cannot be written ({error.strerror})") from error
 
     def _opened(self) -> BinaryIO:
         """The file, with the end that a crash cut off removed. Writes go to its end, wherever
         copytruncate puts it."""
-        opener = partial(os.open, mode=self._mode)
-        out = io.BufferedRandom(NamedFile(self._name, "a+", opener=opener))
+        opener = partial(os.open, mode=self.mode)
+        out = io.BufferedRandom(NamedFile(self.name, "a+", opener=opener))
         out.truncate(out.seek(_end_of_lines(out)))
         return out
 
@@ -178,11 +183,11 @@ class Appender:
             return
         ours = os.fstat(self._out.fileno())
         with suppress(FileNotFoundError):
-            if os.path.samestat(ours, Path(self._name).stat()):
+            if os.path.samestat(ours, Path(self.name).stat()):
                 return
         if not ours.st_nlink:
             text = "was removed, and is made anew: `udp-stream records` prints what it held"
-            log_message(f"{self._name}: {text}", "output_removed", level=WARNING)
+            log_message(f"{self.name}: {text}", "output_removed", level=WARNING)
         self._out.close()
         self._out = self._opened()
 
@@ -208,7 +213,7 @@ class Appender:
                 yield msgspec.json.decode(line, type=kind)
 
     def close(self) -> None:
-        if self._name != "-":
+        if self.name != "-":
             self._out.close()
 
 

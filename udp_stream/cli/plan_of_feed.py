@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Final
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -56,7 +56,7 @@ from udp_stream.windows.grid import NOWHERE, Grid
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts
 
-SLOTS: Final = "30m", "1h", "3h", "6h"
+SLOTS = "30m", "1h", "3h", "6h"
 """Slots that are compared with the configured slot, at the configured resolution and its
 neighbours."""
 
@@ -97,8 +97,7 @@ class Positions:
         return self.by_grid[grid]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A grid and a slot. Half of the pings lie in HATs of at least `plates`; the median plate
     visits `visits` HATs; `is_longer`: the slot is longer than the file; `rehearsed`: share of
     pings, 1 without a sample."""
@@ -117,8 +116,7 @@ class Row:
         return float(seconds_of("hat.slot", self.slot) / 7.0**self.grid.fineness)
 
 
-@dataclass(frozen=True, slots=True)
-class FeedPlan:
+class FeedPlan(NamedTuple):
     """All rows, why some are left out, and of which pings."""
 
     rows: list[Row]
@@ -224,12 +222,12 @@ def sample_of(
     that are drawn, the same every time. A period is taken from its first slot on, as later slots
     depend on what earlier slots have spent and told."""
     hats = SAMPLE_HATS
-    periods: dict[str, list[SlotCounts]] = {}
+    periods = dict[str, list[SlotCounts]]()
     for counts in slots:
         periods.setdefault(settings.calendar.slot_in_period(counts.start_ms).period, []).append(
             counts
         )
-    chosen: list[SlotCounts] = []
+    chosen = list[SlotCounts]()
     for number in np.random.default_rng(0).permutation(len(periods)).tolist():
         for counts in list(periods.values())[number]:
             if pings > 0 and hats > 0:
@@ -397,8 +395,8 @@ def _read(
 ) -> tuple[Positions, Counter[str], list[str]]:
     """Positions, refusals by reason, and what these rows tell of the beginning of each source.
     UsageError if no ping is accepted."""
-    numbers: dict[str, int] = {}
-    columns: list[tuple[NDArray[np.generic], ...]] = []
+    numbers = dict[str, int]()
+    columns = list[tuple[NDArray[np.generic], ...]]()
     refused: Counter[str] = Counter()
     progress = ReadingProgress(names)
     clock = AgreementClock(settings.window_rules)  # a single log and clock

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from tempfile import NamedTemporaryFile
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -43,8 +43,7 @@ NOTHING = 0.9
 """The part of the baseline guess's error from which on estimates buy next to nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseCost:
+class PromiseCost(NamedTuple):
     """A relation at a budget: its epsilon for a period, an even day of it and any 365 days, and the
     epsilon at which swap-values would protect speeds as much."""
 
@@ -92,8 +91,7 @@ class PromiseCost:
         return expected.error / expected.constant if expected.constant else inf
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseComparison:
+class PromiseComparison(NamedTuple):
     """Both, or why "add-remove" is left out; what was taken from the file for it."""
 
     promises: list[PromiseCost]

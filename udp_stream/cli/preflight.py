@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,8 @@ from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
 from udp_stream.sources.files import as_far_as_whole
-from udp_stream.sources.recordings import Source, open_sources, scheme_of
+from udp_stream.sources.recordings import MessageSink, Source, open_sources, scheme_of
+from udp_stream.sources.rows import Frames
 from udp_stream.windows.slots import ReadResult
 from udp_stream.windows.tables import SlotPings
 
@@ -66,7 +67,7 @@ FUTURE_S = 60.0
 
 
 def stop_or_warn(
-    error: UdpStreamError, settings: Settings, warn: Callable[[str], None] | None = None
+    error: UdpStreamError, settings: Settings, warn: MessageSink | None = None
 ) -> None:
     """Raise it. Where whole plates are hidden, warn: no ping may decide whether others are read."""
     if not settings.window_rules.in_processing_time:
@@ -75,7 +76,7 @@ def stop_or_warn(
 
 
 def require_unit(
-    look: Look, settings: Settings, name: str, warn: Callable[[str], None] | None = None
+    look: Look, settings: Settings, name: str, warn: MessageSink | None = None
 ) -> bool:
     """ConfigError if pings move as they report in another known unit; else whether movement can
     tell of any."""
@@ -144,7 +145,7 @@ class ReadBefore:
 def require_fit_files(
     names: Sequence[str],
     settings: Settings,
-    warn: Callable[[str], None] = print_warning,
+    warn: MessageSink = print_warning,
     *,
     charges: bool = False,
 ) -> ReadBefore:
@@ -183,7 +184,7 @@ def require_fit_files(
 
 
 def looks_at(
-    source: Source, frames: Iterator[list[bytes]], settings: Settings, before: ReadBefore
+    source: Source, frames: Frames, settings: Settings, before: ReadBefore
 ) -> Iterator[Look]:
     """A look at the beginning of a source, each longer than the last; the same again where it has
     no more."""
@@ -206,7 +207,7 @@ def look_by(settings: Settings, messages: Sequence[bytes], ping_format: PingForm
 
 def checked_messages(
     source: Source, name: str, settings: Settings, *, charges: bool = True
-) -> Iterator[list[bytes]]:
+) -> Frames:
     """The messages of a source; of a pipe, UsageError in place of the first if more of it is
     refused than accepted, and ConfigError if it is to be charged and in another unit. Files on disk
     were looked at before, and the first message of a live source says too little."""
@@ -228,7 +229,7 @@ def is_on_disk(name: str) -> bool:
     return name != "-" and scheme_of(name) is None and Path(name).is_file()
 
 
-def _require_read(look: Look, name: str, settings: Settings, warn: Callable[[str], None]) -> None:
+def _require_read(look: Look, name: str, settings: Settings, warn: MessageSink) -> None:
     for row, sentence in findings(look, [row for row in TABLE if row.section != "speed"]):
         if row is REFUSED:
             text = f"{name}: {sentence}{_nothing_charged(settings)}"
@@ -241,6 +242,7 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
     log_message(text, event, figures, WARNING)
 
 
+@dataclass
 class RefusalWatch:
     """Says once, in the log, that more of a live feed is refused than accepted, with advice. Before
     the first slot closes: ConfigError if its pings are in another unit than `speed.unit`.
@@ -251,16 +253,15 @@ class RefusalWatch:
     BEGINNING = 20_000
     """Before something is said; messages whose unit is looked at."""
 
-    def __init__(
-        self, settings: Settings, warn: Callable[[str, str, Mapping[str, object]], None] = _warn
-    ) -> None:
-        self._settings = settings
-        self._warn = warn
+    settings: Settings
+    warn: Callable[[str, str, Mapping[str, object]], None] = _warn
+
+    def __post_init__(self) -> None:
         self._sample = list[tuple[Refusal, bytes]]()
         self._refused = Counter[str]()
         self._accepted = 0
         self._is_said = False
-        self._beginning: list[bytes] | None = [] if settings.judges_unit else None
+        self._beginning: list[bytes] | None = [] if self.settings.judges_unit else None
         self._first_ms: int | None = None  # the slot that closed first
 
     def check(self, messages: Sequence[bytes], read: ReadResult) -> None:
@@ -287,9 +288,9 @@ class RefusalWatch:
         self._first_ms = closes_ms if self._first_ms is None else self._first_ms
         if closes_ms > self._first_ms:
             return True
-        warn = lambda text: self._warn(text, "unit", {})  # noqa: E731
-        look = look_by(self._settings, beginning, self._settings.form.format)
-        told = require_unit(look, self._settings, "the feed", warn)
+        warn = lambda text: self.warn(text, "unit", {})  # noqa: E731
+        look = look_by(self.settings, beginning, self.settings.form.format)
+        told = require_unit(look, self.settings, "the feed", warn)
         return told or len(beginning) >= self.BEGINNING
 
     def end(self) -> None:
@@ -306,9 +307,9 @@ class RefusalWatch:
         if self._is_said or refused < least or refused <= self._accepted:
             return
         self._is_said = True
-        said = "; ".join(advise(self._sample, self._settings.form, self._settings.pings.box))
+        said = "; ".join(advise(self._sample, self.settings.form, self.settings.pings.box))
         text = f"{refused:,} of {counted(refused + self._accepted, 'ping')} refused: {said}"
-        self._warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
+        self.warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
 
 
 def source_name(name: str) -> str:

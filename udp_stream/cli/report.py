@@ -83,7 +83,7 @@ def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
 def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) -> None:
     """A row for each local hour in which slots begin: averages over its slots, without columns of
     what is secret. Nothing where there is one slot only."""
-    hours: dict[str, list[SlotRow]] = {}
+    hours = dict[str, list[SlotRow]]()
     for start_ms, row in sorted(by_slot.items()):
         hours.setdefault(grid.iso(start_ms)[11:13] + ":00", []).append(row)
     if len(by_slot) < 2:
@@ -250,7 +250,7 @@ def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str]
     """One line on standard error, also with --quiet: counts, shares from 0 to 1, km/h; null
     where there is no mean to expect an error of. `said` are sentences of the run, before the
     summary's."""
-    queries: dict[str, dict[str, int]] = {}
+    queries = dict[str, dict[str, int]]()
     for (name, status), count in sorted(summary.answers.items()):
         queries.setdefault(name, {})[status] = count
     pings: dict[str, object] = {

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from html import escape
-from typing import Final
+from typing import NamedTuple
 
-POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'none'"
-TITLE: Final = "Bus speeds"
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'"
+TITLE = "Bus speeds"
 
-_HOST: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(?=/)")
+_HOST = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(?=/)")
 
 
 def host_of(tiles: str) -> str | None:
@@ -22,8 +21,7 @@ def host_of(tiles: str) -> str | None:
     return found[0] if found and has_all and is_plain else None
 
 
-@dataclass(frozen=True, slots=True)
-class Branding:
+class Branding(NamedTuple):
     """Texts of the page's owner on it; `tiles`: an address with {z}, {x} and {y}, or empty.
 
     >>> Branding(tiles="https://tiles.example.org/{z}/{x}/{y}.png").policy[-48:]
@@ -41,7 +39,7 @@ class Branding:
 
     def page(self, html: bytes) -> bytes:
         """The page with all this in its places."""
-        changes: dict[str, str] = {}
+        changes = dict[str, str]()
         if self.title:
             changes |= {f">{TITLE}<": f">{escape(self.title)}<"}
         if self.note:

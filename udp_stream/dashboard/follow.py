@@ -12,8 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from udp_stream.dashboard.slots import LINE_BYTES_MAX, Slots
 from udp_stream.errors import UsageError
@@ -22,10 +23,8 @@ from udp_stream.logs import WARNING, counted, log_message
 READ_BYTES = 2**17
 PAUSE_S = 0.1
 SHOW_S = 1.0
-NEWEST_BYTES: Final = 8 * 2**20  # of a file's end: two days of a city of 100 cells by the hour
-HEAD_BYTES: Final = (
-    256  # of a file's beginning: where it differs, another file was written under the name
-)
+NEWEST_BYTES = 8 * 2**20  # of a file's end: two days of a city of 100 cells by the hour
+HEAD_BYTES = 256  # of a file's beginning: where it differs, another file was written under the name
 
 
 class Batch(NamedTuple):
@@ -37,8 +36,10 @@ class Batch(NamedTuple):
     at_end: bool
 
 
+@dataclass
 class GrowingFile:
-    """The whole lines of a file, as they come.
+    """The whole lines of a file, as they come. `told` hears after each piece how many bytes were
+    read, beside None.
 
     >>> from contextlib import closing
     >>> from tempfile import TemporaryDirectory
@@ -49,14 +50,12 @@ class GrowingFile:
     ([b'first'], [])
     """
 
-    def __init__(
-        self, path: Path, told: Callable[[int, int | None], None] = lambda *_: None
-    ) -> None:
-        """`told` hears after each piece how many bytes were read, beside None."""
-        if path.is_dir():
-            raise UsageError(f"{path}: expected a file of records, got a folder")
-        self.path = path
-        self._told = told
+    path: Path
+    told: Callable[[int, int | None], None] = lambda *_: None
+
+    def __post_init__(self) -> None:
+        if self.path.is_dir():
+            raise UsageError(f"{self.path}: expected a file of records, got a folder")
         self._file: BinaryIO | None = None
         self._head = self._rest = b""
         self._at = 0
@@ -116,7 +115,7 @@ class GrowingFile:
             self._start()  # it was emptied, or written anew
         piece = os.pread(number, READ_BYTES, self._at)
         self._at += len(piece)
-        self._told(self._at, None)
+        self.told(self._at, None)
         if len(self._head) < HEAD_BYTES:
             self._head = os.pread(number, min(HEAD_BYTES, self._at), 0)
         return piece

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,10 +27,10 @@ from udp_stream.windows.grid import HEXAGONS, Grid
 
 APPLICATION_ID = 0x75647068
 APPLICATION_AT = 68  # "udph"; the byte of SQLite's header at which it is
-VERSION: Final = 1
-BUSY_S: Final = 10.0
+VERSION = 1
+BUSY_S = 10.0
 
-_SCHEMA: Final = f"""
+_SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache, cached_property
 from math import atan2, cos, degrees, radians
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from udp_stream.export_formats import cell_geometry
 from udp_stream.gtfs import Network, Stop
 from udp_stream.windows.grid import HEXAGONS, Grid
 
-COMPASS: Final = (
+COMPASS = (
     "east",
     "north-east",
     "north",
@@ -26,9 +27,9 @@ COMPASS: Final = (
     "south",
     "south-east",
 )
-MIDDLE: Final = 0.2  # of the farthest of a name's cells: a nearer cell is in the middle of them
-ROUTES: Final = 2  # that are named with a cell
-DIGITS: Final = 5  # of a degree: a metre
+MIDDLE = 0.2  # of the farthest of a name's cells: a nearer cell is in the middle of them
+ROUTES = 2  # that are named with a cell
+DIGITS = 5  # of a degree: a metre
 
 
 class CellPlace(NamedTuple):
@@ -38,6 +39,7 @@ class CellPlace(NamedTuple):
     routes: tuple[str, ...]
 
 
+@dataclass
 class Places:
     """The places of cells: each has the name of its most served stop, stations first. Of several
     cells with the same name each has a second part; a cell without a stop is named after a cell
@@ -47,20 +49,21 @@ class Places:
     'Main St'
     """
 
-    def __init__(self, network: Network, grid: Grid = HEXAGONS) -> None:
-        self._network = network
-        self._grid = grid
+    network: Network
+    grid: Grid = HEXAGONS
+
+    def __post_init__(self) -> None:
         self._served = cache(self._served_at)
 
     def place_of(self, cell: str) -> CellPlace | None:
         """Place of a cell, with its heading; None where no stop is in the cell or beside it."""
-        number = self._grid.cell_of(cell)
-        place = self._place_of(self._grid.whole_of(number))
-        heading = self._grid.fields_of(number).get("heading")
+        number = self.grid.cell_of(cell)
+        place = self._place_of(self.grid.whole_of(number))
+        heading = self.grid.fields_of(number).get("heading")
         return place._replace(name=f"{place.name}, {heading}-bound") if place and heading else place
 
     def _place_of(self, number: int) -> CellPlace | None:
-        grid = self._grid
+        grid = self.grid
         served = self._served(grid.like(number))
         if own := grid.fields_of(number).get("name"):
             return CellPlace(own, served[number][0].routes if number in served else ())
@@ -87,13 +90,13 @@ class Places:
             place = self.place_of(cell)
             if place:
                 said = {"cell": cell, "name": place.name, "routes": place.routes}
-                features.append(_feature(cell_geometry(cell, self._grid), said))
+                features.append(_feature(cell_geometry(cell, self.grid), said))
         return collection([*features, *self._lines] if features else []), len(features)
 
     @cached_property
     def _lines(self) -> list[bytes]:
         lines: dict[str, list[list[list[float]]]] = defaultdict(list)
-        for route, points in self._network.lines:
+        for route, points in self.network.lines:
             lines[route].append(np.round(points, DIGITS).tolist())
         return [
             _feature({"type": "MultiLineString", "coordinates": parts}, {"route": route})
@@ -102,7 +105,7 @@ class Places:
 
     def _served_at(self, grid: Grid) -> dict[int, tuple[CellPlace, float]]:
         """Each cell that has a named stop, and its trips a day."""
-        stops = [stop for stop in self._network.stops if stop.name]
+        stops = [stop for stop in self.network.stops if stop.name]
         lat, lon = (
             np.array([getattr(stop, of) for stop in stops], dtype=np.float64)
             for of in ("lat", "lon")
@@ -111,7 +114,7 @@ class Places:
         for cell, stop in zip(grid.cells_of(lat, lon).tolist(), stops, strict=True):
             by_cell[cell].append(stop)
         by_name: dict[str, list[int]] = defaultdict(list)
-        found: dict[int, tuple[CellPlace, float]] = {}
+        found = dict[int, tuple[CellPlace, float]]()
         for cell, here in sorted(by_cell.items()):
             first = max(here, key=lambda stop: (stop.is_station, stop.routes.total(), stop.name))
             routes = Counter[str]()

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -51,9 +51,9 @@ from udp_stream.release.record import described, schema_of
 from udp_stream.release.typical import CLASSES, DAYS_MAX, TypicalHour
 from udp_stream.windows.grid import Grid
 
-STREAMS_MAX: Final = 2_000
+STREAMS_MAX = 2_000
 # Of this process, where the system allows it; often it has 1,024 until it asks.
-FILES_MAX: Final = 3 * STREAMS_MAX
+FILES_MAX = 3 * STREAMS_MAX
 
 ACCEPTED = 8
 BACKLOG = 4_096
@@ -69,40 +69,40 @@ close silent ones; to take `SEND_BYTES` in, but for those that the kernel keeps.
 SEND_BYTES = 256 * 1024
 NOTICE_BYTES = 8 * 1024
 UNPACK_BYTES = 16 * 1024
-KEPT_BYTES: Final = 128 * 1024  # what the kernel keeps of an answer; Linux takes it twice
-ANSWERS_MAX: Final = 32  # answers of a cell that are kept, and as many in another form
+KEPT_BYTES = 128 * 1024  # what the kernel keeps of an answer; Linux takes it twice
+ANSWERS_MAX = 32  # answers of a cell that are kept, and as many in another form
 
-STATIC: Final = Path(__file__).parent / "static"
+STATIC = Path(__file__).parent / "static"
 
-HEADERS: Final = {
+HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
     "Server": "udp-stream",
 }
-OPEN: Final = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "ETag"}
+OPEN = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "ETag"}
 
-STREAMED: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
+STREAMED = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
                    "Connection": "close"}  # fmt: skip
-SUFFIXES: Final = {
+SUFFIXES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
 
-SPAN: Final = "from", "to"
-RECORDS: Final = "slot", "cell", "form", *SPAN
-TYPICAL: Final = "cell", "day", "form"
-RECORDS_MAX: Final = 100_000  # of an answer
-AT_ONCE: Final = 100  # slots of an answer that waits for no other
+SPAN = "from", "to"
+RECORDS = "slot", "cell", "form", *SPAN
+TYPICAL = "cell", "day", "form"
+RECORDS_MAX = 100_000  # of an answer
+AT_ONCE = 100  # slots of an answer that waits for no other
 BULK_MAX = 8
 AGAIN_S = 10  # answers of all cells in many slots that are made at a time; seconds until another
-CHILD_NICE: Final = 10
+CHILD_NICE = 10
 
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -279,12 +279,8 @@ class Dashboard:
     async def usual(self, request: web.Request) -> web.StreamResponse:
         """The typical week, of a cell or a class of days."""
         asked = _parameters(request, TYPICAL)
-        cell = asked.get("cell")
         day = asked.get("day")
-        form = asked.get("form", LINES)
-        if form not in TEXTS:
-            raise _refused(f"form: expected {', '.join(TEXTS)}")
-        self._require_cell(cell)
+        cell, form = self._cell_and_form(asked)
         if day is not None and day not in CLASSES:
             raise _refused(f"day: expected {', '.join(CLASSES)}")
         if self.typical is None:
@@ -313,12 +309,15 @@ class Dashboard:
         return await _answer(request, found, "application/json", known=SPAN)
 
     async def _of_span(
-        self, kind: Kind, asked: Mapping[str, str], request: web.Request
+        self,
+        kind: Kind,
+        asked: Mapping[str, str],
+        cell: str | None,
+        form: str,
+        request: web.Request,
     ) -> web.StreamResponse:
         """Records of a span, whole slots up to `RECORDS_MAX`; a link names the next page."""
         span = _span(asked)
-        cell = asked.get("cell")
-        form = asked.get("form", LINES)
         lane = self._bulk if cell is None else self._of_cells
         with lane:
             found = await lane.make(self.slots.slots_in, span, kind)
@@ -364,21 +363,22 @@ class Dashboard:
     def _place_of(self) -> PlaceOf | None:
         return self.places.name_of if self.places else None
 
-    def _require_cell(self, cell: str | None) -> None:
+    def _cell_and_form(self, asked: Mapping[str, str]) -> tuple[str | None, str]:
+        cell = asked.get("cell")
+        form = asked.get("form", LINES)
+        if form not in TEXTS:
+            raise _refused(f"form: expected {', '.join(TEXTS)}")
         if cell is not None and re.fullmatch(self.slots.grid.id_form, cell) is None:
             raise _refused("cell: expected the id of a cell, as records have it")
+        return cell, form
 
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
         asked = _parameters(request, RECORDS)
-        form = asked.get("form", LINES)
-        cell = asked.get("cell")
-        if form not in TEXTS:
-            raise _refused(f"form: expected {', '.join(TEXTS)}")
-        self._require_cell(cell)
+        cell, form = self._cell_and_form(asked)
         if asked.keys() & set(SPAN):
             if "slot" in asked:
                 raise _refused("slot: expected no from and no to beside it")
-            return await self._of_span(kind, asked, request)
+            return await self._of_span(kind, asked, cell, form, request)
         slots = self.slots.shown.slots
         name = cell or ""
         if "slot" in asked or cell is None:

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from heapq import merge
@@ -30,11 +31,11 @@ from udp_stream.dashboard.snapshot import NOTHING, CompressedText, Kind, Slot, c
 from udp_stream.release.record import Hat, Privacy, Release, Smoothed, Withdrawal
 from udp_stream.windows.grid import HEXAGONS, Grid
 
-CELLS_MAX: Final = 50_000  # ten times those of a large city
+CELLS_MAX = 50_000  # ten times those of a large city
 LINE_BYTES_MAX = 2**20
 OPEN_BYTES = 4 * 2**20  # of a line; of all lines that are not packed yet
-AHEAD_S: Final = 86_400  # a slot that ends later than this from now would push out real slots
-SLOT_MS_MAX: Final = 31 * 86_400_000
+AHEAD_S = 86_400  # a slot that ends later than this from now would push out real slots
+SLOT_MS_MAX = 31 * 86_400_000
 
 Record = Release | Smoothed | Withdrawal
 KINDS: Final[dict[Kind, type[Release] | type[Smoothed] | type[Withdrawal]]] = {
@@ -120,12 +121,14 @@ class _Part:
                 yield line
 
 
+@dataclass
 class _SlotRecords:
-    def __init__(self, start_ms: int, start: str, end: str, version: str = "") -> None:
-        self.start_ms = start_ms
-        self.start = start
-        self.end = end
-        self.version = version
+    start_ms: int
+    start: str
+    end: str
+    version: str = ""
+
+    def __post_init__(self) -> None:
         self.parts: dict[Kind, _Part] = {kind: _Part() for kind in KINDS}
 
     @classmethod
@@ -146,6 +149,7 @@ class _SlotRecords:
         return Slot(self.start_ms, self.start, self.end, version, change, hats, parts)
 
 
+@dataclass
 class Slots:
     """The newest slots, and a history of all. A single thread calls `take` and `show`; any may read
     `shown`, and `refused`: lines that were no records.
@@ -158,20 +162,18 @@ class Slots:
     (True, [{'released': 1, 'withheld_few_plates': 1}])
     """
 
-    def __init__(
-        self, most: int, clock: Callable[[], float] = time.time, *, is_synthetic: bool = False,
-        history: History | None = None, grid: Grid = HEXAGONS,
-    ) -> None:  # fmt: skip
-        self._most = most
-        self._clock = clock
-        self.is_synthetic = is_synthetic
-        self.history = history
-        self.grid = grid
-        self._filling: dict[int, _SlotRecords] = {}
-        self._past: dict[int, _SlotRecords] = {}
+    most: int
+    clock: Callable[[], float] = time.time
+    is_synthetic: bool = False
+    history: History | None = None
+    grid: Grid = HEXAGONS
+
+    def __post_init__(self) -> None:
+        self._filling = dict[int, _SlotRecords]()
+        self._past = dict[int, _SlotRecords]()
         self._open: set[int] = set()
         self._open_bytes = 0
-        self._outlines: dict[str, bytes] = {}
+        self._outlines = dict[str, bytes]()
         self._privacy: tuple[int, Privacy] | None = None
         self._days: tuple[str, str] | None = None
         self._spent: tuple[int, Spent | None] = 0, None
@@ -181,7 +183,7 @@ class Slots:
         self._outlines = {
             cell: self._outline(cell) for cell in (self._known(History.cells) or ())[:CELLS_MAX]
         }
-        newest = self._known(lambda history: history.newest(most)) or ()
+        newest = self._known(lambda history: history.newest(self.most)) or ()
         self._filling = {start_ms: self._begun(start_ms, "", "") for start_ms in newest}
         self._open = set(self._filling)
         self._pack()
@@ -238,7 +240,7 @@ class Slots:
             return "no cell or slot"
         if not 0 < end_ms - start_ms <= SLOT_MS_MAX:
             return "no cell or slot"
-        if end_ms / 1000 > self._clock() + AHEAD_S:
+        if end_ms / 1000 > self.clock() + AHEAD_S:
             return "not over yet"
         if hat.cell not in self._outlines:
             if len(self._outlines) >= CELLS_MAX:
@@ -261,7 +263,7 @@ class Slots:
         no history."""
         if start_ms in self._filling:
             return self._filling[start_ms]
-        if len(self._filling) >= self._most:
+        if len(self._filling) >= self.most:
             oldest = min(self._filling)
             if start_ms < oldest:
                 if self.history is not None and start_ms not in self._past:
@@ -304,7 +306,7 @@ class Slots:
             day = shown.slots[-1].start[:10]
             is_cut = (
                 self.history is None
-                and len(shown.slots) == self._most
+                and len(shown.slots) == self.most
                 and shown.slots[0].start[:10] == day
             )
             starts = [start for start, _ in self.slots_in(TimeRange(day), "releases")]

@@ -8,11 +8,11 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 Kind = Literal["releases", "estimates", "withdrawals"]
 
-BLOCK: Final = 256
+BLOCK = 256
 
 
 class CompressedText(NamedTuple):
@@ -73,7 +73,7 @@ def compressed(
     return CompressedText(body.getvalue(), digest.hexdigest(), size, lines, tuple(blocks))
 
 
-NOTHING: Final = compressed(())
+NOTHING = compressed(())
 
 
 class Slot(NamedTuple):

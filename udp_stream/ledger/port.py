@@ -38,11 +38,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
-
-from udp_stream.arrays import Flags, Integers
+import numpy as np
+from numpy.typing import NDArray
 
 LAST_NAME = "\U0010ffff"
 """Behind the name of every period."""
@@ -78,38 +78,38 @@ class Admission:
     member may have been charged, this admission included. The call's budget holds beside them.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> import numpy as np
     >>> hat = Admission("hat", members=np.array([2, 0]), charges=np.array([3, 4]), min_admitted=1, terms=b"")
     >>> MemoryLedger().admit("May", 3, [b"a", b"b", b"c"], [hat])[0].charged
     array([3, 0])
     """
 
     release_id: str
-    members: Integers
-    charges: Integers
+    members: NDArray[np.int64]
+    charges: NDArray[np.int64]
     min_admitted: int
     terms: bytes
-    allowances: Integers | None = None
+    allowances: NDArray[np.int64] | None = None
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Verdict:
     """The decision of the ledger for a HAT, which it remembers: `charged[i]` nano-units of member
     i, 0 where HALT.
 
-    >>> import numpy as np
     >>> Verdict(charged=np.array([3, 0]), terms=b"").admitted
     array([ True, False])
     """
 
-    charged: Integers
+    charged: NDArray[np.int64]
     terms: bytes
 
     @property
-    def admitted(self) -> Flags:
+    def admitted(self) -> NDArray[np.bool_]:
         return self.charged > 0
 
 
-class Balance(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Balance:
     """Charges of plates in a period: nano-units, and in how many charges (a HAT has one).
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
@@ -117,8 +117,8 @@ class Balance(NamedTuple):
     Balance(charged=array([0]), charges=array([0]))
     """
 
-    charged: Integers
-    charges: Integers
+    charged: NDArray[np.int64]
+    charges: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,6 @@ class Entry:
     """A remembered admission: who was charged what, for which release, in which period, under
     which budget.
 
-    >>> import numpy as np
     >>> entry = Entry("hat", "May", 10, (b"a", b"b"), np.array([4, 0]), payload=None, published=False)
     >>> dict(zip(entry.plates, entry.charged.tolist()))
     {b'a': 4, b'b': 0}
@@ -154,13 +153,14 @@ class Entry:
     period: str
     budget: int
     plates: tuple[bytes, ...]
-    charged: Integers
+    charged: NDArray[np.int64]
     payload: bytes | None
     published: bool
     terms: bytes = b""
 
 
-class Progress(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Progress:
     """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and
     newest admission.
 

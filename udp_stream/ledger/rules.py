@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -17,7 +18,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.ids import NEVER_ENDS, closes_at, end_of
 from udp_stream.ledger.port import (
@@ -66,7 +66,8 @@ _NAME = re.compile(rf"{ROLLING}([^ ]+) from ([^ ]+) to ([^ ]+)( .*)?")
 _DAY_S = 86_400
 
 
-class AccountSpan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AccountSpan:
     """Unix seconds from `start` to before `end`, of the account of windows of this length; `unit`
     is what is behind.
 
@@ -142,7 +143,8 @@ def _text(seconds: float) -> str:
         return (datetime.min if seconds < 0 else datetime.max).isoformat(timespec="seconds")
 
 
-class WindowSpans(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WindowSpans:
     """The spans that share a window with one, without itself, and which of them each window has:
     windows x spans.
 
@@ -156,12 +158,12 @@ class WindowSpans(NamedTuple):
     """
 
     others: tuple[str, ...]
-    inside: Flags
+    inside: NDArray[np.bool_]
 
-    def most(self, amounts: Integers) -> Integers:
+    def most(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
         if not self.others:
             return np.zeros(amounts.shape[1], np.int64)
-        most: Integers = np.max(self.inside.astype(np.int64) @ amounts, axis=0)
+        most: NDArray[np.int64] = np.max(self.inside.astype(np.int64) @ amounts, axis=0)
         return most
 
 
@@ -187,7 +189,7 @@ def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
     return WindowSpans(tuple(other for other, _ in spans), _largest(inside))
 
 
-def _largest(sets: Flags) -> Flags:
+def _largest(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The rows that are part of no other; of equal ones the first. One, where all other spans are
     earlier."""
     lacking = sets.astype(np.int64) @ ~sets.T  # of each row, how much of it another lacks
@@ -195,7 +197,7 @@ def _largest(sets: Flags) -> Flags:
     number = np.arange(len(sets))
     is_equal = is_part & is_part.T
     redundant = (is_part & ~is_equal) | (is_equal & (number[:, None] > number))
-    kept: Flags = sets[~redundant.any(axis=1)]
+    kept: NDArray[np.bool_] = sets[~redundant.any(axis=1)]
     return kept
 
 
@@ -319,11 +321,11 @@ def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Adm
 
 
 def decide(
-    charged: Integers,
-    charges: Integers,
-    limit: int | Integers,
+    charged: NDArray[np.int64],
+    charges: NDArray[np.int64],
+    limit: int | NDArray[np.int64],
     min_admitted: int,
-) -> Integers:
+) -> NDArray[np.int64]:
     """Nano-units charged to each member (0: HALT), from their balances and the most that each may
     have been charged; none if fewer than `min_admitted` have enough.
 
@@ -350,13 +352,15 @@ class Charges(NamedTuple):
     halted stays halted, and who pays has to be looked at alone.
     """
 
-    charged: list[Integers]
-    asked: Integers
-    times: Integers
-    room: Integers
+    charged: list[NDArray[np.int64]]
+    asked: NDArray[np.int64]
+    times: NDArray[np.int64]
+    room: NDArray[np.int64]
 
 
-def decide_in_order(balances: Integers, budget: int, admissions: Sequence[Admission]) -> Charges:
+def decide_in_order(
+    balances: NDArray[np.int64], budget: int, admissions: Sequence[Admission]
+) -> Charges:
     """Charges of these HATs, one HAT after the other; none was asked about before.
 
     `balances` has the plates of the call, which members index.
@@ -388,7 +392,9 @@ def decide_in_order(balances: Integers, budget: int, admissions: Sequence[Admiss
     return Charges(decided, asked, times, room)
 
 
-def _all_pay(balances: Integers, budget: int, admissions: Sequence[Admission]) -> Charges | None:
+def _all_pay(
+    balances: NDArray[np.int64], budget: int, admissions: Sequence[Admission]
+) -> Charges | None:
     """The decision if every plate can pay for all HATs within the least allowance: then for each,
     in any order. Nearly always so; None if not."""
     if any(one.members.size < one.min_admitted for one in admissions):
@@ -482,7 +488,7 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
         np.arange(len(admissions)), [admission.members.size for admission in admissions]
     )
 
-    def refuse(rule: str, broken: Flags, owners: Integers) -> None:
+    def refuse(rule: str, broken: NDArray[np.bool_], owners: NDArray[np.int64]) -> None:
         if broken.any():
             raise ValueError(
                 f"expected {rule} in {admissions[owners[np.argmax(broken)]].release_id!r}"
@@ -523,7 +529,7 @@ class Decision(NamedTuple):
     """
 
     plates: bytes
-    charged: Integers
+    charged: NDArray[np.int64]
     terms: bytes
 
     def names(self) -> list[bytes]:
@@ -553,12 +559,12 @@ def cut(plates: bytes, count: int) -> list[bytes]:
     return [plates[i * width : (i + 1) * width] for i in range(count)]
 
 
-def amounts(blob: bytes) -> Integers:
+def amounts(blob: bytes) -> NDArray[np.int64]:
     """Integers out of their bytes; the caller's own."""
     return np.frombuffer(blob, "<i8").astype(np.int64)
 
 
-def amounts_of(values: Integers) -> bytes:
+def amounts_of(values: NDArray[np.int64]) -> bytes:
     """Undo `amounts`."""
     return values.astype("<i8").tobytes()
 

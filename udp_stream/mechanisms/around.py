@@ -454,7 +454,8 @@ def _cut(plan: ForecastClipPlan, samples: Integers, lattice: Lattice) -> Integer
 
 def _middle(plan: ForecastClipPlan) -> Integers:
     """Middle of each plate's interval, the centre of the ball. Any public point would do."""
-    return plan.weights * plan.counts.by_plate * ((plan.low + plan.high) // 2)
+    middle: Integers = plan.weights * plan.counts.by_plate * ((plan.low + plan.high) // 2)
+    return middle
 
 
 def _lattice(plan: ForecastClipPlan) -> Lattice:

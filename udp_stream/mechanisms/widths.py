@@ -40,13 +40,15 @@ SLOWEST = 12.0
 
 def at_speed(kmh: Floats) -> Floats:
     """Factor of the deviations above in HATs of such a speed, elementwise."""
-    return np.maximum(kmh, SLOWEST) / MEASURED_AT
+    factor: Floats = np.maximum(kmh, SLOWEST) / MEASURED_AT
+    return factor
 
 
 def plate_variance(pings: Integers) -> Floats:
     """Variance of the mean of that many pings of a plate in a HAT around its forecast, in
     km2/h2."""
-    return BETWEEN_PLATES**2 + PER_PING**2 / pings
+    variance: Floats = BETWEEN_PLATES**2 + PER_PING**2 / pings
+    return variance
 
 
 def mean_variance(pings: Integers, hat: Integers, hats: int) -> Floats:
@@ -369,9 +371,11 @@ def _response_at(half_width: float, hats: int, others: float, off: Floats, sprea
         clipped = own * np.minimum(1.0, limit / np.sqrt(own**2 + squares * (1 + others * others)))
         normal = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
         peaked = np.maximum(normal, peaked)
-    return (1 - PEAKED) * normal + PEAKED * peaked
+    response: Floats = (1 - PEAKED) * normal + PEAKED * peaked
+    return response
 
 
 def _peaked_integral(upto: Floats) -> Floats:
     """Integral like `_integral`, of the double exponential distribution of deviation 1."""
-    return np.maximum(upto, 0.0) + np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))
+    integral: Floats = np.maximum(upto, 0.0) + np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))
+    return integral

@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 
-from udp_stream.pings.decode import Box, Reason, Refusal
-from udp_stream.pings.found import Record, flat, shown_names
+from udp_stream.pings.decode import EARTH, Box, Reason, Refusal
+from udp_stream.pings.found import Record, Records, flat, shown_names
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.mapping import dotted, json_path
 from udp_stream.pings.repairs import (
@@ -97,10 +97,16 @@ def is_server_error(record: Record) -> bool:
     return 0 < len(names) <= 8 and (any(_ERROR.search(name) for name in names) or len(told) > 1)
 
 
-def other_feed(records: Sequence[Record]) -> str:
+def other_feed(records: Records) -> str:
     """The kind of another feed that these records are of; else ""."""
     names = {dotted(path) for record in records for path in record}
     return next((kind for kind, look in _OTHER_FEEDS.items() if any(map(look.search, names))), "")
+
+
+def is_page(text: bytes) -> bool:
+    """Whether this is a page of HTML, without white space before it."""
+    start = text[:_PAGE_BYTES].lower()
+    return start.startswith(b"<") and (b"<html" in start or b"<!doctype html" in start)
 
 
 def no_pings(text: bytes, is_gtfs: bool = False) -> str | None:
@@ -109,14 +115,10 @@ def no_pings(text: bytes, is_gtfs: bool = False) -> str | None:
     if is_gtfs and delimited(text) is not None:
         return "several messages, each behind its length: `init` and `replay` read them from a file in .pb"
     text = text.lstrip()
+    if is_page(text):
+        return "a page for people (HTML) with no ping: open its address in a browser"
     if text.startswith(b"<"):
-        start = text[:_PAGE_BYTES].lower()
-        page = b"<html" in start or b"<!doctype html" in start
-        return (
-            "a page for people (HTML) with no ping: open its address in a browser"
-            if page
-            else ("XML in which no ping is found")
-        )
+        return "XML in which no ping is found"
     if _TEXT_FORM.match(text):
         return "the text form of GTFS-realtime: ask for the binary form"
     if (kind := other_kind(text)) is not None:
@@ -194,8 +196,6 @@ _NAMES_OF_GTFS = {
 OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIME_ROLLED_OVER)
 """Reasons that lie in the log's clock, and not in a message."""
 
-EARTH: Box = -180.0, -90.0, 180.0, 90.0
-
 
 def lacks_value(refusal: Refusal, original: bytes) -> bool:
     """Whether a ping is refused because null, or a word for it, stands where a value would: no
@@ -252,7 +252,7 @@ _OF_REASONS = {
 def _said(
     reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, box: Box | None
 ) -> str | None:
-    records: list[Record] = []
+    records = list[Record]()
     for piece in pieces:
         with suppress(*UNREADABLE):
             records += filter(None, [flat(value_of(trim(piece)))])
@@ -279,8 +279,8 @@ def _said(
         # Polled GTFS-realtime comes in the plain form, which has no paths of its own.
         what = "longitude and latitude look exchanged"
         what += "" if box is None else ", of the feed or of pings.box (west, south, east, north)"
-        if not form.format.is_json or form.is_exchanged:
-            return f"{what}: source.exchanged = {'false' if form.is_exchanged else 'true'} reads the feed"
+        if not form.format.is_json or form.format.is_exchanged:
+            return f"{what}: source.exchanged = {'false' if form.format.is_exchanged else 'true'} reads the feed"
         keys = f'source.longitude = "{form.mapping.latitude}" and source.latitude = "{form.mapping.longitude}"'
         return f"{what}: {keys} read the feed" + (
             ", or source.exchanged = true" if form.is_plain else ""
@@ -310,11 +310,11 @@ def _said(
     return found_and_wanted(field, steps, values)
 
 
-def _look_exchanged(records: Sequence[Record], form: FeedForm, box: Box) -> bool:
+def _look_exchanged(records: Records, form: FeedForm, box: Box) -> bool:
     """Whether most of these pings lie in the box with longitude and latitude exchanged."""
     (west, south, east, north) = box
     steps = form.mapping.steps
-    fields = ("longitude", "latitude") if form.is_exchanged else ("latitude", "longitude")
+    fields = ("longitude", "latitude") if form.format.is_exchanged else ("latitude", "longitude")
     places = [numbers_of([record.get(steps[field]) for field in fields]) for record in records]
     inside = [
         place

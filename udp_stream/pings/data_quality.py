@@ -4,9 +4,10 @@ sentences about them are in the table of evidence (`cli/evidence.py`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from math import inf, isfinite, isinf, log, nan
+from typing import NamedTuple
 
 import numpy as np
 
@@ -195,8 +196,7 @@ _SPARSE_BELOW = 0.25
 _SPARSE_ABOVE = 0.15
 
 
-@dataclass(frozen=True, slots=True)
-class UnitEvidence:
+class UnitEvidence(NamedTuple):
     """Evidence of `pairs` pairs of pings: distance over time is `ratio` times the reported speed
     (median, by distance; of pings far apart of all together). `unit`: of those that fit the
     configured unit, or the nearest; None if none fits, or, with ratio nan, if there are too few
@@ -275,9 +275,9 @@ def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
     whole, first, last = found
     changes = not first.unit == last.unit == whole.unit
     if not changes and len(whole.fits) == 1:
-        return replace(whole, named=repr(whole.unit))
+        return whole._replace(named=repr(whole.unit))
     told = next((one for one in (last, first) if one.unit not in (None, configured)), whole)
-    return replace(whole, changes=changes, named=factor_in_words(told.fits, configured))
+    return whole._replace(changes=changes, named=factor_in_words(told.fits, configured))
 
 
 def _sixtieths(places: int) -> Callable[[Floats], Floats | None]:

@@ -15,7 +15,7 @@ import math
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -45,6 +45,8 @@ _PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
 Box = tuple[float, float, float, float]
 """West, south, east, north, in degrees."""
 
+EARTH: Box = -180.0, -90.0, 180.0, 90.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingRules:
@@ -52,7 +54,7 @@ class PingRules:
 
     `unit`: of the source's speeds. Pings faster than `max_kmh` are clamped to it, and above
     `reject_above_kmh` refused. `box`: edges included; it cannot cross the antimeridian. Times are
-    accepted from `earliest_ms` up to but not `latest_ms`, Unix milliseconds.
+    accepted from the year 2000 up to but not 2100.
     `max_pings_per_message`: twice the 5,000 that the exchange's API gives in a single answer.
     `max_message_bytes`: 8 MiB holds that many pings of 800 bytes (the exchange's have about 490).
 
@@ -67,54 +69,34 @@ class PingRules:
     max_kmh: float
     reject_above_kmh: float
     box: Box | None = None
-    earliest_ms: int = YEAR_2000_MS
-    latest_ms: int = YEAR_2100_MS
     max_message_bytes: int = 8 * 2**20
     max_pings_per_message: int = 10_000
 
     def __post_init__(self) -> None:
-        _expect(
-            self.unit in KMH_PER_UNIT, "unit", self.unit, f"to be one of {', '.join(KMH_PER_UNIT)}"
-        )
         highest = _MAX_QUANTA // QUANTA_PER_KMH
-        _expect(
-            KMH_QUANTUM <= self.max_kmh <= highest,
-            "max_kmh",
-            self.max_kmh,
-            f"in [{KMH_QUANTUM}, {highest}]",
+        west, south, east, north = self.box or EARTH
+        limits = (
+            ("unit", self.unit in KMH_PER_UNIT, f"to be one of {', '.join(KMH_PER_UNIT)}"),
+            ("max_kmh", KMH_QUANTUM <= self.max_kmh <= highest, f"in [{KMH_QUANTUM}, {highest}]"),
+            (
+                "reject_above_kmh",
+                self.max_kmh <= self.reject_above_kmh < math.inf,
+                f"to be finite and >= max_kmh ({self.max_kmh})",
+            ),
+            (
+                "box",
+                -180 <= west < east <= 180 and -90 <= south < north <= 90,
+                "to be west, south, east, north with -180 <= west < east <= 180 and -90 <= south < north <= 90",
+            ),
         )
-        is_above = self.max_kmh <= self.reject_above_kmh < math.inf
-        rule = f"to be finite and >= max_kmh ({self.max_kmh})"
-        _expect(is_above, "reject_above_kmh", self.reject_above_kmh, rule)
-        if self.box is not None:
-            rule = "to be west, south, east, north with -180 <= west < east <= 180 and -90 <= south < north <= 90"
-            west, south, east, north = self.box if len(self.box) == 4 else (0.0,) * 4
-            _expect(
-                -180 <= west < east <= 180 and -90 <= south < north <= 90, "box", self.box, rule
-            )
-        _expect(
-            self.earliest_ms < self.latest_ms,
-            "earliest_ms",
-            self.earliest_ms,
-            f"< latest_ms ({self.latest_ms})",
-        )
-        _expect(self.max_message_bytes >= 1, "max_message_bytes", self.max_message_bytes, ">= 1")
-        _expect(
-            self.max_pings_per_message >= 1,
-            "max_pings_per_message",
-            self.max_pings_per_message,
-            ">= 1",
-        )
+        for name, holds, rule in limits:
+            if not holds:
+                raise ValueError(f"expected {name} {rule}, got {getattr(self, name)!r}")
 
     @property
     def max_quanta(self) -> int:
         """The highest speed that a ping may have, in quanta: `max_kmh` rounded down."""
         return math.floor(self.max_kmh * QUANTA_PER_KMH)
-
-
-def _expect(holds: bool, name: str, value: object, rule: str) -> None:
-    if not holds:
-        raise ValueError(f"expected {name} {rule}, got {value!r}")
 
 
 class Reason(enum.StrEnum):
@@ -269,7 +251,8 @@ class PingFormat:
     for every other piece. It raises nothing, whatever the bytes. `split(message)`: the bytes of
     each ping of a message that `read` opened, by position, to keep those of refused pings; None to
     keep the whole message. `is_json`: messages are JSON, in the form of the feed's mapping, or
-    `as_json` makes them so. `container`: JSON, XML, or the delimiter of CSV.
+    `as_json` makes them so. `container`: JSON, XML, or the delimiter of CSV. `is_exchanged`:
+    longitudes stand where latitudes are read, and the other way round.
 
     >>> from udp_stream.pings.json import JSON
     >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
@@ -282,6 +265,7 @@ class PingFormat:
     is_json: bool = False
     as_json: Callable[[Sequence[bytes]], list[bytes]] = list
     container: str = "JSON"
+    is_exchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -335,6 +319,8 @@ class PingDecoder:
             messages, self.rules.max_message_bytes, self.rules.max_pings_per_message
         )
         wire = columns_of(batch.pings) if batch.columns is None else batch.columns
+        if self.format.is_exchanged:
+            wire = replace(wire, lon=wire.lat, lat=wire.lon)
         plates, plate = _index_plates(wire.plates)
         with np.errstate(over="ignore"):  # becomes infinite, and is refused for it
             kmh = wire.speed * KMH_PER_UNIT[self.rules.unit]
@@ -414,7 +400,7 @@ def _checks(
     yield chars > MAX_PLATE_CHARS, Reason.WRONG_TYPE, paths.plate
     yield wire.time_status == NO_TIME, Reason.WRONG_TYPE, paths.time
     yield wire.time_status == NO_OFFSET, Reason.NO_UTC_OFFSET, paths.time
-    is_other_time = (wire.time_ms < rules.earliest_ms) | (wire.time_ms >= rules.latest_ms)
+    is_other_time = (wire.time_ms < YEAR_2000_MS) | (wire.time_ms >= YEAR_2100_MS)
     yield is_other_time, Reason.TIME_OUT_OF_RANGE, paths.time
     lon = wire.lon
     lat = wire.lat

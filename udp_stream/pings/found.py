@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from unicodedata import normalize
 
@@ -57,6 +56,9 @@ from udp_stream.pings.tracks import (
 Record = Mapping[Path, Value]
 """A record, flat: the values at its paths."""
 
+Records = Sequence[Record]
+Values = Mapping[Path, list[Value]]
+
 _DEPTH_MAX = 8
 _ELEMENTS_MAX = 16
 _FIELDS_MAX = 200
@@ -69,7 +71,7 @@ plate."""
 def flat(value: object, elements: int = _ELEMENTS_MAX) -> Record | None:
     """An object or array of JSON as a flat record, with so many elements of each array; None for
     anything else."""
-    found: dict[Path, Value] = {}
+    found = dict[Path, Value]()
     if not isinstance(value, dict | list):
         return None
     _flatten(value, (), found, elements)
@@ -92,7 +94,7 @@ def _flatten(value: object, path: Path, found: dict[Path, Value], elements: int)
         found[path] = value
 
 
-def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
+def values_by_path(records: Records) -> dict[Path, list[Value]]:
     """The values, none of them missing, of every path that at least half of the records have and
     that has a name."""
     found: defaultdict[Path, list[Value]] = defaultdict(list)
@@ -178,9 +180,9 @@ _SECONDS_OF_DAY = re.compile(r"\b(sec|secs|second\w*|sek\w*|seg|segundo\w*)\b")
 
 
 def found_mapping(
-    records: Sequence[Record],
-    beside: Sequence[Record] = (),
-    around: Sequence[Record] = (),
+    records: Records,
+    beside: Records = (),
+    around: Records = (),
     container: str = "JSON",
     day: str = "",
 ) -> tuple[FeedMapping, TimeForm, list[str]]:
@@ -190,7 +192,7 @@ def found_mapping(
     date. Without a name of a speed, `speed`
     is "". ValueError with a clause for each field without a path."""
     values = values_by_path(records)
-    paths: dict[str, Path] = {}
+    paths = dict[str, Path]()
     for field in ("longitude", "latitude", "speed", "time"):  # the plate last: much can be one
         ranked = _ranked(values, field, paths)
         fitting = [path for path in ranked if _fits(field, values[path])]
@@ -206,7 +208,7 @@ def found_mapping(
         if fitting:
             paths[field] = fitting[0]
     quality_warning = "" if {"longitude", "latitude"} & {*paths} else _places(values, paths)
-    more: dict[str, Any] = {}
+    more = dict[str, Any]()
     times = [record.get(paths["time"]) for record in records] if "time" in paths else []
     form = found_time_form(values[paths["time"]]) if times else None
     is_date = form is not None and all(_DATE.fullmatch(str(one)) for one in values[paths["time"]])
@@ -222,7 +224,7 @@ def found_mapping(
         ago = [one for one in _ranked(values, "ago", paths) if numbers_of(values[one])]
         paths["time"] = ago[0] if ago else path
         times = [record.get(paths["time"]) for record in records]
-        form = replace(form, time_format=SECONDS_AGO) if ago else form
+        form = form._replace(time_format=SECONDS_AGO) if ago else form
     of_day = ""
     if form is None and day and (clocks := _ranked(values, "time", paths)):
         form = form_of_day(values[clocks[0]], day)
@@ -264,7 +266,7 @@ _CLOCK = re.compile(
 
 
 def _two_times(
-    values: Mapping[Path, list[Value]], taken: Mapping[str, Path], records: Sequence[Record]
+    values: Values, taken: Mapping[str, Path], records: Records
 ) -> tuple[tuple[Path, Path], list[Value], TimeForm] | None:
     """A date and a time of day in two fields, the times that they make, and the form of these."""
 
@@ -292,7 +294,7 @@ def _two_times(
             form = found_time_form(times)
             if form is not None:
                 written = form.time_format if "%" in form.time_format else "%Y-%m-%d %H:%M:%S"
-                return (date, clock), times, replace(form, time_format=written)
+                return (date, clock), times, form._replace(time_format=written)
         for width in {
             0,
             4 if max(map(len, parts[1])) < 5 else 6,
@@ -304,7 +306,7 @@ def _two_times(
     return None
 
 
-def _places(values: Mapping[Path, list[Value]], paths: dict[str, Path]) -> str:
+def _places(values: Values, paths: dict[str, Path]) -> str:
     """Put in the only two paths whose numbers are as fine as positions (ten metres), of a single
     city, where no path has such a name; and doubt which is which."""
     if any(_ranked(values, field, paths) for field in ("longitude", "latitude")):
@@ -326,8 +328,8 @@ _CITY_DEGREES = 2.0
 
 
 def _plate(
-    records: Sequence[Record],
-    around: Sequence[Record],
+    records: Records,
+    around: Records,
     paths: Mapping[str, Path],
     times: Sequence[Value],
     form: TimeForm | None,
@@ -339,7 +341,7 @@ def _plate(
     outer = {path: found for path, found in values_by_path(around).items() if path[0] not in keys}
     values = own | outer
     names = len(_NAMES["plate"].split())
-    goes_on: dict[Path, bool | None] = {}
+    goes_on = dict[Path, bool | None]()
     track = track_of(records, paths, times, form.time_format) if form is not None else None
     for path in values:
         if path in paths.values() or not is_shown(path[:-1]) or not _fits("plate", values[path]):
@@ -379,7 +381,7 @@ def _plate(
     return (rest[0] if rest else None), ""
 
 
-def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] | None:
+def _message_time(values: Values) -> tuple[Path, TimeForm] | None:
     own = [
         path for path in _ranked(values, "time", {}) if first_element(path) is None
     ]  # no element's of an array
@@ -388,7 +390,7 @@ def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] |
 
 
 def _operator(
-    records: Sequence[Record], values: Mapping[Path, list[Value]], paths: Mapping[str, Path]
+    records: Records, values: Values, paths: Mapping[str, Path]
 ) -> dict[str, tuple[str, str]]:
     """A plate of the operator and its vehicle, where two operators have one number at one time.
     Elsewhere a vehicle that goes for two operators would have two budgets."""
@@ -413,9 +415,9 @@ def _moves_so(track: Track, plates: Sequence[Value], speeds: Sequence[Value], di
 
 
 def _scaled(
-    values: Mapping[Path, list[Value]],
+    values: Values,
     container: str,
-    records: Sequence[Record],
+    records: Records,
     paths: Mapping[str, Path],
     times: Sequence[Value],
     form: TimeForm | None,
@@ -435,7 +437,7 @@ def _scaled(
     return divided(list(places.values()), container, divisors[0])
 
 
-def _texts_with_fields(values: Mapping[Path, list[Value]]) -> str:
+def _texts_with_fields(values: Values) -> str:
     """A clause where texts hold fields with a mark between, with the command that makes lines."""
     for path, some in values.items():
         texts = [one for one in some if isinstance(one, str)]
@@ -467,7 +469,7 @@ MOSTLY = 0.5
 NO_NAME = "no such name"
 
 
-def _instead(field: str, values: Mapping[Path, list[Value]], container: str, scaled: str) -> str:
+def _instead(field: str, values: Values, container: str, scaled: str) -> str:
     path = next((one for one in _ranked(values, field, {}) if is_shown(one)), None)
     ago = [one for one in _ranked(values, "ago", {}) if field == "time" and path is None]
     if ago:
@@ -487,7 +489,7 @@ def _instead(field: str, values: Mapping[Path, list[Value]], container: str, sca
     return f"{field}: {found_and_wanted(field, path, values[path], where)}"
 
 
-def has_speeds(records: Sequence[Record]) -> bool:
+def has_speeds(records: Records) -> bool:
     """Whether some of them have a speed."""
     return any(
         not is_missing(one) and _rank(path, "speed") is not None
@@ -496,9 +498,7 @@ def has_speeds(records: Sequence[Record]) -> bool:
     )
 
 
-def _ranked(
-    values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, Path]
-) -> list[Path]:
+def _ranked(values: Values, field: str, taken: Mapping[str, Path]) -> list[Path]:
     """Paths with a name of the field, the likeliest first, then those nearer the longitude. No path
     leads through a key that may be a plate."""
     place = taken.get("longitude", ())

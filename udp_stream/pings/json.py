@@ -27,7 +27,6 @@ JSON.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from numpy.typing import NDArray
 from udp_stream.pings.decode import (
     NOT_IN_ARRAY,
     PLACEHOLDERS,
+    PLAIN_PATHS,
     Location,
     PingFormat,
     PingRules,
@@ -53,7 +53,6 @@ from udp_stream.pings.decode import (
     WireBatch,
     WireColumns,
     WirePing,
-    columns_of,
     originals,
     plate_name,
 )
@@ -122,12 +121,7 @@ class FeedForm:
     @property
     def is_plain(self) -> bool:
         """Whether it is the contract's own form, read strictly."""
-        return self.format in (*_EXCHANGED, *_EXCHANGED.values())
-
-    @property
-    def is_exchanged(self) -> bool:
-        """Whether longitudes stand where the contract's form has latitudes."""
-        return self.format in _EXCHANGED.values()
+        return self.format.read in (JSON.read, JSON_WITHOUT_SPEEDS.read)
 
 
 def mapped_form(mapping: FeedMapping) -> FeedForm:
@@ -139,7 +133,7 @@ def mapped_form(mapping: FeedMapping) -> FeedForm:
 def without_speeds(form: FeedForm) -> FeedForm:
     """The same form where speeds are derived from positions: none is looked at."""
     mapping = replace(form.mapping, speed="")
-    plain = _EXCHANGED[JSON_WITHOUT_SPEEDS] if form.is_exchanged else JSON_WITHOUT_SPEEDS
+    plain = replace(form.format, read=JSON_WITHOUT_SPEEDS.read, split=JSON_WITHOUT_SPEEDS.split)
     return replace(form, mapping=mapping, format=plain) if form.is_plain else mapped_form(mapping)
 
 
@@ -148,7 +142,10 @@ def exchanged(form: FeedForm) -> FeedForm:
     mapping = replace(
         form.mapping, longitude=form.mapping.latitude, latitude=form.mapping.longitude
     )
-    return replace(form, format=_EXCHANGED[form.format]) if form.is_plain else mapped_form(mapping)
+    if not form.is_plain:
+        return mapped_form(mapping)
+    paths = PLAIN_PATHS._replace(longitude=PLAIN_PATHS.latitude, latitude=PLAIN_PATHS.longitude)
+    return replace(form, format=replace(form.format, is_exchanged=True, paths=paths))
 
 
 class _Reader:
@@ -702,7 +699,7 @@ def joined_plates(*columns: Iterable[str]) -> list[str]:
     """The plate that several values make, the same for no others: `12/1001`, with tilde and slash
     within a value as a JSON pointer has them. If a value is missing, or a word for a missing value,
     the plate is that."""
-    known: dict[tuple[str, ...], str] = {}
+    known = dict[tuple[str, ...], str]()
     plates = []
     for values in zip(*columns, strict=True):
         if (plate := known.get(values)) is None:
@@ -761,7 +758,7 @@ class Node:
 
 def node_of(paths: Sequence[tuple[Path, int]], types: Sequence[object], depth: int = 0) -> Node:
     """The tree of these paths, with the numbers of their leaves; `types` are those of the leaves."""
-    groups: dict[str | int, list[tuple[Path, int]]] = {}
+    groups = dict[str | int, list[tuple[Path, int]]]()
     for path, leaf in paths:
         groups.setdefault(path[depth], []).append((path, leaf))
     is_array = any(isinstance(key, int) for key in groups)
@@ -788,7 +785,7 @@ def node_of(paths: Sequence[tuple[Path, int]], types: Sequence[object], depth: i
 
 def getters_of(node: Node, prefix: str = "") -> dict[int, str]:
     """The dotted attribute of each leaf."""
-    found: dict[int, str] = {}
+    found = dict[int, str]()
     for at, child in enumerate(node.children):
         if isinstance(child, Node):
             found |= getters_of(child, f"{prefix}f{at}.")
@@ -871,21 +868,5 @@ JSON = PingFormat(_PLAIN_READER.read, _PLAIN_READER.split, is_json=True)
 
 JSON_WITHOUT_SPEEDS = PingFormat(_SPEEDLESS_READER.read, _SPEEDLESS_READER.split, is_json=True)
 
-
-def _read_exchanged(
-    plain: PingFormat, messages: Sequence[bytes], max_message_bytes: int, max_pings: int
-) -> WireBatch:
-    batch = plain.read(messages, max_message_bytes, max_pings)
-    columns = columns_of(batch.pings)
-    return replace(batch, columns=replace(columns, lon=columns.lat, lat=columns.lon))
-
-
-def _exchanging(plain: PingFormat) -> PingFormat:
-    paths = plain.paths._replace(longitude=plain.paths.latitude, latitude=plain.paths.longitude)
-    return replace(plain, read=functools.partial(_read_exchanged, plain), paths=paths)
-
-
-_EXCHANGED = {plain: _exchanging(plain) for plain in (JSON, JSON_WITHOUT_SPEEDS)}
-"""By the contract's formats, the same for a feed that exchanges longitude and latitude."""
 
 PLAIN = FeedForm(FeedMapping(), JSON)

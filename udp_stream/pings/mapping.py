@@ -7,24 +7,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 from udp_stream.pings.decode import FieldPaths
 from udp_stream.pings.times import EPOCHS, ISO, OF_A_DAY, TODAY, on_its_day
 
-FIELDS: Final = ("plate", "time", "longitude", "latitude", "speed")
+FIELDS = ("plate", "time", "longitude", "latitude", "speed")
 """The fields of a ping, in the order in which they are read and refused."""
 
 Path = tuple[str | int, ...]
 """Keys of objects, and indices of arrays."""
 
-SECONDS_AGO: Final = "seconds_ago"
+SECONDS_AGO = "seconds_ago"
 """The time format that counts back from the message's time."""
 
-MESSAGE_TIME: Final = "message_time"
+MESSAGE_TIME = "message_time"
 """The key under which a ping that was cut out of a message has the message's time."""
 
-ANY_KEY: Final = "*"
+ANY_KEY = "*"
 """The step of `records` that leads through all keys of an object, and the name under which a ping
 has its key."""
 
@@ -201,15 +201,13 @@ def _check_together(leaves: Sequence[tuple[str, Path]]) -> None:
     """ValueError for equal paths, a path inside another, a key beside an index."""
     for at, (name, ours) in enumerate(leaves):
         for other, theirs in leaves[:at]:
-            alike = next(
-                (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None
-            )
+            alike = len(common((ours, theirs)))
             text = dotted(ours)
-            if alike is None and len(ours) == len(theirs):
+            if ours == theirs:
                 raise ValueError(
                     f"{name}: expected a path of its own, got {text!r}, which is that of {other}"
                 )
-            if alike is None:
+            if alike in (len(ours), len(theirs)):
                 raise ValueError(
                     f"{name}: expected a path beside {other}'s, got {text!r}: one lies inside the other"
                 )
@@ -265,8 +263,7 @@ def check_time_format(time_format: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(NamedTuple):
     """The keys of `[source]` that a feed needs, and the unit of its speeds, by its specification or
     recorded messages (docs/feeds.md); None where the feed does not say."""
 
@@ -284,7 +281,7 @@ def _preset(title: str, unit: str | None, *paths: str | tuple[str, ...], **more:
     return Preset(title, unit, dict(zip(FIELDS, paths, strict=False)) | more)
 
 
-PRESETS: Final = {
+PRESETS = {
     # iudx-resource-server docs/openapi.yaml; unit by displacement (docs/pings.md)
     "iudx": _preset(
         "India's data exchange, TransitManagement; also numbers as text and integer plates", "kmh"
@@ -346,7 +343,7 @@ PRESETS: Final = {
 """By the name that `source.preset` has. Keys that a preset leaves out have the values of the
 contract's form."""
 
-WITHOUT_SPEED: Final = {
+WITHOUT_SPEED = {
     "wmata": "BusPositions of WMATA's JSON API has no speeds: `init` of a sample names its paths, with speed.from = "
     "'movement'; its GTFS-realtime feed has speeds: gtfs-rt",
     "umo": "it is nextbus",

@@ -40,7 +40,7 @@ from udp_stream.pings.json import (
     unwrap,
     with_infinite,
 )
-from udp_stream.pings.texts import from_xml, trim
+from udp_stream.pings.texts import from_xml, length_at, trim
 
 if TYPE_CHECKING:
     from google.transit.gtfs_realtime_pb2 import FeedHeader, FeedMessage, VehiclePosition
@@ -90,18 +90,16 @@ YEAR_9999_S = 253_402_300_799
 HEADER_TAG = b"\n"
 """In protobuf the first byte of every message: its first field is the header."""
 
-_CONTINUES = 0x80
-
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass
 class _VehicleReader:
     """`named`: the fields that name a vehicle, if not those of the table; without `speeds` none is
     looked at."""
 
-    def __init__(self, named: tuple[str, ...] = (), speeds: bool = True) -> None:
-        self._named = named
-        self._speeds = speeds
+    named: tuple[str, ...] = ()
+    speeds: bool = True
 
     def read(self, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
         pings = list[WirePing | PlacedPing]()
@@ -134,7 +132,7 @@ class _VehicleReader:
                 notes[source] += 1
                 is_timed = vehicle.HasField("timestamp")
                 notes[TIME_OF_HEADER] += not is_timed
-                untimed.append(self._speeds and not is_timed)
+                untimed.append(self.speeds and not is_timed)
                 if (vehicle.timestamp or header.timestamp) >= _MILLISECONDS_MIN:
                     notes[TIME_IN_MS] += 1
                 else:
@@ -185,7 +183,7 @@ class _VehicleReader:
                 else "location"
             )
             raise Fault(Reason.MISSING_FIELD, f"$.{field}")
-        if not self._speeds:
+        if not self.speeds:
             return PlacedPing(plate, "", location), time_s, source
         if speed is None:
             raise Fault(Reason.MISSING_FIELD, "$.speed")
@@ -210,8 +208,8 @@ class _VehicleReader:
         """The first of plate and id that is neither blank nor a word for a missing value, or what
         named fields say together, and which; bytes if it is not UTF-8, None if both are blank."""
         described = vehicle.vehicle
-        if self._named:
-            texts = [getattr(described, name) for name in self._named]
+        if self.named:
+            texts = [getattr(described, name) for name in self.named]
             if not all(isinstance(text, str) and text.strip() for text in texts):
                 return next((text for text in texts if not isinstance(text, str)), None), FROM_NAMED
             return (
@@ -266,27 +264,20 @@ def gtfs_formats(form: FeedForm) -> tuple[PingFormat, PingFormat]:
     speeds, or without."""
     if not form.is_plain:
         return _format(form), SINGLE
-    single = PingFormat(partial(_read_single, plain=form.format), JSON.split, form.format.paths)
+    read = partial(_read_single, plain=form.format)
+    single = replace(form.format, read=read, split=JSON.split, is_json=False)
     return _format(form), SINGLE if form.format == JSON else single
 
 
 def header_time(start: bytes) -> int | None:
     """The POSIX seconds of a message's header, from its first bytes; None if they do not hold it."""
-    length = 0
-    shift = 0
-    place = 1
     behind = next(
         (start[at:] for at in range(6) if start[at : at + 3 : 2] == b"\n\n"), start
     )  # of a length, if any
     start = start if start.startswith(HEADER_TAG) else behind
     if not start.startswith(HEADER_TAG):
         return None
-    while place < min(len(start), 4):
-        length |= (start[place] & ~_CONTINUES) << shift
-        place = place + 1
-        shift = shift + 7
-        if not start[place - 1] & _CONTINUES:
-            break
+    length, place = length_at(start, 1)
     header_class, _, error_class = _bindings()
     try:
         header = header_class.FromString(start[place : place + length])

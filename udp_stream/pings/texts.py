@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -37,7 +37,7 @@ _MARKS = re.compile(_STRING + rb'|["\[\]{}]', re.DOTALL)
 """Strings, brackets, and a quote that has no other."""
 
 _NO_NUMBER = re.compile(_STRING + rb"|(-?Infinity|NaN)", re.DOTALL)
-_SPELT: Final = {b"NaN": b"1e99901", b"Infinity": b"1e99902", b"-Infinity": b"-1e99902"}
+_SPELT = {b"NaN": b"1e99901", b"Infinity": b"1e99902", b"-Infinity": b"-1e99902"}
 """Numbers that JSON has no word for, as numbers too large for any: refused for their values, at
 their paths."""
 
@@ -88,7 +88,7 @@ def delimited(data: bytes) -> list[bytes] | None:
         place = 0
         found = list[bytes]()
         while place < len(data):
-            length, place = _length_at(data, place, order)
+            length, place = length_at(data, place, order)
             if length <= 0 or place + length > len(data) or data[place : place + 1] != b"\n":
                 break
             found.append(data[place : place + length])
@@ -98,7 +98,9 @@ def delimited(data: bytes) -> list[bytes] | None:
     return None
 
 
-def _length_at(data: bytes, place: int, order: str) -> tuple[int, int]:
+def length_at(data: bytes, place: int, order: str = "") -> tuple[int, int]:
+    """A length at this place, a varint or four bytes of this order, and the place behind it; 0 if
+    there is none."""
     if order:
         return int.from_bytes(
             data[place : place + 4], "big" if order == "big" else "little"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,7 @@ _COUNT_MIN = 1e8
 """Seconds since 1970: what is less is no time of our days."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeForm:
+class TimeForm(NamedTuple):
     """A format that reads nearly all of a sample. `has_offset`: times say how far they are from
     UTC. `span_ms`: of the whole sample. `is_ambiguous`: with day and month exchanged the format
     reads them over the same span."""
@@ -100,7 +99,7 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
     best = min(forms, key=lambda form: form.span_ms)
     exchanged = re.sub("%d(.)%m", r"%m\1%d", best.time_format)
     same = {form.time_format for form in forms if form.span_ms == best.span_ms} - {best.time_format}
-    return replace(best, is_ambiguous=exchanged in same)
+    return best._replace(is_ambiguous=exchanged in same)
 
 
 def form_of_day(values: Sequence[Value], day: str) -> TimeForm | None:
@@ -109,7 +108,7 @@ def form_of_day(values: Sequence[Value], day: str) -> TimeForm | None:
         return None
     form = found_time_form([f"01.01.2024 {value}" for value in values])
     clock = form and form.time_format.partition(" ")[2]
-    return form and replace(form, time_format=f"{day} {clock}")
+    return form and form._replace(time_format=f"{day} {clock}")
 
 
 def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:

@@ -2,7 +2,7 @@
 and "12,5".
 
 What counts as a time is msgspec's rule (RFC 3339, with `t`, `z`, a space for the `T` and `+0530`
-tolerated; no leap seconds, no 24:00, no year 0). Six spellings of fixed widths are read as columns
+tolerated; no leap seconds, no 24:00, no year 0). Nine spellings of fixed widths are read as columns
 of digits, 0.1 us each; every other text, and what fails there, goes to msgspec, 0.8 us each. Dates
 are not given to numpy as text: a wrong date ends the process (numpy 2.4.6, "S19" to datetime64).
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from operator import itemgetter
-from typing import Final, cast
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -31,9 +31,9 @@ READ = 0
 NO_TIME = 1
 NO_OFFSET = 2
 
-ISO: Final = "iso"
+ISO = "iso"
 
-EPOCHS: Final = {"epoch_s": 10**6, "epoch_ms": 10**3, "epoch_us": 1}
+EPOCHS = {"epoch_s": 10**6, "epoch_ms": 10**3, "epoch_us": 1}
 """Time formats that count from 1970-01-01 UTC, and how many microseconds their unit has."""
 
 TimeValue = str | int | float
@@ -49,7 +49,7 @@ _MICROSECONDS = "0000-00-00T00:00:00.000000"
 _SPELLINGS = {
     len(date + offset): np.frombuffer((date + offset).encode(), np.uint8)
     for date in (_SECONDS, _MILLISECONDS, _MICROSECONDS)
-    for offset in ("Z", "+00:00")
+    for offset in ("Z", "+00:00", "")
 }
 """Spellings that are read as columns, by their widths. 0 stands for a digit, + for a sign."""
 
@@ -62,7 +62,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECONDS_MAX = 2**62
 _NEVER_MS = -(2**62)  # the latter is read, and before any time that is accepted
 
-_OFFSET = re.compile("(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})$")
 _NUMBER = re.compile(
     r"\s*([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII
 )
@@ -72,8 +71,8 @@ _HALVES = {"上午": "AM", "下午": "PM", "오전": "AM", "오후": "PM", "π.�
 _MIDNIGHT = re.compile(r"[T ]00:00(?::00(?:\.0+)?)?Z?$")  # behind a date, as data bases write it
 _PAST_24 = re.compile("(?:(?<=[ T])|^(?=..:))(?:2[4-9]|3[0-9]|4[0-7])(?=:?[0-5][0-9])")
 _DAY_MS = 86_400_000
-TODAY: Final = "today"
-OF_A_DAY: Final = re.compile(f"({TODAY}|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}) (?=.*%)")
+TODAY = "today"
+OF_A_DAY = re.compile(f"({TODAY}|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}) (?=.*%)")
 """The beginning of a pattern that reads times of this day, or of the day on which they come."""
 _WIDTHS = {"%H%M%S": 6, "%H%M": 4, "%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8, "%y%m%d": 6, "%d%m%y": 6}
 _FEW = 16  # texts that are read singly, where any of them is spelt otherwise
@@ -96,7 +95,7 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
         time_format = OF_A_DAY.sub("%Y-%m-%d ", time_format)
     if time_format == ISO and zone is None:
         return parse_timestamps(texts)
-    read = _from_iso if time_format == ISO else partial(_one_by_one, pattern=time_format)
+    read = parse_timestamps if time_format == ISO else partial(_one_by_one, pattern=time_format)
     time_ms, status = read(texts)
     past = [row for row in np.flatnonzero(status == NO_TIME) if _PAST_24.search(texts[row])]
     if past:
@@ -115,7 +114,7 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
     return time_ms, status
 
 
-AHEAD_MS: Final = 3_600_000
+AHEAD_MS = 3_600_000
 """A clock that is further ahead shows a time of the day before."""
 
 
@@ -188,6 +187,9 @@ def parse_timestamps(texts: Sequence[str]) -> TimeColumns:
                 chosen = texts if rows.size == len(texts) else itemgetter(*rows.tolist())(texts)
                 time_ms[rows], read = _at_once(chosen, template)
                 unread[rows] = ~read
+                status[rows] = (
+                    READ if template[-1] == ord("Z") or ord("+") in template else NO_OFFSET
+                )
     rest = np.flatnonzero(unread)
     if rest.size:
         time_ms[rest], status[rest] = _one_by_one([texts[row] for row in rest.tolist()], ISO)
@@ -225,7 +227,7 @@ def _at_once(texts: Sequence[str], template: NDArray[np.uint8]) -> tuple[Integer
     )
     good &= (hour <= 23) & (minute <= 59) & (second <= 59)
     minutes = (first + day - 1) * 1440 + hour.astype(np.int64) * 60 + minute
-    if template[-1] != ord("Z"):
+    if ord("+") in template:
         sign = ahead[0]
         hours = _two(ahead, 1)
         rest = _two(ahead, 4)
@@ -233,7 +235,7 @@ def _at_once(texts: Sequence[str], template: NDArray[np.uint8]) -> tuple[Integer
         offset = hours.astype(np.int64) * 60 + rest
         minutes -= np.where(sign == 0, offset, -offset)
     time_ms = minutes * 60_000 + second.astype(np.int64) * 1000
-    if template[len(_SECONDS)] == ord("."):  # rounded down: digits behind the third do not count
+    if ord(".") in template:  # rounded down: digits behind the third do not count
         time_ms += _two(values, 20).astype(np.int64) * 10 + values[22]
     return time_ms, good
 
@@ -262,26 +264,9 @@ def _read_one(text: str, pattern: str) -> tuple[int, int]:
         )
         if moment.tzinfo is not None:
             return (moment - _EPOCH) // _MILLISECOND, READ
-        return (
-            0 if pattern == ISO else (moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
-        ), NO_OFFSET
+        return (moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND, NO_OFFSET
     except (msgspec.ValidationError, ValueError, OverflowError):
         return 0, NO_TIME
-
-
-def _from_iso(texts: Sequence[str]) -> TimeColumns:
-    """With the milliseconds of texts that have no offset."""
-    if texts and _OFFSET.search(texts[0]):  # then so have all, most likely
-        time_ms, status = parse_timestamps(texts)
-        local = np.flatnonzero(status == NO_OFFSET)
-        time_ms[local] = parse_timestamps([f"{texts[row]}Z" for row in local.tolist()])[0]
-        return time_ms, status
-    time_ms, status = parse_timestamps([f"{text}Z" for text in texts])
-    # What fails with a Z behind it may have an offset of its own.
-    others = np.flatnonzero(status == NO_TIME)
-    status[status == READ] = NO_OFFSET
-    time_ms[others], status[others] = parse_timestamps([texts[row] for row in others.tolist()])
-    return time_ms, status
 
 
 def _offset_ms(minute: int, zone: tzinfo) -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 from datetime import UTC
 from math import isnan
 
 from udp_stream.pings.data_quality import unit_evidence, zone_without_spring
-from udp_stream.pings.found import Record, is_like, is_shown, is_vehicles, values_by_path
+from udp_stream.pings.found import Records, is_like, is_shown, is_vehicles, values_by_path
 from udp_stream.pings.mapping import FeedMapping, dotted
 from udp_stream.pings.repairs import Value, numbers_of
 from udp_stream.pings.times import NO_TIME, joined_times, read_times
@@ -22,7 +21,7 @@ _SPEED = re.compile(
 _KINDS = {"time": "time", "longitude": "place", "latitude": "place", "plate": "plate"}
 
 
-def times_in(records: Sequence[Record], mapping: FeedMapping) -> list[Value]:
+def times_in(records: Records, mapping: FeedMapping) -> list[Value]:
     """The times of records, as they are read."""
     columns = [[record.get(path) for record in records] for path in mapping.times]
     if not columns[1:]:
@@ -31,7 +30,7 @@ def times_in(records: Sequence[Record], mapping: FeedMapping) -> list[Value]:
     return list(joined_times(texts, mapping.time_format))
 
 
-def without_spring(records: Sequence[Record], mapping: FeedMapping) -> str:
+def without_spring(records: Records, mapping: FeedMapping) -> str:
     """As `zone_without_spring`, of these records."""
     if mapping.zone is None:
         return ""
@@ -40,9 +39,7 @@ def without_spring(records: Sequence[Record], mapping: FeedMapping) -> str:
     return zone_without_spring(time_ms[status != NO_TIME], mapping.zone)
 
 
-def unread_fields(
-    records: Sequence[Record], around: Sequence[Record], mapping: FeedMapping
-) -> dict[str, str]:
+def unread_fields(records: Records, around: Records, mapping: FeedMapping) -> dict[str, str]:
     """The fields that look like a speed, a plate, a time or a place, under which of these, with the
     line that reads them. A speed is known by how far pings move, else by its name; a plate by how
     its pings follow each other."""

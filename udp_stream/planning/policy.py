@@ -57,7 +57,8 @@ POSITIONS = "positions "
 """The prefix of periods of positions, whose balances are per kilometre, or per square kilometre."""
 
 
-class Period(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Period:
     """A budget period: Unix seconds from `start` to before `end`, both infinite where the name
     tells no time; `offset` from UTC.
 

@@ -12,7 +12,6 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import nan
 from typing import Annotated, Final, Literal, NamedTuple, get_args
 
@@ -37,12 +36,17 @@ class PublishedRelease:
     ('8742d98b6ffffff-1641009600-3600', b'{"schema":"ud')
     """
 
+    __slots__ = ("_record", "payload")
+
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
+        self._record: Release | None = None
 
-    @cached_property
+    @property
     def record(self) -> Release:
-        return Release.decode(self.payload)
+        if self._record is None:
+            self._record = Release.decode(self.payload)
+        return self._record
 
 
 ReleaseSink = Callable[[Sequence[PublishedRelease]], None]
@@ -77,7 +81,8 @@ class Metric(NamedTuple):
 # (`cli/metrics.py`).
 
 
-class BatchRead(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BatchRead:
     """Messages read, the pings in them that were accepted, and those refused, by reason in order of
     appearance.
 
@@ -99,7 +104,8 @@ class BatchRead(NamedTuple):
     unpaired: int = 0
 
 
-class SlotCounted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SlotCounted:
     """A closed slot, and the repeats that counting dropped: on Kafka those across source
     partitions.
 
@@ -111,7 +117,8 @@ class SlotCounted(NamedTuple):
     repeats: int
 
 
-class SlotRecorded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SlotRecorded:
     """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded;
     others were before.
 
@@ -124,7 +131,8 @@ class SlotRecorded(NamedTuple):
     made: int
 
 
-class HatRecorded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HatRecorded:
     """The facts of a record of the slot: its status, samples, and the policy, period and epsilon
     that it was made under.
 
@@ -144,7 +152,8 @@ class HatRecorded(NamedTuple):
     mean_error_kmh: float | None
 
 
-class SlotPublished(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SlotPublished:
     """Readers have this slot; how many HATs of each status.
 
     >>> SlotPublished(0, {"released": 2, "withheld_few_plates": 1}).hats["released"]
@@ -158,7 +167,8 @@ class SlotPublished(NamedTuple):
     ]
 
 
-class SlotSmoothed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SlotSmoothed:
     """Readers have estimates of a slot's HATs with so many samples; the sums, over these, of what
     the estimates and the guesses by counts beside them are expected to err by, in km/h.
 
@@ -190,7 +200,8 @@ class SlotRow:
     error: float = 0.0
 
 
-class QueryRecorded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueryRecorded:
     """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run
     recorded it.
 
@@ -204,7 +215,8 @@ class QueryRecorded(NamedTuple):
     made: bool
 
 
-class QueriesPublished(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueriesPublished:
     """How many answers of this moment readers have.
 
     >>> QueriesPublished(900_000, answers=3).answers
@@ -215,7 +227,8 @@ class QueriesPublished(NamedTuple):
     answers: int
 
 
-class SlotsDropped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SlotsDropped:
     """A shard is no longer ours: what is counted and not published is its next owner's, who counts
     it again.
 
@@ -224,7 +237,8 @@ class SlotsDropped(NamedTuple):
     """
 
 
-class Backlog(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Backlog:
     """Open slots and the pings in them, messages that are not read yet, and the partitions that
     they come from.
 
@@ -254,7 +268,8 @@ class Backlog(NamedTuple):
     ] = 1
 
 
-class SourceStatus(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
     """Where pings come from: the source of a run, the broker of a worker. Seconds since its last
     good answer, failed tries so far, and pings that were too old to be read. Away: it does not
     answer now, or has not answered yet. Its certificate ends at `certificate_s`, Unix; None without
@@ -273,7 +288,8 @@ class SourceStatus(NamedTuple):
     certificate_s: float | None = None
 
 
-class DiskStatus(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DiskStatus:
     """Bytes of the ledger's file and of the journal, 0 without a file; and those that are free
     where they are.
 
@@ -528,7 +544,8 @@ LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Steps of a lag: within a step it has not changed."""
 
 
-class LogMessage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LogMessage:
     """A sentence, what kind of line it is, and its figures by name; a warning or not.
 
     >>> LogMessage("slot", "13 HATs, 7 released", {"hats": 13, "released": 7}).figures["hats"]

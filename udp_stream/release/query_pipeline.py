@@ -31,7 +31,7 @@ from datetime import tzinfo
 from functools import partial
 from hashlib import blake2b
 from math import ceil
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -83,7 +83,8 @@ class QueryContext:
     release: ReleaseContext
 
 
-class RecordedAnswer(NamedTuple):
+@dataclass(frozen=True)
+class RecordedAnswer:
     """A recorded answer of a query; `made` if this run recorded it."""
 
     name: str
@@ -96,7 +97,8 @@ class RecordedAnswer(NamedTuple):
         return QueryResult.of_ledger(self.release_id, self.payload).status
 
 
-class RecordedMoment(NamedTuple):
+@dataclass(frozen=True)
+class RecordedMoment:
     """The recorded answers of a moment, the ids of all rounds that they may have, and the ledger's
     mark.
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -28,9 +28,9 @@ GRIDS: dict[str, Callable[[Any], Grid]] = {
 """By the key of `[hat]` that asks for it: a grid made of that section. The first key that is set
 counts, and the last one is the default."""
 
-ZONES_MAX: Final = 20_000
-FILE_MAX: Final = 1 << 26
-WIDTH_MAX_M: Final = 2000
+ZONES_MAX = 20_000
+FILE_MAX = 1 << 26
+WIDTH_MAX_M = 2000
 
 
 class _Feature(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec.structs import fields
@@ -22,18 +22,18 @@ from udp_stream.settings.queries import QuerySection
 from udp_stream.settings.rules import NO_LEDGERS, check
 from udp_stream.settings.sections import EPSILONS, Settings
 
-PREFIX: Final = "UDP_STREAM_"
+PREFIX = "UDP_STREAM_"
 
-QUERY: Final = "query"
+QUERY = "query"
 
-CLIENT: Final = "client"
+CLIENT = "client"
 """The only key that is a table: options that go to a client as they are."""
 
 
-PAPER: Final = "release.paper"
-LOGIN: Final = "live.client"
+PAPER = "release.paper"
+LOGIN = "live.client"
 
-MOVED: Final = {
+MOVED = {
     f"{PAPER}.grouping": "release.grouping",
     f"{PAPER}.cap": "release.cap",
     f"{PAPER}.branching": "release.branching",
@@ -331,17 +331,19 @@ def _where(message: str, tables: Mapping[str, Any]) -> str:
     return f"{name}: {in_words(text)}, got {got}"
 
 
+RULES = {
+    **dict.fromkeys(DURATIONS, "a duration such as 6h"),
+    **dict.fromkeys(EPSILONS, EPSILON_RULE),
+    "live.token_header": "letters, digits and -",
+    "release.bins": "auto, a number of bins, or edges in km/h",
+    "release.branching": "auto, or a list of whole numbers, from the root down",
+}
+"""Rules in words that do not follow from a key's type."""
+
+
 def _rule(name: str) -> str | None:
-    if name in DURATIONS:
-        return "a duration such as 6h"
-    if name in EPSILONS:
-        return EPSILON_RULE
-    if name == "live.token_header":
-        return "letters, digits and -"
-    if name == "release.bins":
-        return "auto, a number of bins, or edges in km/h"
-    if name == "release.branching":
-        return "auto, or a list of whole numbers, from the root down"
+    if name in RULES:
+        return RULES[name]
     sections = [section for section in fields(Settings) if section.name != QUERY]
     types = {
         f"{of.name}.{field.encode_name}": field.type for of in sections for field in fields(of.type)

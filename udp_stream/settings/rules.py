@@ -69,7 +69,7 @@ def _under(
     return Exclusion(mode, is_on, keys, reason, values)
 
 
-EXCLUSIONS: Final = (
+EXCLUSIONS = (
     _under(
         "add-remove",
         (
@@ -428,28 +428,28 @@ _PREFIX = re.compile(rf"[A-Za-z0-9._-]{{0,{_PREFIX_MAX}}}")
 """A topic's name has at most 249 characters, and ours have less than 49 behind the prefix."""
 _DATABASE = re.compile(r"[0-9]+")
 
-NOT_SHOWN: Final = "something else (it is not shown: it might be the secret itself)"
+NOT_SHOWN = "something else (it is not shown: it might be the secret itself)"
 
-SCHEMES: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
 _OPTIONS = ("db", "username", "password")
 """Behind the question mark. Others change what the ledger relies on: timeouts, replies,
 certificates."""
 
-KAFKA_CLIENT: Final = (
-    *("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
-    *("sasl_mechanism", "sasl_plain_username", "sasl_plain_password_file"),
-    *("request_timeout_ms", "metadata_max_age_ms", "connections_max_idle_ms", "retry_backoff_ms"),
-)
-REDIS_CLIENT: Final = (
-    *("username", "password_file", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
-    *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "client_name"),
-)
+KAFKA_CLIENT = (
+    "security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile",
+    "sasl_mechanism", "sasl_plain_username", "sasl_plain_password_file",
+    "request_timeout_ms", "metadata_max_age_ms", "connections_max_idle_ms", "retry_backoff_ms",
+)  # fmt: skip
+REDIS_CLIENT = (
+    "username", "password_file", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile",
+    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "client_name",
+)  # fmt: skip
 """Options of clients. Others change what our promises rely on: acknowledgements, isolation,
 replies, certificates."""
 
-PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 def _is_address(text: str, least_port: int = 1) -> bool:
@@ -511,7 +511,7 @@ def check_kafka(kafka: KafkaSection) -> None:
     require(is_plain, "kafka.client.sasl_plain_username", rule, repr(user))
 
 
-_NEEDS: Final = {
+_NEEDS = {
     "ssl_certfile": "ssl_keyfile",
     "ssl_keyfile": "ssl_certfile",
     "username": "password_file",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import time
 from collections.abc import Callable
 from functools import cached_property
 from math import inf
@@ -297,18 +298,14 @@ class SourceSection(Section, frozen=True, kw_only=True):
 
     @property
     def _zone(self) -> ZoneInfo | None:
-        if not self.time_zone:
-            return None
-        try:
-            return ZoneInfo(self.time_zone)
-        except (
-            ZoneInfoNotFoundError,
-            ValueError,
-            OSError,
-        ) as error:  # OSError: the name of a folder of zones
-            raise ConfigError(
-                f"source.time_zone: expected an IANA time zone, got {self.time_zone!r}"
-            ) from error
+        return _zone("source.time_zone", self.time_zone) if self.time_zone else None
+
+
+def _zone(key: str, name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # the latter: a folder of zones
+        raise ConfigError(f"{key}: expected an IANA time zone, got {name!r}") from error
 
 
 def _preset(name: str) -> Preset:
@@ -599,13 +596,11 @@ class Settings(Section, frozen=True, kw_only=True, dict=True):
             grid=self.grid,
         )
 
-    def arrival_clock(
-        self, wall: Callable[[], float], monotonic: Callable[[], float], lag_max_s: float = inf
-    ) -> SteadyClock:
-        """The clock of arrivals, from both clocks of the machine in seconds. Pings of a sound
-        source are at most `lag_max_s` old; in processing time none of them moves it."""
+    def arrival_clock(self, lag_max_s: float = inf) -> SteadyClock:
+        """The clock of arrivals, from both clocks of the machine. Pings of a sound source are at
+        most `lag_max_s` old; in processing time none of them moves it."""
         hears = not self.window_rules.in_processing_time
-        return SteadyClock(wall, monotonic, lag_max_s, hears)
+        return SteadyClock(time.time, time.monotonic, lag_max_s, hears)
 
     def reading_rules(
         self,
@@ -627,16 +622,7 @@ class Settings(Section, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def zone(self) -> ZoneInfo:
-        try:
-            return ZoneInfo(self.hat.timezone)
-        except (
-            ZoneInfoNotFoundError,
-            ValueError,
-            OSError,
-        ) as error:  # OSError: the name of a folder of zones
-            raise ConfigError(
-                f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}"
-            ) from error
+        return _zone("hat.timezone", self.hat.timezone)
 
     @cached_property
     def calendar(self) -> BudgetCalendar:

@@ -30,6 +30,7 @@ Tags end in a version: change it with the layout. A worker that meets a tag it d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
@@ -158,8 +159,12 @@ def _cut(
         some = {name: column[first : first + rows_max] for name, column in columns.items()}
         hashes = plates[first : first + rows_max]
         if "plate" in some:
-            here, some["plate"] = np.unique(some["plate"], return_inverse=True)
-            hashes = [plates[i] for i in here.tolist()]
+            rows = some["plate"]
+            is_here = np.zeros(len(plates), dtype=bool)
+            is_here[rows] = True
+            here = np.flatnonzero(is_here)
+            number = np.cumsum(is_here) - 1  # as np.unique has them, without sorting
+            hashes, some["plate"] = [plates[i] for i in here.tolist()], number[rows]
         content: dict[str, Any] = {
             "hash_bytes": len(hashes[0]) if hashes else 1,
             "plates": b"".join(hashes),
@@ -365,7 +370,7 @@ def cut_counts(
     """The chunks of a slot of a shard, and their end marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
-    slot = counts.slot
+    slot = counts.start_ms, counts.end_ms
     chunks = _cut(
         CountChunk, slot, shard, shard, counts.plates, columns, rows_max, least=1, **_marks(counts)
     )
@@ -510,7 +515,8 @@ class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
     checks: bytes
 
 
-class ScaleFactors(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ScaleFactors:
     """The planner's answer to a shard: a factor for each plate, and the check of the norms that it
     holds for.
 

@@ -53,7 +53,7 @@ from udp_stream.pings.texts import (
     from_xml,
     whole_part,
 )
-from udp_stream.sources.rows import looks_like_csv, opened_table
+from udp_stream.sources.rows import Frames, looks_like_csv, opened_table
 
 MAGIC = b"\x1f\x8b"
 """The first two bytes of every member."""
@@ -107,9 +107,7 @@ def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
         raise GzipError(f"are damaged ({error})") from error
 
 
-def as_far_as_whole(
-    frames: Iterator[list[bytes]], log_message: Callable[[str], None]
-) -> Iterator[list[bytes]]:
+def as_far_as_whole(frames: Frames, log_message: Callable[[str], None]) -> Frames:
     """The frames before a UsageError, which is said; it is raised if no frame came before it."""
     is_begun = False
     try:
@@ -273,7 +271,7 @@ class FileSource:
         self.format = (form or PLAIN).format
         self._messages = formed_messages(path, progress=progress, form=form)
 
-    def messages(self) -> Iterator[list[bytes]]:
+    def messages(self) -> Frames:
         for ping_format, messages in self._messages:
             self.format = ping_format
             yield messages
@@ -339,10 +337,10 @@ def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
         raise UsageError(f"{path}: its gzip data {error}; what came before was read") from error
 
 
-def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]]:
+def _batches(messages: Frames, size: int) -> Frames:
     """The same messages in lists of `size`; what is left is given before an error of the source is
     passed on."""
-    held: list[bytes] = []
+    held = list[bytes]()
     try:
         for some in messages:
             held += some
@@ -358,7 +356,7 @@ def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]
         yield held
 
 
-_Formed = tuple[PingFormat, Iterator[list[bytes]]]
+_Formed = tuple[PingFormat, Frames]
 """Messages in runs of no particular length, and their format."""
 
 
@@ -411,7 +409,7 @@ def _is_cut_short(line: bytes) -> bool:
     return False
 
 
-def _document(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
+def _document(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Frames:
     """A message for each ping of one JSON document; a document that does not parse, as lines."""
     text = whole(path, blocks)
     try:
@@ -441,9 +439,7 @@ def whole(
     return b"".join(parts)
 
 
-def _xml(
-    path: str, first: bytes, blocks: Iterator[bytes], form: FeedForm | None
-) -> Iterator[list[bytes]]:
+def _xml(path: str, first: bytes, blocks: Iterator[bytes], form: FeedForm | None) -> Frames:
     """A message for each ping of XML: of a document on each line, if the first line is XML, or of
     the whole file."""
     runs = _lines(blocks) if from_xml(first) is not first else iter([[whole(path, blocks).strip()]])
@@ -463,11 +459,11 @@ def _split(text: bytes | None, form: FeedForm | None) -> list[bytes] | None:
     return None if pings is None else [bytes(ping) for ping in pings]
 
 
-def _lines(blocks: Iterator[bytes], end: bytes = b"\n") -> Iterator[list[bytes]]:
+def _lines(blocks: Iterator[bytes], end: bytes = b"\n") -> Frames:
     """The lines, or what else ends so, of each block that are not blank, without their ends, cut
     off at MAX_LINE_BYTES. If the blocks end in an error, the unfinished line is dropped: half a row
     of CSV may look like a whole row."""
-    held: list[bytes] = []  # the line that goes on in the next block
+    held = list[bytes]()  # the line that goes on in the next block
     size = 0
     for block in blocks:
         lines = block.split(end)

@@ -18,16 +18,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import Trouble, WarningText, counted
-from udp_stream.pings.advice import no_pings
+from udp_stream.pings.advice import is_page, no_pings
 from udp_stream.pings.snapshots import (
     FORGOTTEN_S,
     FROM_ID,
@@ -72,8 +71,7 @@ SOFTWARE = f"udp-stream/{__version__}"
 _ACCEPT = "application/x-protobuf, application/json;q=0.9, */*;q=0.5"
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(NamedTuple):
     """A server's answer. `body` is None if it is unchanged since the answer that had the
     validators."""
 
@@ -313,9 +311,6 @@ LOG_S = 60.0
 GTFS = "gtfs-rt"
 PLAIN_JSON = "json"  # which XML is read as
 
-_PAGE_BYTES = 1000
-"""The beginning of an answer, in which a page has its first element."""
-
 
 class PolledSource(ConnectedSource):
     """An address that is polled. A poll is a snapshot of the fleet: its new pings are a frame, as
@@ -340,7 +335,7 @@ class PolledSource(ConnectedSource):
         self._require_unit()
         self._reader: RepeatFilter | None = None
         self._due_s = 0.0
-        self._validators: dict[str, str] = {}
+        self._validators = dict[str, str]()
         self._changed_s = self._said_s = time.monotonic()
         self._tally: Counter[str] = Counter()
         self._plates_said: set[str] = set()
@@ -385,8 +380,7 @@ class PolledSource(ConnectedSource):
 
     def _read(self, body: bytes) -> list[bytes]:
         """The new pings of an answer. Failed if it cannot be read."""
-        start = trim(body[:_PAGE_BYTES]).lower()
-        if start.startswith(b"<") and (b"<html" in start or b"<!doctype html" in start):
+        if is_page(trim(body)):
             page = (
                 "a page for people (HTML) and no feed: open the address in a browser, it says why"
             )

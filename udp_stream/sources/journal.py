@@ -19,24 +19,24 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.files import draft_of, named, sync_directory
+from udp_stream.files import named, sync_directory, write_whole
 
-JOURNAL_BYTES_MAX: Final = 8 * 2**30
+JOURNAL_BYTES_MAX = 8 * 2**30
 """8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do
 not close."""
 
-NO_LIMIT: Final = 2**63
+NO_LIMIT = 2**63
 """Where whole plates are hidden: who sends much must not end the run of all. The disk is the limit."""
 
-SEGMENT_BYTES: Final = 64 * 2**20
+SEGMENT_BYTES = 64 * 2**20
 """A segment is closed once it has so many bytes."""
 
-SEGMENT_MS: Final = 600_000
+SEGMENT_MS = 600_000
 """Or once its first frame is so old: so pings that are no longer needed are deleted soon."""
 
 _HEAD = struct.Struct("<II")
@@ -201,15 +201,7 @@ class Journal:
             ) from error
         name = self.folder / "owner"
         if not name.exists():
-            with named(name), draft_of(name) as draft:
-                with draft.open("w") as file:
-                    file.write(owner)
-                    file.flush()
-                    # Before it is renamed: else a power cut could leave a name without its text,
-                    # which is nobody's.
-                    os.fsync(file.fileno())
-                draft.rename(name)
-            sync_directory(self.folder)
+            write_whole(name, owner.encode())
         elif (theirs := name.read_text()) != owner:
             raise PrivacyRefused(
                 f"the journal {self.folder} belongs to {theirs}, and this run has {owner}: the same pings on two "

@@ -10,8 +10,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -30,6 +31,7 @@ from udp_stream.sources.recordings import (
     moved_share,
     require_gtfs,
 )
+from udp_stream.sources.rows import Frames
 
 
 class LiveSource(Source, Protocol):
@@ -90,20 +92,22 @@ class Contact:
         self.is_away = True
 
 
+@dataclass
 class RecordedSource:
     """A recording, as a live run reads it: until it ends or the run is stopped. Nothing is
     acknowledged."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    source: Source
+
+    def __post_init__(self) -> None:
         self._is_stopped = False
 
     @property
     def format(self) -> PingFormat:
-        return self._source.format
+        return self.source.format
 
-    def messages(self) -> Iterator[list[bytes]]:
-        for frame in self._source.messages():
+    def messages(self) -> Frames:
+        for frame in self.source.messages():
             if self._is_stopped:
                 return
             yield frame
@@ -115,7 +119,7 @@ class RecordedSource:
         self._is_stopped = True
 
     def close(self) -> None:
-        self._source.close()
+        self.source.close()
 
 
 # Back-off with jitter; a failure is said once, and then counted.
@@ -127,6 +131,7 @@ ASKED_MAX_S = 300.0
 """As long as a server may ask us to wait (`Retry-After`)."""
 
 
+@dataclass
 class Retries:
     """The failures of a source in a row, as warnings. `first_s`: the longest pause after a first
     failure. `fraction` draws from [0, 1), so that clients that failed together do not come back
@@ -141,27 +146,22 @@ class Retries:
     ['http://host/ answers with 503; tried again in 10 s', 'http://host/ works again, after 4 failures in 0 s']
     """
 
-    def __init__(
-        self,
-        name: str,
-        first_s: float,
-        log_message: MessageSink,
-        clock: Callable[[], float],
-        fraction: Callable[[], float],
-    ) -> None:
-        self._name = name
-        self._first_s = first_s
-        self._log_message = log_message
-        self._fraction = fraction
-        self._trouble = Trouble(clock)
+    name: str
+    first_s: float
+    log_message: MessageSink
+    clock: Callable[[], float]
+    fraction: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._trouble = Trouble(self.clock)
         self._has_worked = False
         self._count = 0
 
     def worked(self) -> None:
         if self._count:
             past = duration_in_words(self._trouble.end())
-            self._log_message(
-                f"{self._name} works again, after {counted(self._count, 'failure')} in {past}"
+            self.log_message(
+                f"{self.name} works again, after {counted(self._count, 'failure')} in {past}"
             )
         self._has_worked = True
         self._count = 0
@@ -170,17 +170,17 @@ class Retries:
         """Seconds until the next try. DependencyUnavailable for a final failure before anything has
         worked: whoever has typed a wrong address is told at once."""
         if failure.is_final and not self._has_worked:
-            raise DependencyUnavailable(f"{self._name} {failure.sentence}")
+            raise DependencyUnavailable(f"{self.name} {failure.sentence}")
         # Ten doublings at most: after some 1,000 failures the power would be too large for a float.
-        most = min(self._first_s * 2.0 ** min(self._count, 10), max(LONGEST_S, self._first_s))
-        pause = most * (0.5 + self._fraction() / 2)
+        most = min(self.first_s * 2.0 ** min(self._count, 10), max(LONGEST_S, self.first_s))
+        pause = most * (0.5 + self.fraction() / 2)
         if failure.wait_s is not None:
             pause = max(pause, min(failure.wait_s, ASKED_MAX_S))
         self._count += 1
         if self._trouble.is_due(failure.sentence):
             past = f"{counted(self._count, 'failure')} in {duration_in_words(self._trouble.lasted_s)}; "
             again = f"{past * (self._count > 1)}tried again in {duration_in_words(pause)}"
-            self._log_message(WarningText(f"{self._name} {failure.sentence}; {again}"))
+            self.log_message(WarningText(f"{self.name} {failure.sentence}; {again}"))
         return pause
 
 
@@ -264,7 +264,7 @@ class ConnectedSource(ABC):
     def failure(self, error: BaseException) -> SourceFailure:
         return failure_of(error)
 
-    def messages(self) -> Iterator[list[bytes]]:
+    def messages(self) -> Frames:
         """A frame for the messages that have come, as single pings. DependencyUnavailable if the
         first connection is refused for a lasting reason, such as a wrong password."""
         while not self.stopped.is_set():
@@ -364,6 +364,7 @@ JOIN_S = 15.0
 """As long as a source may take to end: it is a daemon, so it does not keep the process."""
 
 
+@dataclass
 class Handover:
     """Reads a source in a thread while the block runs, so that frames are handed on as they come,
     however long a poll takes, and a signal is answered at once.
@@ -376,9 +377,10 @@ class Handover:
                 handover.kept()
     """
 
-    def __init__(self, source: LiveSource, messages_max: int = MESSAGES_MAX) -> None:
-        self._source = source
-        self._messages_max = messages_max
+    source: LiveSource
+    messages_max: int = MESSAGES_MAX
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._frames: deque[list[bytes]] = deque()
         self._waiting = 0
@@ -400,7 +402,7 @@ class Handover:
         self.stop(wait=kind is None)  # frames that were not kept are given up if the block failed
         # Joined before it is closed: closing takes away what the thread may be waiting on.
         self._thread.join(JOIN_S)
-        self._source.close()
+        self.source.close()
 
     @property
     def ended(self) -> bool:
@@ -426,23 +428,23 @@ class Handover:
         return frames
 
     def kept(self) -> None:
-        self._source.kept(self._taken)
+        self.source.kept(self._taken)
 
     def stop(self, wait: bool = True) -> None:
         """Ask the source to end, without `wait` at once; what it has given can still be taken."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
-        self._source.stop(wait)
+        self.source.stop(wait)
 
     def _read(self) -> None:
         try:
-            for frame in self._source.messages():
+            for frame in self.source.messages():
                 with self._changed:
                     # Once stopped it does not wait: perhaps nobody takes frames any more, and the thread
                     # has to end.
                     self._changed.wait_for(
-                        lambda: self._waiting < self._messages_max or self._is_stopped
+                        lambda: self._waiting < self.messages_max or self._is_stopped
                     )
                     self._frames.append(frame)
                     self._waiting += max(1, len(frame))  # empty frames take room, too

@@ -35,6 +35,7 @@ from udp_stream.pings.snapshots import (
 from udp_stream.pings.texts import delimited
 from udp_stream.settings import Settings
 from udp_stream.sources.files import GTFS_ENDS, FileSource, OnProgress, blocks_of, whole
+from udp_stream.sources.rows import Frames
 from udp_stream.units import REPEATS_SHARE
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
@@ -83,7 +84,7 @@ class GtfsFiles:
                 f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers"
             )
 
-    def messages(self) -> Iterator[list[bytes]]:
+    def messages(self) -> Frames:
         for name, progress in self._files:
             data = _read(name)
             for message in (
@@ -193,7 +194,7 @@ class Source(Protocol):
     @property
     def format(self) -> PingFormat: ...
 
-    def messages(self) -> Iterator[list[bytes]]:
+    def messages(self) -> Frames:
         """The messages in order, in frames: the clock observes a frame at once. Ask once.
         UsageError or DependencyUnavailable if the source fails, behind its last frame."""
 

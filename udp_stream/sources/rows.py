@@ -20,7 +20,7 @@ import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import nan
 from operator import itemgetter, methodcaller
@@ -46,6 +46,9 @@ from udp_stream.pings.texts import UNREADABLE, trim
 from udp_stream.pings.time_forms import found_time_form
 from udp_stream.pings.times import joined_times, number_of, read_numbers
 
+Frames = Iterator[list[bytes]]
+"""Messages, or lines, in runs."""
+
 DELIMITERS = (",", ";", "\t", "|")
 """Separators of cells, the likeliest first."""
 
@@ -55,7 +58,6 @@ ROW_NO_HEADER = (
 )
 
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
-_PLACE = re.compile("\1([0-9]+)\1")  # no name of a field looks so: JSON escapes control characters
 _TYPE: Path = ("location", "type")
 
 _LOOKED_AT = 50
@@ -66,9 +68,7 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
-def opened_table(
-    path: str, runs: Iterator[list[bytes]], form: FeedForm | None
-) -> tuple[PingFormat, Iterator[list[bytes]]]:
+def opened_table(path: str, runs: Frames, form: FeedForm | None) -> tuple[PingFormat, Frames]:
     """The format of the lines behind a header, and these lines. UsageError if a column is missing.
 
     Without a form all columns are read. Lines come in runs of any length.
@@ -115,7 +115,7 @@ def _mapped_columns(path: str, line: bytes, form: FeedForm) -> _Table:
     mapping = form.mapping
     delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
     headers = {delimiter: _cells(line, delimiter) or [] for delimiter in delimiters}
-    lacking: list[list[Path]] = []
+    lacking = list[list[Path]]()
     for delimiter, header in headers.items():
         columns = _places(header)
         wanted, missing = _wanted(columns, mapping)
@@ -155,7 +155,7 @@ def _all_columns(path: str, lines: Sequence[bytes]) -> _Table:
 def _places(header: Sequence[str]) -> dict[Path, int]:
     """The places of columns by their paths: without names that are no path, and of equal names the
     first."""
-    found: dict[Path, int] = {}
+    found = dict[Path, int]()
     for at, name in enumerate(header):
         with suppress(ValueError):
             found.setdefault(steps_of(name.strip()), at)
@@ -188,26 +188,22 @@ class Cell(enum.Enum):
     ARRAY = enum.auto()
 
 
+@dataclass
 class _Table:
     """Rows under a header. `fields`: the path of a value, its place in a row, how its cell is read."""
 
-    def __init__(
-        self, delimiter: str, width: int, fields: Sequence[tuple[Path, int, Cell]], form: FeedForm
-    ) -> None:
-        self._delimiter = delimiter
-        self._width = width
-        self._fields = fields
-        self._form = form
-        places = [(path, msgspec.Raw(b"\1%d\1" % at)) for at, (path, *_) in enumerate(fields)]
-        text = _encode(nested(places)).decode().replace("%", "%%")
-        self._order = [int(at) for at in _PLACE.findall(text)]
-        self._template = _PLACE.sub("%s", text)
+    delimiter: str
+    width: int
+    fields: Sequence[tuple[Path, int, Cell]]
+    form: FeedForm
+
+    def __post_init__(self) -> None:
         self.format = replace(
-            form.format,
+            self.form.format,
             read=self.read,
             split=lambda _: None,
             as_json=self.as_json,
-            container=delimiter,
+            container=self.delimiter,
         )
 
     def read(self, lines: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
@@ -218,7 +214,7 @@ class _Table:
                 lacks |= np.array([cell != "Point" for cell in column])
             elif "" in column:
                 lacks |= np.array([not cell for cell in column])
-        if self._form.mapping.time_format == SECONDS_AGO:
+        if self.form.mapping.time_format == SECONDS_AGO:
             lacks[:] = True
         rows = np.flatnonzero(~lacks).astype(np.int32)
         if rows.size < len(lines):
@@ -234,7 +230,7 @@ class _Table:
         if not odd.size:
             return WireBatch((), rows, position, [], wire)
         messages = self.as_json([lines[row] for row in odd.tolist()])
-        batch = self._form.format.read(messages, max_message_bytes, max_pings)
+        batch = self.form.format.read(messages, max_message_bytes, max_pings)
         message = np.append(rows, odd[batch.message])
         order = np.argsort(message, kind="stable")
         wire = wire.beside(batch.columns or columns_of(batch.pings)).taken(order)
@@ -243,43 +239,12 @@ class _Table:
         return WireBatch((), message[order], position, refusals, wire)
 
     def as_json(self, lines: Sequence[bytes]) -> list[bytes]:
-        """Rows that have all cells in one go, by a template of a row; the others singly."""
-        if not lines:
-            return []
-        cells = self._cells(lines)
-        columns = [
-            self._json_column(cells[self._fields[at][0]], self._fields[at][2]) for at in self._order
-        ]
-        made = [(self._template % row).encode() for row in zip(*columns, strict=True)]
-        lacking = {
-            at
-            for column in cells.values()
-            if "" in column
-            for at, cell in enumerate(column)
-            if not cell
-        }
-        for at in lacking:
-            made[at] = self._message(lines[at], _cells(lines[at], self._delimiter))
-        return made
-
-    def _json_column(self, cells: list[str], kind: Cell) -> list[str]:
-        """The JSON of cells, in one go where none of them needs a look of its own."""
-        text = "\n".join(cells)
-        if kind is Cell.TEXT and "".join(cells).isprintable() and not {'"', "\\"} & {*text}:
-            return [f'"{cell}"' for cell in cells]
-        if kind is Cell.NUMBER:
-            text = text if self._delimiter == "," else text.replace(",", ".")
-            numbers = text.split("\n")
-            with suppress(msgspec.DecodeError):
-                read = _decode_numbers(f"[{text}]".replace("\n", ","))
-                if len(read) == len(cells) and text.split() == numbers:
-                    return numbers
-        return [_encode(self._value(cell, kind)).decode() for cell in cells]
+        return [self._message(line) for line in lines]
 
     def _cells(self, lines: Sequence[bytes]) -> dict[Path, list[str]]:
         """The cells of each path; empty where a line is no row."""
-        width = self._width
-        delimiter = self._delimiter
+        width = self.width
+        delimiter = self.delimiter
         rows = list[list[str]]()
         if (text := _plain_text(lines)) is not None:
             if '"' not in text and set(map(methodcaller("count", delimiter.encode()), lines)) == {
@@ -288,17 +253,17 @@ class _Table:
                 cells = text.replace("\n", delimiter).split(
                     delimiter
                 )  # all together: quotes are the exception
-                return {path: cells[place::width] for path, place, _ in self._fields}
+                return {path: cells[place::width] for path, place, _ in self.fields}
             with suppress(csv.Error):  # a quote has no other
                 rows = list(csv.reader(text.split("\n"), delimiter=delimiter, strict=True))
         if len(rows) != len(lines):  # or a quoted cell went on behind the end of its line
             rows = [_cells(line, delimiter) or [] for line in lines]
         even = [row if len(row) == width else [""] * width for row in rows]
-        return {path: list(map(itemgetter(place), even)) for path, place, _ in self._fields}
+        return {path: list(map(itemgetter(place), even)) for path, place, _ in self.fields}
 
     def _columns(self, cells: Mapping[Path, list[str]], size: int) -> tuple[WireColumns, Flags]:
         """So many rows as columns, and which of them have an odd number."""
-        mapping = self._form.mapping
+        mapping = self.form.mapping
         plates = [cells[path] for path in mapping.plates]
         times = [cells[path] for path in mapping.times]
         time_ms, status = times_of(
@@ -316,25 +281,23 @@ class _Table:
         plate = joined_plates(*plates) if plates[1:] else plates[0]
         lon = numbers["longitude"]
         lat = numbers["latitude"]
-        if self._form.is_exchanged:
-            lon = numbers["latitude"]
-            lat = numbers["longitude"]
         return WireColumns(plate, time_ms, status, lon, lat, numbers["speed"]), is_bad
 
     def _numbers(self, cells: list[str]) -> tuple[Floats, Flags]:
         """A column of numbers, and where a cell is none: in the contract's form as JSON has them."""
-        if not self._form.is_plain:
+        if not self.form.is_plain:
             return read_numbers(cells)
         column, is_none = read_numbers(cells, _json_number)
-        if self._delimiter == "," and "," in "".join(cells):
+        if self.delimiter == "," and "," in "".join(cells):
             is_none |= np.array(["," in cell for cell in cells], np.bool_)
         return column, is_none
 
-    def _message(self, line: bytes, row: Sequence[str] | None) -> bytes:
+    def _message(self, line: bytes) -> bytes:
         """The JSON of a row, with the fields that it has; the line as it is if it is no row."""
-        if row is None or len(row) != self._width:
+        row = _cells(line, self.delimiter)
+        if row is None or len(row) != self.width:
             return line
-        found = [(path, row[place], cell) for path, place, cell in self._fields]
+        found = [(path, row[place], cell) for path, place, cell in self.fields]
         absent = {path[:-1] for path, text, _ in found if not text and isinstance(path[-1], int)}
         pairs = [
             (path, self._value(text, cell))
@@ -348,7 +311,7 @@ class _Table:
 
     def _value(self, text: str, cell: Cell) -> str | msgspec.Raw:
         if cell is Cell.NUMBER:
-            return _number(text, self._delimiter)
+            return _number(text, self.delimiter)
         return _array(text) if cell is Cell.ARRAY else text
 
 
@@ -368,7 +331,7 @@ def _element(cell: str, at: int) -> float:
 def nested(pairs: Iterable[tuple[Path, str | msgspec.Raw]]) -> Any:
     """Values at their paths; elements of arrays that have none are null. Keys are in the order of
     the pairs."""
-    root: dict[str | int, Any] = {}
+    root = dict[str | int, Any]()
     for path, value in pairs:
         here = root
         for step in path[:-1]:

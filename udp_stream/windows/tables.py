@@ -149,15 +149,6 @@ class SlotPings:
     unpaired: int = 0
     partial: bool = False
 
-    def subset(self, rows: Integers) -> SlotPings:
-        return replace(
-            self,
-            plate=self.plate[rows],
-            time=self.time[rows],
-            cell=self.cell[rows],
-            speed=self.speed[rows],
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SlotCounts:
@@ -181,11 +172,6 @@ class SlotCounts:
     count: Integers
     repeats: int
     partial: bool = False
-
-    @property
-    def slot(self) -> tuple[int, int]:
-        """Its start and end, Unix ms."""
-        return self.start_ms, self.end_ms
 
     def rows(self, hat: int) -> slice:
         return slice(int(self.hat_rows[hat]), int(self.hat_rows[hat + 1]))
@@ -234,7 +220,15 @@ def without_repeats(pings: SlotPings) -> SlotPings:
     dealt out."""
     plate_time = pings.plate.astype(np.uint64) << np.uint64(32) | pings.time
     chosen = first_per_plate_time(plate_time, pings.cell, pings.speed)
-    return pings if chosen.size == pings.plate.size else pings.subset(chosen)
+    if chosen.size == pings.plate.size:
+        return pings
+    return replace(
+        pings,
+        plate=pings.plate[chosen],
+        time=pings.time[chosen],
+        cell=pings.cell[chosen],
+        speed=pings.speed[chosen],
+    )
 
 
 def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
@@ -323,4 +317,5 @@ def first_per_plate_time(
         among = np.flatnonzero(repeated | np.append(repeated[1:], False))
         rows = order[among]
         order[among] = rows[np.lexsort((speed[rows], cell[rows], plate_time[rows]))]
-    return order[~repeated]
+    first: Integers = order[~repeated]
+    return first

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -16,13 +16,13 @@ from udp_stream.settings import Settings, read_tables
 from udp_stream.settings.loading import CLIENT, LOGIN, MOVED, PAPER, QUERY
 from udp_stream.settings.rules import has_password
 
-COMMENT_COLUMN: Final = 44
+COMMENT_COLUMN = 44
 
 OF_KAFKA = "kafka.client.sasl_plain_password_file"
 OF_REDIS = "ledger.client.password_file"
-SECRETS: Final = OF_KAFKA, OF_REDIS, "live.password_file", "live.token_file"
+SECRETS = OF_KAFKA, OF_REDIS, "live.password_file", "live.token_file"
 
-LEFT_OUT: Final = "..."
+LEFT_OUT = "..."
 """Stands for a URL's user and password, and for what may be a secret in the place of its file's
 name."""
 

@@ -69,7 +69,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     ]
     if arguments.gtfs:
         checks.append(("timetable", partial(_timetable, arguments.gtfs)))
-    of_files: list[tuple[str, Callable[[], str]]] = []  # with a bar of their own
+    of_files = list[tuple[str, Callable[[], str]]]()  # with a bar of their own
     if arguments.files:
         for files in together(arguments.files):
             look = cache(partial(_look_at_files, files, settings))

@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from math import ceil, floor
@@ -145,7 +145,7 @@ def _is_csv(container: str) -> bool:
 def read_samples(path: str, progress: ReadingProgress | None = None) -> list[Sample]:
     """The beginning of a file, by each array that may have the records, the longest first.
     UsageError if it cannot be read, or is neither JSON, XML nor CSV."""
-    messages: list[bytes] = []
+    messages = list[bytes]()
     source = FileSource(path, progress.of(path) if progress else None, form=None)
     with progress or nullcontext(), closing(source):
         for some in as_far_as_whole(source.messages(), lambda _: None):
@@ -253,7 +253,7 @@ def _pieces(message: bytes, envelope: Path) -> Iterator[tuple[bytes | Raw, Recor
             yield from ((piece, {}) for piece in ([message] if pieces is None else pieces))
             return
         for records, around in records_within(Raw(finite(trim(message))), envelope):
-            outer: dict[Path, Value] = {}
+            outer = dict[Path, Value]()
             for one in reversed(around):  # the inner stands over the outer
                 outer |= flat(value_of(as_written(bytes(one.text))), elements=0) or {}
             yield from (
@@ -363,8 +363,7 @@ Keys = dict[str, str | bool | tuple[str, ...]]
 """Keys of `[source]`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundFeed:
+class FoundFeed(NamedTuple):
     """`preset` with the `keys` of `[source]` beside it, or `keys` that differ from the contract's
     form.
 
@@ -416,8 +415,8 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
             feed = _found(paths, form, samples, preset.unit, "specification")
             zone: Keys = {} if preset.mapping.reads_offsets else {"time_zone": feed.zone}
             if feed.unit == preset.unit:
-                return replace(feed, preset=name, keys=zone)
-            return replace(feed, keys=_keys(preset.mapping) | zone)  # a preset sets the unit, too
+                return feed._replace(preset=name, keys=zone)
+            return feed._replace(keys=_keys(preset.mapping) | zone)  # a preset sets the unit, too
     if has_plain and _reads(paths, silent := without_speeds(PLAIN)):
         look = _read(paths, PLAIN)
         if _lacks_speeds(look.refused):
@@ -442,7 +441,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     unit = unit_of_name(mapping.speed)
     lack = "rare" if has_speeds(sample.records) else "unnamed"
     by = lack if not mapping.speed else "name" if unit else ""
-    return replace(_found(paths, form, samples, unit, by), keys=keys)
+    return _found(paths, form, samples, unit, by)._replace(keys=keys)
 
 
 EXCHANGED = "longitude and latitude stand under each other's name, by where they lie"
@@ -490,7 +489,7 @@ def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
         form = exchanged(form)
         keys = keys | {"exchanged": True}
     by = "specification" if form.mapping.speed else "rare" if len(look.pings) else ""
-    feed = replace(_found(paths, form, [], UNIT, by), keys=keys)
+    feed = _found(paths, form, [], UNIT, by)._replace(keys=keys)
     if is_labelled:
         feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
     feed.checks["source"] += [EXCHANGED] * is_exchanged

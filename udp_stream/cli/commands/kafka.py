@@ -55,7 +55,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         )
         if live:
             of = max_age_s(arguments.files[0], settings)
-            clock = settings.arrival_clock(time.time, time.monotonic, of)
+            clock = settings.arrival_clock(of)
             feed_check = LiveFeedCheck(
                 arguments.files[0], settings, clock=clock.now_s, hear=clock.hear
             )
@@ -152,7 +152,7 @@ def _frames(
         raise UsageError(
             "a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch"
         )
-    if not settings.form.is_plain or settings.form.is_exchanged:
+    if not settings.form.is_plain or settings.form.format.is_exchanged:
         raise ConfigError(
             "source: expected no keys for --fleet, whose pings are in the contract's form"
         )

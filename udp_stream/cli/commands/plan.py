@@ -4,8 +4,8 @@ files."""
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ Surat cell)."""
 HATS_PER_PERIOD = 12
 
 
-@dataclass(frozen=True, slots=True)
-class TypicalPlan:
+class TypicalPlan(NamedTuple):
     """The plan of a typical HAT; a HAT below `min_plates` is not `served`."""
 
     plates: int

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         watch = RefusalWatch(settings)
         observers = [log.observe, summary.observe, *observers]
         lag_max_s = max_age_s(arguments.source, settings)
-        clock = settings.arrival_clock(time.time, time.monotonic, lag_max_s)
+        clock = settings.arrival_clock(lag_max_s)
         runtime = LiveRuntime(
             settings,
             ledger,
@@ -138,43 +139,31 @@ def _log_warning(text: str) -> None:
     log_message(text, level=WARNING)
 
 
+@dataclass
 class _Contact:
     """Tells once a second how the source is, and the disks of ledger and journal."""
 
-    def __init__(
-        self,
-        source: LiveSource,
-        feed_check: LiveFeedCheck,
-        disk: Callable[[], DiskStatus],
-        report: Observer,
-    ) -> None:
-        self._contact = (
-            source.contact if isinstance(source, ConnectedSource) else None
-        )  # else a pipe or a recording
-        self._feed_check = feed_check
-        self._disk = disk
-        self._report = report
-        self._reported_s = -math.inf
+    source: LiveSource
+    feed_check: LiveFeedCheck
+    disk: Callable[[], DiskStatus]
+    report: Observer
+    reported_s: float = -math.inf
 
     def report_due(self) -> None:
-        if (now_s := time.monotonic()) - self._reported_s < 1.0:
+        if (now_s := time.monotonic()) - self.reported_s < 1.0:
             return
-        self._reported_s = now_s
-        contact = self._contact
-        stale = self._feed_check.stale
-        if contact is None:
-            self._report(SourceStatus(0.0, 0, is_away=False, stale=stale))
-        else:
-            self._report(
-                SourceStatus(
-                    contact.silent_s,
-                    contact.failed,
-                    contact.is_away,
-                    stale,
-                    contact.certificate_s,
-                )
+        self.reported_s = now_s
+        status = SourceStatus(0.0, 0, is_away=False)  # of a pipe, or a recording
+        if isinstance(self.source, ConnectedSource):
+            contact = self.source.contact
+            status = SourceStatus(
+                contact.silent_s,
+                contact.failed,
+                contact.is_away,
+                certificate_s=contact.certificate_s,
             )
-        self._report(self._disk())
+        self.report(replace(status, stale=self.feed_check.stale))
+        self.report(self.disk())
 
 
 def _reopen_if_asked(hangups: list[int], files: Iterable[Appender]) -> None:

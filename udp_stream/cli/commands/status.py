@@ -269,7 +269,7 @@ def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
     >>> _ranges([("bus.pings.v1", 0), ("bus.pings.v1", 1), ("bus.pings.v1", 3)])
     ['bus.pings.v1[0-1, 3]']
     """
-    found: dict[str, list[str]] = {}
+    found = dict[str, list[str]]()
     for (topic, _), run in groupby(
         enumerate(partitions), key=lambda numbered: (numbered[1][0], numbered[1][1] - numbered[0])
     ):
