@@ -382,16 +382,19 @@ class SqliteLedger(StoredLedger):
 
     def _balances_of(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
         query = "SELECT plate, spent, charges FROM balances WHERE period = ?"
-        most = 2 * len(plates)
+        most = 4 * len(plates)
         table = list[list[tuple[int, int]]]()
         for period in periods:
-            # All of a period are read at once where they are few more than those asked for.
+            # All of a period are read at once where they are not many more than those asked for.
             rows = self._connection.execute(f"{query} LIMIT ?", (period, most)).fetchall()
             if len(rows) == most:
                 rows = self._where_in(f"{query} AND plate", sorted(plates), period)
             charged = {plate: (spent, charges) for plate, spent, charges in rows}
             table.append([charged.get(plate, UNCHARGED) for plate in plates])
         return np.array(table, np.int64).reshape(len(periods), len(plates), 2)
+
+    def _likely_balances(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
+        return self._balances_of([period], plates)[0, :, 0]
 
     def published(self, release_ids: Sequence[str]) -> None:
         with self._using("IMMEDIATE"):

@@ -368,7 +368,12 @@ def _response_at(half_width: float, hats: int, others: float, off: Floats, sprea
         squares, weights = _others(hats)
         own = (off[:, None] + spread * _OWN)[:, :, None]
         limit = half_width * sqrt(hats)
-        clipped = own * np.minimum(1.0, limit / np.sqrt(own**2 + squares * (1 + others * others)))
+        # In place: a table is too large to be made anew at each step.
+        clipped = own**2 + squares * (1 + others * others)
+        np.sqrt(clipped, out=clipped)
+        np.divide(limit, clipped, out=clipped)
+        np.minimum(1.0, clipped, out=clipped)
+        clipped *= own
         normal = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
         peaked = np.maximum(normal, peaked)
     response: Floats = (1 - PEAKED) * normal + PEAKED * peaked

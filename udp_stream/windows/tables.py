@@ -58,8 +58,11 @@ class SlotGrid:
         for day in days[:1].tolist() if one else np.unique(days).tolist():
             here = slice(None) if one else days == day
             boundaries = _boundaries(self.seconds, self.zone, day)
+            times = time_ms[here]
             # On the right: a time on a boundary begins the next slot.
-            at = np.searchsorted(boundaries, time_ms[here], side="right")
+            at, last = np.searchsorted(boundaries, [times.min(), times.max()], side="right")
+            if at != last:  # most frames lie in a single slot
+                at = np.searchsorted(boundaries, times, side="right")
             starts[here] = boundaries[at - 1]
             ends[here] = boundaries[at]
         return starts, ends
