@@ -290,27 +290,29 @@ def smooth_slot(
     max_kmh: float,
     software: str,
     grid: Grid,
+    is_asked: bool,
 ) -> list[Smoothed]:
     """Learn the releases of one slot (all its HATs, at least one) of so many hours, in the middle
-    of which it is `hour`; then estimate each HAT and cell seen.
+    of which it is `hour`; then estimate each HAT and cell seen, if that is asked.
 
     HATs first, in the order of their records, then the other cells, by cell. A record without
     counts is taken for one of a single plate and ping, so its interval is wide.
     """
+    released = released_hats(records, hours, grid)
     cells = np.array([grid.cell_of(record.hat.cell) for record in records], dtype=np.uint64)
+    carried = memory.carried(day, cells)
+    learnt = memory.learn(day, released, max_kmh, hour)
+    if not is_asked:
+        return []
     prior = prior_of_records(records)
     unexplained = unexplained_of_records(records)
-    carried = memory.carried(day, cells)
     measured = np.flatnonzero([record.mean is not None for record in records])
-    released = released_hats(records, hours, grid)
-    noise = released.noise
-    learnt = memory.learn(day, released, max_kmh, hour)
     here = memory.predict(day, cells, prior, hour)
     found = unmeasured(here.mean, here.variance + unexplained, carried, max_kmh).with_some(
         measured, learnt
     )
     gain = np.zeros(len(records))
-    gain[measured] = unexplained[measured] / (unexplained[measured] + noise)
+    gain[measured] = unexplained[measured] / (unexplained[measured] + released.noise)
     plates = np.array([max(1, record.plates) for record in records])
     samples = np.array([max(1, record.samples) for record in records])
     low, high = ends(found, plates_differ(plates, gain), samples, prior.features)
@@ -516,11 +518,13 @@ class SlotForecaster(ABC):
         return False
 
     def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
-        return self._learn(history, slot[1]).get(slot, [])
+        return self._learn(history, slot[1], slot)
 
-    def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
-        """Learn every slot that starts before this time and was not learnt yet; gives their
-        smoothed estimates."""
+    def _learn(
+        self, history: LedgerHistory, before_ms: int, asked: Slot | None = None
+    ) -> list[Smoothed]:
+        """Learn every slot that starts before this time and was not learnt yet; gives the smoothed
+        estimates of the slot that is asked."""
         if (
             withdrawals := history.withdrawals()
         ) != self._withdrawals:  # what was learnt of these HATs is forgotten
@@ -529,15 +533,13 @@ class SlotForecaster(ABC):
             self._withdrawals = withdrawals
         if self._learnt_ms is None:
             self._remember(history, before_ms)
-        learnt = {}
+        estimates = list[Smoothed]()
         for slot in sorted(slot for slot in self._due if slot[0] < before_ms):
             # Sorted, as a set has no order, and every worker has to come to the same forecasts.
             cells = sorted(self._due.pop(slot))
-            estimates = self._learn_slot(slot, cells, history)
+            estimates += self._learn_slot(slot, cells, history, slot == asked)
             self._learnt_ms = slot[0]
-            if estimates:
-                learnt[slot] = estimates
-        return learnt
+        return estimates
 
     def _remember(self, history: LedgerHistory, before_ms: int) -> None:
         """The ledger's slots, also later ones: a worker may read a log again. Of those before
@@ -615,9 +617,9 @@ class SlotForecaster(ABC):
 
     @abstractmethod
     def _learn_slot(
-        self, slot: Slot, cells: Sequence[int], history: LedgerHistory
+        self, slot: Slot, cells: Sequence[int], history: LedgerHistory, is_asked: bool
     ) -> list[Smoothed]:
-        """Its estimates; none if it has no records."""
+        """Its estimates, if they are asked; none if it has no records."""
 
 
 class Forecaster(SlotForecaster):
@@ -720,7 +722,7 @@ class Forecaster(SlotForecaster):
         return self._is_doubted and self._policy == policy
 
     def _learn_slot(
-        self, slot: Slot, cells: Sequence[int], history: LedgerHistory
+        self, slot: Slot, cells: Sequence[int], history: LedgerHistory, is_asked: bool
     ) -> list[Smoothed]:
         records, told = self._records(slot, cells, history)
         if not records:
@@ -740,22 +742,12 @@ class Forecaster(SlotForecaster):
             self._max_kmh,
             self._software,
             history.grid,
+            is_asked,
         )
-        answer = None if self._is_doubted else told
-        return self._with_cdfs(estimates, records, slot, answer)
-
-    def _with_cdfs(
-        self,
-        estimates: Sequence[Smoothed],
-        records: Sequence[Release],
-        slot: Slot,
-        answer: Answer | None,
-    ) -> list[Smoothed]:
-        if self._shapes is None:
+        if self._shapes is not None and told is not None and not self._is_doubted:
+            self._shapes.learn(day, told)
+        if self._shapes is None or not estimates:
             return [msgspec.structs.replace(one, cdf_withheld="off") for one in estimates]
-        day = self._day(slot[0])
-        if answer is not None:
-            self._shapes.learn(day, answer)
         of_hats = {record.release_id: max(1, record.plates) for record in records}
         plates = np.array([of_hats.get(one.release_id or "", 0) for one in estimates])
         return with_cdfs(estimates, plates, self._shapes.told(day))
@@ -885,6 +877,7 @@ class AddRemoveForecaster(SlotForecaster):
         slot: Slot,
         cells: Sequence[int],  # noqa: ARG002
         history: LedgerHistory,
+        is_asked: bool,
     ) -> list[Smoothed]:
         of = self.rules
         sums = self._sums(slot, history)
@@ -896,6 +889,8 @@ class AddRemoveForecaster(SlotForecaster):
             self._memory.learn_city(day, hours, *sums.city)
         self._learn_spread(slot, sums)
         self._learn_day(slot, history)
+        if not is_asked:
+            return []
         start, end = (self._slots.iso(ms) for ms in slot)
         hats = [Hat.of(cell, history.grid, start, end) for cell in of.cells.tolist()]
         estimates = [
