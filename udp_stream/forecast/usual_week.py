@@ -800,9 +800,11 @@ class Arrow:
             return _GivenGlobals(
                 np.zeros(at.size), design.shared, (covariance * own).sum(axis=1), covariance
             )
-        intercept = np.where(known[:, None], self._intercept[at], 0.0)
-        coupling = np.where(known[:, None, None], self._coupling[at], 0.0)
-        variance = np.where(known[:, None, None], self._variance[at], self._first)
+        parts = self._intercept, self._coupling, self._variance
+        intercept, coupling, variance = (part[at] for part in parts)
+        intercept[~known] = 0.0
+        coupling[~known] = 0.0
+        variance[~known] = self._first
         covariance = np.einsum("ij,ijk->ik", own, variance)
         return _GivenGlobals(
             (own * intercept).sum(axis=1),
