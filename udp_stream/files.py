@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import secrets
-import ssl
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from udp_stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
     ['ledger']
     """
     # Two processes may make the same file at once.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.draft")
     try:
         yield draft
     finally:
@@ -178,6 +179,8 @@ def tls_context(
     With a certificate of our own, servers that ask for a certificate are shown it. Raises
     ConfigError for a file that cannot be used, by its key in this section of the configuration.
     """
+    import ssl  # slow to load: every verb reads this file, and few speak TLS
+
     of_ca, of_certificate, of_key = (f"{section}.{key}" for key in TLS_FILES[section])
     pem = "expected certificates in PEM form"
     try:
