@@ -9,7 +9,7 @@ squares over 2 sigma^2 cost at most rho.
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,11 +24,10 @@ import numpy as np
 
 from tests.forms import changed
 from udp_stream.ledger.ids import Id
-from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
 from udp_stream.mechanisms import add_remove as mechanism
-from udp_stream.mechanisms.add_remove import Entries, PlateQuery
+from udp_stream.mechanisms.add_remove import Entries
 from udp_stream.release import add_remove as road
 from udp_stream.release.record import Release
 from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, release_sink, smoothed_sink
@@ -50,7 +49,7 @@ its end."""
 
 
 @cache
-def settings_of(domain: str, *flags: str) -> Settings:
+def settings_of(domain, *flags):
     """Slots of 15 minutes, a budget an hour: it is used up by whoever sends much."""
     fixed = (
         "privacy.neighbours=add-remove", f"hat.domain={domain}", "pings.interval=10s", "hat.slot=15m", "kafka.shards=1",
@@ -75,16 +74,16 @@ class Sent(NamedTuple):
     pieces: tuple[Piece, ...]
     is_shared: bool = False
 
-    def without(self, plate: str) -> "Sent":
+    def without(self, plate):
         return changed(self, pieces=tuple(one for one in self.pieces if one.plate != plate))
 
     @property
-    def message(self) -> bytes:
+    def message(self):
         texts = [one.text for one in self.pieces]
         return texts[0] if texts and not self.is_shared else b"[" + b",".join(texts) + b"]"
 
 
-def ping(plate: str, at_ms: float, where: tuple[float, float], speed: object) -> bytes:
+def ping(plate, at_ms, where, speed):
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(at_ms))
     place = {"type": "Point", "coordinates": list(where)}
     said = {
@@ -101,21 +100,17 @@ EMPTY, LONELY = CELLS[0], CELLS[1]
 """Of the domain: one in which nobody is, one in which a single plate is."""
 
 
-def spot(dice: random.Random, cell: str) -> tuple[float, float]:
+def spot(dice, cell):
     lat, lon = h3.cell_to_latlng(cell)
     return lon + dice.uniform(-0.003, 0.003), lat + dice.uniform(-0.003, 0.003)
 
 
-Own = Iterator[tuple[int, bytes]]
-"""Minute and text of what a plate sends."""
-
-
 def drives(
-    dice: random.Random,
-    plate: str,
-    every_s: float = 20.0,
-    speeds: Callable[[], object] | None = None,
-) -> Own:
+    dice,
+    plate,
+    every_s=20.0,
+    speeds=None,
+):
     cell = dice.choice(CELLS[2:])
     for minute in range(MINUTES):
         if dice.random() < 0.3:
@@ -130,19 +125,19 @@ def drives(
             )
 
 
-def rare(dice: random.Random, plate: str) -> Own:
+def rare(dice, plate):
     for _ in range(dice.randint(1, 3)):
         minute = dice.randrange(18, MINUTES - 4)
         yield minute, ping(plate, START + minute * MINUTE, spot(dice, LONELY), dice.uniform(0, 60))
 
 
-def absurd(dice: random.Random, plate: str) -> Own:
+def absurd(dice, plate):
     """It reports 0 or the limit in turn, and more than any bus can drive."""
     said = 0, 64.9, 0, 199.0, 201, 5000, -3, 1e300, "20", None
     return drives(dice, plate, 12.0, lambda: dice.choice(said))
 
 
-def floods(dice: random.Random, plate: str) -> Own:
+def floods(dice, plate):
     yield from drives(dice, plate)
     minute = dice.randrange(20, 80)
     for number in range(2500):
@@ -154,12 +149,12 @@ def floods(dice: random.Random, plate: str) -> Own:
         )
 
 
-def late(dice: random.Random, plate: str) -> Own:
+def late(dice, plate):
     for minute, text in drives(dice, plate, 30.0):
         yield min(minute + dice.choice([0, 0, 1, 2, 3, 10, 16, 40]), MINUTES - 1), text
 
 
-def ahead(dice: random.Random, plate: str) -> Own:
+def ahead(dice, plate):
     """Its clock is ahead by seconds to decades, or 1,024 weeks behind."""
     for minute in range(MINUTES):
         for off in (0, 30, dice.choice([29, 31, 60, 100, 900, 86_400, 10**9]), -7168 * 86_400):
@@ -171,7 +166,7 @@ def ahead(dice: random.Random, plate: str) -> Own:
             )
 
 
-def broken(dice: random.Random, plate: str) -> Own:
+def broken(dice, plate):
     for minute, text in drives(dice, plate):
         whole = (
             text,
@@ -190,7 +185,7 @@ def broken(dice: random.Random, plate: str) -> Own:
         yield minute, dice.choice([*whole, *none, *(text.replace(*one) for one in wrong)])
 
 
-def outside(dice: random.Random, plate: str) -> Own:
+def outside(dice, plate):
     for minute, text in drives(dice, plate):
         yield (
             minute,
@@ -198,7 +193,7 @@ def outside(dice: random.Random, plate: str) -> Own:
         )
 
 
-def repeats(dice: random.Random, plate: str) -> Own:
+def repeats(dice, plate):
     """The same moment several times, also elsewhere and at other speeds; and under its name with
     spaces."""
     for minute, text in drives(dice, plate):
@@ -212,13 +207,13 @@ def repeats(dice: random.Random, plate: str) -> Own:
         yield min(minute + dice.randrange(2), MINUTES - 1), msgspec.json.encode(said)
 
 
-def in_knots(dice: random.Random, plate: str) -> Own:
+def in_knots(dice, plate):
     """As if in another unit: in metres a second at first, then thrice as fast."""
     share = iter([0.28] * 100 + [3.0] * 10**4)
     return drives(dice, plate, 20.0, lambda: dice.uniform(3, 60) * next(share))
 
 
-KINDS: dict[str, Callable[[random.Random, str], Own]] = {
+KINDS = {
     "busy": partial(drives, every_s=4.0), "usual": drives, "rare": rare, "absurd": absurd, "floods": floods,
     "late": late, "ahead": ahead, "broken": broken, "outside": outside, "repeats": repeats, "knots": in_knots,
 }  # fmt: skip
@@ -226,7 +221,7 @@ USUAL = 6
 """Plates as any others, beside one or two of each kind."""
 
 
-def plates_of(seed: int) -> list[str]:
+def plates_of(seed):
     """Their names begin with their kind."""
     return [
         *(f"{kind}-{seed}" for kind in KINDS),
@@ -235,18 +230,18 @@ def plates_of(seed: int) -> list[str]:
 
 
 @cache
-def city(seed: int) -> tuple[Sent, ...]:
+def city(seed):
     """By minute, in an order and in messages that are drawn once. A third of what is JSON shares a
     message."""
-    dice, found = random.Random(f"city {seed}"), list[Sent]()
-    by_minute = defaultdict[int, list[Piece]](list)
+    dice, found = random.Random(f"city {seed}"), []
+    by_minute = defaultdict(list)
     for plate in plates_of(seed):
         own = random.Random(f"{seed} {plate}")
         for minute, text in KINDS[plate.partition("-")[0]](own, plate):
             by_minute[minute].append(Piece(plate, text))
     for minute, pieces in sorted(by_minute.items()):
         dice.shuffle(pieces)
-        shared = list[Piece]()
+        shared = []
         for piece in pieces:
             if dice.random() < 0.33 and _is_element(piece.text):
                 shared.append(piece)
@@ -259,7 +254,7 @@ def city(seed: int) -> tuple[Sent, ...]:
     return tuple(found)
 
 
-def _is_element(text: bytes) -> bool:
+def _is_element(text):
     """Unreadable pieces make a whole message unreadable: where several share it, that is assumed to
     be alike."""
     try:
@@ -275,22 +270,22 @@ DAYS = [
 """Two slots that end a first day; of a second one, the first slot and the last two."""
 
 
-def over_days(sent: Sequence[Sent]) -> list[Sent]:
+def over_days(sent):
     """The same messages with the times of these slots in place of those of `SLOTS`."""
 
-    def later(found: re.Match[bytes]) -> bytes:
+    def later(found):
         minute = 60 * int(found[1]) + int(found[2])
         moved = minute + (1395 if minute < 60 else 2790)
         time = datetime.fromtimestamp(START / 1000 + 60 * moved, UTC)
         return time.strftime("%Y-%m-%dT%H:%M").encode()
 
-    def moved(piece: Piece) -> Piece:
+    def moved(piece):
         return changed(piece, text=re.sub(rb"2024-01-08T(\d\d):(\d\d)", later, piece.text))
 
     return [changed(one, pieces=tuple(map(moved, one.pieces))) for one in sent]
 
 
-def without(sent: Sequence[Sent], plate: str, leaves_empty: bool) -> list[Sent]:
+def without(sent, plate, leaves_empty):
     """Also from messages of others. Its own messages stay as empty arrays, or go."""
     found = (one.without(plate) for one in sent)
     return [one for one in found if one.pieces or leaves_empty]
@@ -299,15 +294,15 @@ def without(sent: Sequence[Sent], plate: str, leaves_empty: bool) -> list[Sent]:
 # The tape.
 
 
-def hash_of(plate: str) -> bytes:
+def hash_of(plate):
     return plate.encode().ljust(16, b".")
 
 
 class NamedBits:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.name, self._bits = name, seeded_bits(name)
 
-    def __call__(self, count: int) -> bytes:
+    def __call__(self, count):
         return self._bits(count)
 
 
@@ -319,7 +314,7 @@ class Drawn(NamedTuple):
     plates: tuple[bytes, ...]
     sigma: int
 
-    def own(self, plate: bytes) -> np.ndarray[Any, Any]:
+    def own(self, plate):
         found = np.zeros_like(self.exact)
         for number, cell, residual, weight in zip(
             *(column.tolist() for column in self.vectors), strict=True
@@ -341,22 +336,20 @@ class Tape:
     running: ClassVar["Tape | None"] = None
     """For planted faults, which read what is secret."""
 
-    def streams(self, names: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
+    def streams(self, names):
         for number, name in enumerate(names):
             yield slice(number, number + 1), NamedBits(name)
 
     @contextmanager
-    def runs(self) -> Iterator[None]:
+    def runs(self):
         """Sums are made by the road itself: only what is added to them is ours."""
         charge, honest = road._charge, mechanism.discrete_gaussian
 
-        def watched(name: str, asked: Any, counts: Any, *rest: Any) -> Any:
+        def watched(name, asked, counts, *rest):
             self.plates = counts.plates
             return charge(name, asked, counts, *rest)
 
-        def noised(
-            vectors: Entries, cells: int, query: PlateQuery, bits: NamedBits
-        ) -> np.ndarray[Any, Any]:
+        def noised(vectors, cells, query, bits):
             with patch.object(
                 mechanism, "discrete_gaussian", lambda _, sigmas: np.zeros(len(sigmas), np.int64)
             ):
@@ -393,7 +386,7 @@ class Fate:
     log: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, seed: object, most: int = 6) -> "Fate":
+    def of(cls, seed, most=6):
         dice = random.Random(f"fate {seed}")
         minutes = sorted(
             (dice.randrange(MINUTES), dice.randrange(3)) for _ in range(dice.randint(1, most))
@@ -403,16 +396,16 @@ class Fate:
             [(dice.randrange(14), dice.random() < 0.5) for _ in range(dice.randint(1, most))],
         )
 
-    def begin(self) -> None:
+    def begin(self):
         self.number = 0
         self.log.append("begin")
 
-    def at_minute(self, minute: int, part: int) -> None:
+    def at_minute(self, minute, part):
         if self.minutes and self.minutes[0] == (minute, part):
             self.minutes.pop(0)
             raise Died
 
-    def effect(self, name: str, does: Callable[[], Any]) -> Any:
+    def effect(self, name, does):
         self.number += 1
         self.log.append(name)
         dies = bool(self.effects) and self.effects[0][0] < self.number
@@ -429,10 +422,10 @@ class WatchedLedger:
 
     WRITES = "admit", "record", "published", "mark"
 
-    def __init__(self, ledger: Ledger, fate: Fate) -> None:
+    def __init__(self, ledger, fate):
         self._ledger, self._fate = ledger, fate
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         call = getattr(self._ledger, name)
         if name not in self.WRITES:
             return call
@@ -451,13 +444,11 @@ class Told:
     charged: dict[str, dict[bytes, int]] = field(default_factory=dict)
 
 
-def live(
-    folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate: Fate | None = None
-) -> Told:
+def live(folder, settings, sent, tape, fate=None):
     """By the minute, through the journal. What the source sent in a minute comes whole, or not at
     all, as the journal has it; processes die, and the next one goes on."""
     told, fate, at, part, is_done = Told(), fate or Fate(), 0, 0, False
-    by_minute = defaultdict[int, list[bytes]](list)
+    by_minute = defaultdict(list)
     for one in sent:
         by_minute[one.minute].append(one.message)
     now = [START / 1000 + 10.0]
@@ -499,15 +490,13 @@ def live(
     return told
 
 
-def replayed(
-    folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate: Fate | None = None
-) -> Told:
+def replayed(folder, settings, sent, tape, fate=None):
     """A recording, in frames that follow from what is in it; after a death from its beginning, as a
     file is."""
     messages, fate = [one.message for one in sent], fate or Fate()
     frames = [messages[at : at + 500] for at in range(0, len(messages), 500)]
 
-    def write(name: str, to: list[bytes], lines: Sequence[bytes]) -> None:
+    def write(name, to, lines):
         fate.effect(name, lambda: to.extend(lines))
 
     with tape.runs():
@@ -518,7 +507,7 @@ def replayed(
                     fate.begin()
                     to = release_sink(partial(write, "release", told.releases))
                     more = smoothed_sink(partial(write, "smoothed", told.estimates))
-                    ledger: Any = WatchedLedger(opened, fate)
+                    ledger = WatchedLedger(opened, fate)
                     EmbeddedRuntime(
                         settings, ledger, tape, hash_of, "test", to, smooth=more, slots=SLOTS
                     ).run(frames)
@@ -528,7 +517,7 @@ def replayed(
                 continue
 
 
-def _finish(told: Told, settings: Settings, ledger: Ledger, fate: Fate) -> None:
+def _finish(told, settings, ledger, fate):
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     told.statement, told.effects = statement(settings, ledger), fate.log
     told.charged = {
@@ -555,20 +544,18 @@ class Recorded:
     @classmethod
     def of(
         cls,
-        drive: Callable[..., Told],
-        folder: Any,
-        settings: Settings,
-        sent: Sequence[Sent],
-        *rest: Any,
-    ) -> "Recorded":
+        drive,
+        folder,
+        settings,
+        sent,
+        *rest,
+    ):
         folder.mkdir(parents=True)
         tape = Tape()
         told = drive(folder, settings, sent, tape, *rest)
         return cls(settings, told, tape)
 
-    def plays(
-        self, drive: Callable[..., Told], folder: Any, sent: Sequence[Sent], plate: str, *rest: Any
-    ) -> tuple[float, bool]:
+    def plays(self, drive, folder, sent, plate, *rest):
         """Leak, unless what is played without this plate is the same. The share of rho that its
         squares cost in the period where they cost most; and whether it moved anything."""
         folder.mkdir(parents=True)
@@ -587,9 +574,9 @@ class Recorded:
         require(charges[0] == charges[1], f"charges of others follow from {plate}")
         return self.share_of(tape, plate)
 
-    def share_of(self, tape: Tape, plate: str) -> tuple[float, bool]:
+    def share_of(self, tape, plate):
         require(tape.drawn.keys() == self.tape.drawn.keys(), "slots are the same")
-        spent, moved = defaultdict[str, Fraction](Fraction), False
+        spent, moved = defaultdict(Fraction), False
         for name, drawn in self.tape.drawn.items():
             played = tape.drawn[name]
             off = drawn.exact - played.exact
@@ -610,6 +597,6 @@ class Recorded:
         return float(share), moved
 
 
-def require(holds: bool, what: str) -> None:
+def require(holds, what):
     if not holds:
         raise Leak(what)

@@ -5,16 +5,14 @@ A statistic is a generator: of a city it yields pairs of neighbours, each with w
 the plate lose, and what the plate was charged, both as exact numbers of epsilon or rho.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from udp_stream.mechanisms.add_remove import PlateRows
 from udp_stream.mechanisms.around import (
-    ForecastClipPlan,
     PlateNorms,
     checks_of,
     merged_norms,
@@ -27,8 +25,6 @@ from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.noise import Cost, concentrated, lattice_of, pure
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
-Array = np.ndarray[Any, Any]
-
 
 class Loss(NamedTuple):
     """What neighbours lose, and what that plate was charged."""
@@ -38,9 +34,7 @@ class Loss(NamedTuple):
     where: object
 
 
-def check_sensitivity(
-    statistic: Callable[[Any], Iterator[Loss]], city: Any, least: float = 0.0
-) -> float:
+def check_sensitivity(statistic, city, least=0.0):
     """The largest share of a charge that neighbours of the city lose: never above 1. No plate that
     is charged loses less than `least` of it."""
     found = 0.0
@@ -81,19 +75,17 @@ COUNTS = [
 FEW = [(1,), (3,), (2, 1), (1, 3), (1, 1, 2)]
 
 
-def hat_of(counts: tuple[int, ...], kind: str) -> Hat:
+def hat_of(counts, kind):
     return Hat(counts, *KINDS[kind])
 
 
-def subsets(plates: int) -> Iterator[Array]:
+def subsets(plates):
     for picked in product((False, True), repeat=plates):
         if any(picked):
             yield np.array(picked)
 
 
-def losses(
-    knobs: Sequence[int], values: Sequence[int], draw: Callable[[Array], Query], measure: str
-) -> list[Fraction]:
+def losses(knobs, values, draw, measure):
     """The most that each plate loses: each of its knobs takes each of the values, as do those of the
     others, which neighbours share."""
     queries = [draw(np.array(row)) for row in product(values, repeat=sum(knobs))]
@@ -101,7 +93,7 @@ def losses(
     table = np.stack([query.integers for query in queries])
     table = table.reshape(*(len(values),) * sum(knobs), -1)
     power = 1 if measure == "pure" else 2
-    found = list[Fraction]()
+    found = []
     start = 0
     for count in knobs:
         own = np.moveaxis(table, range(start, start + count), range(count))
@@ -114,7 +106,7 @@ def losses(
     return found
 
 
-def _exact(moved: Sequence[int], query: Query, power: int) -> Fraction:
+def _exact(moved, query, power):
     scales = zip(query.t.tolist(), query.s.tolist(), strict=True)
     return sum(
         (
@@ -125,13 +117,11 @@ def _exact(moved: Sequence[int], query: Query, power: int) -> Fraction:
     )
 
 
-def of_hat(
-    statistic: Any, plans: Callable[[Hat], Iterator[Any]], query: Any = None
-) -> Callable[[Hat], Iterator[Loss]]:
+def of_hat(statistic, plans, query=None):
     """A statistic of a HAT, for all of its plates and whichever of them the ledger may have admitted:
     those have paid for the plan of all."""
 
-    def neighbours(city: Hat) -> Iterator[Loss]:
+    def neighbours(city):
         counts = np.array(city.counts)
         for plan in plans(city):
             assert plan.charges.max() <= city.cost.nano
@@ -140,9 +130,8 @@ def of_hat(
                 paid = plan.charges[admitted]
                 assert (final.charges <= paid).all()
 
-                def draw(samples: Array, final: Any = final) -> Query:
-                    found: Query = statistic.query(final, samples, bytes)
-                    return found
+                def draw(samples, final=final):
+                    return statistic.query(final, samples, bytes)
 
                 lost = losses(counts[admitted].tolist(), city.speeds, draw, city.cost.measure)
                 for number, (loss, nano) in enumerate(
@@ -154,11 +143,11 @@ def of_hat(
 
 
 def check_bias(
-    statistic: Any,
-    plans: Callable[[Hat], Iterator[Any]],
-    truth: Callable[[Array], float],
-    city: Hat,
-) -> float:
+    statistic,
+    plans,
+    truth,
+    city,
+):
     """The largest share of its bound that a bias reaches without noise: never above 1 by more than
     the statistic's rounding."""
     counts, found = np.array(city.counts), 0.0
@@ -177,11 +166,11 @@ def check_bias(
     return found
 
 
-def norms(plans: Sequence[ForecastClipPlan], samples: Sequence[Array]) -> PlateNorms:
+def norms(plans, samples):
     """Norms of plates that share a clip among the HATs of these plans."""
     plates = tuple(bytes([97 + number]) for number in range(plans[0].counts.plates))
     once = np.ones(len(plates), np.int64)
-    of_hats = list[PlateNorms]()
+    of_hats = []
     for cell, (plan, speeds) in enumerate(zip(plans, samples, strict=True)):
         room, rounding = room_and_rounding(plan)
         norm = norms_of(plan, speeds)
@@ -190,7 +179,7 @@ def norms(plans: Sequence[ForecastClipPlan], samples: Sequence[Array]) -> PlateN
     return merged_norms(of_hats)
 
 
-def together(plans: Sequence[ForecastClipPlan], samples: Sequence[Array]) -> Query:
+def together(plans, samples):
     """What noise is added to in all of these HATs, each plate shortened by its factor."""
     whole = norms(plans, samples)
     factors = whole.factors(dict.fromkeys(whole.plates, len(plans)))
@@ -213,10 +202,8 @@ VISITS = (
 MORNING = np.array([[20, 18], [10, 30], [25, 22]]) * QUANTA_PER_KMH
 """Forecasts of three slots in two cells, made in the morning."""
 
-Visit = tuple[int, int, int]
 
-
-def rows_of(visits: Sequence[Sequence[Visit]]) -> PlateRows:
+def rows_of(visits):
     """Rows of the plates' visits, each with all pings in the bin of its mean speed."""
     rows = [
         (number, cell, pings, pings * kmh * QUANTA_PER_KMH)

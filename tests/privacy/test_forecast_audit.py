@@ -1,15 +1,8 @@
 """Whole days through the embedded runtime, with means around forecasts: what one plate loses, and
-what plans read.
-
-Two neighbouring days differ in the speeds of one plate. The second gets the noisy integers of the
-first, so all that may depend on outputs is the same, byte for byte. The loss is how likely each
-integer was on either day, in closed form.
-"""
+what plans read."""
 
 import ast
 import json
-import math
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from hashlib import blake2b
@@ -20,11 +13,11 @@ import numpy as np
 import pytest
 
 from tests.forms import PURE_ENV, long_but
+from tests.privacy.replayed import Named, audited, played
 from tests.runtime.harness import frames_of
 from udp_stream.forecast import shape
 from udp_stream.ledger.filters import rho_nano_of
-from udp_stream.ledger.ids import CITY, Id, kind_of
-from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.ledger.ids import CITY, kind_of
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import Query
 from udp_stream.mechanisms.noise import Lattice, counts_scale
@@ -32,10 +25,8 @@ from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
 from udp_stream.release import city
-from udp_stream.release import pipeline as estimate
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
-from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, SlotValues
@@ -84,114 +75,36 @@ def redrawn(seed, since="", before="9"):
     return list(with_speeds(lambda ping: int(rng.integers(0, 66)) if inside(ping) else None))
 
 
-class Watched:
-    """A ledger, and the bytes of all that it was asked to charge, call by call, without the norms."""
-
-    def __init__(self):
-        self.kept, self.calls = MemoryLedger(), []
-
-    def __getattr__(self, name):
-        return getattr(self.kept, name)
-
-    def admit(self, period, budget, plates, admissions):
-        asked = [
-            (one.release_id, one.members.tobytes(), one.charges.tobytes(), one.min_admitted, one.terms,
-             None if one.allowances is None else one.allowances.tobytes())
-            for one in admissions if kind_of(one.release_id) in ("hat", CITY)
-        ]  # fmt: skip
-        assert len(asked) == len(admissions) or not any(one.members.size for one in admissions)
-        if asked:
-            self.calls.append((period, budget, tuple(plates), asked))
-        return self.kept.admit(period, budget, plates, admissions)
-
-    def asked_in(self, start_s):
-        return [one for call in self.calls for one in call[3] if Id.of(one[0]).start == start_s]
-
-    def slots(self):
-        return sorted({Id.of(one[0]).start for call in self.calls for one in call[3]})
-
-
-@dataclass
-class Run:
-    ledger: Watched = field(default_factory=Watched)
-    queries: list = field(default_factory=list)
-    noisy: list = field(default_factory=list)
-    payloads: list = field(default_factory=list)
-
-
 def key_of(plate):
     return blake2b(plate.encode(), digest_size=16).digest()
 
 
-def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
-    """A day through the embedded runtime; `given` noisy integers replace its own, `steer` changes
-    drawn noise."""
-    this, settings, real = Run(), load(None, flags, PURE_ENV), estimate.noisy_integers
+def run(sent, seed, flags=MEAN, given=None, steer=None):
+    """A day through the embedded runtime."""
+    settings = load(None, flags, PURE_ENV)
 
-    def noisy(queries, family, bits):
-        start = len(this.queries)
-        this.queries += queries
-        if given is None:
-            drawn = real(queries, family, bits)
-            if steer is not None:
-                drawn = [
-                    one.integers + steer(out - one.integers)
-                    for one, out in zip(queries, drawn, strict=True)
-                ]
-        else:
-            drawn = given[start : start + len(queries)]
-        this.noisy += drawn
-        return drawn
+    def go(_, this):
+        def publish(releases):
+            this.payloads.extend(one.payload for one in releases)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(estimate, "noisy_integers", noisy)
-        patched.setattr(city, "noisy_integers", noisy)
-        publish = lambda releases: this.payloads.extend(one.payload for one in releases)  # noqa: E731
-        EmbeddedRuntime(
-            settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish
-        ).run(frames_of(sent))
-    return this
-
-
-@dataclass(frozen=True)
-class Audit:
-    """In the measure's nano-units: what the outputs tell, what those on this history may tell, and
-    what was charged. In rho the first is normal about the second, with twice that as its variance:
-    so it is of each release, and those of a day add up, also where later scales follow from earlier
-    outputs."""
-
-    seen: float
-    most: float
-    charged: int
-    first: Run
-
-
-def audited(monkeypatch, plate, seed, flags=MEAN, steer=None):
-    fast = run(monkeypatch, of_plate(plate, 65), seed, flags, steer=steer)
-    slow = run(monkeypatch, of_plate(plate, 0), seed, flags, given=fast.noisy)
-    assert (
-        slow.ledger.calls == fast.ledger.calls
-    )  # same counts, same outputs: the same plans, charges and order
-    assert slow.payloads == fast.payloads and len(slow.queries) == len(fast.queries)
-    in_rho = fast.ledger.calls[0][0].endswith(" in rho")
-    seen = most = 0.0
-    for a, b, out in zip(fast.queries, slow.queries, fast.noisy, strict=True):
-        assert a.t.tolist() == b.t.tolist() and a.s.tolist() == b.s.tolist()
-        moved, near, far = (
-            np.abs(one) * a.s / a.t
-            for one in (a.integers - b.integers, out - a.integers, out - b.integers)
+        EmbeddedRuntime(settings, this.ledger, Named(seed), key_of, "udp-stream test", publish).run(
+            frames_of(sent)
         )
-        most += float((moved**2 / 2).sum() if in_rho else moved.sum())
-        seen += float(((far**2 - near**2) / 2).sum() if in_rho else (far - near).sum())
-    charged = sum(fast.ledger.charged_by_period(key_of(plate)).values())
-    assert charged == sum(slow.ledger.charged_by_period(key_of(plate)).values())
-    return Audit(seen * NANO, most * NANO, charged, fast)
+
+    return played([None], go, given, steer)
+
+
+def day_audited(plate, seed, flags=MEAN, steer=None):
+    fast = run(of_plate(plate, 65), seed, flags, steer=steer)
+    slow = run(of_plate(plate, 0), seed, flags, given=fast)
+    # Same counts, same outputs: the same plans, charges and order.
+    assert slow.ledger.calls == fast.ledger.calls and slow.payloads == fast.payloads
+    return audited(fast, slow, key_of(plate))
 
 
 @pytest.fixture(scope="module")
 def busiest():
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        ledger = run(monkeypatch, list(with_speeds(lambda _: None)), "which").ledger
+    ledger = run(list(with_speeds(lambda _: None)), "which").ledger
     plates = sorted({ping["license_plate"] for ping in day()})
     return sorted(plates, key=lambda plate: -sum(ledger.charged_by_period(key_of(plate)).values()))
 
@@ -208,12 +121,12 @@ def busiest():
     ],
 )
 def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_makes(
-    monkeypatch, busiest, flags, seeds
+    busiest, flags, seeds
 ):
-    runs = [audited(monkeypatch, busiest[0], seed, flags) for seed in range(seeds)]
+    runs = [day_audited(busiest[0], seed, flags) for seed in range(seeds)]
     budget, share = (rho_nano_of(10 * NANO, 1e-6), 0.6) if flags is IN_RHO else (10 * NANO, 0.8)
     if flags is not IN_RHO:
-        runs += [audited(monkeypatch, busiest[7], 4, flags)]
+        runs += [day_audited(busiest[7], 4, flags)]
     for one in runs:
         assert one.most <= one.charged <= budget
         # There is something to lose, and it is seen.
@@ -223,7 +136,7 @@ def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_ma
     if flags is not IN_RHO:
         assert all(abs(one.seen) <= one.most * (1 + 1e-9) for one in runs)
         return
-    off = [(one.seen - one.most) / math.sqrt(2 * one.most * NANO) for one in runs]
+    off = [one.off for one in runs]
     assert max(map(abs, off)) < 5  # else the noise is of another kind or scale
     assert seeds < 12 or (abs(np.mean(off)) < 1.0 and 0.5 < np.sqrt(np.mean(np.square(off))) < 1.6)
 
@@ -235,9 +148,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest, name):
+def test_so_it_does_where_other_mechanisms_are_taken(busiest, name):
     flags, share = OTHERS[name]
-    one = audited(monkeypatch, busiest[0], 1, flags)
+    one = day_audited(busiest[0], 1, flags)
     assert share * one.charged < one.most <= one.charged
     records = [json.loads(payload) for payload in one.first.payloads]
     made = [record for record in records if record["status"] == "released"]
@@ -250,39 +163,35 @@ def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest, name)
 
 
 @pytest.mark.parametrize("seed", long_but([0], range(2)))
-def test_outputs_that_tell_the_most_tell_what_the_ledger_says_and_no_more(
-    monkeypatch, busiest, seed
-):
+def test_outputs_that_tell_the_most_tell_what_the_ledger_says_and_no_more(busiest, seed):
     """Noise that always leans to the fast day: a history in which every release counts in full."""
-    one = audited(monkeypatch, busiest[0], seed, steer=np.abs)
+    one = day_audited(busiest[0], seed, steer=np.abs)
     assert 0.95 * one.charged < one.seen <= one.charged
 
 
-def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(
-    monkeypatch, planted, limits, busiest
-):
+def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(planted, limits, busiest):
     """Fifty buses are few for a city, so it is made to ask. Noise that is 30 % too small shows."""
     limits(shape, PLATES_MIN=10.0, NOISE_MAX=99.0)
-    one = audited(monkeypatch, busiest[0], 3)
+    one = day_audited(busiest[0], 3)
     asked = [entry for entry in one.first.ledger.entries() if kind_of(entry.release_id) == CITY]
     assert len(asked) == 2 and all(
         entry.payload and entry.charged.max() == NANO // 2 for entry in asked
     )
     assert abs(one.seen) <= one.most <= one.charged <= 10 * NANO and one.most > 0.95 * one.charged
     planted(city, counts_scale=lambda moved, cost: counts_scale(moved * 7 // 10, cost))
-    narrow = audited(monkeypatch, busiest[0], 3)
+    narrow = day_audited(busiest[0], 3)
     assert narrow.most > narrow.charged + NANO // 4
 
 
 @pytest.mark.parametrize(("flags", "tenths"), [(MEAN, 7), (IN_RHO, 8)], ids=["pure", "rho"])
-def test_noise_that_is_too_small_is_caught(monkeypatch, planted, busiest, flags, tenths):
+def test_noise_that_is_too_small_is_caught(planted, busiest, flags, tenths):
     honest = Query.of_one
 
     def narrow(statistic, lattice, *more):
         return honest(statistic, Lattice(lattice.t * tenths // 10, lattice.shift), *more)
 
     planted(Query, of_one=narrow)
-    one = audited(monkeypatch, busiest[0], 1, flags, steer=np.abs if flags is MEAN else None)
+    one = day_audited(busiest[0], 1, flags, steer=np.abs if flags is MEAN else None)
     least = 1.3 * one.charged if flags is MEAN else one.charged
     assert one.most > least and (flags is IN_RHO or one.seen > least)
 
@@ -290,7 +199,7 @@ def test_noise_that_is_too_small_is_caught(monkeypatch, planted, busiest, flags,
 @pytest.mark.parametrize(
     "forgotten", long_but(["variance", FORECAST_CLIP], ["cdf", "variance", FORECAST_CLIP])
 )
-def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, planted, busiest, forgotten):
+def test_a_charge_that_forgets_a_statistic_is_caught(planted, busiest, forgotten):
     honest = HatPlans.plan_hat
 
     def cheaper(self, by_plate, terms):
@@ -299,13 +208,13 @@ def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, planted, busie
         return hat_plan.HatPlan(plan.terms, plan.by_plate, plan.statistics, np.maximum(1, charges))
 
     planted(HatPlans, plan_hat=cheaper)
-    one = audited(monkeypatch, busiest[0], 1, WITH_CDF)
+    one = day_audited(busiest[0], 1, WITH_CDF)
     assert one.most > one.charged
 
 
-def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases(monkeypatch):
-    as_it_was = run(monkeypatch, redrawn(0, before=""), 5)
-    another = run(monkeypatch, redrawn(1, since="2024-01-08T09:00", before="2024-01-08T09:30"), 5)
+def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases():
+    as_it_was = run(redrawn(0, before=""), 5)
+    another = run(redrawn(1, since="2024-01-08T09:00", before="2024-01-08T09:30"), 5)
     slots = as_it_was.ledger.slots()
     at = slots.index(int(datetime(2024, 1, 8, 9, 0, tzinfo=IST).timestamp()))
     for start in slots[: at + 1]:
@@ -314,11 +223,9 @@ def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases(m
 
 
 @pytest.mark.parametrize("flags", [WITH_CDF, PRICES, (*PRICES, "budget.accounting=approximate")])
-def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the_same(
-    monkeypatch, flags
-):
-    first = run(monkeypatch, redrawn(0, before=""), 6, flags)
-    second = run(monkeypatch, redrawn(2), 7, flags, given=first.noisy)
+def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the_same(flags):
+    first = run(redrawn(0, before=""), 6, flags)
+    second = run(redrawn(2), 7, flags, given=first)
     assert first.ledger.calls == second.ledger.calls and first.payloads == second.payloads
     terms = [
         json.loads(one[4])
@@ -328,9 +235,11 @@ def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the
     ]
     prices = {one["statistics"][0]["epsilon_nano"] for one in terms if one.get("statistics")}
     assert flags is WITH_CDF or max(prices) > 3 * min(prices)
-    assert [one.integers.tolist() for one in first.queries] != [
-        one.integers.tolist() for one in second.queries
+    exact = [
+        [one.integers.tolist() for of in run.queries.values() for one in of]
+        for run in (first, second)
     ]
+    assert exact[0] != exact[1]
 
 
 def test_nobody_who_plans_or_forecasts_can_be_handed_a_speed():

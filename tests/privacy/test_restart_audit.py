@@ -1,16 +1,11 @@
 """Slots that one run begins and another ends, under other settings or with other speeds: what one
-plate loses.
-
-Neighbours differ in one plate's speeds, in any run; runs of the second get the noisy integers of
-the first. What is left is the exact loss: half the squared distance of the integers each record was
-drawn around, in units of its noise.
-"""
+plate loses. Neighbours differ in one plate's speeds, in any run."""
 
 import asyncio
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
@@ -18,20 +13,17 @@ import pytest
 
 from tests.failing import Died
 from tests.forms import long_rows, soaked_rows
+from tests.privacy.replayed import Named, audited, played
 from tests.runtime.harness import frames_of
 from tests.unit import test_processors
 from tests.unit.test_processors import START, TOPICS, Broker, Worker
-from udp_stream.ledger.ids import kind_of
-from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import pipeline as balls
-from udp_stream.release import pipeline as estimate
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.promise import release_slot
 from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.shuffle import wire
 from udp_stream.shuffle.wire import ScaleFactors
-from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import Hexagons
 from udp_stream.windows.tables import SlotPings, tabulate
@@ -40,95 +32,6 @@ IN_RHO = ("hat.slot=1h", "hat.timezone=UTC", "hat.resolution=7", "budget.account
           "release.mean=forecast-clip", "release.cdf=tree", "release.cdf_epsilon=0.1",
           "release.min_plates=2")  # fmt: skip
 LOWER_U = (*IN_RHO, "speed.max_kmh=60")
-
-
-class Named(SeededEntropy):
-    drawing = ""
-
-    def streams(self, release_ids):
-        for run, bits in super().streams(release_ids):
-            (Named.drawing,) = release_ids[run]
-            yield run, bits
-
-
-class Watched:
-    """A ledger whose process dies once it has recorded so many HATs of a call; which run has
-    recorded each."""
-
-    def __init__(self):
-        self.kept, self.by, self.run, self.dies_at = MemoryLedger(), {}, 0, None
-
-    def __getattr__(self, name):
-        return getattr(self.kept, name)
-
-    def record(self, releases):
-        if kind_of(releases[0][0]) != "hat":
-            return self.kept.record(releases)
-        some = releases[: self.dies_at]
-        for id_, _ in some:
-            self.by.setdefault(id_, self.run)
-        kept = self.kept.record(some)
-        if self.dies_at is not None:
-            raise Died
-        return kept
-
-
-@dataclass
-class Played:
-    """All runs on one ledger: of each run and release the queries and what was made of them."""
-
-    ledger: Watched = field(default_factory=Watched)
-    queries: dict = field(default_factory=dict)
-    noisy: dict = field(default_factory=dict)
-
-    @property
-    def last(self):
-        return {
-            id_: self.queries[run, id_]
-            for id_, run in self.ledger.by.items()
-            if (run, id_) in self.queries
-        }
-
-
-def played(runs, go, given=None):
-    """`go(run, ledger)` for each of the runs, until its end or its death."""
-    this, real = Played(), estimate.noisy_integers
-
-    def noisy(queries, family, bits):
-        at = this.ledger.run, Named.drawing
-        drawn = real(queries, family, bits) if given is None else given.noisy[at]
-        this.queries[at], this.noisy[at] = queries, drawn
-        return drawn
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimate, "noisy_integers", noisy)
-        for number, run in enumerate(runs):
-            this.ledger.run, this.ledger.dies_at = number, run.dies_at
-            try:
-                go(run, this.ledger)
-            except Died:
-                continue
-    assert this.ledger.verify() == []
-    return this
-
-
-def loss_and_charge(first, second, plate):
-    """In nano-rho: what the records lose, and what the plate was charged."""
-    assert first.ledger.by == second.ledger.by
-    lost = 0.0
-    for id_, queries in first.last.items():
-        for a, b in zip(queries, second.last[id_], strict=True):
-            assert a.t.tolist() == b.t.tolist() and a.s.tolist() == b.s.tolist()
-            lost += (
-                float(
-                    ((a.integers - b.integers) / (a.t / a.s))
-                    @ ((a.integers - b.integers) / (a.t / a.s))
-                )
-                / 2
-            )
-    charges = [sum(one.ledger.charged_by_period(plate).values()) for one in (first, second)]
-    assert charges[0] == charges[1]
-    return lost * NANO, charges[0]
 
 
 @dataclass(frozen=True)
@@ -176,14 +79,14 @@ def settings_of(flags):
     return load(None, flags, {})
 
 
-def embedded(run, ledger):
+def embedded(run, this):
     runtime = EmbeddedRuntime(
-        settings_of(run.flags), ledger, Named(1), key_of, "test", lambda _: None
+        settings_of(run.flags), this.ledger, Named(1), key_of, "test", lambda _: None
     )
     runtime.run(frames_of(list(messages(run))))
 
 
-def slot_pipeline(run, ledger):
+def slot_pipeline(run, this):
     settings, plate = settings_of(run.flags), run.rows[:, 0].astype(np.uint32)
     context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, Named(1), "test"))
     speed = np.minimum(run.speeds * QUANTA_PER_KMH, settings.policy.max_speed).astype(np.int32)
@@ -197,7 +100,7 @@ def slot_pipeline(run, ledger):
     release_slot(
         *tabulate(SlotPings(START, START + 3_600_000, names, *columns)),
         context,
-        ledger,
+        this.ledger,
         lambda _: None,
     )
 
@@ -207,7 +110,7 @@ def kafka(dies=0.0):
     broker kills each."""
     broker = Broker()
 
-    def work(run, ledger):
+    def work(run, this):
         if not broker.logs:
             broker.now_ms = START + 3_600_000  # no ping is from the future
             for number, message in enumerate(messages(run)):
@@ -215,16 +118,16 @@ def kafka(dies=0.0):
             broker.now_ms = START + 300 * 60_000
         # The same deaths for neighbours: messages are as many, whatever the speeds are.
         broker.dice = (
-            random.Random(f"{len(run.rows)} {ledger.run}")
+            random.Random(f"{len(run.rows)} {this.ledger.run}")
             if dies and run.dies_at is not None
             else None
         )
         broker.dies = dies
 
         async def live(thread):
-            await Worker(broker, ledger, thread, settings_of((*run.flags, "kafka.shards=2"))).run(
-                random.Random(0)
-            )
+            await Worker(
+                broker, this.ledger, thread, settings_of((*run.flags, "kafka.shards=2"))
+            ).run(random.Random(0))
 
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
             patch.setattr(test_processors, "SeededEntropy", Named)
@@ -263,11 +166,13 @@ def neighbours(first, plate, speeds):
     return [replace(one, speeds=its) for one, its in zip(first, other, strict=True)]
 
 
-def audited(first, second, plate, road="embedded"):
+def runs_audited(first, second, plate, road="embedded"):
     """Loss and charge, of the same noisy integers; and what the first have left."""
     of_first = played(first, ROADS[road]())
     of_second = played(second, ROADS[road](), of_first)
-    return *loss_and_charge(of_first, of_second, plate_hash(road)(plate)), of_first
+    assert of_first.ledger.verify() == of_second.ledger.verify() == []
+    found = audited(of_first, of_second, plate_hash(road)(plate))
+    return found.most, found.charged, of_first
 
 
 @pytest.mark.parametrize("dies_at", [0, 4])
@@ -279,7 +184,7 @@ def test_a_run_under_another_u_costs_no_plate_what_another_one_was_fast(road, di
     its[11] = 59
     slower = neighbours(first, 7, [its, its])
     faster = neighbours(first, 7, [np.where(np.arange(its.size) == 11, 62, its)] * 2)
-    lost, charged, left = audited(slower, faster, 7, road)
+    lost, charged, left = runs_audited(slower, faster, 7, road)
     assert lost <= charged and charged > 0.3 * NANO
     assert len(left.ledger.by) >= 10 and set(left.ledger.by.values()) == (
         {1} if dies_at == 0 else {0, 1}
@@ -301,7 +206,7 @@ def drawn_in_turns(road="embedded"):
     """The first run draws one HAT. In the second the plate's speeds have changed places, so it is
     as far off again."""
     neighbours = [[two_hats_alike(18, far, dies_at=1), two_hats_alike(far, 18)] for far in (0, 36)]
-    return audited(*neighbours, 0, road)
+    return runs_audited(*neighbours, 0, road)
 
 
 def test_speeds_that_change_places_do_not_use_up_a_plates_ball_twice():
@@ -363,7 +268,7 @@ def shares_of(seeds, road):
     """Of each seed's neighbours: the loss as a share of what was charged; and how many runs have
     drawn of the slot."""
     for seed in seeds:
-        lost, charged, left = audited(*random_neighbours(seed, road), 0, road)
+        lost, charged, left = runs_audited(*random_neighbours(seed, road), 0, road)
         yield lost / charged if charged else float(lost > 0), len(set(left.ledger.by.values()))
 
 
