@@ -103,7 +103,7 @@ class Metrics:
         self._gauge(
             "source_silent_seconds",
             "Since the source's last good answer; the broker's.",
-            self._silent_s,
+            lambda: self._source.silent_s + self._clock() - self._seen_s,
         )
         self._gauge(
             "certificate_end_timestamp_seconds",
@@ -131,7 +131,11 @@ class Metrics:
             "Since the oldest slot that is not published was counted.",
             self._closing_s,
         )
-        self._gauge("stuck_seconds", "Without progress, though there is work.", self._stuck_s)
+        self._gauge(
+            "stuck_seconds",
+            "Without progress, though there is work.",
+            lambda: self._waiting.still_s + self._clock() - self._reported_s,
+        )
 
     def _series(self, event: type[RunEvent]) -> Iterator[tuple[str, Metric, Any]]:
         """The fields of a fact that are metrics, each with its series."""
@@ -198,12 +202,6 @@ class Metrics:
     def _closing_s(self) -> float:
         oldest_s = self._oldest_s  # once: another thread sets it
         return 0.0 if oldest_s is None else self._clock() - oldest_s
-
-    def _stuck_s(self) -> float:
-        return self._waiting.still_s + self._clock() - self._reported_s
-
-    def _silent_s(self) -> float:
-        return self._source.silent_s + self._clock() - self._seen_s
 
     def _ahead_s(self) -> float:
         return (

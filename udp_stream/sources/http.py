@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
@@ -95,7 +96,7 @@ class HttpGet:
         self._timeout_s = parse_duration(live.timeout)
         self._tls = tls_context("live", live.ca_file)
         self.certificate_s = math.inf
-        note_shown(self._tls, self._note)
+        note_shown(self._tls, partial(setattr, self, "certificate_s"))
         self._is_stopped = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None] | None = None
         _ = self._token()  # a bad file is to be an error at the start, not at the first poll
@@ -123,9 +124,6 @@ class HttpGet:
             case loop, asyncio.Task() as task:
                 with suppress(RuntimeError):  # it has ended meanwhile
                     loop.call_soon_threadsafe(task.cancel)
-
-    def _note(self, certificate_s: float) -> None:
-        self.certificate_s = certificate_s
 
     def _token(self) -> str:
         """Read for each call: tokens of the exchange expire, and are renewed by a program that
