@@ -226,7 +226,7 @@ class TopicSource(ConnectedSource):
         self._ours = f"{socket.gethostname()} {settings.kafka.bootstrap} {settings.kafka.prefix}"
         _require_topics(live.topics)
         self._topics = live.topics
-        self._arrived = list[MQTTMessage]()
+        self._arrived: list[MQTTMessage] = []
         self._refused: SourceFailure | None = None
         self._is_subscribed = self._is_parted = False
         self._wake, self._waker = socket.socketpair()
