@@ -4,7 +4,7 @@ import pytest
 
 from tests.secured import secret_file
 from udp_stream.cli import main as cli
-from udp_stream.settings import DURATIONS, load
+from udp_stream.settings import DURATIONS
 
 CITY = """\
 [hat]
@@ -41,17 +41,6 @@ def said(capsys, *arguments):
     except SystemExit as ended:
         status = ended.code
     return status, *capsys.readouterr()
-
-
-def test_what_is_shown_sets_the_same(city, capsys):
-    status, out, err = said(capsys, "config", "--config", "city.toml", "--set", "source.preset=gtfs-rt",
-                            "--set", "speed.unit=mps")  # fmt: skip
-    assert (status, err) == (0, "")
-    (city / "again.toml").write_text(out)
-    ours = load(city / "city.toml", ("source.preset=gtfs-rt", "speed.unit=mps"), {})
-    assert (
-        load(city / "again.toml", (), {}) == ours and f"# policy {ours.policy.fingerprint()}" in out
-    )
 
 
 @pytest.mark.parametrize(
