@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 Published = tuple[list[Release], list[Smoothed]]
 
 TRUTH_DAYS = 60
-SHOWN = 1, 5, 10, 20
+SHOWN = 1, 3, 10, 20
 CHANGES = 0.65, 1.4, 0.75
 """Factors on speeds in three of the busiest ten cells, from the eleventh weekday on."""
 

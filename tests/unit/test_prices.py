@@ -31,6 +31,9 @@ from udp_stream.planning.slot import (
     PART_OF_PRICE,
     PRICE_OF_UNKNOWN,
     PRICES_PER_BUDGET,
+    PRICES_STEP,
+    PRICES_STEPS,
+    prices_per_budget,
     terms_around,
 )
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
@@ -73,8 +76,27 @@ def spent_but(left):
 
 
 def whole_price():
-    """Nothing is known of any cell: each costs three times the least."""
+    """A twelfth of the budget: nothing is known of any cell, and the pace leaves enough."""
     return int(PRICE_OF_UNKNOWN * (AUTO.budget_nano // PRICES_PER_BUDGET))
+
+
+def cheapest_price():
+    """The same where the pace leaves next to nothing."""
+    return int(PRICE_OF_UNKNOWN * (AUTO.budget_nano // (PRICES_STEP * PRICES_STEPS)))
+
+
+def test_what_the_pace_leaves_of_the_usual_plate_is_shared_by_the_hats_that_it_is_in():
+    """By hand: of three plates, in 2, 3 and 5 HATs, the usual has a twelfth of a day left."""
+    plate = np.array([0, 0, 1, 1, 1, 2, 2, 2, 2, 2])
+    counts = dataclasses.replace(COUNTS, plates=(b"a", b"b", b"c", b"none"), plate=plate)
+
+    def many(*left):
+        balance = Balance(1000 - np.array([*left, 0]), np.ones(4, np.int64))
+        return prices_per_budget(counts, balance, 1000, 1000)
+
+    assert many(81, 81, 81) == 36 and many(54, 81, 135) == 36
+    assert many(1000, 1000, 1000) == PRICES_STEP
+    assert many(0, 0, 0) == PRICES_STEP * PRICES_STEPS == many(-50, -50, 9)
 
 
 def test_a_hat_that_too_few_plates_can_pay_for_is_offered_at_a_quarter():
@@ -82,11 +104,12 @@ def test_a_hat_that_too_few_plates_can_pay_for_is_offered_at_a_quarter():
     fresh = priced(AUTO, nothing_spent(COUNTS))
     assert len(fresh) > 10 and fresh[0] == price
     # Each plate could pay a quarter, and not the whole: so of HATs whose plates pay alike.
-    little = priced(AUTO, spent_but(price // 3))
-    assert len(little) == len(fresh) and little.count(price // PART_OF_PRICE) > 3
-    assert set(little) <= {price, price // PART_OF_PRICE}
+    least = cheapest_price()
+    little = priced(AUTO, spent_but(least // 3))
+    assert little.count(least // PART_OF_PRICE) > 3
+    assert set(little) <= {least, least // PART_OF_PRICE}
     # Where they cannot even pay that, it is asked as before: the ledger withholds it.
-    assert set(priced(AUTO, spent_but(0))) == {price}
+    assert set(priced(AUTO, spent_but(0))) == {least}
 
 
 def test_an_automatic_variance_costs_what_the_mean_does_also_at_a_part_of_the_price():
@@ -94,14 +117,15 @@ def test_an_automatic_variance_costs_what_the_mean_does_also_at_a_part_of_the_pr
         None, (*FLAGS, "budget.epsilon=60", "release.variance_epsilon=auto"), PURE_ENV
     ).policy
     fresh = terms(both, nothing_spent(COUNTS))
-    little = terms(both, spent_but(whole_price() // 3))
+    little = terms(both, spent_but(cheapest_price() // 3))
     for found in (fresh, little):
         asked = [one for one in found if not one.withheld]
         assert asked and all(
             one.statistics[0].epsilon_nano == one.nano_of("variance") for one in asked
         )
     assert fresh[0].statistics[0].epsilon_nano == whole_price() // 2  # half of it for each
-    assert {one.nano_of("variance") for one in little} >= {whole_price() // 2 // PART_OF_PRICE}
+    half = int(PRICE_OF_UNKNOWN * (AUTO.budget_nano // (2 * PRICES_STEP * PRICES_STEPS)))
+    assert {one.nano_of("variance") for one in little} >= {half // PART_OF_PRICE}
 
 
 def test_at_a_fixed_epsilon_no_part_of_it_is_offered():
@@ -124,8 +148,8 @@ def test_the_choice_follows_from_balances_and_counts_whatever_speed_is_forecast(
 
 
 def test_a_quarter_is_charged_within_the_pace_of_each_plate():
-    """By the road, on a ledger where plates have a third of a price left."""
-    ledger, members, price = MemoryLedger(), np.arange(len(COUNTS.plates)), whole_price()
+    """By the road, on a ledger where plates have a third of the least price left."""
+    ledger, members, price = MemoryLedger(), np.arange(len(COUNTS.plates)), cheapest_price()
     before = pace(AUTO) - price // 3
     earlier = Admission("earlier", members, np.full(members.size, before), 0, b"")
     ledger.admit(IN_PERIOD.period, AUTO.budget_nano, COUNTS.plates, [earlier])
@@ -181,25 +205,16 @@ def test_no_plate_is_ever_charged_beyond_the_pace(flags):
         assert {one.allowance_nano for one in asked if not one.withheld} <= {
             pace(policy, in_period)
         }
-    least = policy.budget_nano // policy.days // PRICES_PER_BUDGET
-    assert any(one < least for one in paid) and any(one >= least for one in paid), (paid, least)
+    assert any(one // PART_OF_PRICE in paid for one in paid), paid
 
 
 def test_the_less_is_known_of_a_cell_the_more_it_costs_and_the_last_bits_of_a_variance_do_not_decide():
     def prices(variance):
         of = dataclasses.replace(FORECAST, variance=np.full(FORECAST.variance.size, variance))
-        found = {
-            one.statistics[0].epsilon_nano
-            for one in terms(AUTO, nothing_spent(COUNTS), of)
-            if not one.withheld
-        }
-        return found.pop() if len(found) == 1 else found
+        return max(priced(AUTO, spent_but(whole_price()), of))
 
-    least = AUTO.budget_nano // PRICES_PER_BUDGET
-    assert (
-        prices(1.0) == prices(2.0) == least
-        and prices(6.0) == prices(50.0) == PRICE_OF_UNKNOWN * least
-    )
+    least = prices(2.0)
+    assert prices(1.0) == least and prices(6.0) == prices(50.0) == PRICE_OF_UNKNOWN * least
     for edge in np.arange(2.5, 6.5, 0.5).tolist():
         assert (
             prices(edge * (1 - 4e-16))

@@ -303,10 +303,12 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 
 # Terms around a forecast follow from counts, balances, settings, and earlier releases.
 #
-# **Price.** A HAT's largest mover pays a thirty-sixth of a plate's budget for a mean, in a period of
-# several days of a day's, with what earlier days left; others their share of that; up to a twelfth
-# where little is known of the cell. Where too few plates can pay, the HAT is offered at a quarter of
-# its price: `terms_around` foretells the ledger's charges from balances.
+# **Price.** What the pace leaves of the usual plate's budget is shared by the HATs of the slot that it
+# is in: a HAT's largest mover pays from a hundred-and-eighth to a twelfth of the budget for a mean, in a
+# period of several days of a day's, with what earlier days left; others their share of that; up to three
+# times as much, and no more than a twelfth, where little is known of the cell. Where too few plates can
+# pay, the HAT is offered at a quarter of its price: `terms_around` foretells the ledger's charges from
+# balances.
 #
 # **Pace.** The days of a longer period are let out one by one, and later days may spend what earlier
 # days left. Of a day's budget a fifth may be spent at once; the rest is let out over the day, half by
@@ -321,7 +323,12 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 
 PRICES_PER_BUDGET = 36
 """A plate's budget of a day, or of a shorter period, buys so many means that the plate moves the
-most."""
+most, where nothing is known of a day's HATs, and of a rolling budget, which has no pace."""
+
+PRICES_STEP = 12
+PRICES_STEPS = 9
+"""What the pace leaves of the usual plate is shared by the HATs that it is in: the budget buys from
+12 to 108 means, in steps of 12."""
 
 CARRIED_DAYS = 7
 """Leftovers of earlier days raise prices up to that of so many days: a plate that is new in the
@@ -329,7 +336,8 @@ middle of a period does not spend all of it at once."""
 
 KNOWN_VARIANCE = 2.0
 PRICE_OF_UNKNOWN = 3.0
-"""Variance of the forecast as usual, km2/h2, above which the price is higher, up to three times."""
+"""Variance of the forecast as usual, km2/h2, above which the price is higher, up to three times; up
+to that of 12 means a budget."""
 
 PRICE_STEPS = 4
 """Steps of a price: quarters, as few prices have few scales of noise to compute."""
@@ -368,7 +376,11 @@ def terms_around(
     `plans` for the slot."""
     forecasts = _hat_forecasts(forecast)
     left_over = _left_over_nano(balance, in_period, policy)
-    prices = _prices_nano(forecast, left_over, policy)
+    paced = _paced_nano(in_period, forecast.ahead, policy)
+    per_budget = PRICES_PER_BUDGET
+    if not in_period.rolls and counts.plate.size:
+        per_budget = prices_per_budget(counts, balance, paced, policy.day_nano + left_over)
+    prices = _prices_nano(forecast, left_over, per_budget, policy)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
     if is_too_little(policy, left_over):
         pairs = zip(is_enough.tolist(), forecasts, strict=True)
@@ -392,7 +404,6 @@ def terms_around(
     )
     terms = []
     utility = np.zeros(counts.cells.size)
-    paced = _paced_nano(in_period, forecast.ahead, policy)
     for hat, hat_forecast in enumerate(forecasts):
         if hat not in means:
             terms.append(Terms(withheld="few_plates", forecast=hat_forecast))
@@ -550,13 +561,23 @@ def _mean(
     return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
 
 
-def price_nano(policy: Policy, left_over_nano: int = 0) -> int:
+def prices_per_budget(counts: SlotCounts, balance: Balance, paced_nano: int, day_nano: int) -> int:
+    """How many means of the slot's price a day's budget buys: as many as the usual plate is in, if
+    all of its slots left it as much of the pace."""
+    visits = np.bincount(counts.plate, minlength=len(counts.plates))
+    here = visits > 0
+    left = np.maximum(paced_nano - balance.charged[here], 1)
+    asked = float(np.median(visits[here] * (day_nano / left)))
+    return PRICES_STEP * min(max(1, round(asked / PRICES_STEP)), PRICES_STEPS)
+
+
+def price_nano(policy: Policy, left_over_nano: int = 0, per_budget: int = PRICES_PER_BUDGET) -> int:
     """The largest mover's price of a mean where the cell is known; more where earlier days left
     something over."""
     if policy.mean_nano is not None:
         return policy.mean_nano
     day = policy.day_nano + left_over_nano
-    return min(day // (PRICES_PER_BUDGET * policy.automatic), EPSILON_NANO_MAX)
+    return min(day // (per_budget * policy.automatic), EPSILON_NANO_MAX)
 
 
 def _left_over_nano(balance: Balance, in_period: SlotInPeriod, policy: Policy) -> int:
@@ -568,14 +589,18 @@ def _left_over_nano(balance: Balance, in_period: SlotInPeriod, policy: Policy) -
     return min(max(0, left), CARRIED_DAYS * policy.day_nano)
 
 
-def _prices_nano(forecast: SlotForecast, left_over_nano: int, policy: Policy) -> list[int]:
-    least = price_nano(policy, left_over_nano)
+def _prices_nano(
+    forecast: SlotForecast, left_over_nano: int, per_budget: int, policy: Policy
+) -> list[int]:
+    least = price_nano(policy, left_over_nano, per_budget)
     if policy.mean_nano is not None:
         return [least] * forecast.variance.size
+    most = min(int(PRICE_OF_UNKNOWN * price_nano(policy, left_over_nano)), EPSILON_NANO_MAX)
+    least = max(least, policy.accounted.measure.least_nano)
     # Rounded first: the last bits of a forecast must not decide on a price.
     times = np.clip(np.round(forecast.variance, 6) / KNOWN_VARIANCE, 1.0, PRICE_OF_UNKNOWN)
     times = np.floor(times * PRICE_STEPS) / PRICE_STEPS
-    return [min(int(least * one), EPSILON_NANO_MAX) for one in times.tolist()]
+    return [min(int(least * one), most) for one in times.tolist()]
 
 
 def is_too_little(policy: Policy, left_over_nano: int = 0) -> bool:

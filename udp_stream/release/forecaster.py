@@ -24,6 +24,7 @@ from udp_stream.forecast.anomalies import (
     PosteriorMixture,
     ReleaseClip,
     UnitDoubt,
+    happened_variance,
     likely_unit,
     unmeasured,
 )
@@ -217,8 +218,9 @@ differ by less than `PLATES_DIFFER` in most."""
 NORMAL_TAIL = 1.96
 """The same of a normal variable."""
 
-ANOMALY_WIDER = 3.0
-"""Speeds seldom follow the model: its variance counts three times in intervals."""
+ANOMALY_WIDER = 2.0
+"""Speeds seldom follow the model: its variance counts three times in intervals, and less the more
+of it a release tells."""
 
 FEW_PINGS = 0.3
 """By how much that is too wide for a HAT of a single ping; for one of n pings, by an n-th."""
@@ -227,13 +229,13 @@ PLATES_DIFFER = 100.0
 """km2/h2, what the mean of one plate is off by beside what its pings tell; a HAT of n plates has an
 n-th of it."""
 
-PLATES_ALIKE = 6.0
+PLATES_ALIKE = 7.0
 """The same, of what more plates do not make less: clips hide what the fastest and the slowest
 plates are off by, of each HAT another part, and later forecasts learn it with the releases."""
 
 OPEN_ROADS = 0.4
 """How much farther the upper end is, as a power of e, for each standard deviation that the pings
-per plate in the neighbouring HATs are fewer than usual."""
+per plate in the neighbouring HATs are fewer than usual; less where a release tells of news."""
 
 NEIGHBOURS_DWELL = 4
 """The feature of a HAT that says how long plates are in the neighbouring HATs
@@ -259,14 +261,15 @@ def ends(
     """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0,
     U]. `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has six
     standardised for each HAT."""
-    variances = (
-        np.array([posterior.usual_variance, ANOMALY_WIDER * posterior.anomaly_variance]) + more
-    )
+    of_news = happened_variance(posterior.usual_mean)
+    untold = np.minimum(posterior.anomaly_variance / of_news, 1.0)
+    anomaly = (1 + ANOMALY_WIDER * untold) * posterior.anomaly_variance
+    variances = np.array([posterior.usual_variance, anomaly]) + more
     speeds = at_speed(np.array([posterior.usual_mean, posterior.anomaly_mean]))
     deviations = TAIL / NORMAL_TAIL * speeds * np.sqrt(of_few_pings(variances, pings))
     median = posterior.median
     low, high = posterior.ends(deviations)
-    quicker = np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
+    quicker = untold * np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
     return np.minimum(low, median), median + np.exp(OPEN_ROADS * quicker) * np.maximum(
         high - median, 0.0
     )

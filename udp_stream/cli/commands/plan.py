@@ -166,7 +166,7 @@ def buy(policy: Policy, plates: int, pings_per_plate: int) -> TypicalPlan:
 def _head(policy: Policy) -> str:
     automatic = policy.automatic > 0
     if automatic and policy.forecasts:
-        how = f"of which the plate that moves a mean most pays one part in {PRICES_PER_BUDGET}"
+        how = f"of which the plate that moves a mean most usually pays one part in {PRICES_PER_BUDGET}"
     elif automatic:
         how = f"spread over {counted(HATS_PER_PERIOD, 'HAT')} a period"
     else:
