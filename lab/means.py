@@ -53,11 +53,28 @@ from udp_stream.mechanisms.means import (
     means_of_arrays,
     projected_queries,
 )
-from udp_stream.mechanisms.noise import lattice_of, pure, tail_bound
+from udp_stream.mechanisms.noise import Cost, DiscreteLaplace, lattice_of, noise_of, pure
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_query
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+
+
+def tail_bound(sensitivity: int, cost: Cost, delta: float) -> float:
+    """How far the noisy value of a statistic is off it at most, but with probability `delta`: in
+    the statistic's unit.
+
+    Delta ln(1/delta) / epsilon as for Laplace noise (arXiv 2401.15906, early version, Proposition
+    II.1), and a step of the lattice: half for rounding to it, half because discrete noise of scale
+    t, with q = exp(-1/t), has the tails P(|X| >= k) = 2 q^k / (1 + q) <= exp((1/2 - k) / t).
+
+    Raises ValueError for a delta that is no probability, and for a cost in rho, whose noise is not
+    Laplace's.
+    """
+    if not 0 < delta < 1 or not isinstance(noise_of(cost), DiscreteLaplace):
+        raise ValueError(f"expected 0 < delta < 1 and an epsilon, got {delta} and {cost}")
+    lattice = lattice_of(sensitivity, cost)
+    return lattice.scale * math.log(1 / delta) + (1 << lattice.shift)
 
 
 def repeated_means_of(

@@ -674,58 +674,53 @@ def _said(records: Sequence[Any]) -> _Registration | None:
 
 def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> list[OutgoingRecord]:
     """Each release for two topics: all releases, and the latest of each cell."""
-    made = []
-    for release in releases:
-        id_ = release.record.release_id
-        hat = release.record.hat
-        name = topics.release.name
-        made.append(_event(name, Release, id_, hat.slot_end, hat.cell, release.payload))
-    return made + [
-        OutgoingRecord(topics.latest.name, record.value, record.key, record.headers)
-        for record in made
+    made = [
+        _of_hat(topics.release, one.record.release_id, one.record, one.payload) for one in releases
     ]
+    latest = topics.latest.name
+    return made + [replace(record, topic=latest) for record in made]
 
 
 def withdrawal_records(topics: Topics, payloads: Iterable[bytes]) -> list[OutgoingRecord]:
     """Each withdrawal, where the record is that it withdraws; the latest of a cell stays what it
     is."""
-    made = []
-    for payload in payloads:
-        mark = Withdrawal.decode(payload)
-        name = topics.release.name
-        cell = mark.hat.cell
-        made.append(_event(name, Withdrawal, mark.release_id, mark.withdrawn_at, cell, payload))
-    return made
+    marks = [(Withdrawal.decode(payload), payload) for payload in payloads]
+    return [
+        _event(
+            topics.release, Withdrawal, mark.release_id, mark.withdrawn_at, mark.hat.cell, payload
+        )
+        for mark, payload in marks
+    ]
 
 
 def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[OutgoingRecord]:
     """Each estimate, under its cell."""
     made = []
-    for estimate in estimates:
-        hat = estimate.hat
-        id_ = f"{hat.cell}/{hat.slot_start}/{hat.slot_end}"
-        name = topics.smoothed.name
-        made.append(_event(name, Smoothed, id_, hat.slot_end, hat.cell, estimate.encode()))
+    for one in estimates:
+        id_ = f"{one.hat.cell}/{one.hat.slot_start}/{one.hat.slot_end}"
+        made.append(_of_hat(topics.smoothed, id_, one, one.encode()))
     return made
 
 
 def query_records(topics: Topics, answers: Sequence[RecordedAnswer]) -> list[OutgoingRecord]:
     """Each answer of a moment, under its query's name."""
-    made = []
-    for answer in answers:
-        query = QueryResult.decode(answer.payload).query
-        id_ = answer.release_id
-        name = topics.queries.name
-        made.append(_event(name, QueryResult, id_, query.moment, query.name, answer.payload))
-    return made
+    found = [(QueryResult.decode(answer.payload).query, answer) for answer in answers]
+    return [
+        _event(topics.queries, QueryResult, of.release_id, query.moment, query.name, of.payload)
+        for query, of in found
+    ]
+
+
+def _of_hat(topic: Topic, id_: str, record: Release | Smoothed, payload: bytes) -> OutgoingRecord:
+    return _event(topic, type(record), id_, record.hat.slot_end, record.hat.cell, payload)
 
 
 def _event(
-    topic: str, kind: type[Record], id_: str, time: str, subject: str, value: bytes
+    topic: Topic, kind: type[Record], id_: str, time: str, subject: str, value: bytes
 ) -> OutgoingRecord:
     """A record under its subject; `time` is the end of its slot, or its moment."""
     key = subject.encode()
-    (version, type_, source, schema, content) = _headers_of_all(topic, schema_of(kind))
+    (version, type_, source, schema, content) = _headers_of_all(topic.name, schema_of(kind))
     headers = [
         version,
         ("ce_id", id_.encode()),
@@ -736,7 +731,7 @@ def _event(
         schema,
         content,
     ]
-    return OutgoingRecord(topic, value, key, headers)
+    return OutgoingRecord(topic.name, value, key, headers)
 
 
 @cache  # a slot has thousands of records

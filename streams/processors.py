@@ -19,7 +19,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 import msgspec
 import numpy as np
 from faust.types import TP
-from numpy.typing import NDArray
 
 from streams.kafka import (
     CommittedOffset,
@@ -41,6 +40,7 @@ from streams.topics import (
     mark_in,
     other_version,
 )
+from udp_stream.arrays import Integers
 from udp_stream.errors import ConfigError, DataLoss, Fenced
 from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.ledger.ids import HAT, QUERY, ROUND, Id, end_of, kind_of
@@ -796,20 +796,16 @@ class ShardProcessor(Partitions[ShardAssignment]):
             self._asked,
             keeps=self._promise.keep is not None and is_kept,
         )
-        ledger = await self._in_thread(
-            partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}")
-        )
+        ledger = await self._in_thread(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}")
         await self._in_thread(
-            partial(
-                settle,
-                self._ledger,
-                tp.partition,
-                shards,
-                protocol.done_ms,
-                protocol.answered_ms,
-                self._periods,
-                context.policy.grid,
-            )
+            settle,
+            self._ledger,
+            tp.partition,
+            shards,
+            protocol.done_ms,
+            protocol.answered_ms,
+            self._periods,
+            context.policy.grid,
         )
         step = protocol.next()
         # The former owner may have died on sending these.
@@ -835,7 +831,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
                 found.binding, f"the worker that last committed {tp.topic}[{tp.partition}]"
             )
         if found.mark is not None:
-            await self._in_thread(partial(self._ledger.compare, found.mark))
+            await self._in_thread(self._ledger.compare, found.mark)
             self._remember_mark(found.mark)
         again = self._restart_offset(place, found.checkpoint.read_to)
         to = found.checkpoint if again is None else found.checkpoint.with_offset(again)
@@ -881,7 +877,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         return True
 
     async def _count(self, assigned: ShardAssignment, step: steps.CountSlot) -> None:
-        counts, values = await self._in_thread(partial(tabulate, step.pings))
+        counts, values = await self._in_thread(tabulate, step.pings)
         self._report(SlotCounted(step.start, counts.repeats))
         assigned.protocol.counted(step.start, counts, values)
 
@@ -922,14 +918,12 @@ class ShardProcessor(Partitions[ShardAssignment]):
     async def _ask_city(self, assigned: ShardAssignment, step: steps.QueryCity) -> None:
         context = assigned.context
         await self._in_thread(
-            partial(
-                record_city,
-                context.question,
-                step.sums,
-                step.plan,
-                context.entropy,
-                assigned.ledger,
-            )
+            record_city,
+            context.question,
+            step.sums,
+            step.plan,
+            context.entropy,
+            assigned.ledger,
         )
         assigned.protocol.city_queried()
 
@@ -942,8 +936,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     async def _release(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> None:
         # Before the mark is raised.
-        withdrawn = await self._in_thread(partial(self._withdrawn, assigned))
-        recorded = await self._in_thread(partial(self._record, assigned, step))
+        withdrawn = await self._in_thread(self._withdrawn, assigned)
+        recorded = await self._in_thread(self._record, assigned, step)
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases, assigned.context.policy.grid)
         protocol = assigned.protocol
@@ -960,9 +954,9 @@ class ShardProcessor(Partitions[ShardAssignment]):
         )
         if assigned.context.plate_day is not None:
             protocol.keep_from(assigned.context.plate_day.needed_from(step.counts.end_ms))
-        await self._in_thread(partial(recorded.published, assigned.ledger))
+        await self._in_thread(recorded.published, assigned.ledger)
         if withdrawn:
-            await self._in_thread(partial(assigned.ledger.published, list(withdrawn)))
+            await self._in_thread(assigned.ledger.published, list(withdrawn))
         self._report(slot_published(step.start, releases))
 
     def _record(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> RecordedSlot:
@@ -989,7 +983,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         return unpublished_withdrawals(assigned.ledger, is_ours)
 
     async def _answer(self, assigned: ShardAssignment, step: steps.AnswerShard) -> None:
-        moment = await self._in_thread(partial(wire.merge_moment, step.chunks))
+        moment = await self._in_thread(wire.merge_moment, step.chunks)
         work = (
             (lambda: None)
             if self._queries is None
@@ -1005,7 +999,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
             assigned, out, mark, partial(protocol.answering, step), partial(protocol.answered, step)
         )
         if recorded is not None:
-            await self._in_thread(partial(recorded.published, assigned.ledger))
+            await self._in_thread(recorded.published, assigned.ledger)
             self._report(QueriesPublished(step.time_ms, len(answers)))
 
     async def _publish(
@@ -1033,8 +1027,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         await self._send(step.messages)
         assigned.protocol.sent(step)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
 
     async def _compared(self, assigned: ShardAssignment, work: Callable[[], T]) -> T:
         """Do the work, then compare the ledger with its mark: what an older copy allows must not
@@ -1080,5 +1074,5 @@ def settle(
         ledger.published(gone)
 
 
-def _shards_of(ids: Iterable[str], grid: Grid, shards: int) -> NDArray[np.int64]:
+def _shards_of(ids: Iterable[str], grid: Grid, shards: int) -> Integers:
     return wire.shard_of(np.fromiter(map(grid.cell_of, ids), np.uint64), shards)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import faust
 import numpy as np
@@ -38,7 +38,7 @@ from streams.kafka import (
     register,
     registered,
 )
-from streams.processors import ProcessorContext, ShardProcessor, SourceProcessor
+from streams.processors import Partitions, ProcessorContext, ShardProcessor, SourceProcessor
 from streams.topics import (
     LedgerIdentity,
     Rules,
@@ -85,8 +85,7 @@ be started again. The largest slot that was measured took two seconds; a moment 
 took seven."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(NamedTuple):
     """Settings that a worker is started with."""
 
     settings: Settings
@@ -273,56 +272,52 @@ async def _work(
     log_message("the worker has ended", "ended")
 
 
+@dataclass(eq=False)
 class _Signs:
     """Signs of life of a worker and its broker, for its watchdog."""
 
-    def __init__(
-        self,
-        app: faust.App,
-        topics: Topics,
-        offsets: Offsets,
-        pings: SourceProcessor,
-        parts: ShardProcessor,
-        patience: Patience,
-    ) -> None:
-        self._app = app
-        self._topics = topics
-        self._offsets = offsets
-        self._pings = pings
-        self._parts = parts
-        self._patience = patience
-        self._growth = Growth(topics.pings)
-        done = lambda: pings.done + parts.done + patience.tries  # noqa: E731
-        self.watchdog = Watchdog(self._reads, self._all_read, STUCK_S, done=done)
+    app: faust.App
+    topics: Topics
+    offsets: Offsets
+    pings: SourceProcessor
+    parts: ShardProcessor
+    patience: Patience
+
+    def __post_init__(self) -> None:
+        self.growth = Growth(self.topics.pings)
+        self.watchdog = Watchdog(self._reads, self._all_read, STUCK_S, done=self._done)
         self.facts = self._waiting, self._broker
 
+    def _done(self) -> int:
+        return self.pings.done + self.parts.done + self.patience.tries
+
     def _reads(self) -> dict[TP, int]:
-        return self._pings.next_offsets() | self._parts.next_offsets()
+        return self.pings.next_offsets() | self.parts.next_offsets()
 
     async def _all_read(self, positions: Mapping[TP, int]) -> bool:
-        self._growth.check(await self._offsets.partitions_now(self._topics.pings.name))
+        self.growth.check(await self.offsets.partitions_now(self.topics.pings.name))
         BROKER.back()
-        return await self._offsets.all_read(positions)
+        return await self.offsets.all_read(positions)
 
     def _waiting(self) -> Backlog:
         reads = self._reads()
-        topics = (self._topics.pings, self._topics.parts)
-        of = sum(self._offsets.known_partitions(topic.name) for topic in topics)
-        slots, pings = self._pings.open_slots()
+        topics = (self.topics.pings, self.topics.parts)
+        of = sum(self.offsets.known_partitions(topic.name) for topic in topics)
+        slots, pings = self.pings.open_slots()
         return Backlog(
             slots,
             pings,
-            self._offsets.unread(reads),
+            self.offsets.unread(reads),
             len(reads),
             self.watchdog.still_s,
-            self._growth.raised,
-            self._patience.lasted_s,
-            self._pings.clock_ms(),
+            self.growth.raised,
+            self.patience.lasted_s,
+            self.pings.clock_ms(),
             max(of, len(reads)),
         )
 
     def _broker(self) -> SourceStatus:
-        is_ours = self._app.consumer_generation_id and not self._app.rebalancing
+        is_ours = self.app.consumer_generation_id and not self.app.rebalancing
         silent_s = self.watchdog.silent_s
         return SourceStatus(silent_s, self.watchdog.failed, not is_ours or silent_s > AWAY_S)
 
@@ -415,33 +410,31 @@ def connect(
     stop: StopReason,
 ) -> tuple[PartitionExecutors, PartitionExecutors]:
     """Make the agents, and connect to rebalances; what is under way, to be ended with the app."""
-    ping_executors = PartitionExecutors(lambda records: stop.guard(lambda: pings.process(records)))
-    part_executors = PartitionExecutors(lambda records: stop.guard(lambda: parts.process(records)))
 
-    async def read_pings(stream: Any) -> None:
-        async for records in stream:
-            await ping_executors.add(records)
+    def read_by(processor: Partitions[Any], topic: Topic, name: str) -> PartitionExecutors:
+        own = PartitionExecutors(lambda records: stop.guard(lambda: processor.process(records)))
 
-    async def read_parts(stream: Any) -> None:
-        async for records in stream:
-            await part_executors.add(records)
+        async def read(stream: Any) -> None:
+            async for records in stream:
+                await own.add(records)
+
+        app.agent(batches(app, topic), name=name)(read)
+        return own
+
+    executors = read_by(pings, topics.pings, "pings"), read_by(parts, topics.parts, "parts")
 
     async def revoked(*_: Any, **__: Any) -> None:
-        ping_executors.revoke()
-        part_executors.revoke()
-        pings.revoke()
-        parts.revoke()
+        for one in (*executors, pings, parts):
+            one.revoke()
 
     async def assigned(*_: Any, **__: Any) -> None:
         await stop.guard(lambda: pings.assign(offsets.assigned(topics.pings.name)))
         await stop.guard(lambda: parts.assign(offsets.assigned(topics.parts.name)))
 
-    app.agent(batches(app, topics.pings), name="pings")(read_pings)
-    app.agent(batches(app, topics.parts), name="parts")(read_parts)
     # Nothing else refers to these functions: by weak references they would be gone at once.
     app.on_partitions_revoked.connect(revoked, weak=False)
     app.on_rebalance_complete.connect(assigned, weak=False)
-    return ping_executors, part_executors
+    return executors
 
 
 async def keep_time(
@@ -610,6 +603,7 @@ class Growth:
             )
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Watchdog that ends a worker that is stuck: `patience_s` without progress while there is work
     to do, or no answer.
@@ -619,41 +613,36 @@ class Watchdog:
     for nothing else.
     """
 
-    def __init__(
-        self,
-        positions: Callable[[], Mapping[TP, int]],
-        idle: Callable[[Mapping[TP, int]], Awaitable[bool]],
-        patience_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        done: Callable[[], int] = lambda: 0,
-    ) -> None:
-        """Begin the patience now. `positions`: the next offset of each of our partitions; `idle`:
-        whether the broker says that all of them are read to their ends; `done`: how many steps were
-        done, as a batch may have many."""
-        self._positions = positions
-        self._idle = idle
-        self._patience_s = patience_s
-        self._clock = clock
-        self._done = done
+    positions: Callable[[], Mapping[TP, int]]
+    """The next offset of each of our partitions."""
+    idle: Callable[[Mapping[TP, int]], Awaitable[bool]]
+    """Whether the broker says that all of them are read to their ends."""
+    patience_s: float
+    clock: Callable[[], float] = time.monotonic
+    done: Callable[[], int] = lambda: 0
+    """How many steps were done, as a batch may have many."""
+
+    def __post_init__(self) -> None:
+        """Begin the patience now."""
         self._seen: tuple[Mapping[TP, int], int] = {}, 0
-        self._moved_s = self._answered_s = clock()
+        self._moved_s = self._answered_s = self.clock()
         self.failed = 0
         self._asked: asyncio.Task[bool] | None = None
 
     @property
     def still_s(self) -> float:
-        return self._clock() - self._moved_s
+        return self.clock() - self._moved_s
 
     @property
     def silent_s(self) -> float:
         """Seconds since the broker answered last."""
-        return self._clock() - self._answered_s
+        return self.clock() - self._answered_s
 
     async def run(self) -> None:
         """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is
         no going on."""
         while True:
-            await self.check(self._patience_s / 8)
+            await self.check(self.patience_s / 8)
 
     async def check(self, seconds: float) -> None:
         if self._asked is None:  # a question that is never answered is asked once
@@ -663,21 +652,21 @@ class Watchdog:
         if self._asked.done():
             idle = self._asked.result()
             self._asked = None
-        seen = dict(self._positions()), self._done()
+        seen = dict(self.positions()), self.done()
         if idle or seen != self._seen:
-            self._seen, self._moved_s = seen, self._clock()
-        elif self._clock() - self._moved_s > self._patience_s:
+            self._seen, self._moved_s = seen, self.clock()
+        elif self.clock() - self._moved_s > self.patience_s:
             raise DependencyUnavailable(
-                f"no progress for {self._patience_s:g} s, with work to do or no answer from Kafka: restart the worker"
+                f"no progress for {self.patience_s:g} s, with work to do or no answer from Kafka: restart the worker"
             )
 
     async def _ask(self) -> bool:
         try:
-            idle = await self._idle(self._positions())
+            idle = await self.idle(self.positions())
         except DependencyUnavailable:
             raise
         except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
             self.failed += 1
             return False
-        self._answered_s = self._clock()
+        self._answered_s = self.clock()
         return idle

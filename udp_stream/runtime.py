@@ -184,8 +184,7 @@ class _Runtime:
             self._report(slot_published(slot.start_ms, list(releases.values())))
             if self._smooth is not None:
                 meta = None if recorded.seen is None else recorded.seen.meta
-                ends = slot.start_ms, slot.end_ms
-                estimates = self._context.smoothed(ends, self._ledger, meta)
+                estimates = self._context.smoothed(counts.slot, self._ledger, meta)
                 is_due = self._due is None or bool(new)
                 lacking = [
                     one

@@ -10,9 +10,10 @@ import pytest
 
 from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import fleet_log, frames_of
+from tests.unit.test_conversion import epsilon_nano_of
 from udp_stream.cli.commands.ledger import show
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.filters import epsilon_nano_of, epsilon_of, rho_nano_of
+from udp_stream.ledger.filters import epsilon_of, rho_nano_of
 from udp_stream.ledger.rules import largest_budgets
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger

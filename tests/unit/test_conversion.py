@@ -2,6 +2,7 @@
 them."""
 
 import math
+from bisect import bisect_left
 from decimal import Decimal, localcontext
 
 import dp_accounting
@@ -16,7 +17,6 @@ from tests.forms import long_but
 from udp_stream.ledger.filters import (
     NANO_MAX,
     delta_of,
-    epsilon_nano_of,
     epsilon_of,
     epsilon_of_both,
     rho_nano_of,
@@ -29,6 +29,13 @@ SLOW = (30.0, 1e-4), (10.0, 0.01)
 """The accountant takes longest with these."""
 
 ORDERS = list(1 + np.geomspace(1e-3, 1e5, 10_000))
+
+
+def epsilon_nano_of(rho_nano, delta):
+    """The least epsilon, in nano-units, that rho-zCDP implies together with this delta."""
+    allowed = Decimal(str(delta))
+    amounts = range(NANO_MAX + 1)
+    return bisect_left(amounts, True, key=lambda nano: delta_of(rho_nano, nano) <= allowed)
 
 
 def bound(alpha, rho, epsilon):

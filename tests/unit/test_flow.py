@@ -421,7 +421,7 @@ def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
     class Cheap(MemoryLedger):
         def admit(self, period, budget, plates, admissions):
             verdicts = super().admit(period, budget, plates, admissions)
-            return [dataclasses.replace(v, charged=np.minimum(v.charged, 1)) for v in verdicts]
+            return [v._replace(charged=np.minimum(v.charged, 1)) for v in verdicts]
 
     records = [Release.decode(payload) for _, payload in run(Cheap(), a_context(), slot())]
     assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}

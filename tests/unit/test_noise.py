@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from lab.means import tail_bound
 from udp_stream.mechanisms import samplers as laplace
 from udp_stream.mechanisms import samplers as uniform
 from udp_stream.mechanisms.noise import (
@@ -23,7 +24,6 @@ from udp_stream.mechanisms.noise import (
     exponential_weights,
     lattice_of,
     pure,
-    tail_bound,
 )
 from udp_stream.mechanisms.samplers import discrete_laplace, randbelow
 from udp_stream.testing import seeded_bits

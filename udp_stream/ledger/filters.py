@@ -40,7 +40,7 @@ Amounts are integers, in nano-units; a delta is taken by the digits in which it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
@@ -126,24 +126,15 @@ def rho_nano_of(epsilon_nano: int, delta: float | Decimal | str) -> int:
     """The largest rho, in nano-units, that implies (epsilon, delta)-DP, rounded down; may be 0."""
     _check("epsilon_nano", epsilon_nano, 0)
     allowed = _allowed(delta)
-    return _last_nano(lambda rho_nano: delta_of(rho_nano, epsilon_nano) <= allowed)
-
-
-@lru_cache(maxsize=256)
-def epsilon_nano_of(rho_nano: int, delta: float | Decimal | str) -> int:
-    """The least epsilon, in nano-units, that rho-zCDP implies together with this delta, rounded up."""
-    _check("rho_nano", rho_nano, 0)
-    allowed = _allowed(delta)
-    # `_last_nano` asks for a condition that holds at 0, and here it would not.
-    if delta_of(rho_nano, 0) <= allowed:
-        return 0
-    return 1 + _last_nano(lambda epsilon_nano: delta_of(rho_nano, epsilon_nano) > allowed)
+    # At 0 delta is 0, and it grows with rho.
+    amounts = range(NANO_MAX + 1)
+    return bisect_left(amounts, True, key=lambda nano: delta_of(nano, epsilon_nano) > allowed) - 1
 
 
 @lru_cache(maxsize=4096)
 def epsilon_of(rho_nano: int, delta: float) -> float:
-    """About `epsilon_nano_of`, for records and quick: an epsilon that holds, rounded up to six
-    decimals."""
+    """About the least epsilon that rho-zCDP implies together with this delta, for records and quick:
+    an epsilon that holds, rounded up to six decimals."""
     _check("rho_nano", rho_nano, 0)
     if rho_nano == 0:
         return 0.0
@@ -217,22 +208,6 @@ def epsilon_within(rho_nano: int, delta: float, most: float) -> float:
         low, high = (middle, high) if falling > rising else (low, middle)
     least = min(max(both(s)) for s in (low, high) if 1 < s < 2 / small - 1)
     return ceil((least * (1 + 1e-12)) * 1e6) / 1e6
-
-
-def _last_nano(holds: Callable[[int], bool]) -> int:
-    """The last number for which this holds, as for 0 and all below it; ValueError beyond
-    `NANO_MAX`."""
-    low = 0
-    high = 1
-    while holds(high):
-        if high == NANO_MAX:
-            raise ValueError(f"expected a promise below {NANO_MAX} nano-units")
-        low = high
-        high = min(2 * high, NANO_MAX)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def _allowed(delta: float | Decimal | str) -> Decimal:

@@ -38,11 +38,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
+
+from udp_stream.arrays import Flags, Integers
 
 LAST_NAME = "\U0010ffff"
 """Behind the name of every period."""
@@ -78,38 +78,38 @@ class Admission:
     member may have been charged, this admission included. The call's budget holds beside them.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
+    >>> import numpy as np
     >>> hat = Admission("hat", members=np.array([2, 0]), charges=np.array([3, 4]), min_admitted=1, terms=b"")
     >>> MemoryLedger().admit("May", 3, [b"a", b"b", b"c"], [hat])[0].charged
     array([3, 0])
     """
 
     release_id: str
-    members: NDArray[np.int64]
-    charges: NDArray[np.int64]
+    members: Integers
+    charges: Integers
     min_admitted: int
     terms: bytes
-    allowances: NDArray[np.int64] | None = None
+    allowances: Integers | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The decision of the ledger for a HAT, which it remembers: `charged[i]` nano-units of member
     i, 0 where HALT.
 
+    >>> import numpy as np
     >>> Verdict(charged=np.array([3, 0]), terms=b"").admitted
     array([ True, False])
     """
 
-    charged: NDArray[np.int64]
+    charged: Integers
     terms: bytes
 
     @property
-    def admitted(self) -> NDArray[np.bool_]:
+    def admitted(self) -> Flags:
         return self.charged > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
+class Balance(NamedTuple):
     """Charges of plates in a period: nano-units, and in how many charges (a HAT has one).
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
@@ -117,8 +117,8 @@ class Balance:
     Balance(charged=array([0]), charges=array([0]))
     """
 
-    charged: NDArray[np.int64]
-    charges: NDArray[np.int64]
+    charged: Integers
+    charges: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,7 @@ class Entry:
     """A remembered admission: who was charged what, for which release, in which period, under
     which budget.
 
+    >>> import numpy as np
     >>> entry = Entry("hat", "May", 10, (b"a", b"b"), np.array([4, 0]), payload=None, published=False)
     >>> dict(zip(entry.plates, entry.charged.tolist()))
     {b'a': 4, b'b': 0}
@@ -153,14 +154,13 @@ class Entry:
     period: str
     budget: int
     plates: tuple[bytes, ...]
-    charged: NDArray[np.int64]
+    charged: Integers
     payload: bytes | None
     published: bool
     terms: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and
     newest admission.
 

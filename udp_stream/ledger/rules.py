@@ -7,7 +7,6 @@ import re
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -18,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.arrays import Flags, Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.ids import NEVER_ENDS, closes_at, end_of
 from udp_stream.ledger.port import (
@@ -66,8 +66,7 @@ _NAME = re.compile(rf"{ROLLING}([^ ]+) from ([^ ]+) to ([^ ]+)( .*)?")
 _DAY_S = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class AccountSpan:
+class AccountSpan(NamedTuple):
     """Unix seconds from `start` to before `end`, of the account of windows of this length; `unit`
     is what is behind.
 
@@ -143,8 +142,7 @@ def _text(seconds: float) -> str:
         return (datetime.min if seconds < 0 else datetime.max).isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSpans:
+class WindowSpans(NamedTuple):
     """The spans that share a window with one, without itself, and which of them each window has:
     windows x spans.
 
@@ -158,12 +156,12 @@ class WindowSpans:
     """
 
     others: tuple[str, ...]
-    inside: NDArray[np.bool_]
+    inside: Flags
 
-    def most(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def most(self, amounts: Integers) -> Integers:
         if not self.others:
             return np.zeros(amounts.shape[1], np.int64)
-        most: NDArray[np.int64] = np.max(self.inside.astype(np.int64) @ amounts, axis=0)
+        most: Integers = np.max(self.inside.astype(np.int64) @ amounts, axis=0)
         return most
 
 
@@ -189,7 +187,7 @@ def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
     return WindowSpans(tuple(other for other, _ in spans), _largest(inside))
 
 
-def _largest(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _largest(sets: Flags) -> Flags:
     """The rows that are part of no other; of equal ones the first. One, where all other spans are
     earlier."""
     lacking = sets.astype(np.int64) @ ~sets.T  # of each row, how much of it another lacks
@@ -197,7 +195,7 @@ def _largest(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
     number = np.arange(len(sets))
     is_equal = is_part & is_part.T
     redundant = (is_part & ~is_equal) | (is_equal & (number[:, None] > number))
-    kept: NDArray[np.bool_] = sets[~redundant.any(axis=1)]
+    kept: Flags = sets[~redundant.any(axis=1)]
     return kept
 
 
@@ -321,11 +319,11 @@ def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Adm
 
 
 def decide(
-    charged: NDArray[np.int64],
-    charges: NDArray[np.int64],
-    limit: int | NDArray[np.int64],
+    charged: Integers,
+    charges: Integers,
+    limit: int | Integers,
     min_admitted: int,
-) -> NDArray[np.int64]:
+) -> Integers:
     """Nano-units charged to each member (0: HALT), from their balances and the most that each may
     have been charged; none if fewer than `min_admitted` have enough.
 
@@ -352,15 +350,13 @@ class Charges(NamedTuple):
     halted stays halted, and who pays has to be looked at alone.
     """
 
-    charged: list[NDArray[np.int64]]
-    asked: NDArray[np.int64]
-    times: NDArray[np.int64]
-    room: NDArray[np.int64]
+    charged: list[Integers]
+    asked: Integers
+    times: Integers
+    room: Integers
 
 
-def decide_in_order(
-    balances: NDArray[np.int64], budget: int, admissions: Sequence[Admission]
-) -> Charges:
+def decide_in_order(balances: Integers, budget: int, admissions: Sequence[Admission]) -> Charges:
     """Charges of these HATs, one HAT after the other; none was asked about before.
 
     `balances` has the plates of the call, which members index.
@@ -392,9 +388,7 @@ def decide_in_order(
     return Charges(decided, asked, times, room)
 
 
-def _all_pay(
-    balances: NDArray[np.int64], budget: int, admissions: Sequence[Admission]
-) -> Charges | None:
+def _all_pay(balances: Integers, budget: int, admissions: Sequence[Admission]) -> Charges | None:
     """The decision if every plate can pay for all HATs within the least allowance: then for each,
     in any order. Nearly always so; None if not."""
     if any(one.members.size < one.min_admitted for one in admissions):
@@ -488,7 +482,7 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
         np.arange(len(admissions)), [admission.members.size for admission in admissions]
     )
 
-    def refuse(rule: str, broken: NDArray[np.bool_], owners: NDArray[np.int64]) -> None:
+    def refuse(rule: str, broken: Flags, owners: Integers) -> None:
         if broken.any():
             raise ValueError(
                 f"expected {rule} in {admissions[owners[np.argmax(broken)]].release_id!r}"
@@ -529,7 +523,7 @@ class Decision(NamedTuple):
     """
 
     plates: bytes
-    charged: NDArray[np.int64]
+    charged: Integers
     terms: bytes
 
     def names(self) -> list[bytes]:
@@ -559,12 +553,12 @@ def cut(plates: bytes, count: int) -> list[bytes]:
     return [plates[i * width : (i + 1) * width] for i in range(count)]
 
 
-def amounts(blob: bytes) -> NDArray[np.int64]:
+def amounts(blob: bytes) -> Integers:
     """Integers out of their bytes; the caller's own."""
     return np.frombuffer(blob, "<i8").astype(np.int64)
 
 
-def amounts_of(values: NDArray[np.int64]) -> bytes:
+def amounts_of(values: Integers) -> bytes:
     """Undo `amounts`."""
     return values.astype("<i8").tobytes()
 

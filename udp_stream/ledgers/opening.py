@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -393,7 +392,7 @@ def progress_of(ledger: Ledger) -> Progress:
     newest = next(
         (release_id for release_id in ledger.newest() if kind_of(release_id) != WITHDRAWN), None
     )
-    return replace(ledger.progress(), newest=newest)
+    return ledger.progress()._replace(newest=newest)
 
 
 def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:

@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.files import draft_of, link_first
 from udp_stream.ledger.port import Entry, Mark, Progress
@@ -380,7 +380,7 @@ class SqliteLedger(StoredLedger):
                 self._progress() if asked.state else NO_PROGRESS,
             )
 
-    def _balances_of(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
+    def _balances_of(self, periods: Sequence[str], plates: Sequence[bytes]) -> Integers:
         query = "SELECT plate, spent, charges FROM balances WHERE period = ?"
         most = 4 * len(plates)
         table = list[list[tuple[int, int]]]()
@@ -393,7 +393,7 @@ class SqliteLedger(StoredLedger):
             table.append([charged.get(plate, UNCHARGED) for plate in plates])
         return np.array(table, np.int64).reshape(len(periods), len(plates), 2)
 
-    def _likely_balances(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
+    def _likely_balances(self, period: str, plates: Sequence[bytes]) -> Integers:
         return self._balances_of([period], plates)[0, :, 0]
 
     def published(self, release_ids: Sequence[str]) -> None:

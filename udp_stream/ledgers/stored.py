@@ -31,8 +31,8 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udp_stream.arrays import Integers
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import (
     LAST_NAME,
@@ -91,7 +91,7 @@ class Found(NamedTuple):
     payloads: dict[str, bytes]
     decisions: dict[str, Decision]
     names: list[str]
-    balances: NDArray[np.int64]
+    balances: Integers
     meta: dict[str, str]
     progress: Progress
 
@@ -113,9 +113,9 @@ class Change(NamedTuple):
     admitted: Sequence[str] = ()
     dropped: Sequence[str] = ()
     plates: Sequence[bytes] = ()
-    asked: NDArray[np.int64] = NO_AMOUNTS
-    times: NDArray[np.int64] = NO_AMOUNTS
-    room: NDArray[np.int64] = NO_AMOUNTS
+    asked: Integers = NO_AMOUNTS
+    times: Integers = NO_AMOUNTS
+    room: Integers = NO_AMOUNTS
     version: int | None = None
 
 
@@ -192,7 +192,7 @@ class StoredLedger(Ledger):
         a store has transactions."""
         return nullcontext()
 
-    def _likely_balances(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
+    def _likely_balances(self, period: str, plates: Sequence[bytes]) -> Integers:
         """Under which a call is decided first; 0 where to read them takes a round trip."""
         del period
         return np.zeros(len(plates), np.int64)
@@ -241,7 +241,7 @@ class StoredLedger(Ledger):
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
         return self._read(Reads(ranges=[(first, last)])).names
 
-    def _balances(self, periods: Sequence[str], plates: Sequence[bytes]) -> NDArray[np.int64]:
+    def _balances(self, periods: Sequence[str], plates: Sequence[bytes]) -> Integers:
         return self._read(Reads(periods=periods, plates=plates)).balances
 
     def admit(
@@ -310,9 +310,7 @@ class StoredLedger(Ledger):
             "times: start again"
         )
 
-    def _elsewhere(
-        self, period: str, plates: Sequence[bytes]
-    ) -> tuple[NDArray[np.int64], int | None]:
+    def _elsewhere(self, period: str, plates: Sequence[bytes]) -> tuple[Integers, int | None]:
         """The most that each plate was charged in other spans of any one window of a rolling
         budget, and how many HATs had been admitted before this was read."""
         bounds = names_around(period)
@@ -419,7 +417,7 @@ def _fresh(pairs: Iterable[tuple[str, T]], known: Container[str]) -> dict[str, T
     return fresh
 
 
-def _balance(table: NDArray[np.int64]) -> Balance:
+def _balance(table: Integers) -> Balance:
     return Balance(charged=table[:, 0].copy(), charges=table[:, 1].copy())
 
 

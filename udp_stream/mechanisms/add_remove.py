@@ -288,8 +288,7 @@ def allowances(left: Integers, slots_left: int, active: int) -> Integers:
     have = np.maximum(np.asarray(left, np.int64), 0)
     under = 2 * min(slots_left, active)
     # 3 have // under in parts, which do not outgrow 64 bits
-    share: Integers = have if under <= 3 else have // under * 3 + have % under * 3 // under
-    return share
+    return have if under <= 3 else have // under * 3 + have % under * 3 // under
 
 
 def shortened(vectors: Entries, charged: Integers, query: PlateQuery) -> Entries:

@@ -454,8 +454,7 @@ def _cut(plan: ForecastClipPlan, samples: Integers, lattice: Lattice) -> Integer
 
 def _middle(plan: ForecastClipPlan) -> Integers:
     """Middle of each plate's interval, the centre of the ball. Any public point would do."""
-    middle: Integers = plan.weights * plan.counts.by_plate * ((plan.low + plan.high) // 2)
-    return middle
+    return plan.weights * plan.counts.by_plate * ((plan.low + plan.high) // 2)
 
 
 def _lattice(plan: ForecastClipPlan) -> Lattice:

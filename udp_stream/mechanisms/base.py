@@ -7,9 +7,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heappop, heappush
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -72,8 +71,7 @@ class SamplesPerPlate:
     def kept_at_every_count(self) -> Integers:
         ascending = self.descending[::-1]
         below = ascending.cumsum() - ascending
-        kept: Integers = (below + ascending * np.arange(self.plates, 0, -1))[::-1]
-        return kept
+        return (below + ascending * np.arange(self.plates, 0, -1))[::-1]
 
     def errors_at_every_count(self, noise: float) -> Floats:
         """Worst-case errors E(m) = 1 - G/M + m noise / G, m each entry of `descending`, where caps
@@ -83,8 +81,7 @@ class SamplesPerPlate:
         2405.06261).
         """
         kept = self.kept_at_every_count
-        errors: Floats = 1 - kept / self.total + self.descending * noise / kept
-        return errors
+        return 1 - kept / self.total + self.descending * noise / kept
 
     def worst_case_cap(self, noise: float) -> int:
         """m^(eps): the count of least E(m), the largest of equal counts (slides, equation 1; arXiv
@@ -126,36 +123,24 @@ def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
     """Put every plate whole into the fullest array with room for it, lowest index on ties; O(L log
     L).
 
-    Source: arXiv 2401.15906, Section III-A 2. Arrays wait in heaps by their free room.
+    Source: arXiv 2401.15906, Section III-A 2. Arrays wait by their free room, and by index.
     """
-    sizes = np.minimum(counts.descending, cap)
-    smallest = int(sizes[-1])
-    # The first plates leave no room that another could use: each has an array of its own.
-    alone = int((-sizes).searchsorted(smallest - cap - 1, side="right"))
-    of_sorted = list(range(alone))
-    filled = sizes[:alone].tolist()
-    rooms: list[int] = []
-    waiting: dict[int, list[int]] = {}
-    for size in sizes[alone:].tolist():
-        at = bisect_left(rooms, size)
+    sizes = np.minimum(counts.descending, cap).tolist()
+    of_sorted = []
+    filled: list[int] = []
+    rooms: list[tuple[int, int]] = []
+    for size in sizes:
+        at = bisect_left(rooms, (size, 0))
         if at == len(rooms):
-            array = len(filled)
             room = cap
+            array = len(filled)
             filled.append(0)
         else:
-            room = rooms[at]
-            heap = waiting[room]
-            array = heappop(heap)
-            if not heap:
-                del rooms[at], waiting[room]
+            room, array = rooms.pop(at)
         of_sorted.append(array)
         filled[array] += size
-        room -= size
-        if room >= smallest:
-            if room not in waiting:
-                waiting[room] = []
-                insort(rooms, room)
-            heappush(waiting[room], array)
+        if room - size >= sizes[-1]:  # the smallest fits
+            insort(rooms, (room - size, array))
     of_plate = np.empty(counts.plates, dtype=np.int64)
     of_plate[counts.order] = of_sorted
     return Arrays(cap, of_plate, np.array(filled, dtype=np.int64))
@@ -194,8 +179,7 @@ def first_samples(counts: SamplesPerPlate, given: Integers | int) -> Flags:
     """Mask of the HAT's samples (plate by plate) that are among their plate's first `given[plate]`,
     or first `given`."""
     most = given if isinstance(given, int) else np.repeat(given, counts.by_plate)
-    kept: Flags = counts.place_of_sample < most
-    return kept
+    return counts.place_of_sample < most
 
 
 # The public range of a value: samples are clipped to it, and its width bounds what a plate can
@@ -368,8 +352,7 @@ Cap = Literal["median", "worst-case"]
 """Cap of Array-Averaging: the median count, or the cap of least worst-case error."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublicSettings:
+class PublicSettings(NamedTuple):
     """Public settings of statistics: the range of speeds, in quanta, the bins and the tree of CDFs,
     and Array-Averaging's cap.
 
@@ -470,8 +453,7 @@ def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[
     return [noisy[start:end] for start, end in pairwise(ends)]
 
 
-@dataclass(frozen=True, slots=True)
-class NoisyValue:
+class NoisyValue(NamedTuple):
     """A value with its noise's expected size, and the private interval [a, b] that it was projected
     to, if it was.
 

@@ -13,7 +13,6 @@ exact in floating point.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
@@ -180,8 +179,8 @@ class Tree:
 
     `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 /
     power). `is_plain`: a prefix is the sum of the fewest nodes that cover it (Definition IV.1), not
-    the estimate by least squares. Raises ValueError unless all branchings are at least 2, the
-    shares, one per level, are positive and sum to 1, and 2 <= bins <= leaves.
+    the estimate by least squares. Raises ValueError unless all branchings are at least 2, and
+    2 <= bins <= leaves.
 
     >>> tree = Tree(branching=(3, 2), shares=(0.6, 0.4), bins=5)
     >>> tree.leaves, tree.nodes, tree.level_sizes
@@ -195,15 +194,11 @@ class Tree:
     is_plain: bool = False
 
     def __post_init__(self) -> None:
-        check_branching(self.branching)
-        if len(self.shares) != len(self.branching):
+        branching = self.branching
+        if not branching or min(branching) < 2:
             raise ValueError(
-                f"expected a share per level, got {len(self.shares)} for {len(self.branching)} levels"
+                f"expected at least one level, each with branching >= 2, got {branching}"
             )
-        if not all(share > 0 for share in self.shares) or not math.isclose(
-            math.fsum(self.shares), 1, rel_tol=1e-9
-        ):
-            raise ValueError(f"expected positive shares that sum to 1, got {self.shares}")
         if not 2 <= self.bins <= min(self.leaves, BINS_MAX):
             raise ValueError(f"expected 2 <= bins <= {min(self.leaves, BINS_MAX)}, got {self.bins}")
 
@@ -245,31 +240,19 @@ class Tree:
     def _left_of_prefixes(self) -> list[int]:
         """How many nodes of each level cover the first `bins` - 1 prefixes (Lemma IV.1), summed
         over them."""
-        below = [self.leaves // size for size in self.level_sizes]
-        sums = [
-            [_sums_of_remainders(self.bins, n)[0] for n in (b * leaves, leaves)]
-            for leaves, b in zip(below, self.branching, strict=True)
-        ]
-        return [
-            (of_parent - own) // leaves
-            for (of_parent, own), leaves in zip(sums, below, strict=True)
-        ]
+        before = np.arange(self.bins)
+        pairs = zip(self.level_sizes, self.branching, strict=True)
+        return [int((before // (self.leaves // size) % b).sum()) for size, b in pairs]
 
 
 def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
     """The exact counts of all nodes but the root, (..., nodes): the level below the root first, the
     leaves last.
 
-    `leaf_counts`: integers, (..., leaves), or (..., bins). Raises ValueError for another shape or
-    other numbers.
+    `leaf_counts`: integers, (..., leaves), or (..., bins).
     """
-    counts = integers_of(leaf_counts, "leaf counts")
-    if counts.ndim == 0 or counts.shape[-1] not in (tree.bins, tree.leaves):
-        raise ValueError(
-            f"expected {tree.bins} or {tree.leaves} leaf counts, got shape {counts.shape}"
-        )
-    missing = tree.leaves - counts.shape[-1]
-    levels = [np.pad(counts, [(0, 0)] * (counts.ndim - 1) + [(0, missing)]) if missing else counts]
+    ends = [(0, 0)] * (leaf_counts.ndim - 1) + [(0, tree.leaves - leaf_counts.shape[-1])]
+    levels = [np.pad(leaf_counts, ends)]
     for b in reversed(tree.branching[1:]):
         below = levels[-1]
         levels.append(
@@ -304,20 +287,6 @@ def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
     return [counts_scale(cap, cost.with_nano(budget)) for budget in level_budgets(tree, cost.nano)]
 
 
-def check_branching(branching: tuple[int, ...]) -> None:
-    """Raise ValueError unless there is a level, and each has two children or more a node."""
-    if not branching or min(branching) < 2:
-        raise ValueError(f"expected at least one level, each with branching >= 2, got {branching}")
-
-
-def integers_of(values: NDArray[Any], what: str) -> Integers:
-    """Values as 64-bit integers; ValueError for anything else."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"expected integer {what}, got dtype {array.dtype}")
-    return array.astype(np.int64, copy=False)
-
-
 # Cumulative counts read off a tree by generalised least squares (GLS), their error, and the best
 # budgets.
 #
@@ -340,10 +309,7 @@ def integers_of(values: NDArray[Any], what: str) -> Integers:
 def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
     """Sum c_i for each level of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the
     last is known."""
-    check_branching(branching)
     leaves = math.prod(branching)
-    if not 2 <= bins <= leaves:
-        raise ValueError(f"expected 2 <= bins <= {leaves}, got {bins}")
     below = [leaves // size for size in accumulate(branching, mul)]
     return tuple(_contrast(bins, under, b) for under, b in zip(below, branching, strict=True))
 
@@ -371,13 +337,9 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
 
     `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public
     number of samples, an integer or of shape (...). Unbiased; neither whole nor monotone nor in [0,
-    total] (see `consistent_counts`). Raises ValueError for a wrong shape or for counts that are not
-    integers. Post-processing.
+    total] (see `consistent_counts`). Post-processing.
     """
-    nodes = integers_of(noisy_nodes, "noisy counts")
-    if nodes.ndim == 0 or nodes.shape[-1] != tree.nodes:
-        raise ValueError(f"expected {tree.nodes} noisy counts, got shape {nodes.shape}")
-    of_levels = np.split(nodes.astype(np.float64), np.cumsum(tree.level_sizes)[:-1], axis=-1)
+    of_levels = np.split(noisy_nodes.astype(np.float64), np.cumsum(tree.level_sizes)[:-1], axis=-1)
     families = [
         of_level.reshape(*of_level.shape[:-1], -1, b)
         for of_level, b in zip(of_levels, tree.branching, strict=True)
@@ -392,7 +354,7 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
     counts = np.broadcast_to(np.asarray(total, dtype=np.float64)[..., np.newaxis], sums[0].shape)
     for family, of_family in zip(families, sums, strict=True):
         missing = (counts - of_family) / family.shape[-1]
-        counts = (family + missing[..., np.newaxis]).reshape(*nodes.shape[:-1], -1)
+        counts = (family + missing[..., np.newaxis]).reshape(*noisy_nodes.shape[:-1], -1)
     result = np.cumsum(counts[..., : tree.bins], axis=-1)
     result[..., -1] = total
     return result
@@ -460,10 +422,8 @@ def optimal_shares(
     """The shares of the budget of least squared error of `prefixes`, by nine decimals; `bins` =
     leaves by default.
 
-    A share can be nearly 0: see `tree_of`. Raises ValueError for a power that is not 1 or 2.
+    A share can be nearly 0: see `tree_of`.
     """
-    if power not in (1, 2):
-        raise ValueError(f"expected noise of power 1 or 2, got {power}")
     leaves = math.prod(branching)
     sums = contrasts(branching, leaves if bins is None else bins)
     shares = _descended([1 / len(branching)] * len(branching), branching, leaves, sums, power)
@@ -545,7 +505,6 @@ def best_coarsening(branching: tuple[int, ...], bins: int, power: int = 1) -> Tr
     >>> best_coarsening((4, 4, 4), 64).branching, best_coarsening((4, 4, 4), 64, power=2).branching
     ((4, 16), (4, 4, 4))
     """
-    check_branching(branching)
     sizes = (1, *accumulate(branching, mul))
     leaves = math.prod(branching)
     # To each level, the cheapest ways from the leaves up: the same costs as in the search for the
@@ -708,27 +667,6 @@ def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Int
     return rows, spread.astype(np.int64, copy=False)
 
 
-def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> Floats:
-    """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last
-    exactly 1.0.
-
-    Raises ValueError for a total of 0, and for counts that are not consistent with their total.
-    """
-    rows, totals = rows_and_totals(counts, total)
-    if (totals == 0).any():
-        raise ValueError("expected total >= 1, got 0: there is no CDF of no samples")
-    if (
-        (rows[:, 0] < 0).any()
-        or (rows[:, 1:] < rows[:, :-1]).any()
-        or (rows[:, -1] != totals).any()
-    ):
-        raise ValueError(
-            "expected consistent counts: non-decreasing from at least 0 up to the total"
-        )
-    quotients: Floats = rows / totals[:, None]
-    return quotients.reshape(np.shape(counts))
-
-
 def _pooled_means(rows: Integers) -> Integers:
     """Isotonic regression in l2, rounded to nearest, of every row: all runs of blocks that do not
     rise are pooled.
@@ -783,9 +721,7 @@ def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, 
 #   consistency; b is the expected size of noise on counts in which a plate moves a sample: 2 /
 #   eps for Laplace noise.
 #
-# In cap b / n every candidate's proxy is a straight line, so the choice is where that number falls
-# among the corners of their lower envelope. All inputs must be public: counts, the cap, the budget,
-# earlier releases; never a speed.
+# All inputs must be public: counts, the cap, the budget, earlier releases; never a speed.
 
 LADDER = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 52, 65)
 """Numbers of equal bins to choose from, next to the bin of exact zeros; several divide 65 km/h into
@@ -795,18 +731,14 @@ whole widths."""
 def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins:
     """The bins (exact zeros, then equal bins) that minimise the proxy above for a HAT.
 
-    `counts_total_n`: samples in the HAT; `cap`: the most that a plate moves. Raises ValueError
-    unless all are positive and finite.
+    `counts_total_n`: samples in the HAT; `cap`: the most that a plate moves; both at least 1.
     """
-    if counts_total_n < 1 or cap < 1:
-        raise ValueError(
-            f"expected counts_total_n >= 1 and cap >= 1, got {counts_total_n} and {cap}"
-        )
-    if not 0 < max_kmh < math.inf:
-        raise ValueError(f"expected positive, finite max_kmh, got {max_kmh}")
-    corners, counts = _envelope(cost.measure)
     noise = cap * expected_noise_of_counts(cost) / counts_total_n
-    return equal_bins(counts[bisect_right(corners, noise)], max_kmh, zeros_apart=True)
+
+    def proxy(count: int) -> float:
+        return 1 / (2 * count) + noise * _noise_factor(count, cost.measure)
+
+    return equal_bins(min(LADDER, key=proxy), max_kmh, zeros_apart=True)
 
 
 @cache
@@ -816,24 +748,6 @@ def _noise_factor(count: int, measure: str) -> float:
     return prefix_noise(best_tree(count + 1, MEASURES[measure].noise.power), measure) * math.sqrt(
         (count + 1) / count
     )
-
-
-@cache
-def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """The corners, in rising noise, of the lower envelope of the proxies, and the ladder's count
-    between them."""
-    corners: list[float] = []
-    counts = [max(LADDER)]
-
-    def crossing(lower: int) -> float:
-        rise = _noise_factor(counts[-1], measure) - _noise_factor(lower, measure)
-        return (1 / (2 * lower) - 1 / (2 * counts[-1])) / rise
-
-    while counts[-1] != min(LADDER):
-        corner, count = min((crossing(lower), lower) for lower in LADDER if lower < counts[-1])
-        corners.append(corner)
-        counts.append(count)
-    return tuple(corners), tuple(counts)
 
 
 # The CDF of a HAT, user-level eps-DP: a plan from counts, noisy tree counts, consistent shares.
@@ -1013,7 +927,7 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
     totals = np.array([plan.kept for plan in plans])
     estimates = prefixes(plans[0].tree, noisy_nodes, totals)
     counts = consistent_counts(np.rint(estimates).astype(np.int64), totals)
-    values = np.asarray(shares(counts, totals))
+    values = counts / totals[:, None]
     zeros_apart = plans[0].bins.edges_kmh[1] == 0
     first = values[:, :1] if zeros_apart else np.zeros((len(plans), 1))
     rows: list[list[float]] = np.hstack((first, values)).tolist()

@@ -23,9 +23,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import Flags, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     Arrays,
@@ -128,7 +127,7 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
             return np.full(self.counts.plates, self.cost.nano, dtype=np.int64)
         return charges_of(self.plate_sensitivities, self.sensitivity, self.cost)
 
-    def subset(self, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
+    def subset(self, admitted: Flags, **changes: Any) -> MeanPlan:
         """The same statistic without the plates that were halted: the others give and move what
         they did.
 
@@ -208,7 +207,7 @@ class MeanMechanism(ABC):
         return replace(plan, cost=cost)
 
     @abstractmethod
-    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: Flags) -> MeanPlan:
         """The plan for those of its plates that the ledger admitted, each within its
         charge; `admitted` is a mask of shape (plates,)."""
 
@@ -284,7 +283,7 @@ class ProjectedMean(MeanMechanism):
             arrays=arrays,
         )
 
-    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: Flags) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
         counts = SamplesPerPlate(plan.counts.by_plate[admitted])
         return self.plan(counts, plan.cost, plan.range, plan.grouping or "best-fit")
@@ -373,7 +372,7 @@ class CappedSum(MeanMechanism):
             fill=fill,
         )
 
-    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: Flags) -> MeanPlan:
         """The same cap and fill: a smaller cap would drop samples for which the noise has been
         scaled already."""
         total = int(plan.counts.by_plate[admitted].sum())
@@ -548,7 +547,7 @@ class ArrayAveraging(MeanMechanism):
                 found = cap
         return found
 
-    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: Flags) -> MeanPlan:
         total = int(plan.counts.by_plate[admitted].sum())
         given = plan.given[admitted]
         width = plan.range.width

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import erf, exp, expm1, hypot, isqrt, log, log2, pi, sqrt
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -368,8 +368,7 @@ class DiscreteLaplace(Noise):
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
         """Log-likelihood, where both together are taken for Laplace noise of their size."""
         both = np.hypot(size, spread)
-        likelihood: Floats = -np.abs(off) / both - np.log(both)
-        return likelihood
+        return -np.abs(off) / both - np.log(both)
 
     def low_end(
         self, noisy: Floats | float, size: float, spread: Floats | float, width: int
@@ -474,8 +473,7 @@ class DiscreteGaussian(Noise):
 
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
         deviation = np.hypot(size / _MEAN_SIZE, spread)
-        likelihood: Floats = -((off / deviation) ** 2) / 2 - np.log(deviation)
-        return likelihood
+        return -((off / deviation) ** 2) / 2 - np.log(deviation)
 
     def low_end(
         self, noisy: Floats | float, size: float, spread: Floats | float, width: int
@@ -639,8 +637,7 @@ COUNTS_SHIFT_MAX = DIVISOR_MAX.bit_length() - 1
 """Largest shift of counts' scales: denominators s are 1, 2, 4, ... `DIVISOR_MAX`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lattice:
+class Lattice(NamedTuple):
     """Where the noise of an integer statistic lives: multiples of 2**shift, noise of scale t there.
 
     >>> Lattice(t=8, shift=2).scale
@@ -692,23 +689,6 @@ def lattice_of(sensitivity: int, cost: Cost) -> Lattice:
         shift += 1
         if steps == 1 or sensitivity >> shift == 0:
             raise ValueError(f"expected a cost that noise can be drawn for, got {cost.nano} nano")
-
-
-def tail_bound(sensitivity: int, cost: Cost, delta: float) -> float:
-    """How far the noisy value of a statistic is off it at most, but with probability `delta`: in
-    the statistic's unit.
-
-    Delta ln(1/delta) / epsilon as for Laplace noise (arXiv 2401.15906, early version, Proposition
-    II.1), and a step of the lattice: half for rounding to it, half because discrete noise of scale
-    t, with q = exp(-1/t), has the tails P(|X| >= k) = 2 q^k / (1 + q) <= exp((1/2 - k) / t).
-
-    Raises ValueError for a delta that is no probability, and for a cost in rho, whose noise is not
-    Laplace's.
-    """
-    if not 0 < delta < 1 or not isinstance(noise_of(cost), DiscreteLaplace):
-        raise ValueError(f"expected 0 < delta < 1 and an epsilon, got {delta} and {cost}")
-    lattice = lattice_of(sensitivity, cost)
-    return lattice.scale * log(1 / delta) + (1 << lattice.shift)
 
 
 def counts_scale(moved: int, cost: Cost) -> tuple[int, int]:

@@ -40,15 +40,13 @@ SLOWEST = 12.0
 
 def at_speed(kmh: Floats) -> Floats:
     """Factor of the deviations above in HATs of such a speed, elementwise."""
-    factor: Floats = np.maximum(kmh, SLOWEST) / MEASURED_AT
-    return factor
+    return np.maximum(kmh, SLOWEST) / MEASURED_AT
 
 
 def plate_variance(pings: Integers) -> Floats:
     """Variance of the mean of that many pings of a plate in a HAT around its forecast, in
     km2/h2."""
-    variance: Floats = BETWEEN_PLATES**2 + PER_PING**2 / pings
-    return variance
+    return BETWEEN_PLATES**2 + PER_PING**2 / pings
 
 
 def mean_variance(pings: Integers, hat: Integers, hats: int) -> Floats:
@@ -376,11 +374,9 @@ def _response_at(half_width: float, hats: int, others: float, off: Floats, sprea
         clipped *= own
         normal = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
         peaked = np.maximum(normal, peaked)
-    response: Floats = (1 - PEAKED) * normal + PEAKED * peaked
-    return response
+    return (1 - PEAKED) * normal + PEAKED * peaked
 
 
 def _peaked_integral(upto: Floats) -> Floats:
     """Integral like `_integral`, of the double exponential distribution of deviation 1."""
-    integral: Floats = np.maximum(upto, 0.0) + np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))
-    return integral
+    return np.maximum(upto, 0.0) + np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))

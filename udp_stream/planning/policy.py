@@ -57,8 +57,7 @@ POSITIONS = "positions "
 """The prefix of periods of positions, whose balances are per kilometre, or per square kilometre."""
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
+class Period(NamedTuple):
     """A budget period: Unix seconds from `start` to before `end`, both infinite where the name
     tells no time; `offset` from UTC.
 

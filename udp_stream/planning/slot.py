@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace as struct_replace
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.arrays import Cells, Flags, Floats, Integers
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance, LedgerView
@@ -71,7 +70,7 @@ class CityPlan:
     plates: int
     about: bytes
 
-    def subset(self, rows: NDArray[np.bool_]) -> CityPlan:
+    def subset(self, rows: Flags) -> CityPlan:
         return replace(self, weights=self.weights[rows], charged=self.charged[rows])
 
 
@@ -88,13 +87,13 @@ class SlotPlan:
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
     >>> plan = SlotPlan(0, 3_600_000, counts.cells, counts.hat_rows, counts, (Terms(),), np.array([5]))
-    >>> plan.find_hats(counts), plan.find(7, plan.digests[0]), plan.find(7, b"other row"), plan.charged_rows(0).tolist()
-    ([0], 0, None, [5])
+    >>> plan.find_hats(counts), plan.find_all(plan.cells, [b"other row"]), plan.charged_rows(0).tolist()
+    ([0], [None], [5])
     """
 
     start_ms: int
     end_ms: int
-    cells: NDArray[np.uint64]
+    cells: Cells
     hat_rows: Integers
     rows: SlotCounts | tuple[bytes, ...]
     terms: tuple[Terms, ...]
@@ -135,10 +134,7 @@ class SlotPlan:
             seen=seen,
         )
 
-    def find(self, cell: int, digest: bytes) -> int | None:
-        return self.find_all(np.array([cell], dtype=np.uint64), [digest])[0]
-
-    def find_all(self, cells: NDArray[np.uint64], digests: Sequence[bytes]) -> list[int | None]:
+    def find_all(self, cells: Cells, digests: Sequence[bytes]) -> list[int | None]:
         places = np.searchsorted(self.cells, cells)
         # A cell beyond the last has a place behind the end, which must not be read.
         there = places < self.cells.size
@@ -186,7 +182,7 @@ class SlotPlan:
         )
         return replace(self, priced=priced)
 
-    def subset(self, hats: NDArray[np.bool_]) -> SlotPlan:
+    def subset(self, hats: Flags) -> SlotPlan:
         sizes = np.diff(self.hat_rows)
         chosen = np.flatnonzero(hats).tolist()
         return replace(
@@ -215,7 +211,7 @@ class PlannedHat(NamedTuple):
     plan: HatPlan | None = None
 
     @property
-    def admitted(self) -> NDArray[np.bool_]:
+    def admitted(self) -> Flags:
         return self.paid > 0
 
     @property
@@ -755,9 +751,7 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], plans: HatPlans) -> 
     return np.column_stack((found, (found / [unit for _, unit in compared]).sum(axis=1)))
 
 
-def contribution_mask(
-    counts: SlotCounts, terms: Sequence[Terms], policy: Policy
-) -> NDArray[np.bool_]:
+def contribution_mask(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> Flags:
     """Mask of the rows that CHOP-USER leaves; all where nothing is to be released. HATs below
     `min_plates` are left alone."""
     kept = np.ones(counts.plate.size, dtype=bool)

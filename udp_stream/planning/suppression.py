@@ -21,40 +21,16 @@ m) of each plate, so that G* = m; suppression keeps all of a plate's samples or 
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
+from bisect import bisect_left, insort
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from udp_stream.arrays import Flags, Floats, Integers
-from udp_stream.mechanisms.variance import share_of_pairs
 from udp_stream.units import NANO
-
-
-def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
-    """Worst-case error E as a share of U: `kept` of `total` samples, at most `largest` of a plate;
-    infinite if nothing is kept."""
-    return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
-
-
-def variance_error(total: int, kept: int, largest: int, epsilon: float) -> float:
-    """Worst-case error E_var of a variance as a share of U^2; infinite if nothing is kept."""
-    return (
-        _share_of_pairs(total - kept, total) + _share_of_pairs(largest, kept) / epsilon
-        if kept
-        else inf
-    )
-
-
-def _share_of_pairs(movable: int, total: int) -> float:
-    """Share k (total - k) / total^2 for k = min(movable, floor(total / 2)), as
-    `mechanisms/variance.py` has it for arrays."""
-    share = min(movable, total // 2) / total
-    return share * (1 - share)
 
 
 class Nanos(NamedTuple):
@@ -74,7 +50,7 @@ class Occupancy:
     hat_rows[h]..hat_rows[h+1].
 
     In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in a HAT,
-    no HAT without rows; else ValueError. `max_kmh` is U, by which a variance outweighs a mean.
+    no HAT without rows. `max_kmh` is U, by which a variance outweighs a mean.
 
     >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
     >>> pairs.hats, pairs.hat_of_row().tolist()
@@ -87,59 +63,12 @@ class Occupancy:
     plates: int
     max_kmh: float = 1.0
 
-    def __post_init__(self) -> None:
-        rows = self.plate.size
-        if (
-            self.count.size != rows
-            or self.hat_rows.size < 1
-            or self.hat_rows[0] != 0
-            or self.hat_rows[-1] != rows
-        ):
-            raise ValueError(
-                "expected hat_rows from 0 to the number of rows, and one plate and count per row"
-            )
-        if rows and (np.diff(self.hat_rows).min() < 1 or self.count.min() < 1):
-            raise ValueError("expected at least one row per HAT and at least one sample per row")
-        if rows and not 0 <= self.plate.min() <= self.plate.max() < self.plates:
-            raise ValueError(f"expected plates in 0..{self.plates - 1}")
-
     @property
     def hats(self) -> int:
         return self.hat_rows.size - 1
 
     def hat_of_row(self) -> Integers:
         return np.repeat(np.arange(self.hats), np.diff(self.hat_rows))
-
-
-@dataclass(slots=True)
-class _Hats:
-    """Columns with an entry per HAT, for Python and numpy alike.
-
-    `total` samples, of which `kept`; `spare` plates may still leave, negative once the HAT is lost;
-    `first` and `second` are its two largest kept counts (0: none), at these places of
-    `_Rows.by_count`.
-    """
-
-    total: array[int]
-    kept: array[int]
-    spare: array[int]
-    first: array[int]
-    second: array[int]
-    first_at: list[int]
-    second_at: list[int]
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Columns with an entry per row: HAT, count (for Python, and for numpy), `kept`. `by_count`: by
-    HAT, largest count first."""
-
-    hat: list[int]
-    count: list[int]
-    kept: bytearray
-    by_count: list[int]
-    hats: Integers
-    counts: Integers
 
 
 class HatErrors:
@@ -160,118 +89,69 @@ class HatErrors:
     """
 
     def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
-        """Keep all rows; raises ValueError unless an epsilon is above 0 and none below, and for
-        plates_min < 1."""
+        """Keep all rows; raises ValueError unless an epsilon is above 0 and none below. `plates_min`
+        is at least 1."""
         if min(nanos) < 0 or not any(nanos):
             raise ValueError(f"expected an epsilon above 0, got {tuple(nanos)}")
-        if plates_min < 1:
-            raise ValueError(f"expected plates_min >= 1, got {plates_min}")
-        hat = occupancy.hat_of_row()
-        sizes = np.diff(occupancy.hat_rows)
-        count = occupancy.count
-        self.epsilon = nanos.mean / NANO
-        self.variance_epsilon = nanos.variance / NANO
+        self._epsilon = nanos.mean / NANO
+        self._variance_epsilon = nanos.variance / NANO
         self._unit = occupancy.max_kmh if nanos.mean else 1.0  # of a variance
-        self.rows_from: list[int] = occupancy.hat_rows.tolist()
-        total = array("q", np.diff(np.append(0, np.cumsum(count))[occupancy.hat_rows]).tolist())
-        spare = array("q", np.maximum(sizes - plates_min, 0).tolist())
-        starts = self.rows_from[:-1]
-        self.hats = _Hats(total, total[:], spare, total[:], total[:], starts, starts[:])
-        by_count: list[int] = np.lexsort((-count, hat)).tolist()
-        self.rows = _Rows(
-            hat.tolist(), count.tolist(), bytearray(b"\1") * count.size, by_count, hat, count
-        )
-        for h in range(len(total)):
-            self._settle(h)
+        self._count: list[int] = occupancy.count.tolist()
+        self.hat: list[int] = occupancy.hat_of_row().tolist()
+        """The HAT of each row."""
+        self.keep = [True] * len(self.hat)
+        """Whether each row still counts."""
+        self._counts = [
+            sorted(self._count[start:end]) for start, end in pairwise(occupancy.hat_rows.tolist())
+        ]
+        self._total = list(map(sum, self._counts))
+        self.kept = self._total[:]
+        """The samples that each HAT keeps."""
+        self.least = [min(plates_min, len(counts)) for counts in self._counts]
+        """The plates that each HAT keeps, or is lost."""
 
     def lost(self, hat: int) -> bool:
-        return self.hats.spare[hat] < 0
+        return len(self._counts[hat]) < self.least[hat]
 
     def error(self, hat: int) -> float:
-        if self.lost(hat):
-            return inf
-        return self._error(self.hats.total[hat], self.hats.kept[hat], self.hats.first[hat])
+        return inf if self.lost(hat) else self._error(hat, self.kept[hat], self._counts[hat][-1])
 
     def error_without(self, row: int) -> float:
         """E of the row's HAT if this kept row were suppressed; -inf if the HAT is lost already."""
-        hat = self.rows.hat[row]
-        count = self.rows.count[row]
-        hats = self.hats
-        if hats.spare[hat] <= 0:
-            return -inf if hats.spare[hat] else inf
-        largest = hats.second[hat] if count == hats.first[hat] else hats.first[hat]
-        return self._error(hats.total[hat], hats.kept[hat] - count, largest)
+        hat = self.hat[row]
+        count = self._count[row]
+        counts = self._counts[hat]
+        if len(counts) <= self.least[hat]:
+            return -inf if self.lost(hat) else inf
+        largest = counts[-2] if count == counts[-1] else counts[-1]
+        return self._error(hat, self.kept[hat] - count, largest)
 
-    def _error(self, total: int, kept: int, largest: int) -> float:
-        error = hat_error(total, kept, largest, self.epsilon) if self.epsilon else 0.0
-        if not self.variance_epsilon:
-            return error
-        return error + self._unit * variance_error(total, kept, largest, self.variance_epsilon)
-
-    def errors_without(self, rows: Integers) -> Floats:
-        """Values of `error_without` for many rows, in an array of any shape: the very same
-        doubles."""
-        hat = self.rows.hats[rows]
-        count = self.rows.counts[rows]
-        total, kept, first, second, spare = (
-            np.frombuffer(column, np.int64)[hat]
-            for column in (
-                self.hats.total,
-                self.hats.kept,
-                self.hats.first,
-                self.hats.second,
-                self.hats.spare,
-            )
-        )
-        left = kept - count
-        largest = np.where(count == first, second, first)
-        # The 1 only avoids a division by 0: a HAT with nothing left gets its E below.
-        some = np.maximum(left, 1)
-        shares = np.zeros(left.shape)
-        if self.epsilon:
-            shares = (1 - left / total) + largest / (some * self.epsilon)
-        if self.variance_epsilon:
-            pairs = (
-                share_of_pairs(total - left, total)
-                + share_of_pairs(largest, some) / self.variance_epsilon
-            )
-            shares += self._unit * pairs
-        return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
+    def _error(self, hat: int, kept: int, largest: int) -> float:
+        """E where a HAT keeps so many samples, at most `largest` of a plate."""
+        total = self._total[hat]
+        error = (1 - kept / total) + largest / (kept * self._epsilon) if self._epsilon else 0.0
+        if self._variance_epsilon:
+            of_noise = _share_of_pairs(largest, kept) / self._variance_epsilon
+            error += self._unit * (_share_of_pairs(total - kept, total) + of_noise)
+        return error
 
     def suppress(self, row: int) -> None:
-        hat = self.rows.hat[row]
-        count = self.rows.count[row]
-        hats = self.hats
-        self.rows.kept[row] = 0
-        hats.spare[hat] -= 1
-        hats.kept[hat] -= count
-        if count >= hats.second[hat]:
-            self._settle(hat)
+        counts = self._counts[self.hat[row]]
+        del counts[bisect_left(counts, self._count[row])]
+        self.keep[row] = False
+        self.kept[self.hat[row]] -= self._count[row]
 
     def restore(self, row: int) -> None:
-        hat = self.rows.hat[row]
-        self.rows.kept[row] = 1
-        self.hats.spare[hat] += 1
-        self.hats.kept[hat] += self.rows.count[row]
-        # The row may be larger than both marks.
-        self.hats.first_at[hat] = self.hats.second_at[hat] = self.rows_from[hat]
-        self._settle(hat)
+        insort(self._counts[self.hat[row]], self._count[row])
+        self.keep[row] = True
+        self.kept[self.hat[row]] += self._count[row]
 
-    def _settle(self, hat: int) -> None:
-        """Move both marks on to the next kept rows (or the HAT's end), and note their counts."""
-        hats = self.hats
-        rows = self.rows
-        end = self.rows_from[hat + 1]
-        first_at = hats.first_at[hat]
-        while first_at < end and not rows.kept[rows.by_count[first_at]]:
-            first_at += 1
-        second_at = max(hats.second_at[hat], first_at + 1)
-        while second_at < end and not rows.kept[rows.by_count[second_at]]:
-            second_at += 1
-        hats.first_at[hat] = first_at
-        hats.second_at[hat] = second_at
-        hats.first[hat] = rows.count[rows.by_count[first_at]] if first_at < end else 0
-        hats.second[hat] = rows.count[rows.by_count[second_at]] if second_at < end else 0
+
+def _share_of_pairs(movable: int, total: int) -> float:
+    """Share k (total - k) / total^2 for k = min(movable, floor(total / 2)), as
+    `mechanisms/variance.py` has it for arrays."""
+    share = min(movable, total // 2) / total
+    return share * (1 - share)
 
 
 # Suppression takes plates out of some of their HATs altogether (arXiv 2405.06261).
@@ -285,20 +165,15 @@ class HatErrors:
 # suppression leaves the least E. The first that cannot do so within E_thresh stops everything;
 # otherwise n falls by 1. Plates of a level take their turns by the least E that was open to them
 # when the level began, largest first; ties by plate index. On its turn a plate looks again, and
-# ties between its HATs go to the lowest. E is computed in doubles exactly as `hat_error` and
-# `variance_error` write it.
+# ties between its HATs go to the lowest. E is computed in doubles exactly as `HatErrors` writes it.
 #
 # **Promises.** (1) No HAT's E exceeds E_thresh afterwards: each step changes the E of a single HAT,
 # to a value that was compared. (2) K = max_l K_l never grows. (3) So neither the slot's loss K eps
 # nor the largest E grows, and no HAT is lost. E is the worst case of Baseline, and of the variance
 # of all samples; for other mechanisms `slot.py` checks.
 
-_BATCH = 256
-"""Plates whose HATs are looked at together."""
 
-
-@dataclass(frozen=True, slots=True)
-class Suppression:
+class Suppression(NamedTuple):
     """Outcome of suppression. `keep[r]`: row r still counts. `hats_before`, `hats_after` (the
     papers' K): the most HATs of a plate.
 
@@ -346,10 +221,8 @@ def suppress_to(
     it had fewer), or none and has infinite E. If hats_max >= K of `chop_user`, both take the same
     steps down to there.
 
-    Raises ValueError for hats_max < 1, and as `HatErrors` does.
+    Raises ValueError as `HatErrors` does.
     """
-    if hats_max < 1:
-        raise ValueError(f"expected hats_max >= 1, got {hats_max}")
     plates = _Plates(occupancy, nanos, plates_min)
     plates.descend(hats_max, inf)
     plates.share_out(hats_max)
@@ -359,89 +232,58 @@ def suppress_to(
 class _Plates:
     """All HATs and all plates of a slot, while plates are being suppressed."""
 
-    def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
+    def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int) -> None:
         self.errors = HatErrors(occupancy, nanos, plates_min)
         self.hats = occupancy.hats
-        self.plates = occupancy.plates
         self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
-        # Stable, so that each plate's rows are in ascending order.
-        self.by_plate = np.argsort(occupancy.plate, kind="stable")
-        self.in_hats: list[int] = np.bincount(occupancy.plate, minlength=self.plates).tolist()
-        self.before = max(self.in_hats, default=0)
-        self.plate_of = occupancy.plate
+        self.rows_from: list[int] = occupancy.hat_rows.tolist()
         self.plate: list[int] = occupancy.plate.tolist()
-        self._changed: set[int] = set()
+        self.rows_of: list[list[int]] = [[] for _ in range(occupancy.plates)]
+        """The kept rows of each plate."""
+        for row, plate in enumerate(self.plate):
+            self.rows_of[plate].append(row)
+        self.before = self._most()
+
+    def _most(self) -> int:
+        return max(map(len, self.rows_of), default=0)
 
     def descend(self, floor: int, limit: float) -> None:
         """Suppress level by level to `floor` HATs per plate; stops before a suppression that would
         leave an E above `limit`."""
-        initially = np.array(self.in_hats)
-        kept = self.errors.hats.kept
-        in_hat = self.errors.rows.hat
-        by_hats = np.argsort(-initially, kind="stable")
-        fewer = -initially[by_hats]
+        errors = self.errors
         for level in range(self.before, floor, -1):
-            plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
-            rows = self._contributing_rows(plates).reshape(-1, level)
-            hardest_first = np.argsort(-self.errors.errors_without(rows).min(axis=1), kind="stable")
-            for start in range(0, hardest_first.size, _BATCH):
-                for error, row, of_plate in self._turns(
-                    rows[hardest_first[start : start + _BATCH]]
-                ):
-                    if error > limit:
-                        return
-                    self._suppress(
-                        row if error < inf else min(of_plate, key=lambda row: kept[in_hat[row]])
-                    )
-
-    def _turns(self, rows: Integers) -> Iterator[tuple[float, int, list[int]]]:
-        """Turns of the plates (a line of `rows` each): the least E by now, the row (lowest on
-        ties), and all of its rows."""
-        table = self.errors.errors_without(rows)
-        hats = self.errors.rows.hats[rows]
-        self._changed.clear()  # only changes of this batch are missing in the table
-        for errors, own, near in zip(table.tolist(), rows.tolist(), hats.tolist(), strict=True):
-            if not self._changed.isdisjoint(near):
-                for place, hat in enumerate(near):
-                    if hat in self._changed:
-                        errors[place] = self.errors.error_without(own[place])
-            least = min(errors)
-            yield least, own[errors.index(least)], own
+            plates = [rows for rows in self.rows_of if len(rows) == level]
+            # Stable: ties by plate.
+            plates.sort(key=lambda rows: -min(map(errors.error_without, rows)))
+            for rows in plates:
+                least, row = min((errors.error_without(row), row) for row in rows)
+                if least > limit:
+                    return
+                if least == inf:
+                    row = min(rows, key=lambda row: errors.kept[errors.hat[row]])
+                self._suppress(row)
 
     def share_out(self, hats_max: int) -> None:
         """Let lost HATs give their places away; each comes back if enough of its plates still have
         a place."""
         errors = self.errors
-        lost = [
-            range(errors.rows_from[hat], errors.rows_from[hat + 1])
-            for hat in range(self.hats)
-            if errors.lost(hat)
-        ]
-        for row in chain.from_iterable(lost):
-            if errors.rows.kept[row]:
+        lost = [hat for hat in range(self.hats) if errors.lost(hat)]
+        rows_of_lost = [range(*self.rows_from[hat : hat + 2]) for hat in lost]
+        for row in chain.from_iterable(rows_of_lost):
+            if errors.keep[row]:
                 self._suppress(row)
-        for rows in lost:
-            free = [row for row in rows if self.in_hats[self.plate[row]] < hats_max]
-            if free and errors.hats.spare[errors.rows.hat[free[0]]] + len(free) >= 0:
+        for hat, rows in zip(lost, rows_of_lost, strict=True):
+            free = [row for row in rows if len(self.rows_of[self.plate[row]]) < hats_max]
+            if len(free) >= errors.least[hat]:
                 for row in free:
-                    self.in_hats[self.plate[row]] += 1
+                    self.rows_of[self.plate[row]].append(row)
                     errors.restore(row)
 
     def outcome(self) -> Suppression:
-        # A copy: the buffer itself changes.
-        keep = np.frombuffer(bytes(self.errors.rows.kept), dtype=bool)
         errors = np.array([self.errors.error(hat) for hat in range(self.hats)])
-        return Suppression(keep, self.before, max(self.in_hats, default=0), self.threshold, errors)
+        keep = np.array(self.errors.keep, dtype=bool)
+        return Suppression(keep, self.before, self._most(), self.threshold, errors)
 
     def _suppress(self, row: int) -> None:
-        self.in_hats[self.plate[row]] -= 1
-        self._changed.add(self.errors.rows.hat[row])
+        self.rows_of[self.plate[row]].remove(row)
         self.errors.suppress(row)
-
-    def _contributing_rows(self, plates: Integers) -> Integers:
-        """The kept rows of these plates, plate by plate in ascending order, each plate's in
-        ascending order."""
-        asked = np.zeros(self.plates, dtype=bool)
-        asked[plates] = True
-        kept = np.frombuffer(self.errors.rows.kept, dtype=bool)
-        return self.by_plate[(kept & asked[self.plate_of])[self.by_plate]]

@@ -29,9 +29,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.arrays import Cells, Floats, Integers
 from udp_stream.errors import UdpStreamError
 from udp_stream.ledger.ids import DAY_SUMS, HAT, NOISED_SUMS, id_of
 from udp_stream.ledger.port import Admission, Ledger
@@ -100,133 +99,128 @@ def record_add_remove_slot(
 
     PrivacyRefused, before a charge and again before a draw, if the budget period overlaps others.
     """
-    rules, forecaster = _of_mode(context)
-    forecaster.saw(counts)
-    ids = _ids_of(rules.cells, counts, context.policy.grid)
+    slot = SumsSlot(counts, values, context, ledger)
+    slot.forecaster.saw(counts)
+    ids = _ids_of(slot.rules.cells, counts, context.policy.grid)
     require_relation("add-remove", ids, ledger.recorded(ids))
-    sums = _sums_once(counts, values, rules, forecaster, context, ledger)
-    day = keep_for_day(counts, values, context, ledger)
+    sums = slot.sums_once()
+    day = slot.kept_for_day()
     if day is not None and counts.end_ms >= day[1]:
-        _day_once(counts, day, rules, forecaster, context, ledger)
+        slot.draw_day_once(day)
     ids = _ids_of(sums.asked.domain, counts, context.policy.grid)
-    period = context.calendar.slot_in_period(counts.start_ms).period
 
     def derive(todo: Sequence[int]) -> list[bytes]:
         free = [Admission(ids[i], EMPTY_ROWS, EMPTY_ROWS, 0, b"") for i in todo]
-        for one, verdict in zip(
-            free, ledger.admit(period, context.policy.budget_nano, (), free), strict=True
-        ):
+        verdicts = ledger.admit(slot.in_period.period, context.policy.budget_nano, (), free)
+        for one, verdict in zip(free, verdicts, strict=True):
             if verdict.terms:
                 raise another_relation(one.release_id)
-        return records_of(sums, (counts.start_ms, counts.end_ms), context, todo)
+        return records_of(sums, counts.slot, context, todo)
 
     return record_hats(ids, derive, "add-remove", ledger)
 
 
-def _ids_of(domain: NDArray[np.uint64], counts: SlotCounts, grid: Grid) -> list[str]:
+def _ids_of(domain: Cells, counts: SlotCounts, grid: Grid) -> list[str]:
     """The id of each cell's release, with pings or without."""
-    return hat_ids(domain.tolist(), (counts.start_ms, counts.end_ms), grid)
+    return hat_ids(domain.tolist(), counts.slot, grid)
 
 
-def _of_mode(context: ReleaseContext) -> tuple[AddRemoveRules, AddRemoveForecaster]:
-    forecaster = context.forecaster
-    if not isinstance(forecaster, AddRemoveForecaster):
-        raise UdpStreamError("expected a context of add-remove, with its forecaster")
-    return forecaster.rules, forecaster
+class SumsSlot(NamedTuple):
+    """A closed slot whose plates are asked for sums, with what that takes. Secret."""
 
+    counts: SlotCounts
+    values: SlotValues
+    context: ReleaseContext
+    ledger: Ledger
 
-def _sums_once(
-    counts: SlotCounts,
-    values: SlotValues,
-    rules: AddRemoveRules,
-    forecaster: AddRemoveForecaster,
-    context: ReleaseContext,
-    ledger: Ledger,
-) -> NoisedSums:
-    """The noised sums of the slot as the ledger holds them."""
-    slot = counts.start_ms, counts.end_ms
-    name = id_of(NOISED_SUMS, *slot)
+    @property
+    def forecaster(self) -> AddRemoveForecaster:
+        forecaster = self.context.forecaster
+        if not isinstance(forecaster, AddRemoveForecaster):
+            raise UdpStreamError("expected a context of add-remove, with its forecaster")
+        return forecaster
 
-    def draw(_: object) -> list[bytes]:
-        history = LedgerHistory(ledger, context.policy.grid)
-        forecast = _quanta(forecaster.forecast(slot, history))
-        is_first = forecaster.is_first(slot, history)
-        query = rules.query(forecast, is_first=is_first)
-        policy = context.policy
-        in_period = context.calendar.slot_in_period(counts.start_ms)
-        forecaster.keep_week(slot, in_period.period, history, ledger)
-        first = SumsQuery.of(rules.cells, query, policy.period, policy.budget_nano)
-        clamped = values.clamped(policy.max_speed)
-        _, slots_left = in_period.of_day
-        for_day = 0 if is_first else rules.day_nano
+    @property
+    def rules(self) -> AddRemoveRules:
+        return self.forecaster.rules
 
-        def allowed(left: Integers) -> Integers:
-            return allowances(left - for_day, slots_left + 1, rules.active)
+    @property
+    def history(self) -> LedgerHistory:
+        return LedgerHistory(self.ledger, self.context.policy.grid)
 
-        asked = PlatesAsked(
-            counts.plates,
-            lambda of: entries(rows_in(of.domain, counts, clamped, of.max_speed), of.query),
-            allowed,
-        )
-        return [_drawn(name, first, asked, in_period, context, ledger)]
+    @property
+    def in_period(self) -> SlotInPeriod:
+        return self.context.calendar.slot_in_period(self.counts.start_ms)
 
-    (payload,) = draw_once(ledger, [name], draw).payloads
-    ledger.published([name])
-    return NoisedSums.of_ledger(name, payload)
+    def rows(self, domain: Cells, max_speed: int = 0) -> PlateRows:
+        """As `rows_in`, of speeds up to that of the policy."""
+        clamped = self.values.clamped(self.context.policy.max_speed)
+        return rows_in(domain, self.counts, clamped, max_speed)
 
+    def sums_once(self) -> NoisedSums:
+        """The noised sums of the slot as the ledger holds them."""
+        slot = self.counts.slot
+        name = id_of(NOISED_SUMS, *slot)
 
-def keep_for_day(
-    counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger
-) -> Slot | None:
-    """Keep the slot's entries for the sums of its day, which is returned; none where there are no
-    such sums, as on the first day that is learnt."""
-    rules, forecaster = _of_mode(context)
-    slot = counts.start_ms, counts.end_ms
-    history = LedgerHistory(ledger, context.policy.grid)
-    if not rules.day_sigma or forecaster.is_first(slot, history) or context.plate_day is None:
-        return None
-    # A day's sums are paid in the period of all of its pings.
-    day = forecaster.midnights(slot)
-    periods = {context.calendar.slot_in_period(ms).period for ms in (day[0], slot[0])}
-    if len(periods) > 1:
-        return None
-    morning = PlateQuery(_quanta(forecaster.morning(slot, history)), rules.full, rules.day_sigma)
-    rows = rows_in(rules.cells, counts, values.clamped(context.policy.max_speed))
-    of = f"{rules.digest} {rules.full}"
-    vectors = entries(rows, morning)
-    context.plate_day.add(day, of, slot[0], counts.plates, vectors, rules.cells.size)
-    # Entries of a later day are of other pings, and maybe of another budget.
-    return day if context.plate_day.kept.day == day else None
+        def draw(_: object) -> list[bytes]:
+            rules = self.rules
+            history = self.history
+            forecast = _quanta(self.forecaster.forecast(slot, history))
+            is_first = self.forecaster.is_first(slot, history)
+            in_period = self.in_period
+            self.forecaster.keep_week(slot, in_period.period, history, self.ledger)
+            _, slots_left = in_period.of_day
+            for_day = 0 if is_first else rules.day_nano
+            asked = PlatesAsked(
+                self.counts.plates,
+                lambda of: entries(self.rows(of.domain, of.max_speed), of.query),
+                lambda left: allowances(left - for_day, slots_left + 1, rules.active),
+            )
+            return [_drawn(name, rules.query(forecast, is_first=is_first), asked, self)]
 
+        (payload,) = draw_once(self.ledger, [name], draw).payloads
+        self.ledger.published([name])
+        return NoisedSums.of_ledger(name, payload)
 
-def _day_once(
-    counts: SlotCounts,
-    day: Slot,
-    rules: AddRemoveRules,
-    forecaster: AddRemoveForecaster,
-    context: ReleaseContext,
-    ledger: Ledger,
-) -> None:
-    """The noised sums of the day whose last slot this is, as the ledger holds them."""
-    name = id_of(DAY_SUMS, *day)
+    def kept_for_day(self) -> Slot | None:
+        """Keep the slot's entries for the sums of its day, which is returned; none where there are
+        no such sums, as on the first day that is learnt."""
+        rules = self.rules
+        slot = self.counts.slot
+        history = self.history
+        kept = self.context.plate_day
+        if not rules.day_sigma or self.forecaster.is_first(slot, history) or kept is None:
+            return None
+        # A day's sums are paid in the period of all of its pings.
+        day = self.forecaster.midnights(slot)
+        if self.context.calendar.slot_in_period(day[0]).period != self.in_period.period:
+            return None
+        forecast = _quanta(self.forecaster.morning(slot, history))
+        vectors = entries(self.rows(rules.cells), PlateQuery(forecast, rules.full, rules.day_sigma))
+        of = f"{rules.digest} {rules.full}"
+        kept.add(day, of, slot[0], self.counts.plates, vectors, rules.cells.size)
+        # Entries of a later day are of other pings, and maybe of another budget.
+        return day if kept.kept.day == day else None
 
-    def draw(_: object) -> list[bytes]:
-        policy = context.policy
-        in_period = context.calendar.slot_in_period(counts.start_ms)
-        mean = _quanta(forecaster.over_service((counts.start_ms, counts.end_ms)))
-        query = PlateQuery(mean, rules.full, rules.day_sigma)
-        first = SumsQuery.of(rules.cells, query, policy.period, policy.budget_nano)
-        kept = PlateEntries() if context.plate_day is None else context.plate_day.kept
+    def draw_day_once(self, day: Slot) -> None:
+        """Draw the noised sums of the day whose last slot this is, if the ledger has none."""
+        name = id_of(DAY_SUMS, *day)
 
-        def vectors_of(asked: SumsQuery) -> Entries:
-            is_ours = np.array_equal(asked.domain, rules.cells)
-            return of_day(kept.vectors if is_ours else NOTHING, max(1, rules.cells.size))
+        def draw(_: object) -> list[bytes]:
+            rules = self.rules
+            mean = _quanta(self.forecaster.over_service(self.counts.slot))
+            held = self.context.plate_day
+            kept = PlateEntries() if held is None else held.kept
 
-        asked = PlatesAsked(kept.plates, vectors_of, lambda left: left)
-        return [_drawn(name, first, asked, in_period, context, ledger)]
+            def vectors_of(asked: SumsQuery) -> Entries:
+                is_ours = np.array_equal(asked.domain, rules.cells)
+                return of_day(kept.vectors if is_ours else NOTHING, max(1, rules.cells.size))
 
-    draw_once(ledger, [name], draw)
-    ledger.published([name])
+            asked = PlatesAsked(kept.plates, vectors_of, lambda left: left)
+            return [_drawn(name, PlateQuery(mean, rules.full, rules.day_sigma), asked, self)]
+
+        draw_once(self.ledger, [name], draw)
+        self.ledger.published([name])
 
 
 def _quanta(kmh: Floats) -> Integers:
@@ -242,41 +236,35 @@ class PlatesAsked(NamedTuple):
     allowed: Callable[[Integers], Integers]
 
 
-def _drawn(
-    name: str,
-    first: SumsQuery,
-    plates: PlatesAsked,
-    slot: SlotInPeriod,
-    context: ReleaseContext,
-    ledger: Ledger,
-) -> bytes:
+def _drawn(name: str, query: PlateQuery, plates: PlatesAsked, slot: SumsSlot) -> bytes:
     """Charge, then draw: the record of the noised sums."""
-    asked, vectors = _charge(name, first, plates, slot, context, ledger)
-    ((_, bits),) = context.entropy.streams([name])
+    policy = slot.context.policy
+    first = SumsQuery.of(slot.rules.cells, query, policy.period, policy.budget_nano)
+    asked, vectors = _charge(name, first, plates, slot)
+    ((_, bits),) = slot.context.entropy.streams([name])
     sums = noised(vectors, asked.query.columns, asked.query, bits)
-    return NoisedSums.encode(NoisedSums.of(asked, sums))
+    return NoisedSums.of(asked, sums).encode()
 
 
 def _charge(
-    name: str,
-    asked: SumsQuery,
-    of: PlatesAsked,
-    slot: SlotInPeriod,
-    context: ReleaseContext,
-    ledger: Ledger,
+    name: str, asked: SumsQuery, of: PlatesAsked, slot: SumsSlot
 ) -> tuple[SumsQuery, Entries]:
     """Charge the plates, or learn what they were charged: the first question, and the vectors that
     the charges pay for. Secret."""
     plates = of.plates
+    context = slot.context
+    ledger = slot.ledger
+    in_period = slot.in_period
+    period = in_period.period
     budget = context.policy.budget_nano
-    check = partial(require_one_promise, slot.period, budget, context.calendar, ledger, ())
+    check = partial(require_one_promise, period, budget, context.calendar, ledger, ())
     check()
-    require_unmoved(slot.period, context.policy.grid, ledger, ledger.meta())
-    note_requested(slot.period, ledger)
+    require_unmoved(period, context.policy.grid, ledger, ledger.meta())
+    note_requested(period, ledger)
     context.before_charge()
     vectors = of.vectors(asked)
-    charged = budget_balances(ledger, slot.period, plates).charged
-    left = budget * (slot.day + 1) // context.policy.days - charged
+    charged = budget_balances(ledger, period, plates).charged
+    left = budget * (in_period.day + 1) // context.policy.days - charged
     charges = np.minimum(vectors.charges(len(plates), asked.query), of.allowed(left))
     charges = np.maximum(charges, 0)
     payers = np.flatnonzero(charges)
@@ -287,7 +275,7 @@ def _charge(
         Admission(name, payers, charges[payers], 0, msgspec.json.encode(asked)),
         Admission(name, everyone, np.ones_like(everyone), 0, b""),
     ]
-    _, verdict = ledger.admit(slot.period, budget, plates, both)
+    _, verdict = ledger.admit(period, budget, plates, both)
     check()  # of two runs that begin at once, at least one sees the other here, before anything is drawn
     first = terms_from(verdict.terms, name, SumsQuery)
     if first != asked:
@@ -295,9 +283,7 @@ def _charge(
     return first, shortened(vectors, verdict.charged, first.query)
 
 
-def rows_in(
-    domain: NDArray[np.uint64], counts: SlotCounts, values: SlotValues, max_speed: int = 0
-) -> PlateRows:
+def rows_in(domain: Cells, counts: SlotCounts, values: SlotValues, max_speed: int = 0) -> PlateRows:
     """The rows of a slot in the cells of the domain (ascending); others leave no trace. Bins are
     those of speeds up to `max_speed`, in quanta; 0 for none.
 
@@ -330,11 +316,11 @@ def _bins_of(values: SlotValues, max_speed: int) -> Integers:
 
 def records_of(
     sums: NoisedSums,
-    slot: tuple[int, int],
+    slot: Slot,
     context: ReleaseContext,
-    numbers: Sequence[int] | None = None,
+    numbers: Sequence[int],
 ) -> list[bytes]:
-    """The record of each cell of the domain, or of the cells with these numbers."""
+    """The records of the domain's cells with these numbers."""
     asked = sums.asked
     policy = context.policy
     iso = context.calendar.slots.iso
@@ -360,7 +346,7 @@ def records_of(
     sd = round(asked.sigma / QUANTA_PER_KMH, 3)
     cells = asked.domain
     found = []
-    for number in range(cells.size) if numbers is None else numbers:
+    for number in numbers:
         cell = int(cells[number])
         told = {which: round(amounts[number], 3)}
         hat = Hat.of(cell, policy.grid, start, end)

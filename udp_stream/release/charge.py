@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from math import ceil, inf
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import Cells, Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast.anomalies import UnitDoubt
 from udp_stream.ledger.ids import CITY, id_of
@@ -67,8 +66,7 @@ EMPTY_ROWS = np.array([], dtype=np.int64)
 # after a crash gives the first plan.
 
 
-@dataclass(frozen=True, slots=True)
-class SlotToPlan:
+class SlotToPlan(NamedTuple):
     """A slot as a planner sees it: counts, budget period, settings, and earlier releases. `plans`
     are made once.
 
@@ -203,7 +201,7 @@ class ReleaseContext:
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
     judges_unit: bool = False
-    domain: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    domain: Cells = field(default_factory=lambda: np.empty(0, np.uint64))
     plate_day: PlateDay | None = None
 
     @property
@@ -254,7 +252,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         context.forecaster.saw(counts)
     policy = context.policy
     period = context.calendar.slot_in_period(counts.start_ms).period
-    ids = hat_ids(counts.cells.tolist(), (counts.start_ms, counts.end_ms), policy.grid)
+    ids = hat_ids(counts.cells.tolist(), counts.slot, policy.grid)
     seen = ledger.view(period, counts.plates, ids)
     require_relation(policy.neighbours, ids, seen.payloads)
     if None not in seen.payloads:
@@ -282,7 +280,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     context.before_charge()
     if context.forecaster is not None and policy.forecasts:
         history = LedgerHistory(ledger, policy.grid, seen.meta)
-        context.forecaster.keep_week((counts.start_ms, counts.end_ms), period, history, ledger)
+        context.forecaster.keep_week(counts.slot, period, history, ledger)
     # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was
     # charged, 0 if it was not.
     charged = _charge(ids, terms, plans, slot, ledger)
@@ -673,9 +671,7 @@ def charge_city(
     least = ceil(CITY_ADMITTED_MIN * members.size)
     terms = _terms(asked, counts)
     charges = asked.charged[first]
-    admission = Admission(
-        id_of(CITY, counts.start_ms, counts.end_ms), members, charges, least, terms
-    )
+    admission = Admission(id_of(CITY, *counts.slot), members, charges, least, terms)
     (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [admission])
     if verdict.terms != terms or not verdict.admitted.any():
         return None

@@ -172,7 +172,7 @@ def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> 
     )
     if unpaid:
         raise PrivacyRefused(
-            f"{id_of(CITY, counts.start_ms, counts.end_ms)}: expected plates to be charged what this answer lets them "
+            f"{id_of(CITY, *counts.slot)}: expected plates to be charged what this answer lets them "
             f"lose, got {unpaid} that were charged less; nothing is drawn"
         )
 
@@ -316,8 +316,7 @@ def sample_weights(count: Integers, plate: Integers) -> Integers:
     """Weight of each sample of a row; a row is a plate with `count` samples in a HAT of the
     slot."""
     of_plate = np.bincount(plate, weights=count, minlength=1).astype(np.int64)[plate]
-    weights: Integers = WHOLE * np.minimum(of_plate, FULL_PINGS) // (FULL_PINGS * of_plate)
-    return weights
+    return WHOLE * np.minimum(of_plate, FULL_PINGS) // (FULL_PINGS * of_plate)
 
 
 def city_sums(tree: CityTree, speed: Integers, starts: Integers, weights: Integers) -> Integers:

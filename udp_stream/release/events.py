@@ -12,6 +12,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import nan
 from typing import Annotated, Final, Literal, NamedTuple, get_args
 
@@ -36,17 +37,12 @@ class PublishedRelease:
     ('8742d98b6ffffff-1641009600-3600', b'{"schema":"ud')
     """
 
-    __slots__ = ("_record", "payload")
-
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
-        self._record: Release | None = None
 
-    @property
+    @cached_property
     def record(self) -> Release:
-        if self._record is None:
-            self._record = Release.decode(self.payload)
-        return self._record
+        return Release.decode(self.payload)
 
 
 ReleaseSink = Callable[[Sequence[PublishedRelease]], None]
@@ -81,8 +77,7 @@ class Metric(NamedTuple):
 # (`cli/metrics.py`).
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRead:
+class BatchRead(NamedTuple):
     """Messages read, the pings in them that were accepted, and those refused, by reason in order of
     appearance.
 
@@ -104,8 +99,7 @@ class BatchRead:
     unpaired: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SlotCounted:
+class SlotCounted(NamedTuple):
     """A closed slot, and the repeats that counting dropped: on Kafka those across source
     partitions.
 
@@ -117,8 +111,7 @@ class SlotCounted:
     repeats: int
 
 
-@dataclass(frozen=True, slots=True)
-class SlotRecorded:
+class SlotRecorded(NamedTuple):
     """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded;
     others were before.
 
@@ -131,8 +124,7 @@ class SlotRecorded:
     made: int
 
 
-@dataclass(frozen=True, slots=True)
-class HatRecorded:
+class HatRecorded(NamedTuple):
     """The facts of a record of the slot: its status, samples, and the policy, period and epsilon
     that it was made under.
 
@@ -152,8 +144,7 @@ class HatRecorded:
     mean_error_kmh: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPublished:
+class SlotPublished(NamedTuple):
     """Readers have this slot; how many HATs of each status.
 
     >>> SlotPublished(0, {"released": 2, "withheld_few_plates": 1}).hats["released"]
@@ -167,8 +158,7 @@ class SlotPublished:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSmoothed:
+class SlotSmoothed(NamedTuple):
     """Readers have estimates of a slot's HATs with so many samples; the sums, over these, of what
     the estimates and the guesses by counts beside them are expected to err by, in km/h.
 
@@ -200,8 +190,7 @@ class SlotRow:
     error: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class QueryRecorded:
+class QueryRecorded(NamedTuple):
     """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run
     recorded it.
 
@@ -215,8 +204,7 @@ class QueryRecorded:
     made: bool
 
 
-@dataclass(frozen=True, slots=True)
-class QueriesPublished:
+class QueriesPublished(NamedTuple):
     """How many answers of this moment readers have.
 
     >>> QueriesPublished(900_000, answers=3).answers
@@ -227,8 +215,7 @@ class QueriesPublished:
     answers: int
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsDropped:
+class SlotsDropped(NamedTuple):
     """A shard is no longer ours: what is counted and not published is its next owner's, who counts
     it again.
 
@@ -237,8 +224,7 @@ class SlotsDropped:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(NamedTuple):
     """Open slots and the pings in them, messages that are not read yet, and the partitions that
     they come from.
 
@@ -268,8 +254,7 @@ class Backlog:
     ] = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
+class SourceStatus(NamedTuple):
     """Where pings come from: the source of a run, the broker of a worker. Seconds since its last
     good answer, failed tries so far, and pings that were too old to be read. Away: it does not
     answer now, or has not answered yet. Its certificate ends at `certificate_s`, Unix; None without
@@ -288,8 +273,7 @@ class SourceStatus:
     certificate_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DiskStatus:
+class DiskStatus(NamedTuple):
     """Bytes of the ledger's file and of the journal, 0 without a file; and those that are free
     where they are.
 
@@ -544,8 +528,7 @@ LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Steps of a lag: within a step it has not changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogMessage:
+class LogMessage(NamedTuple):
     """A sentence, what kind of line it is, and its figures by name; a warning or not.
 
     >>> LogMessage("slot", "13 HATs, 7 released", {"hats": 13, "released": 7}).figures["hats"]

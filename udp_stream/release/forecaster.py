@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import Floats, Integers
 from udp_stream.forecast.add_remove import STAY, AddRemoveEstimates, AddRemoveMemory
 from udp_stream.forecast.anomalies import (
     NOT_CLIPPED,
@@ -209,7 +208,6 @@ def keep(week: KeptWeek, day: Slot, period: str, withdrawals: int, ledger: Ledge
 # and by something common; and where a HAT's neighbours are crossed quickly, some buses drive faster
 # than a narrow clip shows (docs/mechanisms/forecast.md).
 
-Floats = NDArray[np.float64]
 
 TAIL = 1.1
 """Deviations within which 95 % of HATs are, where nothing happened; below `NORMAL_TAIL`, as plates
@@ -242,21 +240,19 @@ NEIGHBOURS_DWELL = 4
 (`forecast/model.py`)."""
 
 
-def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
+def plates_differ(plates: Integers, gain: Floats) -> Floats:
     """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away
     `gain` of what plates differ by one by one."""
-    variance: Floats = (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1) + PLATES_ALIKE
-    return variance
+    return (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1) + PLATES_ALIKE
 
 
-def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
+def of_few_pings(variance: Floats, pings: Integers) -> Floats:
     """Factor on the variance of HATs of so many pings, in intervals: less for the fewest."""
-    taken: Floats = (1 - FEW_PINGS / np.maximum(pings, 1)) ** 2 * variance
-    return taken
+    return (1 - FEW_PINGS / np.maximum(pings, 1)) ** 2 * variance
 
 
 def ends(
-    posterior: PosteriorMixture, more: Floats, pings: NDArray[np.int64], features: Floats
+    posterior: PosteriorMixture, more: Floats, pings: Integers, features: Floats
 ) -> tuple[Floats, Floats]:
     """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0,
     U]. `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has six
@@ -506,9 +502,7 @@ class SlotForecaster(ABC):
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
         # A slot that comes again after it was learnt must not be learnt twice.
         if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
-            self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(
-                counts.cells.tolist()
-            )
+            self._due.setdefault(counts.slot, set()).update(counts.cells.tolist())
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:  # noqa: ARG002
         """The city's shape as known before a slot, after all earlier ones; None if nobody
@@ -672,7 +666,7 @@ class Forecaster(SlotForecaster):
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not
         is never learnt."""
         self._learn(history, counts.start_ms)
-        slot = counts.start_ms, counts.end_ms
+        slot = counts.slot
         day, over = self._when(slot)
         hour = self._hour(slot)
         return forecast_slot(counts, history.grid, self._memory, day, over, self._max_kmh, hour)

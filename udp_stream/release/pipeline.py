@@ -8,13 +8,12 @@ the first verdict and the first record of an id, so the next run comes to the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.arrays import Integers
 from udp_stream.ledger.ids import CITY, CLIPS, id_of
@@ -60,14 +59,6 @@ from udp_stream.windows.tables import SlotValues
 # post-processing.
 
 
-class _StatisticQuery(msgspec.Struct, frozen=True, eq=False):
-    """A statistic of the HAT at this place in a slot, and its query."""
-
-    place: int
-    statistic: str
-    query: Query
-
-
 def estimate_hats(
     plans: Sequence[HatPlan],
     samples: Sequence[Integers],
@@ -78,7 +69,7 @@ def estimate_hats(
     of its counts, `factors[i]` those of their clips (`mechanisms/around.py`); ValueError if a
     shared clip has none."""
     asked = [
-        _StatisticQuery(place, name, _query(name, of_statistic, speeds, shrink, bits))
+        (place, name, _query(name, of_statistic, speeds, shrink, bits))
         for place, (plan, speeds, shrink) in enumerate(
             zip(plans, samples, factors or [None] * len(plans), strict=True)
         )
@@ -86,23 +77,18 @@ def estimate_hats(
     ]
     values: list[dict[str, Any]] = [{} for _ in plans]
     # Where nothing is asked there is no family of noise, and `_family` would refuse.
-    noisy = noisy_integers([one.query for one in asked], _family(plans), bits) if asked else []
-    for (
-        name,
-        statistic,
-    ) in STATISTICS.items():  # all HATs of a statistic at once: CDFs are the quicker for it
-        of_hats = [
-            (one, integers)
-            for one, integers in zip(asked, noisy, strict=True)
-            if one.statistic == name
-        ]
+    noisy = noisy_integers([query for *_, query in asked], _family(plans), bits) if asked else []
+    # All HATs of a statistic at once: CDFs are the quicker for it.
+    for name, statistic in STATISTICS.items():
+        here = [i for i, (_, own, _) in enumerate(asked) if own == name]
+        places = [asked[i][0] for i in here]
         found = statistic.values(
-            [plans[one.place].statistics[name] for one, _ in of_hats],
-            [one.query for one, _ in of_hats],
-            [integers for _, integers in of_hats],
+            [plans[place].statistics[name] for place in places],
+            [asked[i][2] for i in here],
+            [noisy[i] for i in here],
         )
-        for (one, _), value in zip(of_hats, found, strict=True):
-            values[one.place][name] = value
+        for place, value in zip(places, found, strict=True):
+            values[place][name] = value
     return list(values)
 
 
@@ -140,14 +126,13 @@ def record_slot(
     """
     require_public_counts(context.policy)
     counts = slot.counts
-    ends = counts.start_ms, counts.end_ms
-    ids = hat_ids(counts.cells.tolist(), ends, context.policy.grid)
+    ids = hat_ids(counts.cells.tolist(), counts.slot, context.policy.grid)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
         _admit_unplanned(ids, todo, slot, context, ledger)
         # DRAW. Noisy values of each HAT that has a plan, by its number. From here on all is public.
         estimates = _estimate(ids, todo, slot, values, context, factors)
-        alike = (context.policy.fingerprint(), *map(context.calendar.slots.iso, ends))
+        alike = (context.policy.fingerprint(), *map(context.calendar.slots.iso, counts.slot))
         return [
             Release.encode(
                 _record(
@@ -191,8 +176,7 @@ def witness(payloads: Mapping[str, bytes]) -> str:
     return max(payloads, key=lambda id_: len(payloads[id_]))
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSlot:
+class RecordedSlot(NamedTuple):
     """The payload of each HAT by its id, by cell, as the ledger holds it; and the ledger's mark,
     which knows them; None where there are no HATs.
 
@@ -215,8 +199,7 @@ class RecordedSlot:
         ledger.published(list(self.payloads))
 
 
-@dataclass(frozen=True, slots=True)
-class DrawResult:
+class DrawResult(NamedTuple):
     """The payload of each id as the ledger holds it, and the ids that this call has recorded.
 
     >>> DrawResult(payloads=(b"17", b"before"), made=frozenset({"query:stop:7"})).payloads[0]
@@ -322,7 +305,7 @@ def _factors(hat: int, slot: PlannedSlot, of_plates: Integers | None) -> Integer
 def _record(
     release_id: str,
     cell: int,
-    by_plate: NDArray[np.int64],
+    by_plate: Integers,
     hat: PlannedHat,
     estimate: Estimate | None,
     context: ReleaseContext,
@@ -379,8 +362,7 @@ def slot_factors(
         return None
     counts = slot.counts
     norms = slot_norms(slot, values)
-    ends = counts.start_ms, counts.end_ms
-    return factors_once(norms, slot.jointly_clipped_hats, ends, context, ledger)
+    return factors_once(norms, slot.jointly_clipped_hats, counts.slot, context, ledger)
 
 
 def factors_once(

@@ -15,7 +15,7 @@ from udp_stream.ledger.port import Ledger, LedgerView
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import PlannedSlot, SlotPlan
 from udp_stream.release.add_remove import (
-    keep_for_day,
+    SumsSlot,
     plan_sums,
     record_add_remove_slot,
     with_sums_forecaster,
@@ -90,7 +90,9 @@ PROMISES: dict[str, Promise] = {
         record=lambda slot, values, context, ledger, _factors: record_add_remove_slot(
             slot.counts, values, context, ledger
         ),
-        keep=keep_for_day,
+        keep=lambda counts, values, context, ledger: SumsSlot(
+            counts, values, context, ledger
+        ).kept_for_day(),
     ),
 }
 """By the value of a policy's `neighbours`."""

@@ -31,7 +31,7 @@ from datetime import tzinfo
 from functools import partial
 from hashlib import blake2b
 from math import ceil
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -83,8 +83,7 @@ class QueryContext:
     release: ReleaseContext
 
 
-@dataclass(frozen=True)
-class RecordedAnswer:
+class RecordedAnswer(NamedTuple):
     """A recorded answer of a query; `made` if this run recorded it."""
 
     name: str
@@ -97,8 +96,7 @@ class RecordedAnswer:
         return QueryResult.of_ledger(self.release_id, self.payload).status
 
 
-@dataclass(frozen=True)
-class RecordedMoment:
+class RecordedMoment(NamedTuple):
     """The recorded answers of a moment, the ids of all rounds that they may have, and the ledger's
     mark.
 

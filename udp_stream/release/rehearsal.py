@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil, exp, inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,8 +75,7 @@ HATS_OF_PAIRS = 1000
 """Pairs of invented cities whose errors are averaged: as many as have so many HATs, within limits."""
 
 
-@dataclass(frozen=True, slots=True)
-class RehearsalResult:
+class RehearsalResult(NamedTuple):
     """Likely errors of a feed's HATs, in km/h, weighed by pings over all HATs, withheld ones too.
 
     `constant` is the error of the best single number for all HATs, and `counts` that of the best
@@ -92,7 +91,7 @@ class RehearsalResult:
     constant: float
     counts: float
     served: float
-    by_slot: Mapping[int, SlotRow] = field(default_factory=dict)
+    by_slot: Mapping[int, SlotRow] = {}
 
     @property
     def over_guess(self) -> float:
@@ -100,8 +99,7 @@ class RehearsalResult:
         return self.error / guess if guess > 0 else inf
 
 
-@dataclass(frozen=True, slots=True)
-class AveragePrior:
+class AveragePrior(NamedTuple):
     """`by_hat` and `features` of `SlotPrior`, on average over a feed's pings: an invented city's
     mean is that of pings. `by_slot` has each slot's own, by start, and how much it is in a rush
     hour, from 0 to 1.
@@ -319,10 +317,9 @@ def _released(
 ) -> Floats:
     """Rows: true means, pings, plates, estimates (NaN: none), whether a mean (or the noised sums)
     was released."""
-    slot = counts.start_ms, counts.end_ms
     payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
     cells = [*map(context.policy.grid.id_of, counts.cells.tolist())]
-    ids = hat_ids(counts.cells.tolist(), slot, context.policy.grid)
+    ids = hat_ids(counts.cells.tolist(), counts.slot, context.policy.grid)
     records = {
         cell: Release.decode(payloads[id_])
         for cell, id_ in zip(cells, ids, strict=True)
@@ -331,7 +328,7 @@ def _released(
     kmh = {cell: one.mean.value_kmh for cell, one in records.items() if one.mean is not None}
     measured = kmh.keys() | {cell for cell, one in records.items() if one.noised is not None}
     if promise_of(context.policy).learns(context.policy):
-        kmh = {one.hat.cell: one.value_kmh for one in context.smoothed(slot, ledger)}
+        kmh = {one.hat.cell: one.value_kmh for one in context.smoothed(counts.slot, ledger)}
     value = np.array([kmh.get(cell, np.nan) for cell in cells])
     truth = _truth(counts, np.add.reduceat(values.speed, values.starts[:-1]) / QUANTA_PER_KMH)
     return np.vstack([truth, value, [cell in measured for cell in cells]])

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import datetime as dt
 from array import array
-from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import groupby
 from typing import Final, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats
+from udp_stream.arrays import Flags, Floats, Integers
 from udp_stream.forecast.usual_week import (
     HAT_FEATURES,
     HOURS,
@@ -134,9 +132,10 @@ class Week:
         week.numbers_of(np.arange(len(self._cells)))
         by_slot = _by_slot(self._hats, 4 + HAT_FEATURES)
         features = np.zeros((len(CLASSES), len(self._cells), HOURS, 1 + HAT_FEATURES))
-        days = _Days()
+        days = np.zeros(features.shape[:3], np.int64)
         for date, of_date in groupby(slots, key=lambda slot: slot[0][:10]):
             which = CLASSES.index(classes[date])
+            seen = np.zeros(days.shape[1:], np.bool_)
             for start, slot in of_date:
                 hats = by_slot.get(slot, np.zeros((0, 4 + HAT_FEATURES)))
                 hour = int(start[11:13])
@@ -145,12 +144,15 @@ class Week:
                 told = hats[np.isfinite(hats[:, 3])]
                 cells = told[:, 1].astype(np.int64)
                 week.add(int(which > 0), hour, cells, told[:, 2], told[:, 3], told[:, 4:])
-                days.add(which, cells.tolist(), hour, date)
+                seen[cells, hour] = True
             week.night(dt.date.fromisoformat(date))
+            days[which] += seen
+        of_days = list(classes.values())
+        dates = np.array([of_days.count(one) for one in CLASSES])
         many = features[..., :1]
         features[..., -1] = 0.0
         usual = features[..., 1:] / np.maximum(many, 1)
-        yield from self._rows(week.beliefs(), usual, many[..., 0] > 0, week.changed, days)
+        yield from self._rows(week.beliefs(), usual, many[..., 0] > 0, week.changed, days, dates)
 
     def _of_sums(
         self, slots: list[tuple[str, int]], classes: dict[str, DayClass]
@@ -159,10 +161,12 @@ class Week:
         if not by_slot:
             return
         week = SumsWeek(len(self._cells), APART)
-        days = _Days()
-        everywhere = range(len(self._cells))
+        there = np.zeros((len(CLASSES), len(self._cells), HOURS), np.bool_)
+        days = there.astype(np.int64)
+        dates = np.zeros(len(CLASSES), np.int64)
         for date, of_date in groupby(slots, key=lambda slot: slot[0][:10]):
             which = CLASSES.index(classes[date])
+            seen = np.zeros(HOURS, np.bool_)
             for start, slot in of_date:
                 sums = by_slot.get(slot, np.zeros((0, 6)))
                 if len(sums) < len(self._cells):  # of another domain, or in part
@@ -171,30 +175,31 @@ class Week:
                 hour = int(start[11:13])
                 noise = np.array([sums[0, 5], sums[0, 5] / 25])
                 week.add(int(which > 0), hour, sums[:, 2:4].T, sums[:, 4], noise, 1.0)
-                days.add(which, everywhere, hour, date)
+                seen[hour] = True
             week.night(dt.date.fromisoformat(date))
+            days[which] += seen
+            dates[which] += seen.any()
         beliefs = week.beliefs()
-        there = np.zeros((len(CLASSES), len(self._cells), HOURS), dtype=bool)
-        for which, hour in {(which, hour) for which, _, hour in days.of}:
+        for which, hour in np.argwhere(days.any(axis=1)).tolist():
             there[which, :, hour] = week.expected_traffic(int(which > 0), hour) >= SERVED
         usual = np.broadcast_to(
             week.features[None, :, None], (*there.shape, week.features.shape[1])
         )
-        yield from self._rows(beliefs, usual, there, week.changed, days)
+        yield from self._rows(beliefs, usual, there, week.changed, days, dates)
 
     def _rows(
-        self, beliefs: Arrow, features: Floats, is_there: NDArray[np.bool_],
-        changed: NDArray[np.int64], days: _Days,
+        self, beliefs: Arrow, features: Floats, is_there: Flags,
+        changed: Integers, days: Integers, dates: Integers,
     ) -> Iterator[TypicalHour]:  # fmt: skip
+        """`days` tell of each class, cell and hour, `dates` of each class."""
         names = list(self._cells)
-        of_class = [days.many(which) for which in range(len(CLASSES))]
         for which, hour in np.argwhere(is_there.any(axis=1)).tolist():
             at = np.flatnonzero(is_there[which, :, hour])
             columns = design(
                 course(hour + 0.5), int(which > 0), features[which, at, hour], np.zeros(at.size)
             )
             kmh, variance = beliefs.predict(at, columns)
-            spread = variance + LASTING**2 + OF_DAYS**2 / max(1, of_class[which])
+            spread = variance + LASTING**2 + OF_DAYS**2 / max(1, dates[which])
             off = TAIL * np.sqrt(spread + (OF_CLIPS * kmh) ** 2)
             for cell, value, each in zip(at.tolist(), kmh.tolist(), off.tolist(), strict=True):
                 since = int(changed[cell])
@@ -206,32 +211,13 @@ class Week:
                     _rounded(value),
                     _rounded(value - each),
                     _rounded(value + each),
-                    days.of[which, cell, hour],
+                    int(days[which, cell, hour]),
                     dt.date.fromordinal(since).isoformat() if since else None,
                 )
 
 
 def _rounded(kmh: float) -> float:
     return round(max(kmh, 0.0), 2)
-
-
-class _Days:
-    """Counts the days that tell of a class, cell and hour."""
-
-    def __init__(self) -> None:
-        self.of = Counter[tuple[int, int, int]]()
-        self._dates: dict[tuple[int, int, int], str] = {}
-        self._of_class: dict[int, set[str]] = {}
-
-    def add(self, which: int, cells: Collection[int], hour: int, date: str) -> None:
-        self._of_class.setdefault(which, set()).add(date)
-        for cell in cells:
-            if self._dates.get((which, cell, hour)) != date:
-                self._dates[which, cell, hour] = date
-                self.of[which, cell, hour] += 1
-
-    def many(self, which: int) -> int:
-        return len(self._of_class.get(which, ()))
 
 
 def _by_slot(kept: array[float], width: int) -> dict[int, Floats]:

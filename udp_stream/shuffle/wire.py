@@ -30,7 +30,6 @@ Tags end in a version: change it with the layout. A worker that meets a tag it d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
@@ -159,12 +158,8 @@ def _cut(
         some = {name: column[first : first + rows_max] for name, column in columns.items()}
         hashes = plates[first : first + rows_max]
         if "plate" in some:
-            rows = some["plate"]
-            is_here = np.zeros(len(plates), dtype=bool)
-            is_here[rows] = True
-            here = np.flatnonzero(is_here)
-            number = np.cumsum(is_here) - 1  # as np.unique has them, without sorting
-            hashes, some["plate"] = [plates[i] for i in here.tolist()], number[rows]
+            here, some["plate"] = np.unique(some["plate"], return_inverse=True)
+            hashes = [plates[i] for i in here.tolist()]
         content: dict[str, Any] = {
             "hash_bytes": len(hashes[0]) if hashes else 1,
             "plates": b"".join(hashes),
@@ -370,7 +365,7 @@ def cut_counts(
     """The chunks of a slot of a shard, and their end marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
-    slot = counts.start_ms, counts.end_ms
+    slot = counts.slot
     chunks = _cut(
         CountChunk, slot, shard, shard, counts.plates, columns, rows_max, least=1, **_marks(counts)
     )
@@ -515,8 +510,7 @@ class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
     checks: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleFactors:
+class ScaleFactors(NamedTuple):
     """The planner's answer to a shard: a factor for each plate, and the check of the norms that it
     holds for.
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -76,8 +76,7 @@ class WindowRules:
         return judged, late
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LogPlaces:
+class LogPlaces(NamedTuple):
     """The places of a frame's messages in their partition: a value for each message, tick records
     included.
 
@@ -97,8 +96,7 @@ class LogPlaces:
         return LogPlaces(self.offset[count:], self.append_ms[count:], self.tick[count:])
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the rows
     of `pings`.
 
@@ -117,8 +115,7 @@ class Frame:
     places: LogPlaces | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FrameObservation:
+class FrameObservation(NamedTuple):
     """Observation of each row of a frame: the watermark before it, whether it comes from the
     future, and whether its clock has rolled over (`are_rolled_over`). `outside`: whether its slot
     is none of those that are asked for; None if all are.
@@ -142,8 +139,7 @@ of it is 7,168 days behind."""
 def are_rolled_over(time_ms: Times, now_ms: Times | int) -> Flags:
     """Mask of times that are 1,024 weeks before now, give or take a day: of a recording made then,
     none is refused, as its own clock says that it is then."""
-    found: Flags = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
-    return found
+    return np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
 
 
 class Clock(Protocol):
@@ -309,7 +305,30 @@ def _kth_newest(times: Times, k: int) -> int:
     return int(np.partition(times, at)[at])
 
 
-class AppendClock:
+class _OfLog:
+    """The watermark of a log with append times, moved message by message."""
+
+    def __init__(self, rules: WindowRules, watermark_ms: int | None = None) -> None:
+        self._rules = rules
+        self.watermark_ms = watermark_ms
+
+    def _passed(self, told: Times) -> Times:
+        """The watermark before each message, and behind the last, of which each tells a time."""
+        # The old watermark goes in front: place i is then the watermark before message i.
+        before = NEVER if self.watermark_ms is None else self.watermark_ms
+        times = np.maximum.accumulate(np.append(before, told))
+        if times[-1] != NEVER:
+            self.watermark_ms = int(times[-1])
+        return times
+
+
+def _places_of(frame: Frame) -> LogPlaces:
+    if frame.places is None:
+        raise ValueError("expected append times, got a log without them: use another clock")
+    return frame.places
+
+
+class AppendClock(_OfLog):
     """The newest accepted event time of a source partition less `disorder_ms`, or its latest
     tick's, if later.
 
@@ -332,30 +351,18 @@ class AppendClock:
     over = None
     at_end = None
 
-    def __init__(self, rules: WindowRules, watermark_ms: int | None = None) -> None:
-        self._rules = rules
-        self.watermark_ms = watermark_ms
-
     def observe(self, frame: Frame) -> FrameObservation:
         """Judge each row by the messages before its own. ValueError for a frame without append
         times."""
-        places = frame.places
+        places = _places_of(frame)
         pings = frame.pings
-        if places is None:
-            raise ValueError("expected append times, got a log without them: use AgreementClock")
         ahead = pings.time_ms > places.append_ms[pings.message] + self._rules.skew_ms
         reached = np.where(places.tick, places.append_ms, NEVER)
         np.maximum.at(reached, pings.message[~ahead], pings.time_ms[~ahead])
         # NEVER is the lowest integer: less anything, it would wrap round to the far future.
         reached = np.where(reached == NEVER, NEVER, reached - self._rules.disorder_ms)
-        # The old watermark goes in front: place i is then the watermark before message i.
-        times = np.maximum.accumulate(
-            np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached)
-        )
-        if times[-1] != NEVER:
-            self.watermark_ms = int(times[-1])
         return FrameObservation(
-            times[pings.message],
+            self._passed(reached)[pings.message],
             ahead,
             are_rolled_over(pings.time_ms, places.append_ms[pings.message]),
         )
@@ -373,7 +380,7 @@ SLOTS_MAX = 48
 record."""
 
 
-class WallClock:
+class WallClock(_OfLog):
     """The time of the log's latest tick record, whatever the pings say.
 
     A ping is late, and from the future, by its own message's append time; late also by the ticks
@@ -397,9 +404,8 @@ class WallClock:
     at_end = None
 
     def __init__(self, rules: WindowRules, grid: SlotGrid, watermark_ms: int | None = None) -> None:
-        self._rules = rules
+        super().__init__(rules, watermark_ms)
         self._grid = grid
-        self.watermark_ms = watermark_ms
         self.shown_ms: int | None = None
         """Time of the latest tick that was read, Unix ms."""
         self.over = list[tuple[int, int]]()
@@ -407,26 +413,20 @@ class WallClock:
     def observe(self, frame: Frame) -> FrameObservation:
         """Judge each row by its own message and the ticks before it. ValueError for a frame without
         append times."""
-        places = frame.places
+        places = _places_of(frame)
         pings = frame.pings
-        if places is None:
-            raise ValueError("expected append times, got a log without them: use SpanClock")
         ticks = np.flatnonzero(places.tick)
         told = np.where(places.tick, places.append_ms, NEVER)
         if ticks.size:
             self.shown_ms = int(told[ticks[-1]])
         if self.watermark_ms is None and ticks.size:
             told[ticks[0]] = self._grid.end_of(int(told[ticks[0]]) - 1) + self._rules.grace_ms
-        times = np.maximum.accumulate(
-            np.append(NEVER if self.watermark_ms is None else self.watermark_ms, told)
-        )
+        times = self._passed(told)
         self.over = [
             slot
             for at in ticks.tolist()
             for slot in self._between(int(times[at]), int(times[at + 1]))
         ]
-        if times[-1] != NEVER:
-            self.watermark_ms = int(times[-1])
         own_ms = places.append_ms[pings.message]
         before_ms = times[pings.message]
         # Before the first tick nobody knows which slots will be whole.

@@ -223,8 +223,7 @@ class Hexagons(Grid):
         around = [(*_beside(cell), *[cell] * 6)[:6] for cell in cells.tolist()]
         wanted = np.array(around, dtype=np.uint64).reshape(cells.size, 6)
         at = np.minimum(np.searchsorted(cells, wanted), max(0, cells.size - 1))
-        found: Integers = np.where((cells[at] == wanted) & (wanted != cells[:, None]), at, -1)
-        return found
+        return np.where((cells[at] == wanted) & (wanted != cells[:, None]), at, -1)
 
     def disk_of(self, cell: int) -> tuple[float, float, float]:
         return _disk_of(cell)

@@ -14,7 +14,7 @@ pays for its vector over all cells and headings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +46,7 @@ SLIM: Final = 0.2
 """The width over the reach of an outline: below, it is a street's."""
 
 
+@dataclass(unsafe_hash=True)
 class Headings(Grid):
     """The cells of a grid, each by heading: `ID-ne`. Positions are in cells whatever the heading,
     until a slot closes.
@@ -57,21 +58,12 @@ class Headings(Grid):
     ('8742d98b6ffffff-sw', {'resolution': 7, 'heading': 'SW'}, '8742d98b6ffffff', 'H3 7, 2 headings')
     """
 
-    def __init__(self, of: Grid, headings: int) -> None:
-        self._of = of
-        self.kind = of.kind
-        self.headings = headings
-        self._names = NAMES[headings]
+    _of: Grid
+    headings: int
+    kind: str = field(init=False)
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Headings)
-            and self.headings == other.headings
-            and self._of == other._of
-        )
-
-    def __hash__(self) -> int:
-        return hash((self._of, self.headings))
+    def __post_init__(self) -> None:
+        self.kind = self._of.kind
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -102,7 +94,7 @@ class Headings(Grid):
         return {
             f"{id_}-{name.lower()}": f"{outline}-{name}"
             for id_, outline in self._of.outlines_by_id.items()
-            for name in self._names
+            for name in NAMES[self.headings]
         }
 
     @property
@@ -125,9 +117,10 @@ class Headings(Grid):
 
     def cell_of(self, id_: str) -> int:
         whole, _, name = id_.rpartition("-")
-        if name.upper() not in self._names:
+        names = NAMES[self.headings]
+        if name.upper() not in names:
             return self._of.cell_of(id_)
-        return self._beside(self._of.cell_of(whole), self._names.index(name.upper()) + 1)
+        return self._beside(self._of.cell_of(whole), names.index(name.upper()) + 1)
 
     def center_of(self, cell: int) -> tuple[float, float]:
         return self._of.center_of(self.whole_of(cell))
@@ -197,7 +190,7 @@ class Headings(Grid):
         return self._of.warnings()
 
     def _name_of(self, cell: int) -> str:
-        return ("", *self._names)[cell >> SHIFT]
+        return ("", *NAMES[self.headings])[cell >> SHIFT]
 
     def _beside(self, whole: int, heading: int) -> int:
         return whole | heading << SHIFT
@@ -205,8 +198,7 @@ class Headings(Grid):
 
 def headed(cells: Cells, heading: int | Integers) -> Cells:
     """The numbers of cells with a heading, by its place among the names."""
-    found: Cells = cells | (np.asarray(heading, np.uint64) + np.uint64(1)) << np.uint64(SHIFT)
-    return found
+    return cells | (np.asarray(heading, np.uint64) + np.uint64(1)) << np.uint64(SHIFT)
 
 
 def by_movement(
@@ -247,11 +239,8 @@ def with_headings(
     known = plate[source] == plate[at]
     kept = rows[known]
     return replace(
-        slot,
-        plate=slot.plate[kept],
-        time=slot.time[kept],
+        slot.subset(kept),
         cell=headed(slot.cell[kept], heading[source[known]]),
-        speed=slot.speed[kept],
         repeats=slot.repeats + slot.plate.size - rows.size,
         unpaired=slot.unpaired + rows.size - kept.size,
     ), kept

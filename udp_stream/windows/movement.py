@@ -23,6 +23,8 @@ positions.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,14 +45,14 @@ DEGREE = 1e-7
 KM_PER_UNIT = 6371.0088 * np.pi / 180 * DEGREE  # on a sphere of the earth's mean radius
 _HALF_TURN = round(180 / DEGREE)
 _COSINE = (
-    1.0,
-    -1 / 2,
-    1 / 24,
-    -1 / 720,
-    1 / 40_320,
-    -1 / 3_628_800,
-    1 / 479_001_600,
     -1 / 87_178_291_200,
+    1 / 479_001_600,
+    -1 / 3_628_800,
+    1 / 40_320,
+    -1 / 720,
+    1 / 24,
+    -1 / 2,
+    1.0,
 )
 """Coefficients of the powers of the square: exact to 1e-9 between -90 and 90 degrees."""
 
@@ -79,10 +81,7 @@ def offset(lat: Places, lon: Places, other_lat: Places, other_lon: Places) -> tu
         2 * _HALF_TURN
     ) - _HALF_TURN  # the shorter way round
     squared = np.square(middle * (DEGREE * np.pi / 180))
-    cosine = np.zeros(middle.size)
-    for coefficient in reversed(_COSINE):
-        cosine = cosine * squared + coefficient
-    return north.astype(np.float64), east * cosine
+    return north.astype(np.float64), east * np.polyval(_COSINE, squared)
 
 
 def with_speeds(
@@ -96,22 +95,19 @@ def with_speeds(
     plate_time, place = keys_of(slot, lat, lon)
     rows = first_per_plate_time(plate_time, slot.cell, place)
     pair, seconds = pairs(plate_time[rows].astype(np.int64))
-    has_pair = pair >= 0
-    pair = rows[pair[has_pair]]
-    seconds = seconds[has_pair]
-    own = rows[has_pair]
     reach_km = rules.reject_above_kmh * seconds / 3600
-    may_be = _within_reach(slot.cell[own], slot.cell[pair], reach_km, grid)
-    pair = pair[may_be]
-    seconds = seconds[may_be]
-    own = own[may_be]
-    kmh = km_between(lat[own], lon[own], lat[pair], lon[pair]) * 3600 / seconds
-    speed = np.minimum(np.rint(kmh * QUANTA_PER_KMH), rules.max_quanta).astype(np.int32)
-    return SlotPings(
-        slot.start_ms, slot.end_ms, slot.plates, slot.plate[own], slot.time[own], slot.cell[own], speed,
-        repeats=slot.repeats + slot.plate.size - rows.size, unpaired=slot.unpaired + rows.size - own.size,
-        partial=slot.partial,
-    )  # fmt: skip
+    kept = pair >= 0
+    kept &= _within_reach(slot.cell[rows], slot.cell[rows[pair]], reach_km, grid)
+    pair = rows[pair[kept]]
+    own = rows[kept]
+    km = km_between(lat[own], lon[own], lat[pair], lon[pair])
+    speed = np.rint(km * 3600 / seconds[kept] * QUANTA_PER_KMH)
+    return replace(
+        slot.subset(own),
+        speed=np.minimum(speed, rules.max_quanta).astype(np.int32),
+        repeats=slot.repeats + slot.plate.size - rows.size,
+        unpaired=slot.unpaired + rows.size - own.size,
+    )
 
 
 def keys_of(slot: SlotPings, lat: Places, lon: Places) -> tuple[Cells, Integers]:
@@ -152,19 +148,12 @@ def _within_reach(
     few too many."""
     moved = np.flatnonzero(cell != other)
     cells, at = np.unique(np.concatenate([cell[moved], other[moved]]), return_inverse=True)
-    if not cells.size:
-        return np.ones(cell.size, np.bool_)
-    lat, lon, radius_km = (
-        np.array(column) for column in zip(*map(grid.disk_of, cells.tolist()), strict=True)
-    )
+    disks = np.array([grid.disk_of(number) for number in cells.tolist()]).reshape(-1, 3)
+    lat, lon = places_of(disks[:, :2].T)
+    radius_km = disks[:, 2]
     here, there = np.split(at, 2)
-    lats = places_of(lat)
-    lons = places_of(lon)
-    apart_km = (
-        km_between(lats[here], lons[here], lats[there], lons[there])
-        - radius_km[here]
-        - radius_km[there]
-    )
+    km = km_between(lat[here], lon[here], lat[there], lon[there])
+    apart_km = km - radius_km[here] - radius_km[there]
     within = np.ones(cell.size, np.bool_)
     within[moved] = apart_km <= reach_km[moved]
     return within

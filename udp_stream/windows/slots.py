@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +65,12 @@ _MOVING = np.dtype(
 _HEADED = np.dtype([*_ROW.descr, ("lat", "<i4"), ("lon", "<i4")])
 """Where headings are derived, and speeds are not: 28 bytes."""
 
-_CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large slot soon grows by eighths
+
+_ROWS_MIN = 512
+"""Rows from which on a chunk is left as it is: fewer are joined with as few before them."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowRefusal:
+class WindowRefusal(NamedTuple):
     """A ping that a window refused: its row in the frame, why, and by how much it was late.
 
     >>> WindowRefusal(2, Reason.SLOT_FULL).lag_ms is None
@@ -82,8 +84,7 @@ class WindowRefusal:
 
 @dataclass(slots=True)
 class _OpenSlot:
-    """An open slot: chunks of rows; each new chunk is an eighth of what is there, so that little
-    memory waits unused."""
+    """An open slot: chunks of rows."""
 
     start_ms: int
     end_ms: int
@@ -91,7 +92,6 @@ class _OpenSlot:
     rules: WindowRules
     chunks: list[NDArray[np.void]] = field(default_factory=list)
     rows: int = 0
-    room: int = 0
     plates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
     of_plate: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -106,23 +106,23 @@ class _OpenSlot:
         ordered = codes[order]
         number = np.empty(index.size, np.int64)  # of each row among its plate's
         number[order] = np.arange(index.size) - np.searchsorted(ordered, ordered)
-        fits: Flags = number + before[codes] < most
-        return fits
+        return number + before[codes] < most
 
     def add(self, frame: Frame, index: Integers) -> None:
-        codes = self._codes(frame.pings, index)
         pings = frame.pings
-        for taken in self._reserve(index.size):
-            part = index[: taken.size]
-            index = index[taken.size :]
-            taken["plate"] = codes[: taken.size]
-            codes = codes[taken.size :]
-            taken["time"] = pings.time_ms[part] - self.start_ms
-            taken["cell"] = frame.cell[part]
-            if self.rules.movement is None:
-                taken["speed"] = pings.speed[part]
-            if "lat" in (taken.dtype.names or ()):
-                taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
+        taken = np.empty(index.size, self._row)
+        taken["plate"] = self._codes(pings, index)
+        taken["time"] = pings.time_ms[index] - self.start_ms
+        taken["cell"] = frame.cell[index]
+        if self.rules.movement is None:
+            taken["speed"] = pings.speed[index]
+        if "lat" in (taken.dtype.names or ()):
+            taken["lat"] = places_of(pings.lat[index])
+            taken["lon"] = places_of(pings.lon[index])
+        self.rows += index.size
+        while self.chunks and self.chunks[-1].size <= taken.size < _ROWS_MIN:
+            taken = np.concatenate([self.chunks.pop(), taken])
+        self.chunks.append(taken)
 
     def _codes(self, pings: Pings, index: Integers) -> Integers:
         """Codes of the rows' plates. New plates get the next codes in order of their rows: how a
@@ -136,23 +136,7 @@ class _OpenSlot:
         code: Integers = np.zeros(first.size, dtype=np.int64)
         plates = map(self.plates.__getitem__, map(pings.plates.__getitem__, used.tolist()))
         code[used] = np.fromiter(plates, np.int64, used.size)
-        codes: Integers = code[in_frame]
-        return codes
-
-    def _reserve(self, count: int) -> list[NDArray[np.void]]:
-        taken = []
-        if self.room and count:
-            first = min(self.room, count)
-            last = self.chunks[-1]
-            taken.append(last[last.size - self.room : last.size - self.room + first])
-            self.room -= first
-            self.rows += first
-            count -= first
-        if count:
-            self.chunks.append(np.empty(max(count, self.rows // 8, _CHUNK_ROWS_MIN), self._row))
-            self.room = self.chunks[-1].size
-            taken += self._reserve(count)
-        return taken
+        return code[in_frame]
 
     @property
     def _row(self) -> np.dtype[np.void]:
@@ -161,8 +145,7 @@ class _OpenSlot:
         return _ROW if self.rules.grid.headings == 1 else _HEADED
 
     def columns(self, hash_plate: Callable[[str], bytes], gaps: Iterable[Span]) -> SlotPings:
-        last = self.chunks[-1] if self.chunks else np.empty(0, self._row)
-        used = [*self.chunks[:-1], last[: last.size - self.room]]
+        used = self.chunks or [np.empty(0, self._row)]
         plate, time, cell, *more = (
             np.concatenate([chunk[name] for chunk in used]) for name in self._row.names or ()
         )
@@ -251,27 +234,16 @@ class Windows:
         lag_ms = judged_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
         refused = [WindowRefusal(row, Reason.LATE, lag) for row, lag in rows]
-        refused += [
-            WindowRefusal(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()
-        ]
-        # Not if it is late too: a ping is refused once.
-        refused += [
-            WindowRefusal(row, Reason.TIME_IN_FUTURE)
-            for row in np.flatnonzero(observed.ahead & ~late).tolist()
-        ]
-        fine = ~(late | observed.ahead | wrong)
+        # Not from the future if it is late too: a ping is refused once.
+        masks = {Reason.TIME_ROLLED_OVER: wrong, Reason.TIME_IN_FUTURE: observed.ahead & ~late}
         if observed.outside is not None:
-            refused += [
-                WindowRefusal(row, Reason.TIME_OUT_OF_RANGE)
-                for row in np.flatnonzero(observed.outside).tolist()
-            ]
-            fine &= ~observed.outside
+            masks[Reason.TIME_OUT_OF_RANGE] = observed.outside
+        fine = ~np.logical_or.reduce([late, *masks.values()])
         nowhere = fine & (frame.cell == NOWHERE)
-        refused += [
-            WindowRefusal(row, Reason.OUTSIDE_ZONES) for row in np.flatnonzero(nowhere).tolist()
-        ]
-        fine &= ~nowhere
-        refused += self._place(frame, np.flatnonzero(fine))
+        masks[Reason.OUTSIDE_ZONES] = nowhere
+        for reason, mask in masks.items():
+            refused += [WindowRefusal(row, reason) for row in np.flatnonzero(mask).tolist()]
+        refused += self._place(frame, np.flatnonzero(fine & ~nowhere))
         if self._clock.over is None:
             return self._close(self._due()), refused
         closed = [self._over(slot) for slot in self._clock.over]
@@ -398,8 +370,7 @@ class SourceCheckpoint:
     gaps: tuple[Span, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedMessage:
+class RefusedMessage(NamedTuple):
     """A refusal, the offset of its message, and the original bytes.
 
     >>> RefusedMessage(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
@@ -411,8 +382,7 @@ class RefusedMessage:
     original: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(NamedTuple):
     """The outcome of a run of records: slots closed, refusals in order, due moments (oldest first).
 
     `messages` are those read, without ticks and those read before; `pings` are those counted, and
@@ -572,7 +542,7 @@ class SourceReader:
         self.next_offset = int(places.offset[-1]) + 1
         self._follow_clock()
         return (
-            result if self._moments is None else replace(result, moments=self._moments.read(frame))
+            result if self._moments is None else result._replace(moments=self._moments.read(frame))
         )
 
     def not_read(self, span: Span) -> None:

@@ -152,6 +152,15 @@ class SlotPings:
     unpaired: int = 0
     partial: bool = False
 
+    def subset(self, rows: Integers) -> SlotPings:
+        return replace(
+            self,
+            plate=self.plate[rows],
+            time=self.time[rows],
+            cell=self.cell[rows],
+            speed=self.speed[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SlotCounts:
@@ -175,6 +184,11 @@ class SlotCounts:
     count: Integers
     repeats: int
     partial: bool = False
+
+    @property
+    def slot(self) -> tuple[int, int]:
+        """Its start and end, Unix ms."""
+        return self.start_ms, self.end_ms
 
     def rows(self, hat: int) -> slice:
         return slice(int(self.hat_rows[hat]), int(self.hat_rows[hat + 1]))
@@ -223,15 +237,7 @@ def without_repeats(pings: SlotPings) -> SlotPings:
     dealt out."""
     plate_time = pings.plate.astype(np.uint64) << np.uint64(32) | pings.time
     chosen = first_per_plate_time(plate_time, pings.cell, pings.speed)
-    if chosen.size == pings.plate.size:
-        return pings
-    return replace(
-        pings,
-        plate=pings.plate[chosen],
-        time=pings.time[chosen],
-        cell=pings.cell[chosen],
-        speed=pings.speed[chosen],
-    )
+    return pings if chosen.size == pings.plate.size else pings.subset(chosen)
 
 
 def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
@@ -320,5 +326,4 @@ def first_per_plate_time(
         among = np.flatnonzero(repeated | np.append(repeated[1:], False))
         rows = order[among]
         order[among] = rows[np.lexsort((speed[rows], cell[rows], plate_time[rows]))]
-    first: Integers = order[~repeated]
-    return first
+    return order[~repeated]

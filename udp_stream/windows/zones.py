@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Cells, Floats, Integers
+from udp_stream.arrays import Cells, Floats
 from udp_stream.windows.grid import EARTH_KM, NOWHERE, Grid, Ring
 
 ID_MAX: Final = 40
@@ -24,9 +24,6 @@ OVERLAP: Final = 0.01
 
 GAP_M: Final = 5.0
 """Zones that are nearer than this touch: borders are drawn by hand."""
-
-PIECE_CORNERS: Final = 64
-"""Zones of more corners are cut, so that boxes around pieces tell most positions apart."""
 
 
 class Zones(Grid):
@@ -55,9 +52,8 @@ class Zones(Grid):
         self._digest = _digest(msgspec.json.encode(self._outlines))
         self._numbers = np.array([number_of(id_) for id_ in ids], dtype=np.uint64)
         self._at = {number: at for at, number in enumerate(self._numbers.tolist())}
-        self._zones = shapely.STRtree(shapes)
-        self._pieces, self._zone_of_piece = _pieces(shapes)
-        self._tree = shapely.STRtree(self._pieces)
+        self._tree = shapely.STRtree(shapes)
+        shapely.prepare(shapes)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Zones) and self._digest == other._digest
@@ -109,10 +105,10 @@ class Zones(Grid):
     def cells_of(self, lat: Floats, lon: Floats) -> Cells:
         import shapely
 
-        position, piece = self._tree.query(shapely.points(lon, lat))
-        held = shapely.intersects_xy(self._pieces[piece], lon[position], lat[position])
+        position, zone = self._tree.query(shapely.points(lon, lat))
+        held = shapely.intersects_xy(self.shapes[zone], lon[position], lat[position])
         first = np.full(lat.size, len(self.ids))
-        np.minimum.at(first, position[held], self._zone_of_piece[piece[held]])
+        np.minimum.at(first, position[held], zone[held])
         found: Cells = np.append(self._numbers, np.uint64(NOWHERE))[first]
         return found
 
@@ -149,7 +145,7 @@ class Zones(Grid):
 
     def beside(self, cell: int) -> Sequence[int]:
         """The zones that touch it, by number."""
-        near = self._zones.query(
+        near = self._tree.query(
             self._shape_of(cell), predicate="dwithin", distance=GAP_M / METRES_PER_DEGREE
         )
         found = set(self._numbers[near].tolist()) - {cell}
@@ -166,7 +162,7 @@ class Zones(Grid):
         from shapely import Polygon
 
         outer, *holes = rings
-        near = self._zones.query(Polygon(outer, holes), predicate="intersects")
+        near = self._tree.query(Polygon(outer, holes), predicate="intersects")
         return None if near.size > most else set(self._numbers[near].tolist())
 
     def warnings(self) -> Sequence[str]:
@@ -182,8 +178,8 @@ class Zones(Grid):
         """The zones of which more than a hundredth lies in zones before them, and that share."""
         import shapely
 
-        one, other = self._zones.query(self.shapes, predicate="overlaps")
-        inside, holder = self._zones.query(self.shapes, predicate="covered_by")
+        one, other = self._tree.query(self.shapes, predicate="overlaps")
+        inside, holder = self._tree.query(self.shapes, predicate="covered_by")
         later, earlier = np.append(one, inside), np.append(other, holder)
         before = earlier < later
         later, earlier = later[before], earlier[before]
@@ -213,38 +209,3 @@ def number_of(id_: str) -> int:
 
 def _digest(text: bytes) -> str:
     return blake2b(text, digest_size=8).hexdigest()
-
-
-def _pieces(shapes: NDArray[np.object_]) -> tuple[NDArray[np.object_], Integers]:
-    """Prepared shapes, those of many corners cut in halves, and the zone of each."""
-    import shapely
-
-    pieces = list[Any]()
-    zone_of = list[int]()
-    waiting = [(shape, zone) for zone, shape in enumerate(shapes)]
-    while waiting:
-        shape, zone = waiting.pop()
-        if shapely.get_num_coordinates(shape) <= PIECE_CORNERS:
-            pieces.append(shape)
-            zone_of.append(zone)
-            continue
-        west, south, east, north = shapely.bounds(shape)
-        if east - west > north - south:
-            middle = (west + east) / 2
-            halves = (
-                shapely.box(west, south, middle, north),
-                shapely.box(middle, south, east, north),
-            )
-        else:
-            middle = (south + north) / 2
-            halves = (
-                shapely.box(west, south, east, middle),
-                shapely.box(west, middle, east, north),
-            )
-        for half in halves:
-            part = shapely.intersection(shape, half)
-            if not shapely.is_empty(part):
-                waiting.append((part, zone))
-    found = np.array(pieces, dtype=object)
-    shapely.prepare(found)
-    return found, np.array(zone_of)

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -162,7 +162,7 @@ class _Contact:
                 contact.is_away,
                 certificate_s=contact.certificate_s,
             )
-        self.report(replace(status, stale=self.feed_check.stale))
+        self.report(status._replace(stale=self.feed_check.stale))
         self.report(self.disk())
 
 
