@@ -8,14 +8,13 @@ import re
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from math import cos, radians
 from zoneinfo import ZoneInfo
 
-import numpy as np
 import pytest
 
 from tests.gtfs import snapshot, vehicle
 from tests.http_server import ok, serving
+from tests.unit.test_feed_files import TABLE, content_of
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.errors import UsageError
@@ -24,31 +23,14 @@ from udp_stream.settings.sections import LiveSection, SourceSection
 from udp_stream.sources.http import PolledSource
 from udp_stream.sources.recordings import open_sources
 
-START = datetime(2024, 3, 5, 10, 30, tzinfo=UTC)
-BUSES = 40
-POLLS = 30
-EVERY_S = 15
-FIELDS = "plate", "time", "lat", "lon", "speed"
+CASE = TABLE["apart"]["times of day"]
+START = datetime(2024, 3, 5, 13, 30)
+"""Of the feed, by its clock."""
 
 
-def fleet(start=START, at=(-70.65, -33.45), polls=POLLS):
-    """Buses that go east and west at 18 to 44 km/h."""
-    draw = np.random.default_rng(5)
-    km = 111.195 * cos(radians(at[1]))
-    lon = at[0] + draw.uniform(-0.06, 0.06, BUSES)
-    lat = at[1] + draw.uniform(-0.04, 0.04, BUSES)
-    speed = draw.uniform(18, 44, BUSES)
-    for poll in range(polls):
-        for bus in range(BUSES):
-            time = start + timedelta(seconds=EVERY_S * poll + bus % 7)
-            yield dict(
-                zip(FIELDS, (f"SIT{bus:03}", time, lat[bus], lon[bus], speed[bus]), strict=True)
-            )
-        speed = np.clip(speed + draw.normal(0, 1.0, BUSES), 12, 44)
-        lon = lon + np.where(np.arange(BUSES) % 2, 1, -1) * speed * EVERY_S / 3600 / km
-
-
-ALL = BUSES * POLLS, BUSES
+def with_clocks(written):
+    """The feed, whose `Saat` is written so."""
+    return content_of(CASE | {"fields": CASE["fields"] | {"Saat": written}})
 
 
 def checks_of(folder, name, *more):
@@ -62,22 +44,14 @@ def checks_of(folder, name, *more):
     return [line.split()[0] for line in both] + both
 
 
-def clocks(written, at=(27.15, 38.42)):
-    """Rows of Izmir's, whose `Saat` has no date."""
-    return [
-        {"Operator": "X", "KapiNo": one["plate"], "Saat": written(one["time"]), "Boylam": f"{one['lon']:.6f}",
-         "Enlem": f"{one['lat']:.6f}", "Hiz": f"{one['speed']:.0f}", "Plaka": f"34 {one['plate']}"}
-        for one in fleet(at=at)
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("pattern", ["%H:%M:%S", "%I:%M:%S %p"])
 def test_times_of_day_are_read_as_of_a_day_that_a_person_sets(pattern, tmp_path, capsys):
     """`init` takes the day of the file's last change, and says so, as do `doctor` and `plan`."""
-    (tmp_path / "feed.json").write_text(json.dumps(clocks(lambda time: f"{time:{pattern}}")))
-    os.utime(tmp_path / "feed.json", (0, START.timestamp() - 3 * 86_400))
+    (tmp_path / "feed.json").write_bytes(with_clocks(f"{{local:{pattern}}}"))
+    changed = START.replace(tzinfo=UTC) - timedelta(days=3)
+    os.utime(tmp_path / "feed.json", (0, changed.timestamp()))
     feed = find_feed([str(tmp_path / "feed.json")])
-    assert (feed.pings, feed.plates, feed.hours[:10]) == (*ALL, "2024-03-02")
+    assert (feed.pings, feed.plates, feed.hours[:10]) == (160, 20, "2024-03-02")
     assert feed.keys["time_format"] == f"2024-03-02 {pattern}" and feed.keys["plate"] == "Plaka"
     (tmp_path / "city.toml").write_text(city_file(feed, "feed.json"))
     (sentence,) = re.findall(
@@ -86,7 +60,7 @@ def test_times_of_day_are_read_as_of_a_day_that_a_person_sets(pattern, tmp_path,
     assert sentence in checks_of(tmp_path, "feed.json")[2]
     text = (tmp_path / "city.toml").read_text().replace("2024-03-02 %", "2024-03-05 %")
     (tmp_path / "city.toml").write_text(text)
-    assert read_by(tmp_path, "feed.json", START.replace(tzinfo=None)) == ALL
+    assert read_by(tmp_path, "feed.json", START) == (160, 20)
 
 
 def read_by(folder, name, first):
@@ -124,14 +98,14 @@ def test_times_of_day_of_a_live_feed_get_the_day_on_which_they_come():
     settings = Settings(source=source, live=LiveSection(every="0.01s"))
     zone = ZoneInfo("Europe/Istanbul")
     now = datetime.now(zone).replace(microsecond=0)
-    rows = clocks(lambda _: f"{now:%H:%M:%S}")
-    with serving(ok(json.dumps(rows).encode(), "application/json")) as server:
+    content = with_clocks(f"{now:%H:%M:%S}")
+    with serving(ok(content, "application/json")) as server:
         polled = PolledSource(f"{server.url}/buses", settings, [].append)
         messages = next(frame for frame in polled.messages() if frame)
         polled.stop()
     pings, refused = settings.decoder.decode(messages)
     assert {*pings.time_ms.tolist()} == {now.timestamp() * 1000} and not refused
-    assert len(pings.plates) == BUSES
+    assert len(pings.plates) == 20
     midnight = datetime(2024, 3, 6, tzinfo=zone).timestamp()
     for clock, after_s, day in (
         ("23:59:58", 4, 5), ("00:00:10", -20, 6), ("00:00:01", 4, 6), ("23:00:00", 41_400, 5), ("24:00:01", 4, 5)
