@@ -225,24 +225,24 @@ def told_truly():
 
 
 FAULTS = [
-    (together, replayed, "others"),
-    (as_appended, live, "others|releases|slots|effects"),
-    (unsquared, replayed, "paid|of rho"),
-    (crowded, replayed, "others"),
-    (told_truly, replayed, "releases|estimates"),
+    (together, replayed, "busy-0", "others"),
+    (as_appended, live, "ahead-0", "others|releases|slots|effects"),
+    (unsquared, replayed, "busy-0", "paid|of rho"),
+    (crowded, replayed, "floods-0", "others"),
+    (told_truly, replayed, "busy-0", "releases|estimates"),
 ]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("fault", "drive", "what"), FAULTS, ids=lambda one: getattr(one, "__name__", None)
+    ("fault", "drive", "plate", "what"), FAULTS, ids=lambda one: getattr(one, "__name__", None)
 )
-def test_the_audit_finds_a_fault(tmp_path, domain, planted, fault, drive, what):
+def test_the_audit_finds_a_fault(tmp_path, domain, planted, fault, drive, plate, what):
     owner, wrong = fault()
     planted(owner, **wrong)
     planted(SqliteLedger, verify=lambda _: [])
     with pytest.raises(Leak, match=what):
-        removals(drive, tmp_path, settings_of(domain), 0)
+        removals(drive, tmp_path, settings_of(domain), 0, plates=[plate])
 
 
 # By the command line, the processors of a worker, and on a recorded day.

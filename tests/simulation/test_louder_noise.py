@@ -69,14 +69,14 @@ def a_plate_at_the_place_counts_as_e_to_minus_18(how, seed, factor):
 CROWD = 400
 
 
-def excess_is_larger(how, is_baseline, seed, factor):
+def excess_is_larger(how, is_baseline, seed, factor, apart=2.01):
     """Lemmas 6.4 to 6.7: half of the plates stand at the stop, the others a little farther than the
     excess allows."""
     query, terms = Nearest.to_stop(CROWD // 2, 0, 0), terms_of(CROWD, how, is_baseline)
     pie = query.elimination(terms)
     where = at_the_middle(CROWD)
     radius = pie.radius(ran(pie, where, "radius")[-1], np.arange(CROWD), terms.beta1 / CROWD).max()
-    where[CROWD // 2 :, 0] = np.ceil(2.01 * radius)
+    where[CROWD // 2 :, 0] = np.ceil(apart * radius)
     found = query.answer(terms, pie, ran(pie, where, seed, factor)[-1])
     distance = query.distance(where.astype(float))
     return bool(
@@ -170,3 +170,8 @@ def test_a_statement_holds_with_its_noise_and_fails_with_louder_noise(statement,
 
     assert may_be(1.0)
     assert not may_be(statement.breaks)
+
+
+@pytest.mark.parametrize("how", ["point", "distance"])
+def test_an_excess_allows_for_two_plates_that_are_off_by_a_radius_each(how):
+    assert not any(excess_is_larger(how, PM, seed, 1.0, apart=1.2) for seed in range(3))
