@@ -392,6 +392,12 @@ def derived(rows, places, grid):
     )
 
 
+def counted(pings, grid):
+    """The cell that a plate and time count in, whichever way the plate goes."""
+    keys = zip(pings.plate.tolist(), pings.time.tolist(), strict=True)
+    return dict(zip(keys, map(grid.whole_of, pings.cell.tolist()), strict=True))
+
+
 def elsewhere(dice, rows, places, grid):
     """Other places of plate 0 in the same cells, ping by ping, that leave it the same headings."""
 
@@ -426,6 +432,12 @@ def displaced(grid):
         ]
         places = [place_in(dice, grid, row[2]) for row in rows]
         if grid.headings > 1:
+            anywhere = [
+                place if row[0] else place_in(dice, grid, row[2])
+                for row, place in zip(rows, places, strict=True)
+            ]
+            here, there = (counted(derived(rows, of, grid), grid) for of in (places, anywhere))
+            assert all(there.get(key, cell) == cell for key, cell in here.items())
             others = elsewhere(dice, rows, places, grid)
         else:
             stands = grid.center_of(whole[0])[::-1]
