@@ -199,15 +199,6 @@ def test_a_plate_that_is_there_once_is_left_out_and_counted(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [(["source.speed="], b"source.speed"), (["speed.from=moving"], b"field, movement")],
-)
-def test_a_speed_from_nowhere_is_a_configuration_error(tmp_path, flags, said):
-    done = run_verb(["config", *(word for flag in flags for word in ("--set", flag))], cwd=tmp_path)
-    assert done.returncode == 3 and said in done.stderr
-
-
 def test_presets_that_have_a_unit_need_none_where_speeds_are_derived():
     settings = load(None, ["source.preset=gtfs-rt", "speed.from=movement"], {})
     assert settings.form.mapping.speed == "" and settings.policy.speed_from == "movement"

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from tests.gtfs import snapshot, vehicle
 from tests.verbs import run_verb
 from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.cli.evidence import findings
@@ -29,6 +30,7 @@ from udp_stream.units import KMH_PER_UNIT
 TABLE = tomllib.loads((Path(__file__).parents[1] / "feeds" / "found.toml").read_text())
 ZONES = {
     -74: "America/Bogota", 105: "Asia/Bangkok", 5: "Europe/Amsterdam", 34: "Asia/Jerusalem", 27: "Europe/Istanbul",
+    -97: "America/Chicago",
     0: "Africa/Accra", -70: "America/Santiago", 24: "Europe/Helsinki", -72: "America/New_York",
 }  # fmt: skip
 
@@ -88,6 +90,8 @@ def content_of(case):
     """The bytes of a feed's file."""
     if "text" in case:
         return case["text"].encode()
+    if case.get("kind") == "gtfs":
+        return polls_of(case)
     fields = case.get("fields") or TABLE["plain"] | case.get("with", {})
     fields = {name: text for name, text in fields.items() if name not in case.get("drop", ())}
     kind = case.get("kind", "lines")
@@ -128,6 +132,29 @@ def content_of(case):
     text = case.get("head", "") + case.get("outer", "GROUPS").replace("GROUPS", joint.join(texts))
     content = text.encode(case.get("encoding", "utf-8"))
     return gzip.compress(content) if file_of(case).endswith(".gz") else content
+
+
+def varint(number):
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+LENGTHS = {
+    "varint": varint,
+    "big": lambda number: number.to_bytes(4, "big"),
+    "little": lambda number: number.to_bytes(4, "little"),
+}
+
+
+def polls_of(case):
+    """Polls of GTFS-realtime, each behind its length."""
+    polls = {}
+    names = ("lat", "lon") if case.get("exchanged") else ("lon", "lat")
+    for fix in fixes_of(case):
+        place = [fix[name] for name in names]
+        bus = vehicle("", f"SIT{fix['bus']:03}", fix["epoch_s"], *place, fix["mps"])
+        polls.setdefault(fix["poll"], []).append(bus)
+    messages = [snapshot(*buses, header_s=buses[-1]["time_s"]) for buses in polls.values()]
+    return b"".join(LENGTHS[case["length"]](len(one)) + one for one in messages)
 
 
 def valued(text):

@@ -3,15 +3,15 @@ what is read then."""
 
 import json
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from zoneinfo import ZoneInfo
 
 import pytest
-from google.transit.gtfs_realtime_pb2 import FeedMessage
 
-from udp_stream.cli.commands.init import EXCHANGED, city_file, find_feed
+from tests.gtfs import snapshot, vehicle
+from tests.unit.test_feed_files import LENGTHS
+from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.cli.evidence import TABLE, Look, findings
 from udp_stream.cli.preflight import LiveFeedCheck, look_by
 from udp_stream.cli.report import troubles
@@ -164,18 +164,12 @@ def test_repeats_are_said_as_they_come_and_at_the_end_and_few_are_not():
     assert "several vehicles" in repeats_in(shared)
 
 
-def poll(some, header_s=None, swap=False):
-    feed = FeedMessage()
-    feed.header.gtfs_realtime_version = "2.0"
-    feed.header.timestamp = header_s or max(
-        (int(time.timestamp()) for _, time, *_ in some), default=1
-    )
-    for bus, time, lon, lat, speed in some:
-        vehicle = feed.entity.add(id=str(bus)).vehicle
-        vehicle.vehicle.id, vehicle.timestamp = f"SIT{bus:03}", int(time.timestamp())
-        vehicle.position.longitude, vehicle.position.latitude = (lat, lon) if swap else (lon, lat)
-        vehicle.position.speed = speed / 3.6
-    return feed.SerializeToString()
+def poll(some):
+    buses = [
+        vehicle("", f"SIT{bus:03}", int(time.timestamp()), lon, lat, speed / 3.6)
+        for bus, time, lon, lat, speed in some
+    ]
+    return snapshot(*buses, header_s=1709550000)
 
 
 def polled(**given):
@@ -201,27 +195,11 @@ def test_polls_whose_times_stand_while_their_places_change_are_said():
 # Another kind of message.
 
 
-def others(kind):
-    feed = FeedMessage()
-    feed.header.gtfs_realtime_version, feed.header.timestamp = "2.0", 1709550000
-    for at in range(40):
-        entity = feed.entity.add(id=str(at))
-        getattr(entity, kind).SetInParent()
-        if kind == "trip_update":
-            entity.trip_update.trip.trip_id = "x"
-    return feed.SerializeToString()
-
-
-def varint(number):
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
-
-
+ALERTS = snapshot(*[vehicle(alert=True)] * 40)
+TRIPS = snapshot(*[vehicle(trip_update=True)] * 40)
 OTHERS = {
-    "alerts.pb": (others("alert"), f"40 entities, none with a vehicle: alerts: {ELSEWHERE}"),
-    "trips.pb": (
-        others("trip_update"),
-        f"40 entities, none with a vehicle: trip updates: {ELSEWHERE}",
-    ),
+    "alerts.pb": (ALERTS, f"40 entities, none with a vehicle: alerts: {ELSEWHERE}"),
+    "trips.pb": (TRIPS, f"40 entities, none with a vehicle: trip updates: {ELSEWHERE}"),
     "empty.pb": (poll([]), "no entity"),
     "cut.pb": (poll(polled()[0])[:-7], "data that are no whole message"),
 }
@@ -239,35 +217,13 @@ def test_what_another_kind_of_message_is_and_what_to_ask_for(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "length", [varint, lambda n: n.to_bytes(4, "big"), lambda n: n.to_bytes(4, "little")]
-)
-@pytest.mark.parametrize("name", ["feed.pb", "feed.bin"])
-def test_messages_behind_their_lengths_are_read(length, name, tmp_path):
-    messages = [poll(some) for some in polled()]
-    feed, _, read = found(tmp_path, b"".join(length(len(one)) + one for one in messages), name)
-    assert read == ALL and feed.form == "GTFS-realtime"
-    assert "behind its length" in no_pings(length(len(messages[0])) + messages[0], is_gtfs=True)
+@pytest.mark.parametrize("length", LENGTHS.values())
+def test_a_length_before_a_message_is_named(length):
+    message = poll(polled()[0])
+    assert "behind its length" in no_pings(length(len(message)) + message, is_gtfs=True)
 
 
 # Places that cannot be.
-
-
-@pytest.mark.parametrize("at", [(-74.1, 4.65), (-97.7, 30.2), (24.9, 60.2)])
-def test_places_that_are_exchanged_in_pb_are_told_before_zone_and_unit_and_read(at, tmp_path):
-    content = b"".join(
-        varint(len(one)) + one for one in (poll(some, swap=True) for some in polled(at=at))
-    )
-    feed, said, read = found(tmp_path, content, "feed.pb")
-    assert EXCHANGED in said and feed.keys == {"exchanged": True} and read == ALL
-    assert feed.box[0] < at[0] < feed.box[2] and feed.zone.startswith(("America/", "Europe/"))
-    settings = load(tmp_path / "city.toml", (), {})
-    assert settings.form.is_plain and dict(settings.source.written)["exchanged"] == "true"
-    assert replace(settings.form).format.paths.longitude == "$.location.coordinates[1]"
-    again, said, _ = found(
-        tmp_path, b"".join(varint(len(one)) + one for one in map(poll, polled(at=at))), "good.pb"
-    )
-    assert EXCHANGED not in said and again.box == feed.box
 
 
 def test_a_stray_fleet_that_sends_more_than_all_others_makes_neither_zone_nor_box(tmp_path):
