@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 FAST := tests/unit tests/privacy tests/contract tests/protocol tests/lab
 
-.PHONY: demo test test-fast test-services test-long test-soak explore chaos images test-images lint bench bench-stream accuracy services clean
+.PHONY: demo test test-fast test-services test-long test-soak chaos images test-images lint bench bench-stream accuracy services clean
 
 demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files; on a terminal, in the browser
 	$(BIN)/udp-stream demo --slots 3
@@ -24,12 +24,8 @@ test-services: $(STAMP)  ## the other half: whole programs, and a real Kafka, Re
 test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutorial; the examples, which need Node.js
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m long
 
-test-soak: $(STAMP)  ## what takes many minutes: explorations at three faults, lemmas and adversaries at full size, 100,000 mutated messages
+test-soak: $(STAMP)  ## what takes many minutes: worlds of workers, lemmas and adversaries at full size, 100,000 mutated messages
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m soak
-
-explore: $(STAMP)  ## every order of the shuffle's protocols: make explore FAULTS=3 SLOTS=2 READS=1 SOURCES=1 FOLLOWS=1
-	$(BIN)/python -m tests.protocol $(if $(FAULTS),--faults $(FAULTS)) $(if $(SLOTS),--slots $(SLOTS)) \
-		$(if $(READS),--reads $(READS)) $(if $(SOURCES),--sources $(SOURCES)) $(if $(FOLLOWS),--follows)
 
 # Tests start our program hundreds of times. Where Python is told to keep no compiled code it would compile it each time.
 test test-fast test-services test-long test-soak chaos: export PYTHONDONTWRITEBYTECODE =

@@ -1,5 +1,4 @@
-"""The smallest ledger that keeps the promises of `port.py`: the model of stores and of
-explorations."""
+"""The smallest ledger that keeps the promises of `port.py`: the model of stores."""
 
 import threading
 from bisect import insort

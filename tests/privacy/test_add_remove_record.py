@@ -8,7 +8,6 @@ import os
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import datetime
 from unittest.mock import patch
 
@@ -20,6 +19,7 @@ from faust.types import TP
 
 from streams.kafka import CommittedOffset
 from streams.processors import TICK
+from tests.failing import Died
 from tests.forms import changed, long_but, long_rows, soaked, soaked_rows
 from tests.privacy import recorded
 from tests.privacy.recorded import (
@@ -41,10 +41,13 @@ from tests.privacy.recorded import (
     settings_of,
     without,
 )
+from tests.protocol.broker import (
+    TOPICS,
+    Broker,
+    Worker,
+    outcome,
+)
 from tests.runtime.harness import FEEDS
-from tests.unit import test_processors
-from tests.unit.test_processors import TOPICS, Broker, Worker, outcome, rules_of
-from tests.unit.test_processors import Died as ProcessorDied
 from tests.verbs import run_verb
 from udp_stream.ledger.ids import DAY_SUMS, NOISED_SUMS, id_of, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger, SqliteLedger
@@ -340,9 +343,10 @@ class Tasks:
     """Workers on one broker and ledger. They die; or another one takes over, and the first goes on
     for a while."""
 
-    def __init__(self, settings, broker, ledger, thread, dice, once):
+    def __init__(self, settings, broker, ledger, thread, dice, once, tape):
         self.dice, self.once, self.broker = dice, once, broker
-        self.new = lambda: Worker(broker, ledger, thread, settings, once)
+        given = {"entropy": tape, "hash_plate": hash_of}
+        self.new = lambda: Worker(broker, ledger, thread, settings, once, **given)
 
     async def run(self):
         worker, changes = self.new(), 0
@@ -404,17 +408,14 @@ def by_workers(settings, sent, tape, seed, once):
         with ThreadPoolExecutor(1) as thread:
             while True:
                 try:
-                    return await Tasks(settings, broker, ledger, thread, dice, once).run()
-                except ProcessorDied:
+                    return await Tasks(settings, broker, ledger, thread, dice, once, tape).run()
+                except Died:
                     deaths.append(1)
                     broker.dies *= 0.9
 
     deaths = []
     broker.dice, broker.dies = random.Random(f"deaths {seed}"), 0.03
-    with (
-        tape.runs(),
-        patch.multiple(test_processors, SeededEntropy=lambda _: tape, rules_of=rules_with_hashes),
-    ):
+    with tape.runs():
         asyncio.run(until_the_end())
     assert ledger.verify() == [] and len(deaths) > 1
     smoothed = [one.value for one in broker.logs[TP(TOPICS.smoothed.name, 0)]]
@@ -423,10 +424,6 @@ def by_workers(settings, sent, tape, seed, once):
         list(dict.fromkeys(smoothed)),
         statement(settings, ledger),
     )
-
-
-def rules_with_hashes(settings, context, moments=None):
-    return replace(rules_of(settings, context, moments), hash_plate=hash_of)
 
 
 @pytest.mark.timeout(600)

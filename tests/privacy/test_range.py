@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.protocol.explore import fields_of
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
     MECHANISMS,
@@ -32,7 +31,7 @@ def pair_of_plans(name, grouping):
 def but_for_ranges(plan):
     return {
         name: repr(getattr(plan, name))
-        for name in fields_of(type(plan))
+        for name in type(plan).__match_args__
         if name not in ("range", "counts")
     }  # fmt: skip
 

@@ -16,7 +16,11 @@ from faust.types import TP
 
 from tests.failing import a_threshold
 from tests.forms import soaked
-from tests.unit.test_processors import TOPICS, Broker, lives
+from tests.protocol.broker import (
+    TOPICS,
+    Broker,
+    lives,
+)
 from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
 from udp_stream.ledger.ids import kind_of

@@ -11,12 +11,10 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from tests.failing import Died
 from tests.forms import long_rows, soaked_rows
 from tests.privacy.replayed import Named, audited, played
+from tests.protocol.broker import START, TOPICS, Broker, Worker
 from tests.runtime.harness import frames_of
-from tests.unit import test_processors
-from tests.unit.test_processors import START, TOPICS, Broker, Worker
 from udp_stream.release import pipeline as balls
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.promise import release_slot
@@ -125,19 +123,15 @@ def kafka(dies=0.0):
         broker.dies = dies
 
         async def live(thread):
-            await Worker(
-                broker, this.ledger, thread, settings_of((*run.flags, "kafka.shards=2"))
-            ).run(random.Random(0))
+            settings = settings_of((*run.flags, "kafka.shards=2"))
+            worker = Worker(broker, this.ledger, thread, settings, entropy=Named(1))
+            await worker.run(random.Random(0))
 
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
-            patch.setattr(test_processors, "SeededEntropy", Named)
             if dies:
                 for cut in "cut_pings", "cut_norms", "cut_factors":
                     patch.setattr(wire, cut, partial(getattr(wire, cut), rows_max=2))
-            try:
-                asyncio.run(live(thread))
-            except test_processors.Died as died:
-                raise Died from died
+            asyncio.run(live(thread))
 
     return work
 

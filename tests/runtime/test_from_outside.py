@@ -17,8 +17,15 @@ import numpy as np
 import pytest
 
 from tests.board import get
+from tests.protocol.broker import (
+    FLAGS,
+    lives,
+    outcome,
+)
 from tests.runtime.harness import fleet_log, ledger_at
-from tests.unit.test_processors import FLAGS, filled, lives, outcome
+from tests.unit.test_processors import (
+    filled,
+)
 from udp_stream.cli import main as cli
 from udp_stream.dashboard.places import Places
 from udp_stream.dashboard.server import Dashboard, serving

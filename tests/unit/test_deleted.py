@@ -6,14 +6,16 @@ import random
 import pytest
 from faust.types import TP
 
-from tests.unit.test_ledger_identity import in_a_thread
-from tests.unit.test_processors import (
+from tests.protocol.broker import (
     FLAGS,
     START,
     TOPICS,
     Worker,
-    filled,
     outcome,
+)
+from tests.unit.test_ledger_identity import in_a_thread
+from tests.unit.test_processors import (
+    filled,
     ping,
     with_worker,
 )

@@ -8,8 +8,13 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from tests.protocol.broker import (
+    FLAGS,
+    TOPICS,
+    Broker,
+    Worker,
+)
 from tests.unit.test_ledger_identity import in_a_thread
-from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import Reason
 from udp_stream.release.events import (

@@ -11,7 +11,17 @@ from faust.types import TP
 
 from streams.kafka import register
 from streams.topics import LedgerIdentity, mark_header, mark_in
-from tests.unit.test_processors import FLAGS, OURS, TOPICS, Died, Worker, filled, outcome
+from tests.failing import Died
+from tests.protocol.broker import (
+    FLAGS,
+    OURS,
+    TOPICS,
+    Worker,
+    outcome,
+)
+from tests.unit.test_processors import (
+    filled,
+)
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
 from udp_stream.ledgers.keys import adopt

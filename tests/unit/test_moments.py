@@ -6,9 +6,13 @@ from dataclasses import replace
 from datetime import UTC
 
 import pytest
+from msgspec import structs
 
 from tests.forms import changed
 from tests.unit.test_reading import HOUR, RULES, START, a_log, ping, record, take
+from udp_stream.shuffle.protocol import SendMessages, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import PositionsEnd, cut_moment
+from udp_stream.testing import a_moment
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotGrid
@@ -170,3 +174,51 @@ def test_no_moment_of_an_archived_time_is_told_nor_made_of_its_pings(every, age)
     assert all(time_ms > archived_ms for time_ms, *_ in found) and found
     far = archived_ms + age * MINUTE
     assert [one for one in found if one[0] > far] == [one for one in whole if one[0] > far]
+
+
+QUARTER = 900_000
+FIRST = a_moment().time_ms
+
+
+def sent_by(source):
+    """What a source sends of two moments: its own half of the plates; the second moment has none of
+    source 1."""
+    whole, rows = a_moment(), slice(4 * source, 4 * source + 4)
+    columns = {name: getattr(whole, name)[rows] for name in ("plates", "lat", "lon", "seen_ms")}
+    found = [*cut_moment(replace(whole, **columns), source, 0)]
+    if source == 0:
+        later = {**columns, "seen_ms": columns["seen_ms"] + QUARTER}
+        found += cut_moment(replace(whole, time_ms=FIRST + QUARTER, **later), source, 0)
+    return [*found, PositionsEnd(source, 0, FIRST + QUARTER)]
+
+
+@pytest.mark.parametrize("committed", range(6))
+def test_moments_that_a_source_sent_for_other_queries_are_skipped_also_after_a_takeover(committed):
+    ours = [replace_asked(message) for message in sent_by(0)]
+    third = replace(a_moment(), time_ms=FIRST + 2 * QUARTER)
+    others = PositionsEnd(1, 0, FIRST + QUARTER, asked="others")
+    whole = [message for source in (0, 1) for message in cut_moment(third, source, 0, "ours")]
+    log = [others, *ours, *whole]
+    protocol = asking_ours(ShardCheckpoint.at(0))
+    for offset, message in enumerate(log[:committed]):
+        protocol.add(offset, message)
+    protocol = asking_ours(protocol.checkpoint())
+    for offset, message in enumerate(log):
+        protocol.add(offset, message)
+    times = []
+    while (step := protocol.next()) is not None:
+        if isinstance(step, SendMessages):
+            protocol.sent(step)
+        else:
+            times.append(step.time_ms)
+            protocol.answering(step)
+            protocol.answered(step)
+    assert times == [FIRST + 2 * QUARTER]
+
+
+def asking_ours(start):
+    return ShardProtocol(1, shards=2, sources=2, start=start, asks=True, asked="ours")
+
+
+def replace_asked(message):
+    return structs.replace(message, asked="ours") if isinstance(message, PositionsEnd) else message

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.failing import Died
-from tests.protocol.explore import fields_of
 from tests.unit.test_flow import START, a_context, run
 from tests.unit.test_planner import city, opened, planned
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -110,7 +109,7 @@ def fields(plan):
     """All of a plan, as text that compares."""
     with np.printoptions(threshold=10**6):
         named = [
-            {name: getattr(one, name) for name in fields_of(type(one))}
+            {name: getattr(one, name) for name in type(one).__match_args__}
             for one in plan.statistics.values()
         ]
         counts = [one.pop("counts").by_plate.tolist() for one in named]

@@ -14,14 +14,16 @@ from tests.unit.test_planner import city
 from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.release.charge import plan_slot
-from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.protocol import PlannerState, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import (
     CountChunk,
     CountsEnd,
     PingChunk,
     PingsEnd,
     cut_counts,
+    cut_norms,
     cut_pings,
     cut_plan,
     decode_message,
@@ -31,6 +33,7 @@ from udp_stream.shuffle.wire import (
     merge_plan,
     shard_of,
 )
+from udp_stream.testing import SLOT_END, two_hats
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, tabulate, without_repeats
 
 
@@ -238,3 +241,34 @@ def test_plan_chunks_of_two_plans_never_make_one():
     for chunk in [old[-1], *new]:
         shard.add(next(offset), chunk)
     assert same(shard.next().plan, merge_plan(new))
+
+
+def test_a_shard_whose_plan_is_older_than_the_settings_is_answered_once():
+    """It would wait for ever: the planner's own plan asks nothing, and waits for no norms."""
+    planner = PlannerState(shards=1, start=None, follows=True)
+    for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):
+        planner.add(offset, message)
+    start = planner.slot_to_plan().start
+    planner.planned(start, SLOT_END, [0])
+    (norms,) = cut_norms(PlateNorms.nobody(), start, SLOT_END, shard=0, city=(5, 7))
+    planner.add(planner.counts.next_offset, norms)
+    assert not list(planner.answers_without_factors()), "the plan is not on the broker yet"
+    planner.sent()
+    (answer,) = planner.answers_without_factors()
+    assert (answer.shard, answer.factors) == (0, b"")
+    planner.add(planner.counts.next_offset, norms)  # its next owner says it again
+    assert not list(planner.answers_without_factors()) and planner.city_to_ask() is None
+
+
+def test_norms_that_came_before_a_plan_is_made_are_not_lost():
+    """Who takes over the planner reads them behind the counts, and plans then."""
+    planner = PlannerState(shards=1, start=None, follows=True)
+    log = list(cut_counts(two_hats()[0], shard=0))
+    start = log[0].slot_start
+    log += cut_norms(PlateNorms.nobody(), start, SLOT_END, shard=0)
+    for offset, message in enumerate(log):
+        planner.add(offset, message)
+    planner.slot_to_plan()
+    planner.planned(start, SLOT_END, [0], hats={b"a": 1})
+    planner.sent()
+    assert planner.norms_to_remember().start == start

@@ -2,205 +2,23 @@
 
 import asyncio
 import random
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from faust.types import TP
 
 from streams.kafka import CommittedOffset
-from streams.processors import TICK, ProcessorContext, ShardProcessor, SourceProcessor, settle
-from streams.topics import LedgerIdentity, topics_of
-from tests.forms import long_but
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
+from streams.processors import TICK
+from tests.failing import Died
+from tests.protocol.broker import FLAGS, OURS, SETTINGS, START, TOPICS, Broker, Worker, outcome
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.pings.decode import PingDecoder
-from udp_stream.pings.json import JSON
-from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import SlotCounted, SlotPublished
-from udp_stream.release.query_pipeline import QueryContext, QuerySet
 from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.shuffle import wire as source_protocol
-from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PingChunk, cut_pings, decode_message
-from udp_stream.testing import SeededEntropy
-from udp_stream.windows.slots import ReadingRules
-
-FLAGS = (
-    "hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "budget.accounting=pure", "release.mean_epsilon=1.0",
-    "kafka.partitions=2",
-)  # fmt: skip
-SETTINGS = load(None, FLAGS, {})
-TOPICS = topics_of(SETTINGS.kafka)
-START = 1_704_067_200_000
-OURS = LedgerIdentity("5eed", "cafe")
-
-
-class Died(Exception):
-    pass
-
-
-class Broker:
-    """Logs in memory, and the offsets of one group; it may die before or after anything that is
-    asked of it."""
-
-    def __init__(self, dice=None):
-        self.logs = defaultdict(list)
-        self.offsets = {}
-        self.begins = defaultdict(int)
-        self.now_ms = START
-        self.dice = dice
-        self.dies = 0.12
-        self.dies_behind_a_chunk = False
-        self.is_read_to_end = True
-        self.epochs = defaultdict(int)
-        self.rejoins = self.seeks = 0
-
-    def maybe_die(self):
-        if self.dice is not None and self.dice.random() < self.dies:
-            raise Died
-
-    def append(self, topic, partition, value, headers=()):
-        log = self.logs[TP(topic, partition)]
-        log.append(
-            SimpleNamespace(topic=topic, partition=partition, offset=len(log), timestamp=self.now_ms, timestamp_type=1,
-                            value=value, headers=tuple(headers))
-        )  # fmt: skip
-
-    async def write(self, messages):
-        for one in list(messages):
-            self.maybe_die()
-            self.append(one.topic, one.partition or 0, one.value, one.headers)
-            if self.dies_behind_a_chunk and one.topic == TOPICS.parts.name:
-                raise Died
-        self.maybe_die()
-
-    async def send(self, messages):
-        await self.write(messages)
-        done = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
-
-    async def commit(self, offsets):
-        self.maybe_die()
-        self.offsets |= offsets
-        self.maybe_die()
-        return True
-
-    async def committed(self, tps):
-        return {tp: self.offsets.get(tp, CommittedOffset(-1, "")) for tp in tps}
-
-    async def first(self, tps):
-        return {tp: self.begins[tp] for tp in tps}
-
-    async def ends(self, tps):
-        return {tp: len(self.logs[tp]) for tp in tps}
-
-    async def is_read(self, tp, next_offset):
-        return self.is_read_to_end and next_offset == len(self.logs[tp])
-
-    async def partitions(self, _topic, before):
-        assert before in (0, 2)
-        return 2
-
-    async def rejoin(self):
-        self.rejoins += 1
-
-    async def seek(self):
-        self.seeks += 1
-
-
-class Once:
-    """A transaction as the broker keeps it: all or nothing, and only for the latest of a shard."""
-
-    def __init__(self, broker, shard):
-        self.broker, self.shard = broker, shard
-        self.epoch = broker.epochs[shard] = broker.epochs[shard] + 1
-
-    async def publish(self, messages, checkpoint):
-        self.broker.maybe_die()
-        if self.broker.epochs[self.shard] != self.epoch:
-            raise Fenced("a later epoch")
-        for one in messages:
-            self.broker.append(one.topic, one.partition or 0, one.value, one.headers)
-        self.broker.offsets |= checkpoint
-        self.broker.maybe_die()
-
-    async def close(self):
-        pass
-
-
-def rules_of(settings, context, moments=None):
-    slots = context.calendar.slots
-    return ReadingRules(
-        PingDecoder(settings.ping_rules, JSON), settings.window_rules, slots, str.encode, moments
-    )
-
-
-class Worker:
-    def __init__(
-        self,
-        broker,
-        ledger,
-        thread,
-        settings=SETTINGS,
-        once=False,
-        accept_loss=False,
-        binding=OURS,
-        observers=(),
-        city=None,
-        back_to_ms=None,
-    ):
-        given = settings.policy, settings.calendar, SeededEntropy(1), "test"
-        of_mode = {"judges_unit": settings.judges_unit, "domain": settings.domain}
-        context = ReleaseContext(*given, city=city, **of_mode)
-        self.broker = broker
-        self.time_s = 0.0
-        self.topics = topics_of(settings.kafka)
-        queries_asked = settings.standing_queries
-        of_queries = settings.zone, QueryContext(settings.position_periods, context)
-        queries = QuerySet(queries_asked, *of_queries) if queries_asked else None
-        common = ProcessorContext(
-            self.topics, broker, broker, binding, accept_loss, observers, queries, back_to_ms
-        )
-        rules = rules_of(settings, context, queries and queries.moments)
-        self.pings = SourceProcessor(common, rules, 60, clock=lambda: self.time_s)
-        self.parts = ShardProcessor(common, context, ledger, thread, self.once if once else None)
-
-    async def once(self, shard):
-        return Once(self.broker, shard)
-
-    async def assign(self):
-        await self.pings.assign({TP(TOPICS.pings.name, 0), TP(TOPICS.pings.name, 1)})
-        await self.parts.assign(
-            {TP(TOPICS.parts.name, shard) for shard in range(self.topics.parts.partitions)}
-        )
-
-    async def run(self, dice):
-        """Take over, read everything in batches, tell silent partitions the time, until nothing
-        more comes."""
-        await self.assign()
-        at = {tp: max(self.broker.begins[tp], self.broker.offsets.get(tp, CommittedOffset(0, "")).offset)
-              for tp in list(self.broker.logs)}  # fmt: skip
-        while True:
-            todo = [tp for tp, log in list(self.broker.logs.items()) if at.get(tp, 0) < len(log)
-                    and tp.topic in (TOPICS.pings.name, TOPICS.parts.name)]  # fmt: skip
-            if not todo:
-                self.time_s += 100
-                before = sum(map(len, self.broker.logs.values()))
-                await self.pings.tick(self.broker.now_ms)
-                if sum(map(len, self.broker.logs.values())) == before:
-                    await self.pings.commit()
-                    await self.parts.commit()
-                    return
-                continue
-            tp = dice.choice(todo)
-            batch = self.broker.logs[tp][at.get(tp, 0) :][: dice.randint(1, 30)]
-            at[tp] = batch[-1].offset + 1
-            await (self.pings if tp.topic == TOPICS.pings.name else self.parts).process(batch)
 
 
 def ping(plate, minute):
@@ -230,56 +48,21 @@ def filled(dice=None, source_1=b"72.8"):
     return broker
 
 
-def outcome(broker):
-    """Payload by release id, refusals by id: the same, whoever died how often."""
-    releases, refused = {}, {}
-    for record in broker.logs[TP(TOPICS.release.name, 0)]:
-        id_ = dict(record.headers)["ce_id"]
-        assert releases.setdefault(id_, record.value) == record.value
-    for record in broker.logs[TP(TOPICS.rejected.name, 0)]:
-        refused[dict(record.headers)["udp-stream.errors.id"]] = record.value
-    return releases, refused
-
-
-async def lives(broker, dice, ledger=None, settings=SETTINGS, once=False, city=None):
-    """Workers one after another on one ledger until one comes through; how many died."""
-    ledger, deaths = ledger or MemoryLedger(), 0
-    with ThreadPoolExecutor(1) as thread:
-        while True:
-            try:
-                await Worker(broker, ledger, thread, settings, once, city=city).run(dice)
-            except Died:
-                deaths += 1
-                if deaths > 200:
-                    broker.dice = None
-            else:
-                assert ledger.verify() == [] and list(ledger.unpublished()) == []
-                return deaths
-
-
-@pytest.mark.parametrize("once", [False, True])
-@pytest.mark.parametrize("seed", long_but((0,), range(6)))
-def test_killed_between_any_two_effects_it_says_the_same_in_the_end(seed, once):
-    whole = filled()
-    assert asyncio.run(lives(whole, random.Random(0))) == 0
-    releases, refused = outcome(whole)
-    assert len(releases) == 4 and refused
-    broker = filled(random.Random(f"die {seed}"))
-    assert asyncio.run(lives(broker, random.Random(seed), once=once)) > 3
-    assert outcome(broker) == (releases, refused)
-    for topic in (TOPICS.release, TOPICS.latest):
-        assert len(broker.logs[TP(topic.name, 0)]) == len(releases) or not once
-
-
 async def dies_behind_its_first_part(broker, worker):
     """It has read all pings of source 0, and one part of the first slot has reached the broker."""
     await worker.assign()
     await worker.pings.commit()
-    broker.dies_behind_a_chunk = True
+    parts = broker.logs[TP(TOPICS.parts.name, 0)]
+
+    async def dies_behind_a_part():
+        if parts:
+            raise Died
+
+    broker.effect = dies_behind_a_part
     with pytest.raises(Died):
         await worker.pings.process(broker.logs[TP(TOPICS.pings.name, 0)])
-    broker.dies_behind_a_chunk = False
-    (part,) = (decode_message(one.value) for one in broker.logs[TP(TOPICS.parts.name, 0)])
+    del broker.effect
+    (part,) = (decode_message(one.value) for one in parts)
     assert isinstance(part, PingChunk)
 
 
@@ -309,20 +92,6 @@ def test_what_is_left_of_a_slot_whose_pings_are_refused_by_now_holds_up_nothing(
     expected = comes_through(filled(source_1=b"74.0"), boxed)
     assert len(expected) == 2
     assert comes_through(sent_elsewhere, boxed, before=dies_behind_its_first_part) == expected
-
-
-def test_what_is_left_of_a_slot_whose_pings_are_deleted_by_now_holds_up_nothing():
-    def cut_off(broker):
-        broker.begins[TP(TOPICS.pings.name, 0)] = 140
-        return broker
-
-    async def dies_before_they_are_deleted(broker, worker):
-        await dies_behind_its_first_part(broker, worker)
-        cut_off(broker)
-
-    expected = comes_through(cut_off(filled()), accept_loss=True)
-    found = comes_through(filled(), accept_loss=True, before=dies_before_they_are_deleted)
-    assert found == expected and len(expected) == 4
 
 
 def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(limits):
@@ -372,26 +141,6 @@ def test_every_step_of_a_batch_of_many_slots_is_progress():
         assert len(done) == 4 and sorted(set(done)) == done
 
 
-def test_a_worker_that_was_replaced_publishes_nothing_and_asks_to_be_told():
-    broker, ledger = filled(), MemoryLedger()
-
-    async def run(thread):
-        paused = Worker(broker, ledger, thread, once=True)
-        await paused.assign()
-        await Worker(broker, ledger, thread, once=True).run(random.Random(0))
-        published, offsets = list(broker.logs[TP(TOPICS.release.name, 0)]), dict(broker.offsets)
-        paused.parts._assignments[0].protocol = ShardProtocol(
-            0, 1, 2, ShardCheckpoint.at(0)
-        )  # it goes on where it was
-        await paused.parts.process(broker.logs[TP(TOPICS.parts.name, 0)])
-        assert broker.rejoins == 1 and broker.logs[TP(TOPICS.release.name, 0)] == published != []
-        await paused.parts.commit()
-        assert broker.offsets == offsets
-
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(run(thread))
-
-
 @pytest.mark.parametrize("log", ["pings", "parts"])
 def test_partitions_that_are_revoked_while_they_are_taken_over_are_not_taken(log):
     """They would be read, ticked and committed beside their new owner."""
@@ -412,34 +161,6 @@ def test_partitions_that_are_revoked_while_they_are_taken_over_are_not_taken(log
         assert not of_log._assignments and not of_log.next_offsets()
 
     with_worker(broker, work)
-
-
-def test_what_was_published_before_the_ledger_was_told_is_told_on_assignment():
-    broker = filled()
-
-    class Forgetful(MemoryLedger):
-        def published(self, _ids):
-            raise Died
-
-    async def run(thread):
-        forgetful = Forgetful()
-        with pytest.raises(Died):
-            await Worker(broker, forgetful, thread, once=True).run(random.Random(0))
-        waiting = [id_ for id_, _ in forgetful.unpublished()]
-        told = {
-            dict(one.headers)["ce_id"].decode() for one in broker.logs[TP(TOPICS.release.name, 0)]
-        }
-        assert set(waiting) == told != set()
-        forgetful.__class__ = MemoryLedger
-        settle(forgetful, 0, 1, START)
-        assert [
-            id_ for id_, _ in forgetful.unpublished()
-        ] == waiting  # their slots are not through by then
-        await Worker(broker, forgetful, thread, once=True).assign()
-        assert list(forgetful.unpublished()) == []
-
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(run(thread))
 
 
 def with_worker(broker, work, accept_loss=False):
@@ -647,7 +368,7 @@ async def go_on(worker, broker, minutes, partitions=(0, 1)):
         return None
 
     for minute in minutes:
-        broker.now_ms, worker.time_s = START + minute * 60_000 + broker.wrong_ms, minute * 60
+        broker.now_ms, worker.time_s = START + minute * 60_000, minute * 60
         for number, plate in enumerate("abcdef"):
             if number % 2 in partitions:
                 broker.append(TOPICS.pings.name, number % 2, ping(plate, minute))
@@ -666,10 +387,8 @@ def test_a_tick_counts_as_the_earlier_of_two_clocks(broker_by, worker_by):
     if min(broker_by, worker_by) > 0:
         return
     broker = Broker()
-    broker.wrong_ms = 0
 
     async def work(worker):
-        worker.wrong_ms = 0
         await go_on(worker, broker, range(60))
         await go_on(worker, broker, range(60, 63), partitions=())
         broker.wrong_ms, worker.wrong_ms = broker_by, worker_by
@@ -690,7 +409,6 @@ def test_a_log_that_is_ahead_is_set_back_and_what_is_charged_and_recorded_stays(
     on, if only the other one was told the wrong time."""
     settings = load(None, (*FLAGS, f"release.mean={mean}", "release.cdf=off"), {})
     broker, ledger = Broker(), MemoryLedger()
-    broker.wrong_ms = 0
 
     async def lived(thread, minutes, by=0, back=False, partitions=(0, 1)):
         back_to_ms = (lambda: START + minutes[0] * 60_000) if back else None
@@ -731,10 +449,8 @@ def charges_of(ledger):
 @pytest.mark.parametrize("by", [HOUR, -HOUR, 24 * HOUR, -24 * HOUR])
 def test_a_broker_whose_clock_is_wrong_while_pings_come_costs_what_came_meanwhile_at_most(by):
     broker = Broker()
-    broker.wrong_ms = 0
 
     async def work(worker):
-        worker.wrong_ms = 0
         await go_on(worker, broker, range(30))
         broker.wrong_ms = by
         await go_on(worker, broker, [30])

@@ -9,14 +9,17 @@ import msgspec
 import pytest
 from faust.types import TP
 
-from streams.kafka import CommittedOffset
-from tests.forms import long_but
-from tests.unit.test_processors import TOPICS, Died, Worker, lives, outcome
-from tests.unit.test_processors_planner import (
-    changing_places,
+from tests.protocol.broker import (
+    TOPICS,
+    Worker,
     charges,
+    lives,
+    outcome,
+    smoothed,
+)
+from tests.protocol.embedded import embedded
+from tests.unit.test_processors_planner import (
     city,
-    embedded_smoothed,
     parts_logs,
     settings_of,
     small_chunks,  # noqa: F401 (a fixture: workers die between the chunks of a slot)
@@ -28,14 +31,9 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.record import Release, Smoothed, Withdrawal
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdraw
-from udp_stream.shuffle.wire import CountsEnd, PingChunk, ReleaseMarker, decode_message
+from udp_stream.shuffle.wire import CountsEnd, PingChunk, decode_message
 
 SETTINGS = settings_of("forecasts")
-
-
-def smoothed(broker):
-    """Estimates in the order in which each was first written."""
-    return [one.value for one in broker.logs[TP(TOPICS.smoothed.name, 0)]]
 
 
 def slots_of(estimates):
@@ -43,10 +41,11 @@ def slots_of(estimates):
 
 
 def require_same(broker, ledger, once):
-    releases, expected_ledger, estimates = embedded_smoothed(broker, SETTINGS)
-    assert outcome(broker)[0] == releases and charges(ledger) == charges(expected_ledger)
-    assert list(dict.fromkeys(smoothed(broker))) == estimates and len(estimates) > len(releases)
-    assert not once or len(smoothed(broker)) == len(estimates)
+    expected = embedded(broker, SETTINGS)
+    assert outcome(broker)[0] == expected.releases
+    assert charges(ledger) == charges(expected.ledger)
+    assert list(dict.fromkeys(smoothed(broker))) == expected.smoothed
+    assert not once or len(smoothed(broker)) == len(expected.smoothed)
 
 
 class TwoWorkers:
@@ -91,54 +90,6 @@ def run(work):
         return asyncio.run(work(thread))
 
 
-def test_means_are_taken_around_forecasts_that_follow_from_releases():
-    """Else the tests below prove nothing: forecasts move with what was released, and releases are
-    around them."""
-    releases, _, estimates = embedded_smoothed(city(), SETTINGS)
-    records = [Release.decode(payload) for payload in releases.values()]
-    made = [one for one in records if one.status == "released"]
-    assert len(made) > 8 and {one.mean.mechanism for one in made} == {"forecast-clip"}
-    assert len({one.forecast.value_kmh for one in made}) > 8 and len(set(estimates)) == len(
-        estimates
-    )
-
-
-@pytest.mark.parametrize("once", [False, True])
-@pytest.mark.parametrize("seed", long_but((0,), range(4)))
-def test_killed_between_any_two_effects_estimates_are_the_same_too(seed, once):
-    broker, ledger = city(random.Random(f"die {seed}")), MemoryLedger()
-    assert asyncio.run(lives(broker, random.Random(seed), ledger, SETTINGS, once)) > 3
-    require_same(broker, ledger, once)
-    for tp, committed in broker.offsets.items():
-        assert committed.offset == len(broker.logs[tp]), tp
-
-
-@pytest.mark.parametrize("seed", long_but(range(2), range(4)))
-def test_workers_that_change_places_plan_alike(seed):
-    broker, ledger = city(), MemoryLedger()
-    asyncio.run(changing_places(broker, ledger, SETTINGS, random.Random(seed)))
-    require_same(broker, ledger, once=False)
-
-
-def test_a_worker_that_has_the_planner_again_knows_what_another_planned_meanwhile():
-    async def work(thread):
-        workers = [Worker(broker, ledger, thread, SETTINGS, once=True) for _ in range(2)]
-        await sources_alone(workers[0])
-        for turn, slots in enumerate((1, 3, 5)):
-            worker = workers[turn % 2]
-            await worker.parts.assign(set(parts))
-            at = {tp: max(0, broker.offsets.get(tp, CommittedOffset(0, "")).offset) for tp in parts}
-            while len(slots_of(smoothed(broker))) < slots:
-                tp = next(tp for tp in parts if at[tp] < len(broker.logs[tp]))
-                at[tp] += 1
-                await worker.parts.process([broker.logs[tp][at[tp] - 1]])
-
-    broker, ledger = city(), MemoryLedger()
-    parts = [TP(TOPICS.parts.name, shard) for shard in range(3)]
-    run(work)
-    require_same(broker, ledger, once=True)
-
-
 def test_the_planner_waits_for_shards_of_other_workers_and_hinders_nobody():
     two = TwoWorkers()
 
@@ -162,33 +113,6 @@ def test_the_planner_waits_for_shards_of_other_workers_and_hinders_nobody():
     require_same(two.broker, two.ledger, once=True)
 
 
-def test_who_died_before_it_said_what_it_released_has_it_said_by_who_comes_next():
-    """Nothing else comes to that shard's log, and the planner lives on."""
-    two = TwoWorkers()
-
-    async def work(thread):
-        await two.start(thread)
-        send = two.other.parts._send
-
-        async def dies(messages):
-            if all(isinstance(message, ReleaseMarker) for _, message in messages):
-                raise Died
-            await send(messages)
-
-        two.other.parts._send = dies
-        await two.other_reads()
-        await two.planner_reads()
-        with pytest.raises(Died):
-            await two.other_reads()
-        await two.planner_reads()
-        assert not two.smoothed()
-        await Worker(two.broker, two.ledger, thread, SETTINGS, once=True).parts.assign({two.theirs})
-        await two.planner_reads()
-        assert two.smoothed()
-
-    run(work)
-
-
 def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
     """It lacks what was released: estimates would be left out, and the checkpoint would be behind
     their slot."""
@@ -209,10 +133,6 @@ def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
     run(work)
     asyncio.run(lives(two.broker, random.Random(1), two.ledger, SETTINGS, True))
     require_same(two.broker, two.ledger, once=True)
-
-
-def is_released(record):
-    return isinstance(decode_message(record.value), ReleaseMarker)
 
 
 def test_what_a_shard_lost_is_not_waited_for():
@@ -250,16 +170,10 @@ def test_what_a_shard_lost_is_not_waited_for():
         return slot
 
     lost = run(work)
-    expected, _, estimates = embedded_smoothed(broker, SETTINGS)
-    missing = expected.keys() - outcome(broker)[0].keys()
+    expected = embedded(broker, SETTINGS)
+    missing = expected.releases.keys() - outcome(broker)[0].keys()
     assert missing and {int(id_.split(b"-")[1]) * 1000 for id_ in missing} == {lost}
-    assert slots_of(smoothed(broker)) == slots_of(estimates)
-
-
-def test_without_forecasts_nothing_is_waited_for_and_nothing_new_is_said():
-    broker = city()
-    asyncio.run(lives(broker, random.Random(0), settings=settings_of("runs out")))
-    assert not smoothed(broker) and not any(map(is_released, broker.logs[TP(TOPICS.parts.name, 0)]))
+    assert slots_of(smoothed(broker)) == slots_of(expected.smoothed)
 
 
 def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_from_their_hats():

@@ -11,30 +11,23 @@ import numpy as np
 import pytest
 from faust.types import TP
 
-from streams.kafka import CommittedOffset
-from streams.processors import columns_of, decode_checkpoint
-from tests.city_question import MeanSpeed
-from tests.forms import PURE_ENV, long_but
-from tests.unit.test_processors import (
+from tests.forms import PURE_ENV
+from tests.protocol.broker import (
     FLAGS,
     START,
     TOPICS,
     Broker,
-    Died,
     Worker,
+    charges,
     lives,
     outcome,
-    rules_of,
 )
+from tests.protocol.embedded import embedded
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast import anomalies, model, shape
-from udp_stream.ledger.ids import CITY as OF_CITY
-from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.charge import ReleaseContext, with_forecaster
-from udp_stream.release.promise import release_slot
-from udp_stream.release.record import Release, Smoothed
+from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.wire import (
@@ -47,9 +40,6 @@ from udp_stream.shuffle.wire import (
     decode_message,
     merge_pings,
 )
-from udp_stream.testing import SeededEntropy
-from udp_stream.windows.slots import SourceCheckpoint, SourceReader
-from udp_stream.windows.tables import tabulate
 
 MINUTE = 60_000
 CITY = (*FLAGS, "kafka.shards=3", "hat.resolution=7")
@@ -118,91 +108,15 @@ def settings_of(kind):
     return load(None, (*CITY, *KINDS[kind]), PURE_ENV)
 
 
-def question_of(kind):
-    return MeanSpeed() if kind == "city" else None
-
-
-def embedded(broker, settings, question=None):
-    """Payload by release id, and the ledger, of the embedded road over the logs of pings, each read
-    in one go."""
-    found, ledger, _ = embedded_smoothed(broker, settings, question)
-    return found, ledger
-
-
-def embedded_smoothed(broker, settings, question=None):
-    """The same, and its smoothed estimates, all in order."""
-    given = settings.policy, settings.calendar, SeededEntropy(1), "test"
-    context = ReleaseContext(*given, city=question, judges_unit=settings.judges_unit)
-    if settings.policy.forecasts:
-        context = with_forecaster(context)
-    slots = defaultdict(list)
-    for source in range(2):
-        reader = SourceReader(rules_of(settings, context), SourceCheckpoint(0))
-        for slot in reader.read(*columns_of(broker.logs[TP(TOPICS.pings.name, source)])).closed:
-            slots[slot.start_ms] += [
-                one for one in cut_pings(slot, source, 1) if isinstance(one, PingChunk)
-            ]
-    ledger, found, smoothed = MemoryLedger(), {}, []
-    for _, parts in sorted(slots.items()):
-        counts, values = tabulate(merge_pings(parts))
-        payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
-        found |= {id_.encode(): payload for id_, payload in payloads.items()}
-        smoothed += map(Smoothed.encode, context.smoothed((counts.start_ms, counts.end_ms), ledger))
-    return found, ledger, smoothed
-
-
-def charges(ledger):
-    assert ledger.verify() == []
-    return {
-        e.release_id: sorted(zip(e.plates, e.charged.tolist(), strict=True))
-        for e in ledger.entries()
-    }
-
-
-def answers(ledger):
-    """Those of each slot: what is recorded, and that no reader is waited for."""
-    found = [entry for entry in ledger.entries() if kind_of(entry.release_id) == OF_CITY]
-    assert all(entry.published for entry in found)
-    return {entry.release_id: entry.payload for entry in found}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_shards_release_and_charge_what_the_embedded_road_does(kind):
-    broker, ledger, settings = city(), MemoryLedger(), settings_of(kind)
-    assert (
-        asyncio.run(lives(broker, random.Random(0), ledger, settings, city=question_of(kind))) == 0
-    )
-    expected, expected_ledger = embedded(broker, settings, question_of(kind))
-    releases, _ = outcome(broker)
-    assert releases == expected and len(releases) > 20
-    assert charges(ledger) == charges(expected_ledger)
-    assert answers(ledger) == answers(expected_ledger) and (len(answers(ledger)) > 1) == (
-        kind in ("city", "shapes")
-    )
-    assert sum(bool(log) for log in parts_logs(broker).values()) == 3
-    records = [Release.decode(payload) for payload in releases.values()]
-    statuses = Counter(record.status for record in records)
-    left_out = sum(
-        r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released"
-    )
-    assert statuses["released"] > 4 and "withheld_unplanned" not in statuses
-    assert kind in ("auto", "forecasts", "city", "shapes") or left_out > 0
-    assert kind != "runs out" or statuses["withheld_budget"] > 0
-    prices = {record.mean.epsilon for record in records if record.mean is not None}
-    assert kind != "prices" or (
-        max(prices) > 4.9 and max(prices) / 4 == pytest.approx(sorted(prices)[-2])
-    )  # and a quarter
-
-
 @pytest.mark.parametrize("dice", [None, random.Random("partial")])
 def test_a_topic_that_begins_in_the_second_half_of_a_slot_has_that_slot_withheld_without_a_charge(
     dice,
 ):
     broker, ledger, settings = city(dice, first=36), MemoryLedger(), settings_of("auto")
     asyncio.run(lives(broker, random.Random(0), ledger, settings))
-    expected, expected_ledger = embedded(broker, settings)
+    expected = embedded(broker, settings)
     releases, _ = outcome(broker)
-    assert releases == expected and charges(ledger) == charges(expected_ledger)
+    assert releases == expected.releases and charges(ledger) == charges(expected.ledger)
     found = defaultdict(Counter)
     for one in map(Release.decode, releases.values()):
         found[one.hat.slot_start][one.status] += 1
@@ -223,10 +137,9 @@ def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_m
     limits(anomalies, ORDINARY=(9.0,), ENOUGH=2.0, OF_A_SLOT=1.0)
     broker, ledger, settings = city(dice), MemoryLedger(), settings_of("shapes")
     asyncio.run(lives(broker, random.Random(0), ledger, settings))
-    expected, expected_ledger = embedded(broker, settings)
+    expected = embedded(broker, settings)
     releases, _ = outcome(broker)
-    assert releases == expected and charges(ledger) == charges(expected_ledger)
-    assert answers(ledger) == answers(expected_ledger)
+    assert releases == expected.releases and charges(ledger) == charges(expected.ledger)
     found = defaultdict(set)
     for one in map(Release.decode, releases.values()):
         found[one.hat.slot_start].add(one.status)
@@ -248,24 +161,6 @@ def test_slots_after_releases_that_tell_of_another_unit_are_withheld_as_on_one_m
     assert doubt.released == sum(start >= doubt.since for start in out) > 0
 
 
-@pytest.mark.parametrize("seed", long_but((0,), range(4)))
-@pytest.mark.parametrize("kind", KINDS)
-def test_killed_between_any_two_effects_plans_and_releases_are_the_same(kind, seed):
-    settings, ledger = settings_of(kind), MemoryLedger()
-    broker = city(random.Random(f"die {seed}"))
-    assert (
-        asyncio.run(lives(broker, random.Random(seed), ledger, settings, city=question_of(kind)))
-        > 5
-    )
-    expected, expected_ledger = embedded(broker, settings, question_of(kind))
-    assert outcome(broker)[0] == expected
-    assert charges(ledger) == charges(expected_ledger) and answers(ledger) == answers(
-        expected_ledger
-    )
-    for tp, committed in broker.offsets.items():
-        assert committed.offset == len(broker.logs[tp]), tp
-
-
 def parts_logs(broker):
     return {tp: log for tp, log in broker.logs.items() if tp.topic == TOPICS.parts.name}
 
@@ -283,45 +178,6 @@ def test_counts_go_to_partition_0_and_plans_come_back_to_each_shard():
         }
     counted = [decode_message(one.value) for one in broker.logs[TP(TOPICS.parts.name, 0)]]
     assert {one.shard for one in counted if isinstance(one, CountsEnd)} == {0, 1, 2}
-
-
-@pytest.mark.parametrize("seed", long_but(range(2), range(6)))
-def test_workers_that_each_have_some_of_the_shards_race_and_change_places(seed):
-    """Two workers on one ledger, both alive: now one, now the other has a partition, each at times
-    behind, and what one has not committed the other does again."""
-    settings, ledger, broker = settings_of("runs out"), MemoryLedger(), city()
-    dice = random.Random(seed)
-    asyncio.run(changing_places(broker, ledger, settings, dice))
-    expected, expected_ledger = embedded(broker, settings)
-    assert outcome(broker)[0] == expected
-    assert charges(ledger) == charges(expected_ledger)
-    assert list(ledger.unpublished()) == []
-
-
-async def changing_places(broker, ledger, settings, dice):
-    with ThreadPoolExecutor(1) as thread:
-        await sources_alone(Worker(broker, ledger, thread, settings))
-        workers = [Worker(broker, ledger, thread, settings) for _ in range(2)]
-        for turn in range(12):
-            mine = [{TP(TOPICS.parts.name, shard) for shard in range(3)} for _ in workers]
-            if turn < 11:
-                # a worker that has lost a partition may not know it yet: both may have it, and both
-                # go on
-                mine = [{tp for tp in tps if dice.random() < 0.6} for tps in mine]
-            for worker, tps in zip(workers, mine, strict=True):
-                await worker.parts.assign(tps)
-            at = [
-                {tp: max(0, broker.offsets.get(tp, CommittedOffset(0, "")).offset) for tp in tps}
-                for tps in mine
-            ]
-            for _ in range(10 if turn < 11 else 400):
-                which = dice.randrange(2)
-                todo = [tp for tp, offset in at[which].items() if offset < len(broker.logs[tp])]
-                if todo:
-                    tp = dice.choice(sorted(todo))
-                    batch = broker.logs[tp][at[which][tp] :][: dice.randint(1, 12)]
-                    at[which][tp] = batch[-1].offset + 1
-                    await workers[which].parts.process(batch)
 
 
 async def sources_alone(worker):
@@ -386,101 +242,6 @@ def cells_of(broker, shard):
         if isinstance(part, PingChunk)
         for cell in merge_pings([part]).cell.tolist()
     }
-
-
-@pytest.mark.parametrize("once", [False, True])
-def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(once):
-    """The clock of the worker commits at any moment, here just before a slot's releases arrive:
-    then it dies."""
-    settings, broker, ledger = settings_of("auto"), city(), MemoryLedger()
-    parts = {TP(TOPICS.parts.name, shard) for shard in range(3)}
-
-    async def work(thread):
-        worker, committing = Worker(broker, ledger, thread, settings, once), []
-        await sources_alone(worker)
-
-        class Interrupted:
-            async def publish(self, _messages, _checkpoint):
-                committing.append(asyncio.ensure_future(worker.parts.commit()))
-                await asyncio.sleep(0)
-                raise Died
-
-        for place in worker.parts._assignments.values():
-            place.publisher = Interrupted()
-        with pytest.raises(Died):
-            for _ in range(4):
-                for tp in sorted(parts):
-                    at = worker.parts._assignments[tp.partition].protocol.checkpoint().offset
-                    await worker.parts.process(list(broker.logs[tp])[at:])
-        await asyncio.gather(*committing)
-        held = [broker.offsets.get(tp, CommittedOffset(0, "")).offset for tp in sorted(parts)]
-        firsts = [
-            next(
-                m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), PingChunk)
-            )
-            for tp in sorted(parts)
-        ]
-        assert held == firsts
-
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(work(thread))
-    asyncio.run(lives(broker, random.Random(1), ledger, settings, once))
-    assert outcome(broker)[0] == embedded(broker, settings)[0]
-
-
-class Slow(Broker):
-    """Its commits arrive late, and no checkpoint of a shard may go back."""
-
-    async def commit(self, offsets):
-        await asyncio.sleep(self.dice.choice([0, 0.001, 0.003]))
-        return await super().commit(offsets)
-
-
-class Frontiers(dict):
-    def __ior__(self, offsets):
-        for tp, to in offsets.items():
-            if tp in self and tp.topic == TOPICS.parts.name:
-                before, after = (
-                    decode_checkpoint(noted.metadata, 0).checkpoint.shard.done_ms
-                    for noted in (self[tp], to)
-                )
-                assert before <= after, (tp, before, after)
-        self.update(offsets)
-        return self
-
-
-@pytest.mark.parametrize("once", [False, True])
-@pytest.mark.parametrize("seed", long_but(range(2), range(4)))
-def test_a_commit_that_arrives_late_takes_no_checkpoint_back(seed, once):
-    """The clock of the worker commits again and again while slots are published."""
-    settings, broker, ledger, dice = (
-        settings_of("auto"),
-        city(),
-        MemoryLedger(),
-        random.Random(seed),
-    )
-    broker.__class__, broker.dice, broker.dies, broker.offsets = Slow, dice, 0, Frontiers()
-
-    async def commits(worker):
-        while True:
-            await worker.parts.commit()
-            await asyncio.sleep(0)
-
-    async def work(thread):
-        worker = Worker(broker, ledger, thread, settings, once)
-        await sources_alone(worker)
-        committing, at = asyncio.ensure_future(commits(worker)), Counter()
-        while todo := [tp for tp, log in parts_logs(broker).items() if at[tp] < len(log)]:
-            tp = dice.choice(todo)
-            batch = broker.logs[tp][at[tp] :][: dice.randint(1, 4)]
-            at[tp] += len(batch)
-            await worker.parts.process(batch)
-        assert not committing.done()
-        committing.cancel()
-
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(work(thread))
-    assert outcome(broker)[0] == embedded(broker, settings)[0]
 
 
 def test_a_planner_under_another_zone_is_refused_before_it_charges_and_hands_out_no_plan():

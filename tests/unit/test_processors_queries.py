@@ -11,24 +11,25 @@ import numpy as np
 import pytest
 from faust.types import TP
 
-from streams.processors import columns_of
 from streams.topics import topics_of
 from tests.forms import PURE_ENV, long_but
-from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
+from tests.protocol.broker import (
+    Worker,
+    charges,
+    lives,
+    outcome,
+)
+from tests.protocol.embedded import embedded
 from tests.unit.test_processors_planner import CITY, city
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.query_pipeline import QueryContext, QuerySet
 from udp_stream.release.record import QueryResult
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle import wire as source_protocol
-from udp_stream.shuffle.wire import cut_moment, decode_message, merge_moment
-from udp_stream.testing import SeededEntropy
-from udp_stream.windows.slots import SourceCheckpoint, SourceReader
+from udp_stream.shuffle.wire import cut_moment, decode_message
 
 QUERIES = """
 [queries]
@@ -101,73 +102,17 @@ def answers(broker, settings):
     return found
 
 
-def expected_of(settings):
-    """The same log, both partitions read whole, moments joined by hand, answered on a ledger of
-    their own."""
-    context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
-    queries = QuerySet(
-        settings.standing_queries, settings.zone, QueryContext(settings.position_periods, context)
-    )
-    broker, moments = city(), {}
-    for partition in range(2):
-        log = broker.logs[TP(topics_of(settings.kafka).pings.name, partition)]
-        reader = SourceReader(rules_of(settings, context, queries.moments), SourceCheckpoint(0))
-        messages, places = columns_of(log)
-        end = [places.offset[-1:] + 1, np.array([broker.now_ms]), np.array([True])]
-        whole = type(places)(
-            *(
-                np.append(a, b)
-                for a, b in zip((places.offset, places.append_ms, places.tick), end, strict=True)
-            )
-        )
-        for moment in reader.read([*messages, b""], whole).moments:
-            moments.setdefault(moment.time_ms, []).append((partition, moment))
-    ledger, told = MemoryLedger(), {}
-    for time_ms in sorted(moments):
-        chunks = [
-            chunk
-            for source, one in moments[time_ms]
-            for chunk in list(cut_moment(one, source, 0))[:-1]
-        ]
-        recorded = queries.record(merge_moment(chunks), ledger)
-        told |= (
-            {} if recorded is None else {one.release_id: one.payload for one in recorded.answers}
-        )
-    return told, charges(ledger)
-
-
-def charges(ledger):
-    assert ledger.verify() == []
-    return {
-        entry.release_id: sorted(zip(entry.plates, entry.charged.tolist(), strict=True))
-        for entry in ledger.entries()
-        if kind_of(entry.release_id) != "hat"
-    }
-
-
-LIVES = [pytest.param(n, "50m", n % 2 > 0, marks=pytest.mark.long) for n in range(2, 10)]
-
-
-@pytest.mark.parametrize(("seed", "age", "once"), [(1, "10m", True), *LIVES])
-def test_killed_between_any_two_effects_it_answers_as_the_embedded_road_does(
-    seed, age, once, tmp_path
-):
-    settings = asking(tmp_path, age)
-    expected, expected_charges = expected_of(settings)
-    gave_nothing = [QueryResult.decode(one).plates.gave_nothing for one in expected.values()]
-    assert (
-        len(expected) > 12 and max(gave_nothing) > 2
-    )  # plates run out of their budget within the hour
-    broker, ledger = city(random.Random(f"die {seed}")), MemoryLedger()
-    assert asyncio.run(lives(broker, random.Random(seed), ledger, settings, once)) > 10
-    assert answers(broker, settings) == expected and charges(ledger) == expected_charges
-    topic = TP(topics_of(settings.kafka).queries.name, 0)
-    assert len(broker.logs[topic]) == len(expected) or not once
+def expected_of(broker, settings):
+    """Answers of the embedded road over the same logs, and its ledger."""
+    expected = embedded(broker, settings)
+    return {id_.decode(): payload for id_, payload in expected.answers.items()}, expected.ledger
 
 
 def test_savings_are_handed_on_as_the_embedded_road_does_it_wherever_a_worker_dies(tmp_path):
     settings = asking(tmp_path, text=RAMP)
-    expected, expected_charges = expected_of(settings)
+    broker, ledger = city(random.Random("ramp")), MemoryLedger()
+    assert asyncio.run(lives(broker, random.Random(3), ledger, settings, True)) > 10
+    expected, expected_ledger = expected_of(broker, settings)
     given = {
         QueryResult.decode(one).privacy.moment
         for one in expected.values()
@@ -176,9 +121,7 @@ def test_savings_are_handed_on_as_the_embedded_road_does_it_wherever_a_worker_di
     assert (
         min(given) == 0.333333333 and max(given) > 0.5
     )  # of rho 3, a third of an hour, a third of the queries
-    broker, ledger = city(random.Random("ramp")), MemoryLedger()
-    assert asyncio.run(lives(broker, random.Random(3), ledger, settings, True)) > 10
-    assert answers(broker, settings) == expected and charges(ledger) == expected_charges
+    assert answers(broker, settings) == expected and charges(ledger) == charges(expected_ledger)
     for period in ledger.periods():
         if period.startswith("positions"):
             plates = {
@@ -266,20 +209,6 @@ def test_positions_charged_in_another_period_that_overlaps_are_refused(settings)
     assert answers(broker, settings) == {}
 
 
-def test_dying_between_commit_and_ledger_leaves_the_next_owner_to_inform_it(settings):
-    left = iter([True])
-
-    class Dying(MemoryLedger):
-        def published(self, release_ids):
-            if any(kind_of(id_) == "query" for id_ in release_ids) and next(left, False):
-                raise Died
-            super().published(release_ids)
-
-    broker, ledger = city(), Dying()
-    assert asyncio.run(lives(broker, random.Random(0), ledger, settings, once=True)) == 1
-    assert list(ledger.unpublished()) == [] and len(answers(broker, settings)) > 12
-
-
 def other_than(settings, folder, kind):
     """What a worker is configured with that was forgotten when queries were given out, or changed."""
     folder.mkdir()
@@ -352,7 +281,9 @@ def test_what_a_worker_with_other_queries_has_read_is_in_no_answer_of_the_next_o
 
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(run(thread))
-    expected, found = expected_of(settings)[0], answers(broker, settings)
+    whole = city()
+    asyncio.run(lives(whole, random.Random(0), None, settings))
+    expected, found = expected_of(whole, settings)[0], answers(broker, settings)
     assert 5 < len(found) < len(expected)
     for id_, payload in found.items():
         assert (

@@ -2,14 +2,22 @@
 without pings."""
 
 import asyncio
-import random
 from dataclasses import replace
 
 import pytest
 from faust.types import TP
 
 from streams.processors import TICK, ProcessorContext, SourceProcessor
-from tests.unit.test_processors import OURS, SETTINGS, START, TOPICS, Broker, Died, ping
+from tests.protocol.broker import (
+    OURS,
+    SETTINGS,
+    START,
+    TOPICS,
+    Broker,
+)
+from tests.unit.test_processors import (
+    ping,
+)
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.shuffle.wire import PingChunk, decode_message
@@ -100,44 +108,3 @@ def test_a_broker_behind_our_clock_gets_another_tick_once_the_first_is_read():
 
     asyncio.run(run())
     assert len(ticks(broker, 0)) == 3 and {hour for _, hour in slots_sent(broker)} == {0}
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_killed_between_any_two_effects_shards_get_the_same(seed):
-    def filled():
-        broker = Broker()
-        for minute in range(0, 260, 2):
-            broker.now_ms = START + minute * MINUTE
-            if minute in (0, 62, 122, 124, 250):
-                for tp in PINGS:
-                    broker.append(tp.topic, tp.partition, b"%d" % broker.now_ms, [(TICK, b"1")])
-            behind = random.Random(minute).choice([0, 1, 70])
-            broker.append(PINGS[0].topic, 0, ping("ab"[minute % 4 // 2], max(0, minute - behind)))
-        return broker
-
-    async def once(broker, dice):
-        found = await processor(broker)
-        at = {tp: max(0, broker.offsets[tp].offset) if tp in broker.offsets else 0 for tp in PINGS}
-        while any(at[tp] < len(broker.logs[tp]) for tp in PINGS):
-            for tp in PINGS:
-                if new := broker.logs[tp][at[tp] :][: dice.randint(1, 20)]:
-                    at[tp] += len(new)
-                    await found.process(new)
-            if dice.random() < 0.3:
-                await found.commit()
-        await found.commit()
-
-    whole = filled()
-    asyncio.run(once(whole, random.Random(0)))
-    expected = slots_sent(whole)
-    assert sorted(expected) == [(source, hour) for source in range(2) for hour in range(4)]
-    broker, dice, deaths = filled(), random.Random(seed), 0
-    broker.dice, broker.dies = random.Random(f"die {seed}"), 0.08
-    while True:
-        try:
-            asyncio.run(once(broker, dice))
-            break
-        except Died:
-            deaths += 1
-            broker.dies = 0.08 if deaths < 40 else 0.0
-    assert deaths and slots_sent(broker) == expected
