@@ -38,6 +38,8 @@ def snapshot(*vehicles, header_s=START_S):
             entity.vehicle.vehicle.license_plate = fields["plate"]
         if fields["number"]:
             entity.vehicle.vehicle.id = fields["number"]
+        if fields.get("label"):
+            entity.vehicle.vehicle.label = fields["label"]
         if fields["time_s"] is not None:
             entity.vehicle.timestamp = fields["time_s"]
         for name, value in (

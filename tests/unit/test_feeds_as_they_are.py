@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from google.transit.gtfs_realtime_pb2 import FeedMessage
 
+from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.errors import ConfigError
 from udp_stream.pings.advice import advise, no_pings
 from udp_stream.pings.data_quality import QualityWarning
@@ -228,20 +228,6 @@ def test_the_topic_before_a_payload_and_a_registrys_frame_are_left_out():
 
 # GTFS-realtime as agencies have it.
 
-START_S = 1704688200
-
-
-def poll(*vehicles, header_s=START_S):
-    feed = FeedMessage()
-    feed.header.gtfs_realtime_version, feed.header.timestamp = "2.0", header_s
-    for at, (descriptor, time_s) in enumerate(vehicles):
-        entity = feed.entity.add(id=str(at)).vehicle
-        for name, value in descriptor.items():
-            setattr(entity.vehicle, name, value)
-        entity.timestamp = time_s
-        entity.position.longitude, entity.position.latitude, entity.position.speed = 72.5, 21.25, 10
-    return feed.SerializeToString()
-
 
 def polled(tmp_path, *polls, name="{}.pb", plate=()):
     names = [str(tmp_path / name.format(at)) for at, _ in enumerate(polls)]
@@ -259,11 +245,11 @@ def polled(tmp_path, *polls, name="{}.pb", plate=()):
 
 
 def test_a_label_names_a_vehicle_where_it_is_asked_to_and_is_named_where_it_is_not(tmp_path):
-    both = poll(({"label": "4711"}, START_S), ({"label": " ", "id": "7"}, START_S))
+    both = snapshot(vehicle(label="4711"), vehicle(number="7", label=" "))
     plates, refusals, _ = polled(tmp_path, both, plate=("label",))
     assert plates == ["4711"] and refusals == [(-1, "missing_field", "$.license_plate")]
     assert polled(tmp_path, both)[0] == ["7"]
-    assert polled(tmp_path, poll(({"label": "a/b", "id": "7"}, START_S)), plate=("id", "label"))[
+    assert polled(tmp_path, snapshot(vehicle(number="7", label="a/b")), plate=("id", "label"))[
         0
     ] == ["7/a~1b"]
     (message,) = (
@@ -291,21 +277,22 @@ def test_the_key_for_it_leaves_the_contracts_form_and_is_part_of_the_policy():
 
 def test_times_in_milliseconds_are_read_and_said(tmp_path):
     first, second = (
-        poll(({"id": "A1"}, at * 1000), header_s=at * 1000) for at in (START_S, START_S + 10)
+        snapshot(vehicle("A1", time_s=at * 1000), header_s=at * 1000)
+        for at in (START_S, START_S + 10)
     )
     plates, refusals, said = polled(tmp_path, second, first)
     assert plates == ["A1", "A1"] and not refusals
     assert [one for one in said if isinstance(one, QualityWarning) and "milliseconds" in one]
     assert not [
         one
-        for one in polled(tmp_path, poll(({"id": "A1"}, START_S)))[2]
+        for one in polled(tmp_path, snapshot(vehicle("A1")))[2]
         if isinstance(one, QualityWarning)
     ]
 
 
 @pytest.mark.parametrize("name", ["{}.pbf", "{}.bin", "{}.PB.gz", "{}.bin.gz"])
 def test_other_names_of_polls_are_read_and_a_frame_in_bin_is_none(tmp_path, name):
-    content = poll(({"id": "A1"}, START_S))
+    content = snapshot(vehicle("A1"))
     content = gzip.compress(content) if name.endswith("gz") else content
     assert polled(tmp_path, content, name=name)[0] == ["A1"]
     framed = tmp_path / "framed.bin"
@@ -320,7 +307,7 @@ def test_a_frame_around_what_is_no_json_is_named_with_its_schema():
 
 
 def test_a_unit_must_be_said_and_may_be_another_than_the_specifications(tmp_path):
-    (tmp_path / "1.pb").write_bytes(poll(({"id": "A1"}, START_S)))
+    (tmp_path / "1.pb").write_bytes(snapshot(vehicle("A1")))
     name, said = str(tmp_path / "1.pb"), []
     with pytest.raises(ConfigError, match=r"speed\.unit"):
         open_source(name, None)
