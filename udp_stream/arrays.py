@@ -10,3 +10,5 @@ Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Cells: TypeAlias = NDArray[np.uint64]
 """Cells by their numbers in a grid."""
+
+NO_INTEGERS: Integers = np.zeros(0, np.int64)

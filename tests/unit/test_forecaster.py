@@ -17,7 +17,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import HatPlans, Terms
 from udp_stream.planning.policy import EPSILON_NANO_MAX
 from udp_stream.planning.slot import terms_around
-from udp_stream.release.charge import EMPTY_ROWS, ForecastPlanner, ReleaseContext
+from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release, Smoothed
@@ -67,7 +67,7 @@ def released(ledger, number, forecaster, published=None, policy=SETTINGS.policy)
 
 def terms_held(ledger, slot, period):
     """The terms on which the ledger was first asked for each HAT of a slot."""
-    again = [Admission(id_, EMPTY_ROWS, EMPTY_ROWS, 0, b"") for id_ in slot.payloads]
+    again = [Admission.of_nobody(id_) for id_ in slot.payloads]
     found = ledger.admit(period, 1, (), again)
     return [decode_json(one.terms, type=Terms) for one in found]
 

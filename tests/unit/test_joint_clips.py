@@ -16,7 +16,6 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import WHOLE, PlateNorms, merged_norms
 from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import (
-    EMPTY_ROWS,
     ReleaseContext,
     key_without_secret,
     plan_slot,
@@ -227,7 +226,7 @@ def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
             kept.period,
             kept.budget,
             (),
-            [Admission(kept.release_id, EMPTY_ROWS, EMPTY_ROWS, 0, b"")],
+            [Admission.of_nobody(kept.release_id)],
         )
         assert kept.payload is None and not kept.plates
         held.append(

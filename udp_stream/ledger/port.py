@@ -42,7 +42,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from udp_stream.arrays import Flags, Integers
+from udp_stream.arrays import NO_INTEGERS, Flags, Integers
 
 LAST_NAME = "\U0010ffff"
 """Behind the name of every period."""
@@ -90,6 +90,11 @@ class Admission:
     min_admitted: int
     terms: bytes
     allowances: Integers | None = None
+
+    @classmethod
+    def of_nobody(cls, release_id: str, terms: bytes = b"", min_admitted: int = 0) -> Admission:
+        """What charges nobody is admitted too: a ledger records nothing else."""
+        return cls(release_id, NO_INTEGERS, NO_INTEGERS, min_admitted, terms)
 
 
 class Verdict(NamedTuple):

@@ -32,7 +32,7 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import NO_INTEGERS, Integers
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import (
     LAST_NAME,
@@ -65,7 +65,6 @@ TRIES_MAX = 1000
 """Decisions of a call while others charge its plates; each of them has used up a plate's budget, or
 rolls."""
 
-NO_AMOUNTS = np.zeros(0, np.int64)
 NO_PROGRESS = Progress(0, 0, None, None)
 
 T = TypeVar("T")
@@ -113,9 +112,9 @@ class Change(NamedTuple):
     admitted: Sequence[str] = ()
     dropped: Sequence[str] = ()
     plates: Sequence[bytes] = ()
-    asked: Integers = NO_AMOUNTS
-    times: Integers = NO_AMOUNTS
-    room: Integers = NO_AMOUNTS
+    asked: Integers = NO_INTEGERS
+    times: Integers = NO_INTEGERS
+    room: Integers = NO_INTEGERS
     version: int | None = None
 
 

@@ -32,10 +32,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.arrays import NO_INTEGERS, Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
-    EMPTY_PLATES,
     Choice,
     NoisyValue,
     PublicSettings,
@@ -537,7 +536,7 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         )
 
     def record(
-        self, plan: ForecastClipPlan, value: NoisyValue, left_out: Integers = EMPTY_PLATES
+        self, plan: ForecastClipPlan, value: NoisyValue, left_out: Integers = NO_INTEGERS
     ) -> Mean:
         others = int(left_out.sum())
         width = plan.range.width

@@ -570,10 +570,6 @@ class Statistic(ABC, Generic[P, V]):
         return ""
 
 
-EMPTY_PLATES = np.empty(0, dtype=np.int64)
-"""The counts of no plate."""
-
-
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a record. The text below a field describes it in the record's JSON Schema."""
 

@@ -24,10 +24,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.arrays import NO_INTEGERS, Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
-    EMPTY_PLATES,
     Branching,
     Choice,
     Levels,
@@ -1022,7 +1021,7 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
                 values[i] = row
         return values
 
-    def record(self, plan: CdfPlan, value: list[float], left_out: Integers = EMPTY_PLATES) -> Cdf:  # noqa: ARG002
+    def record(self, plan: CdfPlan, value: list[float], left_out: Integers = NO_INTEGERS) -> Cdf:  # noqa: ARG002
         """Record of its values at its edges, for the admitted plates, whatever the others are."""
         return Cdf(
             edges_kmh=plan.bins.edges_kmh,

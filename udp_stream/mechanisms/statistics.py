@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.arrays import NO_INTEGERS, Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.around import AROUND
 from udp_stream.mechanisms.base import (
-    EMPTY_PLATES,
     CompareAt,
     Grouping,
     NoisyValue,
@@ -94,7 +93,7 @@ def accuracy_of(
     plan: MeanPlan,
     noisy: float,
     noise: float,
-    left_out: Integers = EMPTY_PLATES,
+    left_out: Integers = NO_INTEGERS,
     projected_to: tuple[int, int] | None = None,
 ) -> Accuracy:
     """Accuracy of a noisy mean in quanta with noise of this expected size (above 0), and the
@@ -177,7 +176,7 @@ def _clipped(
 _erf = np.vectorize(erf, otypes=[float])
 
 
-def spread(plan: MeanPlan, left_out: Integers = EMPTY_PLATES) -> float:
+def spread(plan: MeanPlan, left_out: Integers = NO_INTEGERS) -> float:
     """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in
     quanta; unprojected."""
     return _with_fill(plan, *_scattered(plan, left_out))
@@ -448,7 +447,7 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
         lattice = lattice_of(asked.sensitivity, plan.noise_cost)
         return Query.of_one(asked.statistic, lattice, asked.projected_to)
 
-    def record(self, plan: MeanPlan, value: NoisyValue, left_out: Integers = EMPTY_PLATES) -> Mean:
+    def record(self, plan: MeanPlan, value: NoisyValue, left_out: Integers = NO_INTEGERS) -> Mean:
         others = int(left_out.sum()) if left_out.size else 0
         noisy = value.value
         scale = value.scale

@@ -44,10 +44,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.arrays import NO_INTEGERS, Flags, Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
-    EMPTY_PLATES,
     Choice,
     NoisyValue,
     NonNegative,
@@ -292,7 +291,7 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyValue]):
         return Query.of_one(asked.statistic, lattice_of(asked.sensitivity, plan.cost))
 
     def record(
-        self, plan: VariancePlan, value: NoisyValue, left_out: Integers = EMPTY_PLATES
+        self, plan: VariancePlan, value: NoisyValue, left_out: Integers = NO_INTEGERS
     ) -> Variance:
         among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
         value_kmh2, scale_kmh2, bias = (

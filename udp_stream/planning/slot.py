@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace as struct_replace
 
-from udp_stream.arrays import Cells, Flags, Floats, Integers
+from udp_stream.arrays import NO_INTEGERS, Cells, Flags, Floats, Integers
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance, LedgerView
@@ -121,15 +121,14 @@ class SlotPlan:
 
     @classmethod
     def empty(cls, counts: SlotCounts, seen: LedgerView | None = None) -> SlotPlan:
-        none = np.empty(0, dtype=np.int64)
         return cls(
             counts.start_ms,
             counts.end_ms,
-            none.astype(np.uint64),
+            np.zeros(0, np.uint64),
             np.zeros(1, np.int64),
             (),
             (),
-            none,
+            NO_INTEGERS,
             (),
             seen=seen,
         )

@@ -8,7 +8,7 @@ from math import exp, inf
 
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.arrays import NO_INTEGERS, Floats, Integers
 from udp_stream.queries.elimination import (
     ABOVE,
     BELOW,
@@ -23,8 +23,6 @@ from udp_stream.queries.elimination import (
 )
 from udp_stream.queries.plane import QUANTA_PER_KM, QUANTA_PER_METRE, Region
 from udp_stream.queries.privatised import DistanceNoise, SummedNoise
-
-_NO_PLATES = np.array([], np.int64)
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class BoundedAnswer:
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    plates: Integers = field(default_factory=lambda: _NO_PLATES)
+    plates: Integers = field(default_factory=lambda: NO_INTEGERS)
     distances_m: tuple[float, ...] = ()
     radii_m: tuple[float, ...] = ()
     excess_m: float | None = None

@@ -52,7 +52,6 @@ from udp_stream.planning.policy import SlotInPeriod, over_time
 from udp_stream.planning.promise import OF_A_SWAP, accounting_of
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import (
-    EMPTY_ROWS,
     ReleaseContext,
     another_relation,
     note_requested,
@@ -110,7 +109,7 @@ def record_add_remove_slot(
     ids = _ids_of(sums.asked.domain, counts, context.policy.grid)
 
     def derive(todo: Sequence[int]) -> list[bytes]:
-        free = [Admission(ids[i], EMPTY_ROWS, EMPTY_ROWS, 0, b"") for i in todo]
+        free = [Admission.of_nobody(ids[i]) for i in todo]
         verdicts = ledger.admit(slot.in_period.period, context.policy.budget_nano, (), free)
         for one, verdict in zip(free, verdicts, strict=True):
             if verdict.terms:

@@ -58,8 +58,6 @@ T = TypeVar("T")
 
 WithheldReason = Literal["", "partial", "unit"]
 
-EMPTY_ROWS = np.array([], dtype=np.int64)
-
 
 # `plan_slot` prices each HAT, *then* charges its plates. It draws nothing, and charges nothing if
 # every HAT is recorded. The ledger remembers terms and verdict of a HAT, so planning a slot again
@@ -376,7 +374,7 @@ def _charge(
     def admission(hat: int, written: bytes) -> Admission:
         plan = plans[hat]
         if plan is None:
-            return Admission(ids[hat], EMPTY_ROWS, EMPTY_ROWS, policy.min_plates, written)
+            return Admission.of_nobody(ids[hat], written, policy.min_plates)
         asked = terms[hat]
         least = max(policy.min_plates, asked.admitted_min)
         offered = asked.select_offered(counts.plate[each_rows[hat]])

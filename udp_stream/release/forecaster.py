@@ -68,7 +68,7 @@ from udp_stream.release.record import (
     hat_ids,
 )
 from udp_stream.release.sums import NoisedSums, SumsQuery
-from udp_stream.release.withdrawal import EMPTY_PLATES, NOTE, noted, withdrawal_id, withdrawals_of
+from udp_stream.release.withdrawal import NOTE, noted, withdrawal_id, withdrawals_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS, Grid
 from udp_stream.windows.tables import SlotCounts, SlotGrid
@@ -197,7 +197,7 @@ def keep(week: KeptWeek, day: Slot, period: str, withdrawals: int, ledger: Ledge
     """Keep the usual week that a day begins with: the first is kept for ever, or until its day is
     archived."""
     name = id_of(USUAL_WEEK, *day, str(withdrawals))
-    ledger.admit(period, 0, (), [Admission(name, EMPTY_PLATES, EMPTY_PLATES, 0, b"")])
+    ledger.admit(period, 0, (), [Admission.of_nobody(name)])
     ledger.record([(name, week.encode())])
     ledger.published([name])
 

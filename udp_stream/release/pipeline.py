@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import NO_INTEGERS, Integers
 from udp_stream.ledger.ids import CITY, CLIPS, id_of
 from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, LedgerView, Mark
 from udp_stream.ledger.rules import cut
@@ -29,13 +29,12 @@ from udp_stream.mechanisms.around import (
     room_and_rounding,
     summed_norms,
 )
-from udp_stream.mechanisms.base import EMPTY_PLATES, Query, StatisticPlan, noisy_integers
+from udp_stream.mechanisms.base import Query, StatisticPlan, noisy_integers
 from udp_stream.mechanisms.noise import Noise
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import HatPlan
 from udp_stream.planning.slot import PlannedHat, PlannedSlot, SlotPlan, unplanned
 from udp_stream.release.charge import (
-    EMPTY_ROWS,
     ReleaseContext,
     require_public_counts,
     require_relation,
@@ -257,7 +256,7 @@ def _admit_unplanned(
     terms = msgspec.json.encode(unplanned(context.policy))
     min_plates = context.policy.min_plates
     admissions = [
-        Admission(ids[hat], EMPTY_ROWS, EMPTY_ROWS, min_plates, terms)
+        Admission.of_nobody(ids[hat], terms, min_plates)
         for hat in todo
         if slot.hats[hat].terms.withheld == "unplanned"
     ]
@@ -316,7 +315,7 @@ def _record(
     admitted = hat.admitted
     fingerprint, slot_start, slot_end = alike
     contributed = int(np.count_nonzero(admitted))
-    left_out = EMPTY_PLATES if contributed == admitted.size else by_plate[~admitted]
+    left_out = NO_INTEGERS if contributed == admitted.size else by_plate[~admitted]
     used = 0 if hat.plan is None else hat.plan.used_samples
     forecast = forecast_record(hat.terms, hat.plan, estimate)
     plates = int(by_plate.size)
@@ -389,7 +388,7 @@ def factors_once(
         )
         if expected.get(plate) == hats
     }
-    asked = Admission(name, EMPTY_ROWS, EMPTY_ROWS, 0, b"".join(sorted(hashes.values())))
+    asked = Admission.of_nobody(name, b"".join(sorted(hashes.values())))
     (verdict,) = ledger.admit(
         context.calendar.slot_in_period(slot[0]).period, policy.budget_nano, (), [asked]
     )

@@ -37,7 +37,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import NO_INTEGERS, Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.ids import QUERY, ROUND, id_of
 from udp_stream.ledger.port import Admission, Ledger, Mark
@@ -47,7 +47,6 @@ from udp_stream.queries.elimination import BETA, NextRound, Round, State
 from udp_stream.queries.kinds import BoundedAnswer
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import (
-    EMPTY_ROWS,
     ReleaseContext,
     charge_once,
     note_requested,
@@ -142,8 +141,7 @@ def _answered(
     def draw(_: object) -> list[bytes]:
         rounds = _Rounds(query, moment, context, ledger)
         payload = rounds.result(id_).encode()
-        # It charges nobody: a ledger records only what was admitted.
-        nobody = Admission(id_, EMPTY_ROWS, EMPTY_ROWS, 0, b"")
+        nobody = Admission.of_nobody(id_)
         ledger.admit(rounds.period, context.periods.budget_nano, moment.plates, [nobody])
         return [payload]
 
@@ -193,7 +191,7 @@ class _Rounds:
         )
 
     def result(self, id_: str) -> QueryResult:
-        charged = EMPTY_ROWS
+        charged = NO_INTEGERS
         periods = self._context.periods
         check = partial(
             require_one_promise,
@@ -277,7 +275,7 @@ class _Rounds:
     def _admission(self, number: int, due: NextRound | None, budget: int) -> Admission:
         id_ = self._round_id(number)
         if due is None:
-            return Admission(id_, EMPTY_ROWS, EMPTY_ROWS, 0, self._written)
+            return Admission.of_nobody(id_, self._written)
         # Savings of all plates are written once: a later round names the terms by a digest.
         is_long = number > 1 and self._terms.handed_on
         written = (

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from udp_stream.arrays import Integers
+from udp_stream.arrays import NO_INTEGERS, Integers
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_within
 from udp_stream.ledger.ids import CELL_ID, HAT, id_of
 from udp_stream.mechanisms.around import FORECAST_CLIP
-from udp_stream.mechanisms.base import EMPTY_PLATES, NonNegative, Part, Positive, Share
+from udp_stream.mechanisms.base import NonNegative, Part, Positive, Share
 from udp_stream.mechanisms.cdf import Cdf
 from udp_stream.mechanisms.means import Mean
 from udp_stream.mechanisms.noise import MEASURES
@@ -434,7 +434,7 @@ def forecast_record(
 
 
 def statistics(
-    plan: HatPlan | None, estimate: Estimate | None, left_out: Integers = EMPTY_PLATES
+    plan: HatPlan | None, estimate: Estimate | None, left_out: Integers = NO_INTEGERS
 ) -> dict[str, Any]:
     """The fields of a release that its statistics fill: null for those that were not asked for, and
     for all if the HAT is withheld. `left_out` are the counts of plates that are not in it.

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from udp_stream.errors import UsageError
 from udp_stream.ledger.ids import WITHDRAWN, Id, kind_of
@@ -24,8 +23,6 @@ from udp_stream.release.record import REASON_MAX, Hat, Release, Withdrawal
 
 NOTE: Final = "withdrawal:"
 """Before a number: the name of a note that a person has withdrawn HATs."""
-
-EMPTY_PLATES = np.zeros(0, np.int64)
 
 
 class WithdrawalNote(msgspec.Struct, frozen=True):
@@ -89,7 +86,7 @@ def withdraw(
             period,
             0,
             (),
-            [Admission(id_, EMPTY_PLATES, EMPTY_PLATES, 0, b"") for id_ in of_period],
+            [Admission.of_nobody(id_) for id_ in of_period],
         )
     ledger.record([(id_, payload) for id_, payload, _ in marks])
     # Last: who sees the note finds all its records.
