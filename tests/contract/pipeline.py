@@ -222,4 +222,3 @@ MORE_CHECKS = [
         *(dies_at_every_call_of_a_city, rival_at_every_call_of_a_city),
     )
 ]
-"""Long over a store of files or of processes."""

@@ -8,16 +8,14 @@ import pytest
 
 from tests.contract.add_remove import CHECKS, dies_at_every_call, rival_at_every_call
 from tests.contract.pipeline import Opening
-from tests.contract.test_pipeline import Forgetful, LastWins, Unkept, in_memory, in_sqlite
-from tests.forms import long_but
+from tests.contract.test_pipeline import Forgetful, LastWins, Unkept, in_memory
 
 
-@pytest.mark.parametrize("store", long_but([in_memory], [in_memory, in_sqlite]))
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_road_of_presence_over_a_store_that_fails(
-    check: Callable[[Opening], None], store, tmp_path: Path
+    check: Callable[[Opening], None], tmp_path: Path
 ) -> None:
-    check(store(tmp_path))
+    check(in_memory(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -49,12 +49,11 @@ def test_the_road_over_a_store_that_fails(
     check(store(tmp_path))
 
 
-@pytest.mark.parametrize("store", [in_memory, pytest.param(in_sqlite, marks=pytest.mark.long)])
 @pytest.mark.parametrize("check", MORE_CHECKS)
 def test_the_road_around_forecasts_over_a_store_that_fails(
-    check: Callable[[Opening], None], store, tmp_path
+    check: Callable[[Opening], None], tmp_path
 ) -> None:
-    check(store(tmp_path))
+    check(in_memory(tmp_path))
 
 
 class Forgetful(DictionaryLedger):

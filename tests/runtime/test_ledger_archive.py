@@ -256,32 +256,6 @@ def test_a_period_that_goes_on_is_left_as_a_whole(made, tmp_path):
     assert whole_periods(int(start), [one.decode() for one in periods]) == start
 
 
-def test_a_lifetime_is_never_over(made, tmp_path):
-    shutil.copy(made / "pings.ndjson", tmp_path)
-    replay(tmp_path, sets=["budget.period=lifetime", "release.mean_epsilon=0.01"])
-    assert b"nothing" in archived(tmp_path, status=2).stderr
-
-
-def test_spans_of_a_rolling_budget_stay_while_a_window_may_touch_them(made, tmp_path):
-    shutil.copy(made / "pings.ndjson", tmp_path)
-    replay(tmp_path, sets=["budget.period=rolling 1d"])
-    published = (tmp_path / "out.ndjson").read_bytes()
-    archived(tmp_path)
-    file = tmp_path / "city.ledger.before-2024-01-10"
-    old, new = releases(tmp_path, file.name), releases(tmp_path)
-    assert old + new == published
-    starts = [Release.decode(line).hat.slot_start for line in new.splitlines()]
-    assert "2024-01-08T22" <= starts[0] < "2024-01-09T04"
-    for name in ("city.ledger", file.name):
-        run("ledger", "verify", "--ledger", name, cwd=tmp_path)
-    replay(tmp_path, sets=["budget.period=rolling 1d"])
-    assert (tmp_path / "out.ndjson").read_bytes() == b"".join(
-        line
-        for line in published.splitlines(keepends=True)
-        if Release.decode(line).hat.slot_start >= "2024-01-10"
-    )
-
-
 def test_another_period_that_reaches_back_into_the_archive_is_refused(city):
     """What plates were charged there is not known: it might be lost twice. Later periods of that
     length go on."""

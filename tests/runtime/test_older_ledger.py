@@ -57,7 +57,6 @@ def restored(logs, tmp_path):
     first, second = logs
     assert replay(tmp_path, first, "one").returncode == 0
     shutil.copy(tmp_path / "l", tmp_path / "backup")
-    shutil.copy(tmp_path / "l.key.ledger-id", tmp_path / "older.ledger-id")
     assert replay(tmp_path, second, "lost").returncode == 0
     (tmp_path / "backup").rename(tmp_path / "l")
     for log in ("l-wal", "l-shm"):
@@ -194,17 +193,6 @@ def test_a_ledger_that_was_restored_with_its_mark_can_be_said_to_be_older(logs, 
     )
     stated = json.loads(run(tmp_path, "ledger", "export", "--ledger", "l", *FLAGS).stdout)
     assert stated["privacy"]["privacy_loss"]["caveats"] == [words]
-
-
-def test_a_backup_that_came_as_far_again_on_its_own_is_refused_where_the_mark_is(logs, restored):
-    (restored / "l.key.ledger-id").rename(restored / "kept")
-    (restored / "older.ledger-id").rename(restored / "l.key.ledger-id")
-    assert replay(restored, logs[1], "again").returncode == 0
-    once, twice = recorded(restored / "lost"), recorded(restored / "again")
-    assert once.keys() == twice.keys() and once != twice
-    (restored / "kept").rename(restored / "l.key.ledger-id")
-    done = run(restored, "ledger", "verify", "--ledger", "l")
-    assert done.returncode == 5 and "is gone or another one" in done.stderr
 
 
 def test_a_write_ahead_log_that_is_removed_after_a_kill_is_noticed(logs, tmp_path):

@@ -42,30 +42,6 @@ def behind(ledger, mark):
     return ledger_past.behind(see(ledger, mark.release_id), mark)
 
 
-def test_a_ledger_is_not_behind_its_own_mark_nor_behind_an_earlier_one():
-    early, late = ledger_of(b"a"), ledger_of(b"a", b"b", b"c")
-    assert behind(early, mark_of(early, "hat-0")) is None
-    assert behind(late, mark_of(early, "hat-0")) is None
-    assert behind(ledger_of(), mark_of(ledger_of())) is None
-
-
-def test_a_ledger_that_holds_less_is_behind():
-    how = behind(ledger_of(b"a"), mark_of(ledger_of(b"a", b"b"), "hat-1"))
-    assert "1 charged and 1 recorded" in how and "2 charged and 2 recorded" in how
-    waiting = ledger_of(b"a")
-    waiting.admit("p", 100, [b"plate"], [Admission("hat-1", np.array([0]), np.array([1]), 1, b"")])
-    assert (
-        behind(waiting, mark_of(ledger_of(b"a", b"b"))) is not None
-    )  # as many charged, fewer recorded
-    assert behind(ledger_of(b"a"), mark_of(waiting)) is not None  # as many recorded, fewer charged
-    assert behind(waiting, mark_of(waiting)) is None
-
-
-def test_a_ledger_that_went_back_and_has_come_as_far_again_is_told_by_a_record():
-    again = ledger_of(b"a", b"another draw", b"c")
-    assert "record of hat-1" in behind(again, mark_of(ledger_of(b"a", b"b"), "hat-1"))
-
-
 def test_what_was_accepted_is_forgiven_and_not_one_hat_more():
     highest, restored = mark_of(ledger_of(b"a", b"b", b"c"), "hat-2"), ledger_of(b"a")
     lower = mark_of(ledger_of(b"a", b"b"), "hat-1")

@@ -11,9 +11,7 @@ from tests.contract.checks import worst_window
 from udp_stream.ledger.port import Entry
 from udp_stream.ledger.rules import (
     RollingSums,
-    between,
     misfits,
-    names_around,
     span_name,
     span_of,
     windows_around,
@@ -38,39 +36,6 @@ def name(start_s, end_s, zone=UTC, length="2h"):
 def in_quarters(span):
     start, quarters, zone = span
     return start * 900, (start + quarters) * 900, zone
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(SPANS, st.integers(1, 9)), max_size=12), SPANS)
-def test_the_most_elsewhere_is_that_of_every_window_that_touches_the_span(charges, ours):
-    """Spans of any lengths, that overlap and leave gaps, in any zones; against all windows, second
-    by second."""
-    start, end, zone = in_quarters(ours)
-    charged = {name(*in_quarters(span)): amount for span, amount in charges}
-    bounds = {name(*in_quarters(span)): in_quarters(span)[:2] for span, _ in charges}
-    charged.pop(name(start, end, zone), None)
-    windows = windows_around(name(start, end, zone), charged)
-    amounts = [charged[other] for other in windows.others]
-    got = windows.most(np.array(amounts, np.int64).reshape(-1, 1))[0]
-    edges = {
-        edge - shift for pair in bounds.values() for edge in pair for shift in (0, LENGTH_S)
-    } | {
-        start,
-        end,
-        start - LENGTH_S,
-    }
-    begins = [
-        at + step for at in edges for step in (-1, 0, 1) if start - LENGTH_S < at + step < end
-    ]
-    touched = [
-        sum(
-            amount
-            for other, amount in charged.items()
-            if bounds[other][0] < at + LENGTH_S and at < bounds[other][1]
-        )
-        for at in begins
-    ]
-    assert got == max(touched, default=0)
 
 
 @given(st.lists(st.tuples(SPANS, st.integers(1, 9)), min_size=1, max_size=12))
@@ -117,13 +82,6 @@ def test_a_charge_below_nothing_is_found_in_its_entry():
     assert misfit.startswith("back:") and "-8" in misfit
 
 
-@given(SPANS, SPANS)
-def test_every_span_that_shares_a_window_has_its_name_between_the_two(one, other):
-    ours, theirs = name(*in_quarters(one)), name(*in_quarters(other))
-    if span_of(ours).shares_window(span_of(theirs)):
-        assert between([theirs], *names_around(ours)) == [theirs]
-
-
 def test_spans_of_a_day_whose_clock_is_changed_are_as_long_as_they_are():
     berlin = span_of("rolling 1d from 2024-03-31T00:00:00+01:00 to 2024-03-31T06:00:00+02:00")
     assert berlin.end - berlin.start == 5 * 3600
@@ -135,9 +93,3 @@ def test_in_order_there_is_one_window():
     windows = windows_around(hours[30], hours[:31])
     assert windows.others == tuple(hours[6:30]) and windows.inside.tolist() == [[True] * 24]
     assert windows_around(hours[24], hours).inside.shape == (25, 48)
-
-
-def test_units_and_lengths_are_accounts_of_their_own():
-    hours = [name(0, 3600), name(0, 3600) + " in rho", name(0, 3600, length="3h"), name(3600, 7200)]
-    assert windows_around(hours[0], hours).others == (hours[3],)
-    assert windows_around(hours[1], hours).others == ()

@@ -1,4 +1,4 @@
-"""Promises: what the core asks of the world. `tests/contract/checks.py` holds every ledger to them.
+"""Promises: what the core asks of the world. `tests/contract/machine.py` holds every ledger to them.
 
 **The ledger** is the only state besides open windows. Its promises:
 
