@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from tests.contract import racing_writer as racing
-from tests.contract.checks import ask, hour
-from udp_stream.ledgers import stored
+from tests.contract.checks import hour
 from udp_stream.ledgers.redis import open_redis_ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
@@ -52,26 +51,4 @@ def test_two_processes_that_race_get_the_same_answers_and_no_plate_pays_more(sto
     assert paid == [racing.BUDGET] * 2
     with opened(place) as ledger:
         assert ledger.balances(period, racing.PLATES).charged.tolist() == paid
-        assert ledger.verify() == []
-
-
-@pytest.mark.parametrize("spans", [("2024-01-08",) * 2, (hour("3h", 1), hour("3h", 2))])
-def test_what_was_decided_over_a_balance_that_moves_is_decided_again(
-    redis_server, monkeypatch, spans
-):
-    """The other process charges all that is left between our decision and our commit."""
-    decide, tries = stored.decide_in_order, []
-
-    def overtaken(*asked):
-        found = decide(*asked)
-        if not tries:
-            child = writer(redis_server.url, spans[1], "other", racing.BUDGET // racing.CHARGE)
-            assert len(answers(child)) == racing.BUDGET // racing.CHARGE
-        tries.append(found.charged[0].tolist())
-        return found
-
-    monkeypatch.setattr(stored, "decide_in_order", overtaken)
-    with open_redis_ledger(redis_server.url) as ledger:
-        (verdict,) = ledger.admit(spans[0], racing.BUDGET, racing.PLATES, [ask("ours", [1, 1])])
-        assert verdict.charged.tolist() == [0, 0] and tries == [[1, 1], [0, 0]]
         assert ledger.verify() == []

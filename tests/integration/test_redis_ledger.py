@@ -14,25 +14,19 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
 from lab.services import RunningRedis, start_redis
-from tests.contract import add_remove, checks, earlier_ledger, periods, queries
-from tests.contract.budgets import Adversary, greedy_crowd
-from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
-from tests.contract.dictionary_ledger import DictionaryLedger
-from tests.contract.pipeline import CHECKS, MORE_CHECKS, Opening
+from tests.contract import checks
+from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask
+from tests.contract.pipeline import CHECKS, Opening
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
-from udp_stream.ledger.port import Admission
 from udp_stream.ledger.rules import caveats
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers import redis_connection
-from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.opening import inspect_ledger, ledger_and_keys
 from udp_stream.ledgers.redis import Fence, RedisLedger, open_redis_ledger
-from udp_stream.ledgers.redis_connection import Connection, load_scripts, scripts_of
+from udp_stream.ledgers.redis_connection import Connection
 from udp_stream.ledgers.stored import Batch
 from udp_stream.settings import load
 
@@ -62,46 +56,6 @@ def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], redi
     check(lambda: opener(redis_url))
 
 
-@pytest.mark.parametrize("check", add_remove.CHECKS)
-def test_the_road_of_presence_over_a_store_that_fails(
-    check: Callable[[Opening], None], redis_url: str
-) -> None:
-    check(lambda: opener(redis_url))
-
-
-@pytest.mark.parametrize("road", periods.CHECKS)
-def test_no_plate_is_charged_above_its_part_of_a_longer_period(road: str, redis_url: str) -> None:
-    periods.never_above_its_part(lambda: opener(redis_url), road)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("check", MORE_CHECKS)
-def test_the_road_around_forecasts_over_a_store_that_fails(
-    check: Callable[[Opening], None], redis_url: str
-) -> None:
-    check(lambda: opener(redis_url))
-
-
-LONG_OF_QUERIES = queries.dies_at_every_call, queries.rival_at_every_call
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        pytest.param(
-            *one.values,
-            id=one.id,
-            marks=[pytest.mark.long] if one.values[0] in LONG_OF_QUERIES else [],
-        )
-        for one in queries.CHECKS
-    ],
-)
-def test_the_road_of_a_query_over_a_store_that_fails(
-    check: Callable[[Opening], None], redis_url: str
-) -> None:
-    check(lambda: opener(redis_url))
-
-
 def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
     with opener(redis_url)() as ledger, ThreadPoolExecutor(50) as threads:
         ledger.bind("key")
@@ -119,110 +73,8 @@ def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
         assert ledger.verify() == []
 
 
-@pytest.mark.parametrize("hats", [redis_ledger.HATS.items, 1, 2])
-def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, limits) -> None:
-    limits(RedisLedger, hats=Batch(hats, 50_000))  # the last: several scripts to a call
-    choose = random.Random(11)
-    plates = [bytes([letter]) * 16 for letter in b"abcdef"]
-    model = DictionaryLedger()
-    with opener(redis_url)() as ledger:
-        for _ in range(300):
-            asked = []
-            for _ in range(choose.randint(0, 4)):
-                members = choose.sample(range(6), choose.randint(0, 6))
-                charges = [choose.randint(1, 9) for _ in members]
-                name = f"hat-{choose.randrange(120)}"
-                asked.append(ask(name, charges, members, choose.randint(0, 3), choose.randbytes(3)))
-            call = (f"period-{choose.randrange(6)}", choose.choice((0, 20, 40)), plates, asked)
-            assert _plain(ledger.admit(*call)) == _plain(model.admit(*call))
-            one = asked[0] if asked else ask("hat-0", [])
-            if asked and choose.random() < 0.5:
-                payload = choose.randbytes(choose.randint(0, 3))
-                assert ledger.record([(one.release_id, payload)]) == model.record(
-                    [(one.release_id, payload)]
-                )
-            if choose.random() < 0.3:
-                for each in (ledger, model):
-                    each.published([one.release_id, "nobody"])
-        assert list(ledger.unpublished()) == list(model.unpublished())
-        assert [_entry(one) for one in ledger.entries()] == [_entry(one) for one in model.entries()]
-        assert [*map(ledger.charged_by_period, plates)] == [
-            model.charged_by_period(plate) for plate in plates
-        ]
-        assert ledger.verify() == []
-
-
 def _plain(verdicts: list[Any]) -> list[Any]:
     return [(verdict.charged.tolist(), verdict.terms) for verdict in verdicts]
-
-
-def _entry(one: Any) -> Any:
-    return (
-        one.release_id,
-        one.period,
-        one.budget,
-        one.plates,
-        one.charged.tolist(),
-        one.payload,
-        one.published,
-    )
-
-
-KNOWN = "known > 0"
-
-BROKEN: list[tuple[str, str, str, Check]] = [
-    ("commit", KNOWN, "false", checks.check_first_record_stands),
-    ("commit", KNOWN, "false", checks.check_repeat_is_remembered),
-    ("commit", KNOWN, "false", checks.check_concurrent_writers),
-    ("commit", "known + redis.call('EXISTS', ...)", "known", checks.check_balances_equal_entries),
-    ("commit", "known + redis.call('EXISTS', ...)", "known", checks.check_first_record_stands),
-    ("commit", "there < needed", "false", checks.check_record_needs_admission),
-    ("commit", "redis.call('ZADD', KEYS[7], ...)", "local _ = 0", checks.check_unpublished_then_published),
-    ("commit", "redis.call('INCR', KEYS[6])", "1", checks.check_unpublished_then_published),
-    ("commit", "spent > room", "false", checks.check_never_over_budget),
-    ("commit", "spent > room", "false", checks.check_allowances),
-    ("commit", "spent > room", "spent > room + 1", checks.check_never_over_budget),
-    ("commit", "24 * at - 23", "1", checks.check_table),
-    ("commit", "redis.call('RPUSH', KEYS[5], ...)", "local _ = 0", checks.check_balances_equal_entries),
-    ("commit", "spent + asked, times + more", "spent + asked, times", checks.check_balances_equal_entries),
-    ("commit", "spent + asked, times + more", "spent + asked, times + 1", checks.check_admit_charges_once),
-    ("commit", "spent + asked, times + more", "asked, times + more", checks.check_balances_equal_entries),
-    ("commit", "redis.call('HSET', KEYS[4], ...)", "", checks.check_table),
-    ("commit", "#balances + 1] = names[at]", "#balances + 1] = names[#names + 1 - at]", checks.check_table),
-    ("commit", "redis.call('ZADD', KEYS[3], 0, period)", "rolls = true", checks.check_rolling_table),
-    ("commit", "admitted ~= tonumber(version)", "false", checks.check_rolling_crowd),
-    ("commit", "refused = refused or archived(ends", "local _ = archived(ends", checks.check_archive),
-    ("commit", "redis.call('LREM', KEYS[5], 1, name)", "", checks.check_archive),
-    ("commit", "redis.call('DEL', KEYS[FIXED + new + at], ", "redis.call('DEL', ", checks.check_archive),
-    ("commit", ", KEYS[FIXED + new + needed + at])", ")", checks.check_archive),
-    ("commit", "redis.call('SREM', KEYS[2], period)", "", checks.check_archive),
-    ("commit", "redis.call('ZREM', KEYS[3], period)", "", checks.check_archive),
-    ("commit", "redis.call('HDEL', KEYS[4], ...)", "", checks.check_archive),
-    ("balances", "balances_of(KEYS[i], names)", "balances_of('', names)", checks.check_admit_charges_once),
-    ("mark", "tonumber(text) > tonumber(before)", "true", checks.check_archive),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("script", "part", "change", "check"), BROKEN)
-def test_checks_catch_a_broken_script(script, part, change, check, redis_url, planted):
-    sound = load_scripts()
-    assert sound[script].text.count(part) == 1
-    changed = scripts_of({script: sound[script].text.replace(part, change)})
-    planted(redis_ledger, load_scripts=lambda: {**sound, **changed})
-    # A missing entry is a ValueError in `check_survives_reopen`; missing balances are refused.
-    with pytest.raises((CheckFailed, ValueError, PrivacyRefused)):
-        for _ in range(
-            10 if check is checks.check_rolling_crowd else 1
-        ):  # its writers race; a fault shows in most
-            check(opener(redis_url))
-
-
-@pytest.mark.long
-def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(redis_url, planted):
-    keep = RedisLedger._keep
-    planted(RedisLedger, _keep=lambda *one: one[1].payloads and keep(*one))
-    with pytest.raises(CheckFailed, match="a refused call records nothing"):
-        checks.check_large_slots(opener(redis_url))
 
 
 def test_what_was_answered_survives_kills_of_the_server(redis_server, limits):
@@ -337,45 +189,6 @@ def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
         assert ledger.verify() == []
 
 
-def test_a_script_takes_so_many_hats_and_members_and_no_more(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, limits
-) -> None:
-    limits(RedisLedger, hats=Batch(3, 6))
-    scripts, commit = [], RedisLedger._commit
-
-    def counted(self: Any, call: Any) -> Any:
-        scripts.append([one.charged.size for one in call.decided.values()])
-        return commit(self, call)
-
-    monkeypatch.setattr(RedisLedger, "_commit", counted)
-    plates = [bytes([letter]) * 16 for letter in b"abcdefgh"]
-    sizes = [2, 4, 1, 8, 1, 0, 1, 0, 0, 0, 0]
-    with opener(redis_url)() as ledger:
-        ledger.admit("p", 10, plates, [ask(f"hat-{i}", [1] * size) for i, size in enumerate(sizes)])
-        assert ledger.verify() == []
-    assert scripts == [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0]]
-
-
-@pytest.mark.parametrize("earlier", [[], [ask("earlier", [1, 1])]], ids=["new", "listed"])
-def test_spans_that_others_charge_meanwhile_are_looked_at(
-    earlier: list[Admission], redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, look, left = opener(redis_url), RedisLedger._elsewhere, iter([True])
-    spans, plates = [checks.hour("3h", number) for number in (0, 2)], [b"x", b"y"]
-    with opened() as ledger, opened() as rival:
-        rival.admit(spans[1], 10, plates, earlier)
-
-        def rivalled(*asked: Any) -> Any:
-            found = look(*asked)
-            if next(left, False):
-                rival.admit(spans[1], 10, plates, [ask("rival", [7, 1])])
-            return found
-
-        monkeypatch.setattr(RedisLedger, "_elsewhere", rivalled)
-        (verdict,) = ledger.admit(spans[0], 10, plates, [ask("ours", [4, 4])])
-        assert verdict.charged.tolist() == [0, 4] and ledger.verify() == []
-
-
 def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str) -> None:
     prefix, spans = f"{{udp-{uuid4()}}}", [checks.hour("3h", number) for number in range(2)]
     with open_redis_ledger(redis_url, prefix=prefix) as ledger, client_of(redis_url) as client:
@@ -389,93 +202,6 @@ def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str)
         assert [entry.release_id for entry in ledger.entries()] == ["first"] and len(
             ledger.verify()
         ) == 1
-
-
-def test_a_script_records_so_many_payloads_and_bytes_and_no_more(redis_url, monkeypatch, limits):
-    limits(RedisLedger, releases=Batch(3, 6))
-    scripts, commit = [], RedisLedger._commit
-
-    def counted(self: Any, change: Any) -> Any:
-        scripts.append([len(payload) for payload in change.payloads.values()])
-        return commit(self, change)
-
-    monkeypatch.setattr(RedisLedger, "_commit", counted)
-    sizes = [2, 4, 1, 8, 1, 0, 1, 0, 0, 0, 0]
-    slot = [(f"hat-{i}", b"a" * size) for i, size in enumerate(sizes)]
-    with opener(redis_url)() as ledger:
-        ledger.admit("p", 10, [], [ask(name, []) for name, _ in slot])
-        scripts.clear()
-        assert ledger.record([]) == []
-        assert ledger.record([*slot, ("hat-3", b"again")]) == [
-            payload for _, payload in [*slot, slot[3]]
-        ]
-        assert list(ledger.unpublished()) == slot
-    # Before any is kept, each is known to be admitted; of a repeat in the call the first stands.
-    assert scripts == [[]] * 6 + [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0]]
-
-
-@pytest.mark.parametrize("kept", range(1, 4))
-def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(
-    kept, redis_url, monkeypatch, limits
-):
-    limits(RedisLedger, releases=Batch(2, 100))
-    names, opened, keep = [f"hat-{i}" for i in range(7)], opener(redis_url), RedisLedger._keep
-    left = iter([True] * kept)
-
-    def dying(self: Any, change: Any) -> Any:
-        if change.payloads and not next(left, False):
-            raise KeyboardInterrupt
-        return keep(self, change)
-
-    with opened() as ledger:
-        paused = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
-        paused.admit("p", 10, [b"x"], [ask(name, [1]) for name in names])
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(RedisLedger, "_keep", dying)
-            paused.record([(name, b"first") for name in names])
-        first = [b"first"] * 2 * kept + [b"second"] * (7 - 2 * kept)
-        assert ledger.recorded(names) == [
-            payload if payload == b"first" else None for payload in first
-        ]
-        successor = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
-        with pytest.raises(Fenced):  # a paused one that returns
-            paused.record([(name, b"late") for name in names])
-        assert successor.record([(name, b"second") for name in names]) == first
-        assert list(ledger.unpublished()) == list(zip(names, first, strict=True))
-        assert ledger.balances("p", [b"x"]).charges.tolist() == [7]
-        assert ledger.verify() == []
-
-
-def test_a_worker_that_was_replaced_is_fenced(redis_url: str) -> None:
-    with opener(redis_url)() as ledger:
-        paused = ledger.fenced(Fence("shard-7", ledger.take_epoch("shard-7")))
-        before = _plain(paused.admit("p", 10, [b"x"], [ask("before", [3]), ask("kept", [1])]))
-        paused.record([("kept", b"kept")])
-        successor = ledger.fenced(Fence("shard-7", ledger.take_epoch("shard-7")))
-        with pytest.raises(Fenced, match="shard-7 since epoch 1"):
-            paused.admit("p", 10, [b"x"], [ask("after", [3])])
-        with pytest.raises(Fenced):
-            paused.record([("kept", b"again"), ("before", b"late")])
-        assert ledger.recorded(["before"]) == [None]
-        assert ledger.balances("p", [b"x"]).charged.tolist() == [4]
-        # What stands may be read by anybody.
-        assert (
-            _plain(paused.admit("p", 10, [b"x"], [ask("before", [9]), ask("kept", [9])])) == before
-        )
-        assert paused.record([("kept", b"again")]) == [b"kept"]
-        assert successor.admit("p", 10, [b"x"], [ask("after", [3])])[0].admitted.all()
-        assert successor.record([("before", b"new")]) == [b"new"]
-        other = ledger.fenced(Fence("shard-8", ledger.take_epoch("shard-8")))
-        assert other.admit("p", 10, [b"x"], [ask("elsewhere", [1])])[0].admitted.all()
-
-
-def test_a_ledger_of_an_earlier_version_opens_and_goes_on(redis_url: str) -> None:
-    opened = opener(redis_url)
-    with client_of(redis_url) as client:
-        earlier_ledger.put_in_redis(client, opened.keywords["prefix"])  # type: ignore[attr-defined]
-    with opened() as ledger:
-        earlier_ledger.check_earlier_ledger(ledger)
-        assert ledger.take_epoch("3") == 3
 
 
 def test_epochs_taken_at_once_differ(redis_url: str) -> None:
@@ -505,34 +231,6 @@ def test_a_ledger_that_forgot_our_epoch_has_lost_writes(redis_url: str) -> None:
         assert not isinstance(raised.value, Fenced)
 
 
-def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: Path) -> None:
-    id_file = tmp_path / "plate.key.ledger-id"
-    with (
-        open_redis_ledger(redis_server.url, id_file=id_file) as ledger,
-        client_of(redis_server.url) as client,
-    ):
-        adopt(ledger, id_file, "here")
-        ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
-        client.flushall()
-        calls: list[Callable[[], object]] = [
-            lambda: ledger.admit("p", 10, [b"x"], [ask("hat", [3])]),
-            lambda: ledger.record([("hat", b"")]),
-            lambda: ledger.take_epoch("shard"),
-            lambda: ledger.bind("key"),
-            ledger.verify,
-            lambda: open_redis_ledger(redis_server.url, id_file=id_file),
-        ]
-        for call in calls:
-            with pytest.raises(PrivacyRefused, match="It was wiped"):
-                call()
-        assert client.keys() == []
-        with open_redis_ledger(redis_server.url) as another:  # somebody who never knew the old one
-            another.admit("p", 10, [b"x"], [ask("hat", [3])])
-        for call in calls:
-            with pytest.raises(PrivacyRefused, match=f"expected the ledger {ledger.ledger_id}"):
-                call()
-
-
 def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(
     redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch, limits
 ) -> None:
@@ -553,26 +251,6 @@ def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(
         assert client.keys() == []
 
 
-def test_the_ledger_known_beside_the_key_is_found_again(redis_url: str, tmp_path: Path) -> None:
-    opened = partial(opener(redis_url), id_file=tmp_path / "id")
-    with opened() as ledger:
-        first = ledger.ledger_id
-        adopt(ledger, tmp_path / "id", "here")
-    assert (tmp_path / "id").read_text() == f"{first}\n"
-    with opened() as ledger:
-        assert ledger.ledger_id == first == ledger.meta()["ledger_id"]
-    with pytest.raises(PrivacyRefused, match="wiped"):
-        open_redis_ledger(redis_url, prefix=f"{{udp-{uuid4()}}}", id_file=tmp_path / "id")
-    (tmp_path / "id").write_text("")
-    with pytest.raises(PrivacyRefused, match="empty file"):
-        opened()
-    with (
-        opener(redis_url)() as ledger,
-        pytest.raises(DependencyUnavailable, match="cannot be written"),
-    ):
-        adopt(ledger, tmp_path / "nowhere" / "id", "here")
-
-
 def test_lost_marks_and_lost_balances_are_refused(redis_url: str) -> None:
     opened = opener(redis_url)
     prefix = opened.keywords["prefix"]  # type: ignore[attr-defined]
@@ -589,19 +267,6 @@ def test_lost_marks_and_lost_balances_are_refused(redis_url: str) -> None:
         client.hset(f"{prefix}:meta", mapping={"ledger_id": "5eed", "schema": "2"})
         with pytest.raises(PrivacyRefused, match="expected schema 1"):
             opened()
-
-
-def test_another_plate_key_is_refused(redis_url: str) -> None:
-    opened = opener(redis_url)
-    with opened() as ledger:
-        made = ledger.meta()["made"]
-        assert ledger.meta() == {"schema": "1", "ledger_id": ledger.ledger_id, "made": made}
-        ledger.bind("a" * 32)
-    with opened() as ledger:
-        ledger.bind("a" * 32)
-        with pytest.raises(PrivacyRefused, match="restore the key file"):
-            ledger.bind("b" * 32)
-        assert ledger.meta()["key_fingerprint"] == "a" * 32
 
 
 @pytest.mark.parametrize(
@@ -903,31 +568,3 @@ def _wait_for_replicas(url: str, number: int) -> None:
             if client.wait(number, 100) >= number:
                 return
             assert time.monotonic() < deadline
-
-
-@pytest.mark.parametrize(
-    ("writers", "examples", "steps"),
-    [(8, 3, 10), pytest.param(100, 10, 20, marks=pytest.mark.soak)],
-)
-def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(
-    redis_url, writers, examples, steps
-):
-    class InRedis(Adversary):
-        def __init__(self):
-            super().__init__()
-            self.writers, self.open = writers, opener(redis_url)
-
-        def opened(self):
-            return self.open()
-
-    asked = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(InRedis, settings=asked)
-
-
-def test_a_hundred_greedy_writers_at_once_spend_each_budget_and_no_more(redis_url):
-    greedy_crowd(opener(redis_url))
