@@ -28,7 +28,6 @@ the other.
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -326,7 +325,7 @@ def jittering(fleet: FleetColumns) -> FleetColumns:
     speed = fleet.speed_kmh
     standing = rng.exponential(STANDING_KMH, speed.size) * (rng.random(speed.size) < JITTERING)
     driving = np.clip(speed + rng.normal(0.0, NOISE_KMH, speed.size), 0.1, None)
-    return replace(fleet, speed_kmh=np.where(speed == 0, standing, driving))
+    return fleet._replace(speed_kmh=np.where(speed == 0, standing, driving))
 
 
 def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
@@ -341,7 +340,7 @@ def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
     driven -= driven[is_first][np.cumsum(is_first) - 1]
     marks = np.floor(driven / metres + 1e-9)
     kept = np.sort(order[is_first | (np.diff(marks, prepend=0.0) > 0)])
-    return FleetColumns(*(getattr(dense, one.name)[kept] for one in fields(FleetColumns)))
+    return FleetColumns(*(column[kept] for column in dense))
 
 
 def print_incidents(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
