@@ -128,8 +128,8 @@ def test_positions_are_the_latest_that_are_fresh():
 
 def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(limits):
     """60,000 images and 9,740 taxis, here of fewer; images of a user in place of drawn clusters."""
-    few = {"POINTS_THEIRS": 90, "CROWDS": (80,), "MULTI_FULL": 1, "QUERIES": (7,), "POINTS": 20}
-    limits("lab.queries", DIMENSIONS=16, **few)
+    few = {"POINTS_THEIRS": 40, "CROWDS": (40,), "MULTI_FULL": 1, "QUERIES": (7,), "POINTS": 20}
+    limits("lab.queries", DIMENSIONS=16, QUERIES_THEIRS=7, **few)
     full = dataclasses.replace(setup_of(repetitions=3), data=(), full=True)
     knn = [row for row in rows_of("savings-knn", full, None) if not row.beside]
     assert {row.repetitions for row in knn} == {1} and {row.data for row in knn} == {
@@ -138,7 +138,7 @@ def test_the_papers_sizes_are_asked_for_and_a_users_own_data_taken(limits):
     asked = {(row.parameter, row.split) for row in knn if row.privatisation == "point"}
     assert asked == {(k, "BM") for k in (1.0, 5.0, 20.0)} | {(5.0, "c4")}
     multi = [row for row in rows_of("multi-query", full, None) if not row.beside]
-    assert {(row.data, row.repetitions) for row in multi} == {("drawn, 80 points", 1)}
+    assert {(row.data, row.repetitions) for row in multi} == {("drawn, 40 points", 1)}
     pixels = np.random.default_rng(3).integers(0, 256, (40, 16)).astype(np.uint8)
     own = dataclasses.replace(
         setup_of(repetitions=1), data=(), images=Images("digits", pixels[:30], pixels[30:])
