@@ -3,6 +3,7 @@ follows them."""
 
 from datetime import datetime
 from functools import cache
+from math import exp, sqrt
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from benchmarks.forecast_days import changed, day_of_fleet, run
 from tests.forms import long_but, soaked
 from udp_stream.forecast import anomalies
+from udp_stream.forecast.anomalies import PosteriorMixture
 from udp_stream.release import forecaster as intervals
-from udp_stream.release.forecaster import plates_differ
+from udp_stream.release.forecaster import OPEN_ROADS, ends, plates_differ
 from udp_stream.trial.fleet import IST, Fleet
 
 MAX_KMH = 65.0
@@ -94,3 +96,20 @@ def test_more_plates_and_a_release_of_its_own_make_them_narrower():
     assert (np.diff(plates_differ(np.arange(1, 50), np.zeros(49))) < 0).all()
     assert (np.diff(plates_differ(np.full(5, 3), gains)) < 0).all()
     assert plates_differ(np.array([0]), np.zeros(1)) == plates_differ(np.array([1]), np.zeros(1))
+
+
+def test_news_widens_an_interval_the_less_the_more_of_it_a_release_tells():
+    """Where 20 km/h are forecast news has a variance of 100; by hand, of what a release leaves of it."""
+
+    def above_and_below(left, neighbours_dwell=0.0):
+        columns = (1 - 1e-9, 20.0, 1e-6, 20.0, left)
+        posterior = PosteriorMixture(*(np.array([one]) for one in columns))
+        features = np.full((1, 6), neighbours_dwell)
+        (low,), (high,) = ends(posterior, np.zeros(1), np.array([10**9]), features)
+        return high - 20, 20 - low
+
+    for all_of_it, quarter in zip(above_and_below(100.0), above_and_below(25.0), strict=True):
+        assert all_of_it / quarter == pytest.approx(sqrt(100 * 3 / (25 * 1.5)), rel=0.01)
+    for left, told in ((100.0, 1.0), (25.0, 0.25)):
+        farther = above_and_below(left, -2.0)[0] / above_and_below(left)[0]
+        assert farther == pytest.approx(exp(OPEN_ROADS * 2 * told), rel=0.01)
