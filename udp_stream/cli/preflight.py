@@ -139,7 +139,7 @@ class ReadBefore:
             known = self._batches.pop((ping_format.read, tuple(messages)), None)
             return known or ping_format.read(messages, *limits)
 
-        return replace(ping_format, read=read)
+        return replace(ping_format, read=read) if self._batches else ping_format
 
 
 def require_fit_files(
