@@ -41,7 +41,7 @@ def lives(kind, examples, **more):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_befalls_workers_they_do_as_one_machine(kind):
-    lives(kind, 1 if kind == "queries" else 3)
+    lives(kind, 1 if kind == "queries" else 2)
 
 
 @pytest.mark.parametrize(

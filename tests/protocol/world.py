@@ -309,6 +309,8 @@ class World(RuleBasedStateMachine):
         self.ping_for(40, seed)
         self.hears(give=frozenset({0, 2, 3}), deaf=())
         self.workers_go_on(seed)
+        if seed % 3 == 0:
+            self.a_hat_is_withdrawn(seed % 20)
 
     # --- pings and time ---
 
