@@ -22,6 +22,7 @@ from udp_stream.shuffle.wire import (
     CountsEnd,
     PingChunk,
     PingsEnd,
+    ReleaseMarker,
     cut_counts,
     cut_norms,
     cut_pings,
@@ -272,3 +273,16 @@ def test_norms_that_came_before_a_plan_is_made_are_not_lost():
     planner.planned(start, SLOT_END, [0], hats={b"a": 1})
     planner.sent()
     assert planner.norms_to_remember().start == start
+
+
+def test_what_a_shard_has_released_it_has_whatever_an_owner_of_before_says_later():
+    planner = PlannerState(shards=1, start=None, follows=True)
+    log = list(cut_counts(two_hats()[0], shard=0))
+    start = log[0].slot_start
+    log += [ReleaseMarker(0, SLOT_END), ReleaseMarker(0, start)]
+    for offset, message in enumerate(log):
+        planner.add(offset, message)
+    planner.slot_to_plan()
+    planner.planned(start, SLOT_END, [0])
+    planner.sent()
+    assert planner.slot_to_learn().start == start

@@ -10,7 +10,6 @@ from operator import itemgetter
 import numpy as np
 import pytest
 
-from tests.forms import long_but
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, SlotBarrier
 from udp_stream.shuffle.wire import (
@@ -317,73 +316,18 @@ def slots_sent(seed, sources=3, slots=4):
     return log, [(start, table(merge_pings(chunks))) for start, chunks in sorted(said.items())]
 
 
-def a_log(seed):
-    return slots_sent(seed)[0]
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_of_each_source_a_slot_holds_what_was_closed_first_and_nothing_else(seed):
     log, tables = slots_sent(seed)
     assert list(run(log)) == tables
 
 
-@pytest.mark.parametrize(
-    "seed", long_but({*range(12)} - {3}, range(12))
-)  # 3 begins at the beginning again and again
-def test_killed_anywhere_it_releases_the_same_slots_in_order(seed):
-    log = a_log(seed)
-    expected = [(start, content) for start, content in run(log)]
-    assert [start for start, _ in expected] == sorted(start for start, _ in expected) and expected
-    dice = random.Random(f"kill {seed}")
-    found = {}
-    for start, content in run(log, dice):
-        assert (
-            found.setdefault(start, content) == content
-        )  # released again after a death: with the same contents
-    assert found == dict(expected)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_resumed_from_a_checkpoint_committed_at_each_release_none_comes_twice(seed):
-    """The checkpoint and the release are one: whatever dies between two of them, each slot is
-    released once, whole."""
-    log = a_log(seed)
-    dice, shard, checkpoint, at, found = random.Random(f"once {seed}"), pings_of(3), None, 0, []
-    while at < len(log):
-        batch = log[at : at + dice.choice([1, 1, 40])]
-        for offset, message in enumerate(batch, start=at):
-            shard.add(offset, message)
-        at += len(batch)
-        dead = dice.random() < 0.1
-        for start in () if dead else shard.due():
-            content = collected(shard, start)
-            if dead := dice.random() < 0.2:
-                break
-            shard.done(start)
-            found.append((start, content))
-            checkpoint = shard.checkpoint()
-            if dead := dice.random() < 0.4:
-                break
-        if dead:
-            shard, at = pings_of(3, checkpoint), 0 if checkpoint is None else checkpoint.offset
-    assert found == list(run(log))
-
-
-def run(log, dice=None):
-    """Read the log; now and then a slot is collected and not released, or all is lost: resume from
-    the checkpoint."""
-    shard, at = pings_of(3), 0
-    while at < len(log):
-        shard.add(at, log[at])
-        at += 1
-        checkpoint = shard.checkpoint()
-        died = dice is not None and dice.random() < 0.1
-        for start in [] if died else shard.due():
+def run(log):
+    """What is collected of a log that is read to its end."""
+    shard = pings_of(3)
+    for offset, message in enumerate(log):
+        shard.add(offset, message)
+        for start in shard.due():
             yield start, collected(shard, start)
-            died = dice is not None and dice.random() < 0.3
-            if died:
-                break
             shard.done(start)
-        if died:
-            shard, at = pings_of(3, checkpoint), checkpoint.offset
     assert shard.through_ms != NOT_YET
