@@ -32,7 +32,7 @@ from udp_stream.ledger.port import Admission, Entry
 from udp_stream.ledgers.archive import archive, open_archive
 
 PLATES = earlier_ledger.PLATES
-HOURS = 0, 0, 1, 4, 28
+HOURS = 0, 0, 1, 22, 28
 FORMS = (
     "{c:015x}-{t}-3600", "{c:015x}-{t}-3600", "{c:015x}-{t}-3600", "city:{t}-3600", "clips:{t}-3600",
     "withdrawn:{c:015x}-{t}-3600", "query:{c}:{e}", "round:{c}:{e}:1", "untimed {c} {t}",
@@ -48,7 +48,7 @@ def id_at(hour: int, cell: int, form: str) -> str:
 ENDS = {
     id_at(hour, cell, form): float((hour + 1) * HOUR_S)
     for hour in HOURS
-    for cell in range(3, 40)
+    for cell in range(3, 99)
     for form in FORMS[:-1]
 } | {
     f"{cell:015x}-{START + hour * HOUR_S}-3600": (hour + 1) * HOUR_S
@@ -251,6 +251,17 @@ class LedgerMachine(RuleBasedStateMachine):
         again = [(name, *one[1:]) for name, one in zip(known, asked, strict=False)]
         self.ask(self.priced(period, budget, again))
 
+    def fresh(self) -> str:
+        return id_at(22, 10 + self.model.counts["admitted"], FORMS[0])
+
+    @precondition(lambda self: self.model.balances())
+    @rule(which=st.integers(0, 99), charges=CHARGES)
+    def charge_more(self, which: int, charges: Any) -> None:
+        """As an adversary who knows what is left of a budget that was charged before."""
+        periods = sorted({period for period, _ in self.model.balances()})
+        hat = self.fresh(), charges, 0, b"", None
+        self.ask(self.priced(periods[which % len(periods)], 10, [hat]))
+
     @rule(releases=RELEASES, other=RELEASES, moment=MOMENTS)
     def record(self, releases: Any, other: Any, moment: int | None) -> None:
         """Of what is admitted, and now and then of something that perhaps is not."""
@@ -291,7 +302,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def archive(self, hour: int, moment: int | None) -> None:
         self.archives += 1
         path, moved = self.here / f"archive-{self.archives}", []
-        newest = id_at(0, 10 + self.archives, FORMS[0])  # what is newest is moved, too
+        newest = self.fresh()  # what is newest is moved, too
         self.ask((periods_of(0)[0], 10, [Ask(newest, {PLATES[0]: 1})]))
         self.ask([(newest, b"")])
 
