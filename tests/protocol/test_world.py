@@ -5,13 +5,14 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec import structs
 
 from tests.protocol.broker import Once
 from tests.protocol.world import KINDS, Violation, World
 from udp_stream.forecast import shape
 from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle import wire
-from udp_stream.shuffle.protocol import PlannerState, PlanSlot
+from udp_stream.shuffle.protocol import NOT_YET, PlannerState, PlanSlot, SlotBarrier
 from udp_stream.shuffle.wire import cut_moment, cut_pings
 
 
@@ -59,6 +60,10 @@ async def unfenced(self, messages, checkpoint, publish=Once.publish):
     await publish(self, messages, checkpoint)
 
 
+def without_done(self, done=None, checkpoint=SlotBarrier.checkpoint):
+    return structs.replace(checkpoint(self, done), done_ms=NOT_YET)
+
+
 def without_waiting(self):
     for start in self.counts.due()[:1]:
         return PlanSlot(start, self.counts.collect(start))
@@ -68,7 +73,8 @@ def without_waiting(self):
 @pytest.mark.parametrize(
     ("kind", "owner", "wrong"),
     [
-        ("runs out", Once, {"publish": unfenced}),
+        pytest.param("runs out", Once, {"publish": unfenced}, marks=pytest.mark.long),
+        ("forecasts", SlotBarrier, {"checkpoint": without_done}),
         ("forecasts", PlannerState, {"slot_to_plan": without_waiting}),
     ],
 )

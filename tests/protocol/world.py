@@ -40,7 +40,7 @@ from tests.protocol.broker import (
 )
 from tests.protocol.embedded import embedded
 from udp_stream.errors import DataLoss, Fenced, UsageError
-from udp_stream.ledger.ids import HAT, WITHDRAWN, Id, kind_of
+from udp_stream.ledger.ids import HAT, QUERY, ROUND, WITHDRAWN, Id, kind_of
 from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.promise import promise_of
@@ -78,6 +78,7 @@ CHARGED_ALIKE = ("array-averaging", "runs out", "by the hour")
 NEED_FENCES = ("add-remove", "days")
 """An old owner must not charge what a new one has passed: it would go by later records."""
 
+PUBLISHED = (HAT, QUERY, ROUND)
 TROUBLES = (None, None, None, "loss", "settings", "set back")
 WRONG = (0, 0, HOUR, -HOUR, 24 * HOUR, -24 * HOUR)
 SEEDS = st.integers(0, 10**6)
@@ -617,7 +618,7 @@ class World(RuleBasedStateMachine):
                 at = decode_checkpoint(self.broker.offsets[tp].metadata, 0).checkpoint
                 held = {one.offset for one in (at.shard, at.planner) if one is not None}
             require(held == {end}, f"{tp} is held at {held} of {end}")
-        waiting = [id_ for id_, _ in self.ledger.unpublished() if kind_of(id_) == HAT]
+        waiting = [id_ for id_, _ in self.ledger.unpublished() if kind_of(id_) in PUBLISHED]
         require(not waiting, f"{waiting} were never published")
         rejoin = self.broker.rejoins == self.broker.fenced
         require(rejoin or self.are_told, "who is fenced off does not rejoin")
