@@ -313,7 +313,7 @@ def _slots(start: int = START) -> list[Tables]:
 
 
 CHECKS = [
-    pytest.param(check, id=f"presence_{check.__name__}")
+    pytest.param(check, id=f"presence_{check.__name__}", marks=marks)
     for check in (
         dies_at_every_call,
         dies_at_every_call_with_plates,
@@ -322,4 +322,6 @@ CHECKS = [
         rival_at_every_call,
         rival_of_another_period_at_every_call,
     )
+    # A day's end has a slot's draw, too.
+    for marks in [pytest.mark.long if check in (dies_at_every_call, rival_at_every_call) else ()]
 ]

@@ -305,6 +305,8 @@ class LedgerMachine(RuleBasedStateMachine):
         newest = self.fresh()  # what is newest is moved, too
         self.ask((periods_of(0)[0], 10, [Ask(newest, {PLATES[0]: 1})]))
         self.ask([(newest, b"")])
+        self.ledger.published([newest])
+        self.model.published([newest])
 
         def expected() -> object:
             moved.extend(self.model.archive(hour * HOUR_S))
