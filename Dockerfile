@@ -15,7 +15,8 @@ RUN python3 -m venv /opt/udp-stream \
     fi
 # First what it needs, by the version alone, which changes seldom; then the program.
 COPY pyproject.toml README.md LICENSE ./
-COPY udp_stream/__init__.py udp_stream/version.py udp_stream/
+COPY udp_stream/__init__.py udp_stream/
+COPY udp_stream/base/version.py udp_stream/base/
 RUN mkdir streams lab && /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir '.[dashboard,kafka,metrics,redis,sources,zones]'
 COPY streams streams
 COPY lab lab

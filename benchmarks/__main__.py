@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.words import words
+from udp_stream.base.units import NANO
+from udp_stream.embedded.runtime import EmbeddedRuntime, release_sink
 from udp_stream.forecast.add_remove import AddRemoveMemory
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys
@@ -32,11 +34,9 @@ from udp_stream.planning.plan import plan_hat, terms_at
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.release.promise import release_slot
-from udp_stream.runtime import EmbeddedRuntime, release_sink
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.files import formed_messages, read_messages
-from udp_stream.trial.fleet import IST, Fleet
-from udp_stream.units import NANO
+from udp_stream.sources.fleet import IST, Fleet
 from udp_stream.windows.clocks import Frame
 from udp_stream.windows.slots import Windows
 from udp_stream.windows.tables import SlotPings, tabulate

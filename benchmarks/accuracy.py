@@ -51,7 +51,7 @@ from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.incidents import FACTORS, WINDOWS, Incident, incidents, shown_of
 from benchmarks.train_prior import trained
 from udp_stream.forecast.model import Coefficients
-from udp_stream.trial.fleet import Fleet, FleetColumns
+from udp_stream.sources.fleet import Fleet, FleetColumns
 
 Floats = NDArray[np.float64]
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.forecast_days import DRAWN_KMH, Day
 from benchmarks.incidents import Incident, busiest, with_incident
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.forecast.add_remove import STAY, AddRemoveEstimates, AddRemoveMemory
 from udp_stream.forecast.shape import CityShape, SpreadMemory, family, hat_shapes
 from udp_stream.ledger.filters import rho_nano_of
@@ -39,7 +40,6 @@ from udp_stream.release.forecaster import MEAN_ABS_PER_SD
 from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
-from udp_stream.units import NANO, QUANTA_PER_KMH
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

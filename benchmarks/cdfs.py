@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.forecast_days import Day, Run
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.release.record import Smoothed
-from udp_stream.units import QUANTA_PER_KMH
 
 Floats = NDArray[np.float64]
 

@@ -30,7 +30,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.redis import open_redis_ledger
 from udp_stream.release.record import Release
 from udp_stream.settings import Settings, load
-from udp_stream.trial.fleet import IST
+from udp_stream.sources.fleet import IST
 from udp_stream.windows.grid import Hexagons
 
 HATS = 3000

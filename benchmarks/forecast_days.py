@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of, slots_of_city
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.forecast.model import Coefficients, prior_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
@@ -19,9 +20,8 @@ from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
+from udp_stream.sources.fleet import FleetColumns
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet import FleetColumns
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotValues
 
 Floats = NDArray[np.float64]

@@ -8,8 +8,8 @@ import h3
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.settings import load
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, SlotValues
 

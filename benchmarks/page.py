@@ -29,7 +29,7 @@ from tests.browser import chromium
 from tests.browser.big_city import many_cells, many_lines
 from tests.browser.conftest import Day, replayed, served, synthetic
 from tests.timetables import files_of, in_folder
-from udp_stream.gtfs import read_network
+from udp_stream.base.gtfs import read_network
 
 RUNS = 7
 BARE = """<!doctype html>

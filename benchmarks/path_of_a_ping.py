@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.words import words
 from tests.unit.test_processors import SETTINGS, START, TOPICS, Broker, Worker, ping
 from udp_stream import testing
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime import EmbeddedRuntime
 
 ROOT = Path(__file__).parents[1]
 OURS = (str(ROOT / "udp_stream"), str(ROOT / "streams"))

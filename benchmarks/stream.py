@@ -29,7 +29,7 @@ from lab.services import Services, kafka_and_redis
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
 from udp_stream.settings import Settings, load
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 
 BUSES = 1000
 HOURS = 4

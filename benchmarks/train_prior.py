@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
 from benchmarks.words import words
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.forecast.model import CLIP, Coefficients, expanded, features_of
 from udp_stream.mechanisms.widths import plate_variance
-from udp_stream.units import QUANTA_PER_KMH
 
 Floats = NDArray[np.float64]
 RIDGE = 300.0

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.made_up_city import DAY_MS, FLOW, HOUR_MS, MONDAY_MS, OPENS_H, MadeUpCity
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.forecast.usual_week import HOURS
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
@@ -26,7 +27,6 @@ from udp_stream.release.record import Release, Smoothed
 from udp_stream.release.typical import Week
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
-from udp_stream.units import QUANTA_PER_KMH
 
 Floats = NDArray[np.float64]
 Published = tuple[list[Release], list[Smoothed]]

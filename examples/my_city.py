@@ -3,7 +3,7 @@
     python examples/my_city.py > monday.csv
     python examples/my_city.py --serve 8765 --speedup 300     # http://127.0.0.1:8765/buses.json
 
-Buses and streets are invented (`udp_stream.trial.fleet`): nothing here is anybody's data.
+Buses and streets are invented (`udp_stream.sources.fleet`): nothing here is anybody's data.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from udp_stream.trial.fleet import Fleet
+from udp_stream.sources.fleet import Fleet
 
 IST = timezone(timedelta(hours=5, minutes=30))
 MORNING = datetime(2024, 1, 8, 7, tzinfo=IST)

@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats, Integers
-from udp_stream.errors import UsageError
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.errors import UsageError
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
-from udp_stream.units import QUANTA_PER_KMH
 
 FRESH_MS = 900_000
 PLATES_MIN = 10

@@ -22,15 +22,15 @@ from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.processors import ERROR
 from streams.topics import create_topics, read_releases, topics_of
+from udp_stream.base.errors import DependencyUnavailable
+from udp_stream.base.logs import log_message
 from udp_stream.cli.progress import console
-from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.ids import Id
 from udp_stream.ledgers.opening import ledger_place
-from udp_stream.logs import log_message
 from udp_stream.release.events import PublishedRelease, QueryRecorded, Summary, hat_recorded
 from udp_stream.release.record import QueryResult, Smoothed
 from udp_stream.settings import Settings, load
-from udp_stream.trial.fleet import Fleet
+from udp_stream.sources.fleet import Fleet
 
 WORKERS = 2
 SERVING = b"worker of group"

@@ -38,7 +38,8 @@ from lab.results import (
     about,
     but,
 )
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
@@ -55,7 +56,6 @@ from udp_stream.mechanisms.means import (
 )
 from udp_stream.mechanisms.noise import Cost, DiscreteLaplace, lattice_of, noise_of, pure
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_query
-from udp_stream.units import NANO, QUANTA_PER_KMH
 
 EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.data import Images, PointCloud, Trajectories
-from udp_stream.arrays import Floats, Integers
-from udp_stream.errors import UsageError
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.errors import UsageError
 from udp_stream.queries.plane import Plane
 
 IDX_IMAGES = 2051

@@ -34,7 +34,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 
 HOST = "127.0.0.1"
 LOG = "service.log"

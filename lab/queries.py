@@ -33,7 +33,8 @@ from lab.results import (
     about,
     but,
 )
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.units import NANO
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, concentrated
 from udp_stream.queries.elimination import (
@@ -50,7 +51,6 @@ from udp_stream.queries.elimination import (
 from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import Draw, draw_radial
-from udp_stream.units import NANO
 
 
 class PreparedNoise:

@@ -24,11 +24,11 @@ from lab.data import DataSet, HatSamples, Setup, Trajectories
 from lab.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from lab.papers import read_papers_data, sorted_out
 from lab.results import Curve, Experiment, Figure, Finding, Outcome, Row
+from udp_stream.base.errors import PackageMissing, UsageError
+from udp_stream.base.files import named
 from udp_stream.cli.outputs import FileRole, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress, console, printer, stepwise
-from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.export_formats import as_text, csv_line
-from udp_stream.files import named
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.planning.suppression import Occupancy

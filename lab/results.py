@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from lab.data import Setup
-from udp_stream.arrays import Floats
+from udp_stream.base.arrays import Floats
 
 
 class Row(SimpleNamespace):

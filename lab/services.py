@@ -43,8 +43,8 @@ from lab.process import (
     on_free_ports,
     temporary_folder,
 )
-from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
-from udp_stream.logs import log_message
+from udp_stream.base.errors import DependencyUnavailable, PackageMissing, needs
+from udp_stream.base.logs import log_message
 
 KAFKA = "4.3.0"
 JAVA_LEAST = 17  # the broker of Kafka 4 asks for that Java

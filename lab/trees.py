@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lab.data import Setup
 from lab.results import Curve, Figure, Finding, Found, Panel, Points, Results, Row, Tables
-from udp_stream.arrays import Integers
+from udp_stream.base.arrays import Integers
 from udp_stream.mechanisms import cdf
 from udp_stream.mechanisms.cdf import Tree, best_tree
 from udp_stream.mechanisms.samplers import discrete_laplace

@@ -26,6 +26,7 @@ from lab.results import (
     about,
     but,
 )
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, OptimalCappedSum
 from udp_stream.mechanisms.noise import pure
@@ -37,7 +38,6 @@ from udp_stream.planning.suppression import (
     chop_user,
     suppress_to,
 )
-from udp_stream.units import NANO
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """The best m moves below 1 only."""

@@ -1,1 +1,1 @@
-"""The deployment on Kafka: wiring only. Everything that decides anything is in `udp_stream`."""
+"""The deployment on Kafka. `wire.py` and `protocol.py` decide, and are pure; the rest is wiring."""

@@ -26,8 +26,8 @@ from zlib import crc32
 import msgspec
 
 from streams.topics import BOOTSTRAP_MS, client_options, partitions_of, unreachable
-from udp_stream.errors import DependencyUnavailable, UsageError, needs
-from udp_stream.logs import BROKER
+from udp_stream.base.errors import DependencyUnavailable, UsageError, needs
+from udp_stream.base.logs import BROKER
 from udp_stream.pings.decode import plate_name
 from udp_stream.pings.json import PLAIN, FeedForm, SinglePing, single_ping, times_of
 from udp_stream.pings.texts import trim

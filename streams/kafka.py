@@ -50,8 +50,14 @@ from streams.topics import (
     refusal,
     unreachable_in_loop,
 )
-from udp_stream.errors import ConfigError, DataLoss, DependencyUnavailable, Fenced, PrivacyRefused
-from udp_stream.logs import counted
+from udp_stream.base.errors import (
+    ConfigError,
+    DataLoss,
+    DependencyUnavailable,
+    Fenced,
+    PrivacyRefused,
+)
+from udp_stream.base.logs import counted
 from udp_stream.settings.sections import KafkaSection
 
 if TYPE_CHECKING:

@@ -20,6 +20,8 @@ import msgspec
 import numpy as np
 from faust.types import TP
 
+from streams import protocol as steps
+from streams import wire
 from streams.kafka import (
     CommittedOffset,
     Headers,
@@ -32,6 +34,7 @@ from streams.kafka import (
     smoothed_records,
     withdrawal_records,
 )
+from streams.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
 from streams.topics import (
     OTHER_QUERIES,
     LedgerIdentity,
@@ -40,9 +43,17 @@ from streams.topics import (
     mark_in,
     other_version,
 )
-from udp_stream.arrays import Integers
-from udp_stream.errors import ConfigError, DataLoss, Fenced
-from udp_stream.forecast.anomalies import UnitDoubt
+from streams.wire import (
+    PLANNER,
+    SendChunks,
+    SendRefused,
+    SourceProtocol,
+    decode_message,
+    encode_message,
+)
+from udp_stream.base.arrays import Integers
+from udp_stream.base.errors import ConfigError, DataLoss, Fenced
+from udp_stream.embedded.runtime import log_clock_ahead
 from udp_stream.ledger.ids import HAT, QUERY, ROUND, Id, end_of, kind_of
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decode import Reason, Refusal
@@ -69,19 +80,8 @@ from udp_stream.release.pipeline import (
 )
 from udp_stream.release.promise import promise_of
 from udp_stream.release.query_pipeline import QuerySet, report_answers
+from udp_stream.release.record import UnitDoubt
 from udp_stream.release.withdrawal import unpublished_withdrawals
-from udp_stream.runtime import log_clock_ahead
-from udp_stream.shuffle import protocol as steps
-from udp_stream.shuffle import wire
-from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import (
-    PLANNER,
-    SendChunks,
-    SendRefused,
-    SourceProtocol,
-    decode_message,
-    encode_message,
-)
 from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.grid import HEXAGONS, Grid
 from udp_stream.windows.slots import (

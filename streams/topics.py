@@ -33,16 +33,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, needs
-from udp_stream.files import tls_context, with_secrets
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, PrivacyRefused, needs
+from udp_stream.base.files import tls_context, with_secrets
+from udp_stream.base.logs import BROKER, counted
+from udp_stream.base.units import parse_duration
 from udp_stream.ledger.port import Mark
-from udp_stream.logs import BROKER, counted
 from udp_stream.release.events import PublishedRelease, ReleaseReader
 from udp_stream.release.query_pipeline import query_digest
 from udp_stream.settings import Settings
 from udp_stream.settings.rules import MECHANISMS
 from udp_stream.settings.sections import KafkaSection
-from udp_stream.units import parse_duration
 
 _OF_CONSUMERS = "metadata_max_age_ms", "connections_max_idle_ms"
 

@@ -51,21 +51,21 @@ from streams.topics import (
     require_same_queries,
     topics_of,
 )
-from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
-from udp_stream.files import Heartbeat
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, UdpStreamError
+from udp_stream.base.files import Heartbeat
+from udp_stream.base.logs import BROKER, ERROR, WARNING, Trouble, begin_log, fault, log_message
+from udp_stream.base.units import parse_duration
+from udp_stream.embedded.runtime import RunLogger, disk_of, log_clock_ahead
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
 from udp_stream.ledgers.patience import Patience
-from udp_stream.logs import BROKER, ERROR, WARNING, Trouble, begin_log, fault, log_message
 from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import Backlog, Observer, RunEvent, SourceStatus, report_to
 from udp_stream.release.query_pipeline import QueryContext, QuerySet
-from udp_stream.runtime import RunLogger, disk_of, log_clock_ahead
 from udp_stream.settings import Settings
-from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import SteadyClock
 from udp_stream.windows.slots import FeedCheck, ReadResult
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
-from udp_stream.errors import UsageError, needs
+from udp_stream.base.errors import UsageError, needs
 from udp_stream.windows.grid import Grid, Ring, is_hole
 
 Kind = type[msgspec.Struct]

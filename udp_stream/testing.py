@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.add_remove import AddRemoveRules, sigma_of
@@ -22,7 +23,6 @@ from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.promise import release_slot
 from udp_stream.release.query_pipeline import QueryContext, RecordedAnswer, record_moment
 from udp_stream.release.record import QueryResult
-from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS
 from udp_stream.windows.positions import Moment
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate

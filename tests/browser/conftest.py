@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.board import WAIT_S
 from tests.browser import chromium
-from udp_stream.trial.fleet import IST, Fleet
+from udp_stream.sources.fleet import IST, Fleet
 
 RECORDED = Path(os.environ.get("UDP_STREAM_DATA", "data")) / "austin-capmetro-2016-11-25.ndjson.gz"
 """A real day, where it is there: 24 slots of about 90 cells. Else three hours of a synthetic fleet."""

@@ -19,8 +19,8 @@ from tests.forms import long_but, long_rows
 from tests.timetables import files_of, zipped
 from udp_stream.dashboard.server import Dashboard, serving
 from udp_stream.dashboard.slots import Slots
-from udp_stream.trial.fleet import Fleet
-from udp_stream.trial.timetable import network_of
+from udp_stream.sources.fleet import Fleet
+from udp_stream.sources.timetable import network_of
 from udp_stream.windows.grid import HEXAGONS
 
 pytestmark = pytest.mark.browser

@@ -10,11 +10,13 @@ from typing import Any
 import faust
 from faust.types import TP
 
+from streams import wire as source_protocol
 from streams import worker
 from streams.consumer import BatchConsumer, BatchSchema
 from streams.kafka import OutgoingRecord, Producer
 from streams.processors import SourceProcessor
 from streams.topics import LedgerIdentity, Topic
+from streams.wire import cut_pings
 from streams.worker import PartitionExecutors
 from udp_stream.cli import main as cli
 from udp_stream.ledger.port import Mark
@@ -22,8 +24,6 @@ from udp_stream.ledger.rules import see
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers.redis import RedisLedger
 from udp_stream.ledgers.redis_connection import load_scripts, scripts_of
-from udp_stream.shuffle import wire as source_protocol
-from udp_stream.shuffle.wire import cut_pings
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 
 SLOW_S = 0.3

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from udp_stream.base.units import nano_allowance
 from udp_stream.ledger.ids import CITY, CLIPS, Id, id_of, kind_of
 from udp_stream.ledger.port import Entry
 from udp_stream.release.city import CityRecord
 from udp_stream.release.record import Privacy, Release
-from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
 """Sentences of one kind that are told one by one; the rest is a number."""

@@ -30,13 +30,13 @@ from tests.chaos.store import Store, store
 from tests.chaos.workers import Worker, Workers
 from tests.runtime.harness import beside, record_writer
 from udp_stream.cli.report import SOFTWARE
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.record import Release, Smoothed
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 
 FRAME = 4096

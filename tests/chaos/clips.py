@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledger.ids import CLIPS, kind_of
 from udp_stream.ledger.port import Admission, Ledger, LedgerView, Verdict
 from udp_stream.ledgers.keys import OsEntropy
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import Settings
 
 

@@ -15,7 +15,7 @@ from tests.chaos.adversary import Adversary
 from tests.chaos.checks import violations
 from tests.chaos.city import Ground, Profile, build
 from tests.chaos.strangers import Strangers
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 
 QUIET_S = 120.0
 """After the last fault, for all to be done by those who are there."""

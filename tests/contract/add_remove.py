@@ -16,7 +16,7 @@ from tests.contract.pipeline import Opening
 from tests.contract.queries import ask
 from tests.failing import Died, DyingLedger, RivalledLedger
 from tests.unit.test_flow import START, a_context, slot
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.ids import DAY_SUMS, NOISED_SUMS, USUAL_WEEK, id_of, kind_of
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger

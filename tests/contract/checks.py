@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.ledger.rules import AMOUNT_LIMIT, span_name, span_of
 

@@ -27,7 +27,7 @@ from tests.contract.model import (
     spans_near,
 )
 from tests.failing import Died
-from udp_stream.errors import PrivacyRefused, UsageError
+from udp_stream.base.errors import PrivacyRefused, UsageError
 from udp_stream.ledger.port import Admission, Entry
 from udp_stream.ledgers.archive import archive, open_archive
 

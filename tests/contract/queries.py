@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.checks import LedgerFactory
 from tests.failing import Died, DyingLedger, RivalledLedger, a_ramp, a_threshold
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.ids import QUERY, ROUND, id_of, kind_of
 from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.planning.policy import OneBudget

@@ -24,8 +24,8 @@ from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.forked import Forked
 from tests.forms import long_rows
-from udp_stream import files as atomic
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.base import files as atomic
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers import sqlite
 from udp_stream.ledgers.keys import adopt

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.queries import CHECKS, Opening, dies_at_every_call, rival_at_every_call
 from tests.contract.test_pipeline import LastWins, Unkept, in_memory
 from tests.failing import a_ramp, a_threshold
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 
 
 @pytest.mark.parametrize("check", CHECKS)

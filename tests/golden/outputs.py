@@ -14,11 +14,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.release.record import QueryResult, Release
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

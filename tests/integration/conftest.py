@@ -37,7 +37,7 @@ from tests.integration.amqp_brokers import (
     listed_count,
 )
 from tests.integration.deployment import City, found_city
-from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.base.errors import DependencyUnavailable, UsageError
 
 KAFKA_IMAGE = "apache/kafka:4.3.0"
 REDIS_IMAGE = "redis:7"

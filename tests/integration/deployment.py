@@ -21,9 +21,9 @@ from streams.kafka import records_of
 from streams.topics import client_options, create_topics, topics_of
 from tests.forked import forked_to_log
 from tests.runtime.harness import beside, frames_of, record_writer, smoothed_writer
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.release import record as release
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

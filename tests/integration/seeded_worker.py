@@ -19,7 +19,7 @@ from streams import worker
 from streams.kafka import Producer, TransactionalPublisher
 from streams.processors import AtLeastOncePublisher
 from streams.worker import Deployment, run_worker
-from udp_stream.errors import UdpStreamError
+from udp_stream.base.errors import UdpStreamError
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.release.city import ShapeQuestion

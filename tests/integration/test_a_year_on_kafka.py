@@ -17,7 +17,7 @@ from tests.integration.test_once import is_stopped, until
 from tests.prometheus import health
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.errors import ConfigError, DataLoss
+from udp_stream.base.errors import ConfigError, DataLoss
 
 
 def started(city, *flags, instance="other"):

@@ -16,7 +16,7 @@ from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import PASSWORD, USER, connected
 from tests.mutations import facts, pieces
 from tests.runtime.harness import fleet_log
-from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.base.errors import DependencyUnavailable, UsageError
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.brokers import QueueSource

@@ -14,7 +14,7 @@ from tests.forked import forked_to_log
 from tests.integration.deployment import log_of
 from tests.prometheus import health, healthy_once
 from tests.runtime.harness import fleet_log
-from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.base.errors import ConfigError, PrivacyRefused
 
 DRAIN_S = 1.0
 

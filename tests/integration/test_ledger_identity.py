@@ -204,7 +204,7 @@ def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_bac
     city, redis_server, monkeypatch
 ):
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
-    from udp_stream.errors import PrivacyRefused
+    from udp_stream.base.errors import PrivacyRefused
     from udp_stream.ledgers import opening
 
     with made.ledger():

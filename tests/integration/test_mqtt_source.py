@@ -17,10 +17,10 @@ from tests.gtfs import snapshot, vehicle
 from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, connected, mqtt, password_file
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_wall_runs import Machine
-from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.embedded.runtime import LiveRuntime, Outputs
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import Settings, load
 from udp_stream.settings.sections import KafkaSection, LiveSection, SpeedSection
 from udp_stream.sources.brokers import TopicSource, kept_seed

@@ -13,7 +13,7 @@ from faust.types import TP
 from streams.kafka import CommittedOffset, OutgoingRecord, TransactionalPublisher
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
-from udp_stream.errors import Fenced
+from udp_stream.base.errors import Fenced
 from udp_stream.release import record as release
 from udp_stream.settings.sections import KafkaSection
 

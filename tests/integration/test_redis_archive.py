@@ -11,7 +11,7 @@ from tests.integration.test_redis_replay import Killed, dying_at
 from tests.runtime.harness import ledger_at, runtime_on
 from tests.runtime.test_ledger_archive import DAYS, MONDAY, SETS, pings
 from tests.verbs import run_verb
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.redis import RedisLedger, Session
 from udp_stream.ledgers.stored import Batch

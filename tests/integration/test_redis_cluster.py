@@ -18,7 +18,7 @@ from redis.crc import key_slot
 from lab.process import HOST, temporary_folder
 from lab.services import RunningRedis, command, start_redis
 from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask, check_large_slots
-from udp_stream.errors import Fenced, PrivacyRefused
+from udp_stream.base.errors import Fenced, PrivacyRefused
 from udp_stream.ledgers.redis import Fence, RedisLedger, inspect_redis, open_redis_ledger
 
 NODES = 3

@@ -20,7 +20,13 @@ from lab.services import RunningRedis, start_redis
 from tests.contract import checks
 from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask
 from tests.contract.pipeline import CHECKS, Opening
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
+from udp_stream.base.errors import (
+    ConfigError,
+    DependencyUnavailable,
+    Fenced,
+    PrivacyRefused,
+    UsageError,
+)
 from udp_stream.ledger.rules import caveats
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers import redis_connection

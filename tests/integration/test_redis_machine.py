@@ -13,7 +13,7 @@ from redis import Redis
 from tests.contract import earlier_ledger
 from tests.contract.machine import LastingMachine, RivalledMachine, Watched, answer, calls
 from tests.forms import soaked
-from udp_stream.errors import Fenced, PrivacyRefused
+from udp_stream.base.errors import Fenced, PrivacyRefused
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.keys import adopt, known_ledger
 from udp_stream.ledgers.redis import (

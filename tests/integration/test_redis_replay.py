@@ -16,7 +16,7 @@ from redis import Redis
 
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 from udp_stream.ledgers.redis import RedisLedger, Session
 from udp_stream.ledgers.redis_connection import Connection, load_scripts
 from udp_stream.ledgers.stored import Batch

@@ -11,7 +11,7 @@ from tests.contract.checks import ask
 from tests.integration.conftest import DURABLE, REDIS_IMAGE, in_containers, wait_for_container
 from tests.integration.test_secured_redis import ADMIN, USER, rights
 from tests.secured import PASSWORD, certificates
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.settings import LedgerSection
 

@@ -19,7 +19,7 @@ from tests.integration.deployment import CONFIG, DEFAULTS, City, agree, log_of, 
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, USER, secured_kafka
 from tests.verbs import run_verb
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 from udp_stream.settings.sections import KafkaSection
 
 BOUND_S = 20.0

@@ -16,7 +16,7 @@ from tests.contract.checks import ALL_LEDGER_CHECKS, IN_CROWDS, ask, hour
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, certificates, secret_file, tls_in_front_of
 from tests.verbs import run_verb
-from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.redis import open_redis_ledger
 from udp_stream.settings import LedgerSection

@@ -20,11 +20,11 @@ from tests.forms import soaked
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 from udp_stream.ledger.port import Admission
 from udp_stream.release import record as release
 from udp_stream.settings import load
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 
 AUTO = {
     "mean": "array-averaging",

@@ -9,7 +9,7 @@ import msgspec
 from streams.processors import ERROR
 from tests.integration.deployment import agree, worker
 from udp_stream.release import record as release
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 
 SLOT_S = 900
 IDLE_S = 1

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from tests.integration.deployment import charges
 from tests.verbs import run_verb
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 
 
 def test_a_worker_reads_another_unit_than_the_one_set_and_ends_before_it_charges(city):

@@ -16,6 +16,7 @@ from lab.means import EPSILONS, DrawnHat, repeated_means_of
 from lab.reproduce import claims, sentence, slug, write_outcome, write_table
 from lab.results import Finding, Row, Rows
 from tests.forms import changed, long_rows
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
@@ -24,7 +25,6 @@ from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 U = 65 * 4096
 ON_SPEEDS = [name for name in EXPERIMENTS if name != "cdf-trees"]

@@ -11,7 +11,7 @@ from lab.experiments import ON_POSITIONS
 from lab.queries import allowance
 from tests.forms import long_but
 from tests.lab.test_experiments import rows_of as all_rows_of
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 from udp_stream.mechanisms.base import Range
 from udp_stream.testing import seeded_bits
 

@@ -8,7 +8,7 @@ import pytest
 
 from lab.data import Images, PointCloud
 from lab.papers import read_papers_data, sorted_out
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 
 COLLISIONS = """\
 CRASH DATE,CRASH TIME,BOROUGH,ZIP CODE,LATITUDE,LONGITUDE,LOCATION,COLLISION_ID

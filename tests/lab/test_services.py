@@ -14,7 +14,7 @@ import pytest
 
 from lab import process as processes
 from lab.process import PortTaken, Program, RunningService, launch
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 
 SLEEPER = ("sleep", "600")
 STUBBORN = ("sh", "-c", "trap '' TERM; echo ready; exec sleep 600")  # what is ignored stays so

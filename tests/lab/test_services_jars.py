@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab import services as jars
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 
 
 class FakeMaven:

@@ -23,6 +23,14 @@ import msgspec
 import numpy as np
 
 from tests.forms import changed
+from udp_stream.base.units import NANO
+from udp_stream.embedded.runtime import (
+    EmbeddedRuntime,
+    LiveRuntime,
+    Outputs,
+    release_sink,
+    smoothed_sink,
+)
 from udp_stream.ledger.ids import Id
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
@@ -30,11 +38,9 @@ from udp_stream.mechanisms import add_remove as mechanism
 from udp_stream.mechanisms.add_remove import Entries
 from udp_stream.release import add_remove as road
 from udp_stream.release.record import Release
-from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, release_sink, smoothed_sink
 from udp_stream.settings import Settings, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 from udp_stream.windows.clocks import SteadyClock
 
 MINUTE = 60_000

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from tests.failing import Died
+from udp_stream.base.units import NANO
 from udp_stream.ledger.ids import CITY, Id, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.base import Query
 from udp_stream.release import city
 from udp_stream.release import pipeline as estimate
 from udp_stream.testing import SeededEntropy
-from udp_stream.units import NANO
 
 
 class Named(SeededEntropy):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.mechanisms.add_remove import PlateRows
 from udp_stream.mechanisms.around import (
     PlateNorms,
@@ -23,7 +24,6 @@ from udp_stream.mechanisms.around import (
 from udp_stream.mechanisms.base import Query, Range
 from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.noise import Cost, concentrated, lattice_of, pure
-from udp_stream.units import NANO, QUANTA_PER_KMH
 
 
 class Loss(NamedTuple):

@@ -13,7 +13,8 @@ from scipy import stats
 from tests.forms import changed, soaked
 from tests.privacy.sensitivity import MORNING, VISITS, U, rows_of
 from tests.privacy.test_concentrated_records import rho_seen
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO
 from udp_stream.ledger.rules import AMOUNT_LIMIT
 from udp_stream.mechanisms import add_remove
 from udp_stream.mechanisms.add_remove import (
@@ -36,7 +37,6 @@ from udp_stream.mechanisms.add_remove import (
 from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 KMH = 4096
 FULL, SIGMA = 12, 40 * KMH

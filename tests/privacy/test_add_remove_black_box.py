@@ -19,6 +19,7 @@ from scipy import stats
 from tests.forms import changed, long_rows, soaked_rows
 from tests.privacy import recorded
 from tests.privacy.recorded import CENTRE, Tape, city, replayed, settings_of
+from udp_stream.base.units import NANO
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.mechanisms import add_remove as mechanism
@@ -35,7 +36,6 @@ from udp_stream.release import add_remove as road
 from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 KMH = 4096
 CELLS, SLOTS, ACTIVE, FULL = 3, 4, 2, 90

@@ -10,12 +10,12 @@ import pytest
 from scipy import stats
 
 from tests.cdf_oracles import level_of_node
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.cdf import cdf_values_of_many, node_counts, plan_cdf
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.samplers import discrete_laplace
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 EDGES = (0.0, 0.0, 10.0, 30.0, 65.0)
 SPEEDS = (0, 5 * 4096, 20 * 4096, 65 * 4096)

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from h3.api.basic_int import grid_disk
 
+from streams.wire import cut_plan, merge_plan
 from tests.failing import Died
 from tests.unit.test_flow import run
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO
 from udp_stream.ledger.ids import CITY, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.noise import counts_scale
@@ -22,9 +24,7 @@ from udp_stream.release.city import CityTree, ShapeQuestion
 from udp_stream.release.pipeline import slot_sums
 from udp_stream.release.record import Release
 from udp_stream.settings import load
-from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.testing import SeededEntropy
-from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, SlotValues, tabulate
 
 START, HOUR_MS = 1_641_011_400_000, 3_600_000

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.planning.slot import CityPlan
 from udp_stream.release.city import (
@@ -18,7 +19,6 @@ from udp_stream.release.city import (
     sample_weights,
 )
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 PURE, RHO = Cost("pure", NANO // 2), Cost("zcdp", NANO // 20)
 KMH = 4096

@@ -14,13 +14,13 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.statistics import priced
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release import pipeline as estimate
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 U = 65 * 4096
 COUNTS = np.concatenate(([9, 6, 4], np.tile([9, 7, 5, 3], 24)))

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from tests.forms import long_rows
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClip, plan_around
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
@@ -19,7 +20,6 @@ from udp_stream.mechanisms.widths import USUAL
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 U = 65 * 4096
 COUNTS = np.array([9, 6, 6, 4, 3, 2, 1, 1, 5, 7])

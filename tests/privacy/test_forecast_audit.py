@@ -15,6 +15,8 @@ import pytest
 from tests.forms import PURE_ENV, long_but
 from tests.privacy.replayed import Named, audited, played
 from tests.runtime.harness import frames_of
+from udp_stream.base.units import NANO
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.forecast import shape
 from udp_stream.ledger.filters import rho_nano_of
 from udp_stream.ledger.ids import CITY, kind_of
@@ -25,10 +27,8 @@ from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
 from udp_stream.release import city
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
-from udp_stream.units import NANO
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 from udp_stream.windows.tables import SlotPings, SlotValues
 
 MEAN = ("hat.slot=30m", "hat.resolution=7", "release.min_plates=3", "release.mean=forecast-clip")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.around import (
     AROUND,
     FORECAST_CLIP,
@@ -23,7 +24,6 @@ from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.widths import HALF_WIDTHS, USUAL, ClipWidth
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 from udp_stream.windows.tables import PINGS_MAX
 
 U = 65 * 4096

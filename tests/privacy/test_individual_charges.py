@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.forms import PURE_ENV
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import (
     Range,
     SamplesPerPlate,
@@ -17,7 +18,6 @@ from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging
 from udp_stream.mechanisms.noise import pure
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.settings import load
-from udp_stream.units import NANO
 
 COUNTS = [
     c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 6

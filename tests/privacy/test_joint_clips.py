@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.privacy.sensitivity import norms, together
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms import around as ball
 from udp_stream.mechanisms.around import (
     FORECAST_CLIP,
@@ -31,7 +32,6 @@ from udp_stream.mechanisms.widths import HALF_WIDTHS, ClipWidth
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 from udp_stream.windows.tables import PINGS_MAX
 
 U = 65 * 4096

@@ -7,8 +7,8 @@ import pytest
 from tests.privacy.test_distributions import COUNTS, U, plan_of, seen_of
 from tests.privacy.test_sensitivity import CELLS, GRIDS, derived
 from tests.unit.test_movement import values_of
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.noise import pure
-from udp_stream.units import NANO
 
 
 @pytest.mark.parametrize(("epsilon", "is_seen"), [(1.0, False), (1 / 0.7, True)])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.privacy.test_elimination_audit import renyi_of_order_2, shrunk
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_METRE, Plane
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.testing import SeededEntropy

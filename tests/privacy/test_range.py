@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
     MECHANISMS,
@@ -13,7 +14,6 @@ from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 GROUPINGS = ("best-fit", "wrap-around")
 

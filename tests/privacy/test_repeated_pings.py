@@ -14,6 +14,11 @@ import numpy as np
 import pytest
 from faust.types import TP
 
+from streams.wire import (
+    PositionChunk,
+    cut_moment,
+    merge_moment,
+)
 from tests.failing import a_threshold
 from tests.forms import soaked
 from tests.protocol.broker import (
@@ -23,17 +28,12 @@ from tests.protocol.broker import (
 )
 from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_KM
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
-from udp_stream.shuffle.wire import (
-    PositionChunk,
-    cut_moment,
-    merge_moment,
-)
 from udp_stream.testing import (
     SeededEntropy,
     a_query,

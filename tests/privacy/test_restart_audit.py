@@ -11,18 +11,18 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from streams import wire
+from streams.wire import ScaleFactors
 from tests.forms import long_rows, soaked_rows
 from tests.privacy.replayed import Named, audited, played
 from tests.protocol.broker import START, TOPICS, Broker, Worker
 from tests.runtime.harness import frames_of
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.release import pipeline as balls
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.promise import release_slot
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
-from udp_stream.shuffle import wire
-from udp_stream.shuffle.wire import ScaleFactors
-from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import Hexagons
 from udp_stream.windows.tables import SlotPings, tabulate
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from shapely import box
 
+from streams.wire import PingChunk, cut_pings, merge_pings
 from tests.forms import long_but, soaked_rows
 from tests.privacy.sensitivity import (
     COUNTS,
@@ -32,6 +33,7 @@ from tests.privacy.sensitivity import (
     together,
 )
 from tests.unit.test_movement import HOUR, RULES, values_of
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.add_remove import (
     GAIN,
@@ -63,9 +65,7 @@ from udp_stream.queries.plane import QUANTA_PER_KM, Rectangle, rho_per_square_me
 from udp_stream.release.city import CityTree, city_sums, sample_weights
 from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release
-from udp_stream.shuffle.wire import PingChunk, cut_pings, merge_pings
 from udp_stream.testing import a_context, seeded_bits, seven_pings
-from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS, Hexagons
 from udp_stream.windows.headings import Headings, by_movement
 from udp_stream.windows.movement import places_of

@@ -4,6 +4,7 @@ cost what it may."""
 import numpy as np
 import pytest
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.around import WHOLE, factors_for
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
@@ -14,7 +15,6 @@ from udp_stream.mechanisms.means import (
 )
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 
 @pytest.mark.parametrize("cost", [pure(8 * NANO + 7), concentrated(8 * NANO + 7)])

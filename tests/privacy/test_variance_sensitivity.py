@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
 from udp_stream.mechanisms.variance import plan_variance, plate_sensitivity, variance_query
-from udp_stream.units import NANO
 
 
 @pytest.mark.parametrize("total", range(1, 15))

@@ -6,10 +6,10 @@ import itertools
 import numpy as np
 import pytest
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, OptimalCappedSum, wrap_around_count
 from udp_stream.mechanisms.noise import Cost, concentrated, pure
-from udp_stream.units import NANO
 
 AVERAGING, RANGE = ArrayAveraging(), Range(0, 60 * 4096)
 

@@ -12,7 +12,7 @@ from streams.kafka import CommittedOffset
 from streams.processors import ProcessorContext, ShardProcessor, SourceProcessor
 from streams.topics import LedgerIdentity, topics_of
 from tests.failing import Died
-from udp_stream.errors import Fenced
+from udp_stream.base.errors import Fenced
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON

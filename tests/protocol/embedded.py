@@ -6,11 +6,7 @@ from typing import Any, NamedTuple
 from faust.types import TP
 
 from streams.processors import columns_of
-from tests.protocol.broker import TOPICS, context_of, queries_of, rules_of
-from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.promise import promise_of, release_slot
-from udp_stream.release.record import Smoothed
-from udp_stream.shuffle.wire import (
+from streams.wire import (
     PingChunk,
     PositionChunk,
     cut_moment,
@@ -18,6 +14,10 @@ from udp_stream.shuffle.wire import (
     merge_moment,
     merge_pings,
 )
+from tests.protocol.broker import TOPICS, context_of, queries_of, rules_of
+from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.release.promise import promise_of, release_slot
+from udp_stream.release.record import Smoothed
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate
 

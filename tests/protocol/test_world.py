@@ -7,13 +7,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec import structs
 
+from streams import wire
+from streams.protocol import NOT_YET, PlannerState, PlanSlot, SlotBarrier
+from streams.wire import cut_moment, cut_pings
 from tests.protocol.broker import Once
 from tests.protocol.world import KINDS, Violation, World
 from udp_stream.forecast import shape
 from udp_stream.settings import queries as query_sections
-from udp_stream.shuffle import wire
-from udp_stream.shuffle.protocol import NOT_YET, PlannerState, PlanSlot, SlotBarrier
-from udp_stream.shuffle.wire import cut_moment, cut_pings
 
 
 @pytest.fixture(autouse=True)

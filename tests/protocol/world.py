@@ -39,7 +39,8 @@ from tests.protocol.broker import (
     smoothed,
 )
 from tests.protocol.embedded import embedded
-from udp_stream.errors import DataLoss, Fenced, UsageError
+from udp_stream.base.errors import DataLoss, Fenced, UsageError
+from udp_stream.base.units import NANO
 from udp_stream.ledger.ids import HAT, QUERY, ROUND, WITHDRAWN, Id, kind_of
 from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -48,7 +49,6 @@ from udp_stream.release.record import Release
 from udp_stream.release.withdrawal import withdraw, withdrawal_id
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
-from udp_stream.units import NANO
 from udp_stream.windows.grid import HEXAGONS
 
 HOUR = 60 * MINUTE

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from udp_stream.embedded.runtime import EmbeddedRuntime, release_sink, smoothed_sink
 from udp_stream.ledgers.keys import OsEntropy, load_or_create_key
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.runtime import EmbeddedRuntime, release_sink, smoothed_sink
 from udp_stream.settings import LedgerSection, load
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.cdf=tree", "release.cdf_epsilon=0.3",
           "release.variance_epsilon=0.2",

@@ -15,15 +15,21 @@ from tests.failing import Died, DyingLedger
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of, ledger_at, line_writer
 from tests.runtime.test_wall_runs import START, Machine, morning, ping
+from udp_stream.embedded.runtime import (
+    EmbeddedRuntime,
+    LiveRuntime,
+    Outputs,
+    release_sink,
+    smoothed_sink,
+)
 from udp_stream.ledger.ids import DAY_SUMS, NOISED_SUMS, kind_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import Release
-from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, release_sink, smoothed_sink
 from udp_stream.settings import load
+from udp_stream.sources.fleet import IST
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet import IST
 
 RINGS = 6
 CELLS = 1 + 3 * RINGS * (RINGS + 1)

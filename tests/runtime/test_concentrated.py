@@ -11,8 +11,10 @@ import pytest
 from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import fleet_log, frames_of
 from tests.unit.test_conversion import epsilon_nano_of
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO
 from udp_stream.cli.commands.ledger import show
-from udp_stream.errors import PrivacyRefused
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledger.filters import epsilon_of, rho_nano_of
 from udp_stream.ledger.rules import largest_budgets
 from udp_stream.ledgers.opening import ledger_and_keys
@@ -21,10 +23,8 @@ from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats
-from udp_stream.units import NANO
 
 HATS = ("hat.slot=1h", "hat.resolution=7", "release.min_plates=3")
 PURE = HATS

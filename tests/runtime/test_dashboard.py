@@ -42,9 +42,9 @@ from tests.forms import long_rows
 from tests.terminal import on_terminal
 from tests.timetables import files_of, zipped
 from tests.verbs import run_verb
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.dashboard.server import STATIC, Dashboard, serving
 from udp_stream.dashboard.slots import KINDS, Slots
-from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.export_formats import columns, flat
 from udp_stream.release.record import Release, Smoothed
 from udp_stream.windows.grid import HEXAGONS
@@ -569,7 +569,7 @@ def test_what_the_page_cannot_show_is_refused(key, value, tmp_path):
     assert f"dashboard.{key}: expected" in done.stderr.decode()
 
 
-ALIEN = ("udp_stream.ledgers", "udp_stream.sources", "udp_stream.runtime", "udp_stream.testing", "udp_stream.trial",
+ALIEN = ("udp_stream.ledgers", "udp_stream.sources", "udp_stream.embedded.runtime", "udp_stream.testing",
          "redis")  # fmt: skip
 IMPORTED = "import udp_stream.dashboard.server, udp_stream.dashboard.follow, udp_stream.cli.commands.dashboard"
 # As it runs, with its settings, from files and from topics: an address that is none ends it.

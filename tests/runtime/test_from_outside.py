@@ -26,11 +26,12 @@ from tests.runtime.harness import fleet_log, ledger_at
 from tests.unit.test_processors import (
     filled,
 )
+from udp_stream.base.gtfs import Network, Stop
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.cli import main as cli
 from udp_stream.dashboard.places import Places
 from udp_stream.dashboard.server import Dashboard, serving
 from udp_stream.dashboard.slots import Slots
-from udp_stream.gtfs import Network, Stop
 from udp_stream.ledger.ids import HAT, id_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -59,7 +60,6 @@ from udp_stream.release.record import (
 )
 from udp_stream.settings import known_keys, load
 from udp_stream.settings.grids import GRIDS
-from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 
 

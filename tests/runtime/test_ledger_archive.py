@@ -20,7 +20,7 @@ from tests.forked import Forked
 from tests.forms import long_rows
 from tests.runtime.harness import runtime_on
 from tests.verbs import run_verb
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.ids import end_of
 from udp_stream.ledger.rules import see
 from udp_stream.ledgers import archive as module

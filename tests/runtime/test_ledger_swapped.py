@@ -12,7 +12,7 @@ import pytest
 
 from tests.forms import long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 FLAGS = [word for flag in CONFIG for word in ("--set", flag)]

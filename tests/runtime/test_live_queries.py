@@ -14,13 +14,13 @@ from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_live_run import CONFIG, FRAME, Clock, ids, lines, take_all
 from tests.runtime.test_standing import asking, configured
 from udp_stream.cli.outputs import Appender
+from udp_stream.embedded.runtime import LiveRuntime, Outputs
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.record import QueryResult
-from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy

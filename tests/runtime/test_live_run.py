@@ -15,13 +15,13 @@ import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from tests.verbs import run_verb
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.cli.outputs import Appender
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.embedded.runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.events import SlotPublished
-from udp_stream.runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy

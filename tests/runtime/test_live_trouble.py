@@ -18,11 +18,11 @@ from tests.gtfs import snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
+from udp_stream.base.errors import DependencyUnavailable
+from udp_stream.base.files import draft_of
+from udp_stream.base.logs import LOG_AGAIN_S, MAKE_ROOM, WarningText
 from udp_stream.cli.preflight import LiveFeedCheck
-from udp_stream.errors import DependencyUnavailable
-from udp_stream.files import draft_of
 from udp_stream.ledgers.sqlite import usable
-from udp_stream.logs import LOG_AGAIN_S, MAKE_ROOM, WarningText
 from udp_stream.settings import load
 from udp_stream.settings.limits import DURATIONS
 from udp_stream.sources.live import LONGEST_S, Retries, SourceFailure
@@ -92,7 +92,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_a_warning_while_it_lasts_and_then_its_end(fault, tmp_path, limits):
     step, words, end = FAULTS[fault]
-    limits("udp_stream.logs", LOG_AGAIN_S=0.1)
+    limits("udp_stream.base.logs", LOG_AGAIN_S=0.1)
     limits("udp_stream.sources.live", LONGEST_S=0.0)  # each pause is that of the polls
     said = lines([step] * 8, tmp_path)
     warned = [one for one in of_level(said, "warning", "source") if words in one]
@@ -237,7 +237,7 @@ def test_a_full_disk_under_an_output_names_it_and_what_to_do(flag, tmp_path):
 def test_a_full_disk_under_the_checkpoint_names_it_and_what_to_do(tmp_path, monkeypatch):
     full = nullcontext(Path("/dev/full"))
     draft = lambda path: full if path.name == "checkpoint" else draft_of(path)  # noqa: E731
-    monkeypatch.setattr("udp_stream.files.draft_of", draft)
+    monkeypatch.setattr("udp_stream.base.files.draft_of", draft)
     status, said = recorded(tmp_path, "--out", "o")
     assert status == 4 and said == f"j/checkpoint: {os.strerror(errno.ENOSPC)}: {MAKE_ROOM}"
 

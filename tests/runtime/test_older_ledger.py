@@ -14,7 +14,7 @@ import pytest
 
 from tests.runtime.harness import CONFIG, fleet_log
 from tests.verbs import run_verb
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.sqlite import open_sqlite_ledger

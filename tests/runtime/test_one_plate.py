@@ -27,9 +27,9 @@ from tests.one_plate import (
     plate_of,
 )
 from tests.runtime.test_wall_runs import START, Machine, ping
+from udp_stream.embedded.runtime import LiveRuntime, Outputs
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.snapshots import FORGOTTEN_S
-from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import Settings, load
 from udp_stream.settings.sections import LiveSection, SpeedSection
 from udp_stream.sources.http import PolledSource

@@ -11,7 +11,7 @@ from benchmarks.feed_forms import FORMS, recorded
 from tests.board import cells, dashboard, get, release, wait_for, write
 from tests.runtime.harness import fleet_log
 from tests.terminal import on_terminal
-from udp_stream.trial.fleet import IST, Fleet
+from udp_stream.sources.fleet import IST, Fleet
 
 FLEET = Fleet(buses=20, start=datetime(2024, 1, 8, 9, tzinfo=IST), hours=0.2)
 BEGUN = b"\x1b[?25l"

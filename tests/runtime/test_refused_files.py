@@ -12,10 +12,10 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
+from udp_stream.base.errors import UsageError
 from udp_stream.cli import evidence, plan_of_feed
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.doctor import _look_at_files, _pings_of_files, _speeds
-from udp_stream.errors import UsageError
 from udp_stream.ledgers.opening import look_at
 from udp_stream.release import rehearsal
 from udp_stream.settings import LedgerSection, Settings

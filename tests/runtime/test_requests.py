@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.failing import DyingLedger
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

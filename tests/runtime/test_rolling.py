@@ -13,10 +13,10 @@ import pytest
 from tests.contract.checks import worst_window
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
+from udp_stream.base.units import NANO
 from udp_stream.ledger.rules import amounts, amounts_of, span_of
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import Release
-from udp_stream.units import NANO
 
 FLAGS = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.accounting=pure",
          "budget.period=rolling 1h", "budget.epsilon=2")  # fmt: skip

@@ -17,7 +17,7 @@ from lab.process import free_ports
 from tests.forked import Forked
 from tests.prometheus import Series, series_once, told_apart
 from tests.verbs import run_verb
-from udp_stream.version import __version__
+from udp_stream.base.version import __version__
 
 FLAGS = ("--set", "hat.slot=15m", "--set", "release.min_plates=2", "--set", "kafka.idle_timeout=1s")
 JUNK = [

@@ -10,9 +10,9 @@ import pytest
 from tests.failing import Died, DyingLedger
 from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import fleet_log, frames_of, smoothed_writer
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.forecast import shape
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

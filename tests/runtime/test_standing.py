@@ -16,15 +16,15 @@ import pytest
 from tests.failing import Died, DyingLedger
 from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of, record_writer
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.cli.commands.ledger import lines_of_plate
 from udp_stream.cli.report import utility_sentences
-from udp_stream.errors import PrivacyRefused
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.policy import amount_text
 from udp_stream.release.record import QueryResult, described
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.testing import SeededEntropy

@@ -13,7 +13,7 @@ from tests import timetables
 from tests.forked import forked_to_log
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
-from udp_stream.files import ALIVE, SILENT_S
+from udp_stream.base.files import ALIVE, SILENT_S
 
 FLAGS = ("--ledger", "city.ledger", "--set", "hat.slot=15m")
 

@@ -15,8 +15,8 @@ import pytest
 from tests.forked import Forked
 from tests.runtime.harness import fleet_log, ledger_at
 from tests.runtime.test_cli import run
+from udp_stream.base.logs import is_quiet
 from udp_stream.cli import main as cli
-from udp_stream.logs import is_quiet
 from udp_stream.release.city import ShapeQuestion
 
 NEEDED = {

@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 
 from tests.runtime.harness import fleet_log
+from udp_stream.base.errors import UsageError
 from udp_stream.cli.main import main
-from udp_stream.errors import UsageError
 from udp_stream.settings import Settings
 from udp_stream.sources.live import ConnectedSource, SourceFailure
 from udp_stream.sources.opening import LIVE, live_source

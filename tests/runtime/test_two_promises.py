@@ -11,10 +11,10 @@ import pytest
 from tests.runtime.harness import ledger_at
 from tests.runtime.test_wall_runs import MINUTE, SLOT, START, Machine, ping, udp_stream
 from tests.runtime.test_wall_runs import flags as flags
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.embedded.runtime import LiveRuntime, Outputs
 from udp_stream.ledger.ids import NOISED_SUMS, kind_of
 from udp_stream.release.record import Release
-from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy

@@ -16,10 +16,10 @@ import pytest
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
+from udp_stream.base.errors import ConfigError
 from udp_stream.cli.preflight import LiveFeedCheck
-from udp_stream.errors import ConfigError
+from udp_stream.embedded.runtime import EmbeddedRuntime, LiveRuntime, Outputs, _Runtime
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime import EmbeddedRuntime, LiveRuntime, Outputs, _Runtime
 from udp_stream.settings import load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy

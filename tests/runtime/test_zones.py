@@ -22,11 +22,11 @@ from tests.runtime.harness import fleet_log, ledger_at
 from tests.unit.test_processors import (
     filled,
 )
+from udp_stream.base.gtfs import Network, Stop
 from udp_stream.cli import main as cli
 from udp_stream.dashboard.places import Places
 from udp_stream.dashboard.server import Dashboard, serving
 from udp_stream.dashboard.slots import Slots
-from udp_stream.gtfs import Network, Stop
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.record import Release
 from udp_stream.settings import load

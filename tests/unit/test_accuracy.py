@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import accuracy, add_remove
 from benchmarks.forecast_days import changed, run
-from udp_stream.trial.fleet import CENTRE, IST, Fleet, Imperfections
+from udp_stream.sources.fleet import CENTRE, IST, Fleet, Imperfections
 
 DAYS = "austin-capmetro-2015-06-07", *accuracy.TWO_DAYS
 

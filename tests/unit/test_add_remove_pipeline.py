@@ -14,8 +14,8 @@ import pytest
 from tests.contract.add_remove import CELLS, DOMAIN, FLAGS, HOUR, context_of, empty, run
 from tests.failing import DyingLedger
 from tests.unit.test_flow import START, a_context, slot
+from udp_stream.base.errors import PrivacyRefused, UdpStreamError
 from udp_stream.cli.report import utility_sentences
-from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.ledger.ids import DAY_SUMS, NOISED_SUMS, Id, end_of, id_of, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.archive import archive, open_archive, periods_of, whole_periods

@@ -10,9 +10,10 @@ import h3
 import numpy as np
 import pytest
 
+from udp_stream.base.errors import ConfigError, PrivacyRefused
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.cli.commands.ledger import lines_of_plate
 from udp_stream.cli.main import main
-from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import other_budgets, other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -24,7 +25,6 @@ from udp_stream.planning.policy import note_policy, period_of, written
 from udp_stream.release.charge import require_one_promise
 from udp_stream.settings import load
 from udp_stream.settings.domain import CELLS_MAX, FILE_MAX
-from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SURAT = 21.17, 72.83
 CELLS = sorted(h3.grid_disk(h3.latlng_to_cell(*SURAT, 7), 3))

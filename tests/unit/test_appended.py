@@ -9,8 +9,8 @@ from contextlib import closing, nullcontext
 
 import pytest
 
+from udp_stream.base.errors import UsageError
 from udp_stream.cli.outputs import Appender, records_out, require_lines
-from udp_stream.errors import UsageError
 from udp_stream.export_formats import write_export
 from udp_stream.release.record import Release
 from udp_stream.testing import released_slot

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from udp_stream.base.errors import UsageError
 from udp_stream.cli.commands.init import read_samples
-from udp_stream.errors import UsageError
 from udp_stream.pings.json import mapped_form
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.texts import whole_part

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cdf_oracles import proxy_error
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.cdf import LADDER, auto_bins, equal_bins
 from udp_stream.mechanisms.noise import pure
-from udp_stream.units import NANO
 
 
 @given(st.integers(1, 10**7), st.integers(1, 1000), st.integers(10**5, 10**11))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.mechanisms.cdf import Bins, bins_from_edges, equal_bins
-from udp_stream.units import QUANTA_PER_KMH
 
 
 def bin_by_definition(bins: Bins, speed_quanta: int) -> int:

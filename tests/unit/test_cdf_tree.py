@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from tests.cdf_oracles import dense_error, dense_gls, level_of_node
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.cdf import (
     SHARE_MIN,
     Tree,
@@ -21,7 +22,6 @@ from udp_stream.mechanisms.cdf import (
     tree_of,
 )
 from udp_stream.mechanisms.noise import pure
-from udp_stream.units import NANO
 
 BRANCHINGS = [(2,), (5,), (2, 2), (3, 2), (2, 3), (2, 2, 2), (4, 3, 2), (2, 5, 3)]
 PADDED = [

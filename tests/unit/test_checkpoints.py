@@ -5,8 +5,8 @@ import random
 import pytest
 
 from streams.processors import decode_checkpoint, encode_checkpoint
+from streams.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint
 from udp_stream.ledger.port import Mark
-from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint
 
 START, HOUR = 1_704_067_200_000, 3_600_000
 MARK = Mark("a" * 32, 0, 10**6, 10**6, "87608c4d2ffffff-1704673800-3600", b"x" * 16)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.checks import ask
+from udp_stream.base.units import NANO
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import OneBudget, component_charge_nano
-from udp_stream.units import NANO
 
 ORDERS = np.geomspace(1.001, 100, 12)[:, None]
 

@@ -7,10 +7,10 @@ import pytest
 
 from streams.topics import client_options, faust_credentials
 from tests.secured import certificates, secret_file
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.files import require_private, secret_of, tls_context
 from udp_stream.cli.main import main
 from udp_stream.cli.parsers import VERBS
-from udp_stream.errors import ConfigError
-from udp_stream.files import require_private, secret_of, tls_context
 from udp_stream.settings.rules import PROTOCOLS
 from udp_stream.settings.sections import KafkaSection
 

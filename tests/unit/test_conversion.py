@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.forms import long_but
+from udp_stream.base.units import NANO
 from udp_stream.ledger.filters import (
     NANO_MAX,
     delta_of,
@@ -22,7 +23,6 @@ from udp_stream.ledger.filters import (
     rho_nano_of,
     rho_nano_of_pure,
 )
-from udp_stream.units import NANO
 
 PROMISES = [(0.1, 1e-5), (1.0, 1e-6), (2.0, 1e-9), (10.0, 1e-6), (30.0, 1e-4), (10.0, 0.01)]
 SLOW = (30.0, 1e-4), (10.0, 0.01)

@@ -16,8 +16,8 @@ from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
+from udp_stream.sources.fleet import Fleet
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet import Fleet
 from udp_stream.windows.tables import SlotPings, tabulate
 
 FLAGS = (

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.board import cells, estimate, hat, release, withdrawal, write
+from udp_stream.base.errors import UsageError
 from udp_stream.dashboard.follow import GrowingFile, feed, growing
 from udp_stream.dashboard.slots import (
     CELLS_MAX,
@@ -20,7 +21,6 @@ from udp_stream.dashboard.slots import (
     of_cell,
 )
 from udp_stream.dashboard.snapshot import BLOCK, NOTHING
-from udp_stream.errors import UsageError
 
 CELLS = cells(6)
 TWO_SLOTS = [make(cell, hour) for hour in (0, 1) for make in (release, estimate) for cell in CELLS]

@@ -6,6 +6,7 @@ import random
 import pytest
 from faust.types import TP
 
+from streams.wire import decode_message
 from tests.protocol.broker import (
     FLAGS,
     START,
@@ -19,11 +20,10 @@ from tests.unit.test_processors import (
     ping,
     with_worker,
 )
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.record import Release
 from udp_stream.settings import load
-from udp_stream.shuffle.wire import decode_message
 
 PINGS, PARTS = TP(TOPICS.pings.name, 0), TP(TOPICS.parts.name, 0)
 

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, record_writer
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

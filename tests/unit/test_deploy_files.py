@@ -17,8 +17,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from udp_stream.base.errors import FOR_A_PERSON
 from udp_stream.cli.parsers import program
-from udp_stream.errors import FOR_A_PERSON
 from udp_stream.ledgers.keys import is_key
 from udp_stream.settings import load
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.mechanisms.base import Part
 from udp_stream.release.record import Record, described, schema_of
 

@@ -5,10 +5,10 @@ import pytest
 
 from streams import topics
 from tests.runtime.harness import fleet_log
+from udp_stream.base.errors import ConfigError, DependencyUnavailable
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.doctor import NO_RELEASE, _speeds
 from udp_stream.cli.preflight import look_by
-from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.pings.data_quality import unit_evidence
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON

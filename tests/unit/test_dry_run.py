@@ -9,7 +9,7 @@ import pytest
 from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
 from udp_stream.release import rehearsal
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 
 pytestmark = pytest.mark.usefixtures("streams_stay")
 

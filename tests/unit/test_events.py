@@ -15,6 +15,7 @@ from tests.protocol.broker import (
     Worker,
 )
 from tests.unit.test_ledger_identity import in_a_thread
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import Reason
 from udp_stream.release.events import (
@@ -26,7 +27,6 @@ from udp_stream.release.events import (
     SlotRecorded,
     SlotsDropped,
 )
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

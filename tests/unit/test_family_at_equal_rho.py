@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from udp_stream.base.units import NANO
 from udp_stream.ledger.filters import rho_nano_of_pure
 from udp_stream.mechanisms.around import ForecastClip, plan_around
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
@@ -22,7 +23,6 @@ from udp_stream.mechanisms.noise import (
     pure,
 )
 from udp_stream.mechanisms.variance import plan_variance
-from udp_stream.units import NANO
 
 SPEEDS = Range(0, 65 * 4096)
 LESS = np.sqrt(2 / np.pi)  # E|N(0, 1)|, where Laplace noise of scale 1 has E|x| = 1

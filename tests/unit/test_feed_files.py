@@ -17,15 +17,15 @@ import pytest
 
 from tests.gtfs import snapshot, vehicle
 from tests.verbs import run_verb
+from udp_stream.base.errors import UsageError
+from udp_stream.base.units import KMH_PER_UNIT
 from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.cli.evidence import findings
 from udp_stream.cli.preflight import look_by
-from udp_stream.errors import UsageError
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.snapshots import RepeatFilter
 from udp_stream.settings import load
 from udp_stream.sources.recordings import open_sources
-from udp_stream.units import KMH_PER_UNIT
 
 TABLE = tomllib.loads((Path(__file__).parents[1] / "feeds" / "found.toml").read_text())
 ZONES = {

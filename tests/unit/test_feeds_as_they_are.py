@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.gtfs import START_S, snapshot, vehicle
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
 from udp_stream.pings.advice import advise, no_pings
 from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal

@@ -15,9 +15,9 @@ import pytest
 from tests.gtfs import snapshot, vehicle
 from tests.http_server import ok, serving
 from tests.unit.test_feed_files import TABLE, content_of
+from udp_stream.base.errors import UsageError
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.init import city_file, find_feed
-from udp_stream.errors import UsageError
 from udp_stream.settings import Settings, load
 from udp_stream.settings.sections import LiveSection, SourceSection
 from udp_stream.sources.http import PolledSource

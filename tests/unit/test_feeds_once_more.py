@@ -11,11 +11,11 @@ import pytest
 
 from tests.gtfs import snapshot, vehicle
 from tests.unit.test_feed_files import LENGTHS
+from udp_stream.base.errors import UsageError
 from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.cli.evidence import TABLE, Look, findings
 from udp_stream.cli.preflight import LiveFeedCheck, look_by
 from udp_stream.cli.report import troubles
-from udp_stream.errors import UsageError
 from udp_stream.pings.advice import ELSEWHERE, no_pings
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import PLAIN, mapped_form, single_ping

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.checks import ask
+from udp_stream.base.units import NANO
 from udp_stream.ledger import filters
 from udp_stream.ledger.filters import delta_of, epsilon_of, epsilon_within, rho_nano_of
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.units import NANO
 
 
 def test_what_the_process_sets_for_decimals_changes_nothing():

@@ -11,7 +11,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from udp_stream.trial.fleet import FLAWS, IST, Fleet, FleetColumns, Imperfections
+from udp_stream.sources.fleet import FLAWS, IST, Fleet, FleetColumns, Imperfections
 
 MORNING = datetime(2024, 1, 8, 10, 10, tzinfo=IST)
 

@@ -7,8 +7,8 @@ from itertools import islice
 
 import numpy as np
 
-from udp_stream.trial import fleet
-from udp_stream.trial.fleet import live_messages
+from udp_stream.sources import fleet
+from udp_stream.sources.fleet import live_messages
 
 MIDNIGHT = datetime.fromisoformat("2030-05-01T00:30:00+05:30").timestamp()
 

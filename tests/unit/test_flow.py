@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.failing import Died, DyingLedger
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
@@ -36,7 +37,6 @@ from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
-from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate
 
 FIXED = (

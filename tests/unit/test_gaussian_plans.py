@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import plan_cdf, prefixes
 from udp_stream.mechanisms.means import MECHANISMS
@@ -15,7 +16,6 @@ from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 U = 65 * 4096
 BY_PLATE = np.array([9, 7, 4, 4, 3, 2, 2, 1])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import (
     Choice,
     PublicSettings,
@@ -17,7 +18,6 @@ from udp_stream.mechanisms.base import (
 )
 from udp_stream.mechanisms.means import levy_cap
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.units import NANO
 
 counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(
     lambda counts: st.tuples(st.just(counts), st.integers(min(counts), max(counts)))

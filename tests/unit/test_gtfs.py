@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.timetables import STOPS, files_of, in_folder, zipped
-from udp_stream import gtfs
+from udp_stream.base import gtfs
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.gtfs import GtfsError, Network, kept, positions, read_network
 from udp_stream.dashboard.places import CellPlace, Places
-from udp_stream.errors import ConfigError
-from udp_stream.gtfs import GtfsError, Network, kept, positions, read_network
-from udp_stream.trial.fleet import Fleet
-from udp_stream.trial.timetable import network_of
+from udp_stream.sources.fleet import Fleet
+from udp_stream.sources.timetable import network_of
 
 SHAPE = [("s", 21.17, 72.80, 2), ("s", 21.16, 72.79, 1), ("s", 21.17, 72.86, 10)]
 

@@ -15,7 +15,7 @@ import trustme
 from tests import http_server as server
 from tests.gtfs import snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
-from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection, SpeedSection
 from udp_stream.sources.http import HttpGet, PolledSource

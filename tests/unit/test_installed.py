@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.version import __version__
+from udp_stream.base.version import __version__
 
 ROOT = Path(__file__).parents[2]
 

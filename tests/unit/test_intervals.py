@@ -14,7 +14,7 @@ from udp_stream.forecast import anomalies
 from udp_stream.forecast.anomalies import PosteriorMixture
 from udp_stream.release import forecaster as intervals
 from udp_stream.release.forecaster import OPEN_ROADS, ends, plates_differ
-from udp_stream.trial.fleet import IST, Fleet
+from udp_stream.sources.fleet import IST, Fleet
 
 MAX_KMH = 65.0
 

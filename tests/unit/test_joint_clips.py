@@ -7,8 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from streams.wire import (
+    ChunkAssembly,
+    cut_factors,
+    cut_norms,
+    decode_message,
+    encode_message,
+    merge_factors,
+    merge_norms,
+    shard_of,
+)
 from tests.forms import PURE_ENV
 from tests.runtime.harness import fleet_log, frames_of
+from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.ledger.ids import CLIPS, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
@@ -28,18 +39,7 @@ from udp_stream.release.pipeline import (
     slot_factors,
     slot_norms,
 )
-from udp_stream.runtime import EmbeddedRuntime
 from udp_stream.settings import load
-from udp_stream.shuffle.wire import (
-    ChunkAssembly,
-    cut_factors,
-    cut_norms,
-    decode_message,
-    encode_message,
-    merge_factors,
-    merge_norms,
-    shard_of,
-)
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.grid import Hexagons
 from udp_stream.windows.tables import SlotPings, tabulate

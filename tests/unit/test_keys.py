@@ -14,9 +14,9 @@ import h3
 import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.base.errors import ConfigError
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.config import as_toml
-from udp_stream.errors import ConfigError
 from udp_stream.ledgers.opening import other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import note_policy, written

@@ -11,6 +11,7 @@ from faust.types import TP
 
 from streams.kafka import register
 from streams.topics import LedgerIdentity, mark_header, mark_in
+from streams.wire import CountChunk, PlanChunk, decode_message
 from tests.failing import Died
 from tests.protocol.broker import (
     FLAGS,
@@ -22,13 +23,12 @@ from tests.protocol.broker import (
 from tests.unit.test_processors import (
     filled,
 )
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
 from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.settings import load
 from udp_stream.settings.sections import KafkaSection
-from udp_stream.shuffle.wire import CountChunk, PlanChunk, decode_message
 
 OTHER_LEDGER = LedgerIdentity("0ther", OURS.key)
 OTHER_KEY = LedgerIdentity(OURS.ledger_id, "0ther")

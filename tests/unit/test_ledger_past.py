@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import rules as ledger_past
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.ledger.rules import AcceptedRollback, caveats, forget, forgotten, see

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 from udp_stream.settings import Settings
 from udp_stream.sources.files import prompt_messages, read_messages
 from udp_stream.sources.live import ConnectedSource, Handover, SourceFailure

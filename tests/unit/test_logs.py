@@ -16,10 +16,10 @@ from mode.utils.logging import CompositeLogger
 
 from streams.worker import as_own_error
 from tests.forms import PURE_ENV
-from udp_stream import logs
+from udp_stream.base import logs
+from udp_stream.base.logs import QUIET_S, Outage, begin_log, end_log, log_message
+from udp_stream.embedded.runtime import LiveRuntime, Outputs, RunLogger
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.logs import QUIET_S, Outage, begin_log, end_log, log_message
-from udp_stream.runtime import LiveRuntime, Outputs, RunLogger
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.forms import long_but, long_rows
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import NoisyValue, Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import DiscreteLaplace, interval95, pure
 from udp_stream.mechanisms.statistics import STATISTICS, TRUTHS, accuracy_of, spread
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 U = 65 * 4096
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.forms import PURE_ENV
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import PublicSettings, Range, SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, OptimalCappedSum
 from udp_stream.mechanisms.noise import pure
@@ -23,7 +24,6 @@ from udp_stream.mechanisms.statistics import (
 )
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.settings import load
-from udp_stream.units import NANO
 
 U = 65 * 4096
 

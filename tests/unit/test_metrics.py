@@ -22,12 +22,12 @@ from prometheus_client import generate_latest
 
 from lab.process import free_ports
 from tests.prometheus import Series, text_at
+from udp_stream.base.errors import DependencyUnavailable
 from udp_stream.cli import metrics as metrics_module
 from udp_stream.cli.metrics import Metrics
 from udp_stream.cli.parsers import listening
 from udp_stream.dashboard.server import Dashboard, _Series
 from udp_stream.dashboard.slots import Slots
-from udp_stream.errors import DependencyUnavailable
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON
 from udp_stream.release.events import (

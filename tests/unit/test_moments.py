@@ -8,10 +8,10 @@ from datetime import UTC
 import pytest
 from msgspec import structs
 
+from streams.protocol import SendMessages, ShardCheckpoint, ShardProtocol
+from streams.wire import PositionsEnd, cut_moment
 from tests.forms import changed
 from tests.unit.test_reading import HOUR, RULES, START, a_log, ping, record, take
-from udp_stream.shuffle.protocol import SendMessages, ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import PositionsEnd, cut_moment
 from udp_stream.testing import a_moment
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader

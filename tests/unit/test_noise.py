@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lab.means import tail_bound
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms import samplers as laplace
 from udp_stream.mechanisms import samplers as uniform
 from udp_stream.mechanisms.noise import (
@@ -27,7 +28,6 @@ from udp_stream.mechanisms.noise import (
 )
 from udp_stream.mechanisms.samplers import discrete_laplace, randbelow
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 
 @pytest.mark.parametrize("bound", [3, 5, 1001, 2**26 - 5, 2**31 - 1])

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.cdf import plan_cdf
 from udp_stream.mechanisms.noise import (
@@ -27,7 +28,6 @@ from udp_stream.mechanisms.noise import (
     noise_of,
 )
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.units import NANO
 
 FAMILY = DiscreteGaussian()
 COSTS = [1, 2, 1000, 333_333_333, 10**9, 5 * 10**11]

@@ -12,7 +12,7 @@ from faust.types import TP
 
 from streams import kafka as offsets
 from streams.kafka import CommittedOffset, Offsets
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
 
 HERE = TP("parts", 1)
 

@@ -10,7 +10,7 @@ import pytest
 from streams.processors import settle
 from tests.forms import PURE_ENV
 from tests.unit.test_flow import a_context, run, slot
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.ids import ROUND, id_of, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger

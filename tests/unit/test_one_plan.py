@@ -8,9 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from streams.wire import cut_plan, decode_message, encode_message, merge_plan
 from tests.failing import Died
 from tests.unit.test_flow import START, a_context, run
 from tests.unit.test_planner import city, opened, planned
+from udp_stream.base.units import NANO
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import cdf as cdfs
 from udp_stream.mechanisms import statistics
@@ -24,8 +26,6 @@ from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.pipeline import record_slot
-from udp_stream.shuffle.wire import cut_plan, decode_message, encode_message, merge_plan
-from udp_stream.units import NANO
 
 ALL = (
     "release.mean_epsilon=0.5",

@@ -3,7 +3,7 @@
 import pytest
 from redis import exceptions
 
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 from udp_stream.ledgers import redis_connection
 from udp_stream.ledgers.patience import WAIT_S, Patience
 from udp_stream.ledgers.redis_connection import connection_to

@@ -14,8 +14,8 @@ from udp_stream.cli.plan_of_feed import Positions, Row, sample_of, start_of
 from udp_stream.release import rehearsal
 from udp_stream.release.rehearsal import RehearsalResult
 from udp_stream.settings import load
+from udp_stream.sources.fleet import IST, Fleet
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.windows.grid import Hexagons
 
 pytestmark = pytest.mark.usefixtures("streams_stay")

@@ -9,15 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.test_flow import a_context
-from tests.unit.test_planner import city
-from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
-from udp_stream.errors import PrivacyRefused
-from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.around import PlateNorms
-from udp_stream.release.charge import plan_slot
-from udp_stream.shuffle.protocol import PlannerState, ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import (
+from streams.protocol import PlannerState, ShardCheckpoint, ShardProtocol
+from streams.wire import (
     CountChunk,
     CountsEnd,
     PingChunk,
@@ -34,6 +27,13 @@ from udp_stream.shuffle.wire import (
     merge_plan,
     shard_of,
 )
+from tests.unit.test_flow import a_context
+from tests.unit.test_planner import city
+from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.mechanisms.around import PlateNorms
+from udp_stream.release.charge import plan_slot
 from udp_stream.testing import SLOT_END, two_hats
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, tabulate, without_repeats
 

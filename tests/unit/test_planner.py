@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from tests.forms import long_but, long_rows
 from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
 from tests.unit.test_suppression import bias_of_variance, move_of_variance
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.base import SamplesPerPlate
@@ -31,7 +32,6 @@ from udp_stream.release.charge import CountsPlanner, plan_slot
 from udp_stream.release.pipeline import record_slot
 from udp_stream.release.record import Release, hat_ids
 from udp_stream.settings import load
-from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS
 from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledgers.keys import PlateKeys, load_or_create_key
 
 KEY = bytes(range(32))

@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from tests.runtime.harness import fleet_log
+from udp_stream.base.units import KMH_PER_UNIT
 from udp_stream.pings.data_quality import (
     PAIRS_MIN,
     SPARSE_PAIRS_MIN,
@@ -15,8 +16,7 @@ from udp_stream.pings.data_quality import (
 )
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON
-from udp_stream.trial.fleet import IST, Fleet
-from udp_stream.units import KMH_PER_UNIT
+from udp_stream.sources.fleet import IST, Fleet
 
 
 def decoded(messages, unit):

@@ -8,17 +8,17 @@ from functools import partial
 import pytest
 from faust.types import TP
 
+from streams import wire as source_protocol
 from streams.kafka import CommittedOffset
 from streams.processors import TICK
+from streams.wire import PingChunk, cut_pings, decode_message
 from tests.failing import Died
 from tests.protocol.broker import FLAGS, OURS, SETTINGS, START, TOPICS, Broker, Worker, outcome
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.events import SlotCounted, SlotPublished
 from udp_stream.release.record import Release
 from udp_stream.settings import load
-from udp_stream.shuffle import wire as source_protocol
-from udp_stream.shuffle.wire import PingChunk, cut_pings, decode_message
 
 
 def ping(plate, minute):

@@ -3,20 +3,20 @@ are those of the road by hand, wherever a worker dies."""
 
 from dataclasses import replace
 
+from streams import wire
 from streams.processors import decode_checkpoint, encode_checkpoint
-from tests.contract.add_remove import FLAGS
-from tests.protocol.broker import (
-    START,
-)
-from udp_stream.settings import load
-from udp_stream.shuffle import wire
-from udp_stream.shuffle.protocol import (
+from streams.protocol import (
     PLANNER,
     BarrierCheckpoint,
     KeepSlot,
     ShardCheckpoint,
     ShardProtocol,
 )
+from tests.contract.add_remove import FLAGS
+from tests.protocol.broker import (
+    START,
+)
+from udp_stream.settings import load
 from udp_stream.testing import seven_pings
 
 SETTINGS = load(

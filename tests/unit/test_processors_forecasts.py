@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from faust.types import TP
 
+from streams.wire import CountsEnd, PingChunk, decode_message
 from tests.protocol.broker import (
     TOPICS,
     Worker,
@@ -25,13 +26,12 @@ from tests.unit.test_processors_planner import (
     small_chunks,  # noqa: F401 (a fixture: workers die between the chunks of a slot)
     sources_alone,
 )
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.ids import Id
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.record import Release, Smoothed, Withdrawal
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdraw
-from udp_stream.shuffle.wire import CountsEnd, PingChunk, decode_message
 
 SETTINGS = settings_of("forecasts")
 

@@ -11,6 +11,17 @@ import numpy as np
 import pytest
 from faust.types import TP
 
+from streams import wire as source_protocol
+from streams.wire import (
+    CountChunk,
+    CountsEnd,
+    PingChunk,
+    PingsEnd,
+    PlanChunk,
+    cut_pings,
+    decode_message,
+    merge_pings,
+)
 from tests.forms import PURE_ENV
 from tests.protocol.broker import (
     FLAGS,
@@ -23,23 +34,12 @@ from tests.protocol.broker import (
     outcome,
 )
 from tests.protocol.embedded import embedded
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.forecast import anomalies, model, shape
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.record import Release
 from udp_stream.settings import load
-from udp_stream.shuffle import wire as source_protocol
-from udp_stream.shuffle.wire import (
-    CountChunk,
-    CountsEnd,
-    PingChunk,
-    PingsEnd,
-    PlanChunk,
-    cut_pings,
-    decode_message,
-    merge_pings,
-)
 
 MINUTE = 60_000
 CITY = (*FLAGS, "kafka.shards=3", "hat.resolution=7")

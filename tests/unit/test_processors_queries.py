@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from faust.types import TP
 
+from streams import wire as source_protocol
 from streams.topics import topics_of
+from streams.wire import cut_moment, decode_message
 from tests.forms import PURE_ENV, long_but
 from tests.protocol.broker import (
     Worker,
@@ -21,15 +23,13 @@ from tests.protocol.broker import (
 )
 from tests.protocol.embedded import embedded
 from tests.unit.test_processors_planner import CITY, city
-from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.base.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.record import QueryResult
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
-from udp_stream.shuffle import wire as source_protocol
-from udp_stream.shuffle.wire import cut_moment, decode_message
 
 QUERIES = """
 [queries]

@@ -8,6 +8,7 @@ import pytest
 from faust.types import TP
 
 from streams.processors import TICK, ProcessorContext, SourceProcessor
+from streams.wire import PingChunk, decode_message
 from tests.protocol.broker import (
     OURS,
     SETTINGS,
@@ -20,7 +21,6 @@ from tests.unit.test_processors import (
 )
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.shuffle.wire import PingChunk, decode_message
 from udp_stream.windows.slots import ReadingRules
 
 MINUTE = 60_000

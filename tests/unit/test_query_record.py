@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.queries.kinds import BoundedAnswer
 from udp_stream.release.query_pipeline import answer_record, decode_round
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.failing import Died, DyingLedger, a_ramp
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
 from udp_stream.ledger.ids import QUERY, ROUND, id_of, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from streams.wire import cut_pings, encode_message
 from tests.forms import long_but
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON
-from udp_stream.shuffle.wire import cut_pings, encode_message
 from udp_stream.windows.clocks import LogPlaces, WindowRules
 from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotGrid

@@ -10,8 +10,8 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import rehearse
 from udp_stream.settings import load
+from udp_stream.sources.fleet import Fleet
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet import Fleet
 
 
 def expected_of(day, *flags):

@@ -10,7 +10,8 @@ import pytest
 from tests.contract.checks import worst_window
 from tests.forms import PURE_ENV
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO
 from udp_stream.ledger.rules import budget_balances, span_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import (
@@ -22,7 +23,6 @@ from udp_stream.planning.policy import (
 )
 from udp_stream.release.record import Release
 from udp_stream.settings import load
-from udp_stream.units import NANO
 
 HOUR_MS = 3_600_000
 ROLLING = ("budget.period=rolling 4h", "budget.epsilon=2", "release.mean=baseline")

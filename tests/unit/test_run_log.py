@@ -4,8 +4,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from udp_stream.forecast.anomalies import UnitDoubt
-from udp_stream.logs import end_log
+from udp_stream.base.logs import end_log
 from udp_stream.pings.decode import Reason
 from udp_stream.release.events import (
     BatchRead,
@@ -15,6 +14,7 @@ from udp_stream.release.events import (
     SlotRecorded,
     SlotsDropped,
 )
+from udp_stream.release.record import UnitDoubt
 from udp_stream.windows.tables import SlotGrid
 
 MIDNIGHT_S = 1_704_652_200  # 2024-01-08 in Surat

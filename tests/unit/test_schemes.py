@@ -2,7 +2,7 @@
 
 import pytest
 
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 from udp_stream.sources.files import FileSource
 from udp_stream.sources.recordings import open_source
 

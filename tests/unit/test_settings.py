@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
 from udp_stream.settings import Settings, load
 
 

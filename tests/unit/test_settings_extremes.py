@@ -13,7 +13,8 @@ from streams.worker import BINS_MAX, require_records_fit
 from tests.forms import PURE_ENV, long_rows
 from tests.runtime.harness import CONFIG
 from tests.unit.test_keys import runs
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import SHARE_MIN, best_tree, level_budgets, plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS
@@ -24,7 +25,6 @@ from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.settings import load
-from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import PINGS_MAX
 
 

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.forms import PURE_ENV
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.units import NANO
 from udp_stream.forecast import shape
 from udp_stream.forecast.shape import Answer, CityMemory, SpreadMemory, family, hat_shapes
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -29,7 +30,6 @@ from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats
-from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotCounts
 
 EDGES = city_bins(115 * 4096).edges_kmh[1:]

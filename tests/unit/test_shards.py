@@ -10,9 +10,8 @@ from operator import itemgetter
 import numpy as np
 import pytest
 
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
-from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, SlotBarrier
-from udp_stream.shuffle.wire import (
+from streams.protocol import NOT_YET, BarrierCheckpoint, SlotBarrier
+from streams.wire import (
     PingChunk,
     PingsEnd,
     cut_pings,
@@ -20,6 +19,7 @@ from udp_stream.shuffle.wire import (
     encode_message,
     merge_pings,
 )
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON
 from udp_stream.sources import files as sources

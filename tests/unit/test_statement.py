@@ -8,8 +8,8 @@ import pytest
 
 from tests.forms import PURE_ENV
 from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.cli.report import protected
-from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger

@@ -8,9 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from streams.wire import cut_plan, merge_plan
 from tests.unit.test_flow import a_context
 from tests.unit.test_planner import PlannedBy, city, planned
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.base import Choice, Query, SamplesPerPlate, Statistic, StatisticTerms
 from udp_stream.mechanisms.noise import Cost, charges_of, cost_within, lattice_of, noise_of
@@ -20,8 +22,6 @@ from udp_stream.planning.slot import PlannedSlot
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.pipeline import record_slot
 from udp_stream.release.record import Release
-from udp_stream.shuffle.wire import cut_plan, merge_plan
-from udp_stream.units import NANO
 
 
 @dataclass(frozen=True)

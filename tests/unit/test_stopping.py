@@ -7,7 +7,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from streams.worker import StopReason, as_own_error
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.errors import PrivacyRefused
 
 
 def raised(error):

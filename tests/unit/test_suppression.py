@@ -15,8 +15,8 @@ import pytest
 
 from lab.means import largest_bias, largest_move
 from tests.forms import long_but
+from udp_stream.base.units import NANO
 from udp_stream.planning.suppression import HatErrors, Nanos, Occupancy, chop_user, suppress_to
-from udp_stream.units import NANO
 
 ALONE = (50_000_000, 300_000_000, NANO, 2_500_000_000, 10 * NANO)
 EPSILONS = (

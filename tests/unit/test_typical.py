@@ -11,7 +11,7 @@ import pytest
 from benchmarks.made_up_city import MadeUpCity
 from benchmarks.typical import Known, published, weekdays
 from tests.verbs import run_verb
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 from udp_stream.release.record import Release, Smoothed
 from udp_stream.release.typical import Week, class_of
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.runtime.harness import FEEDS
 from tests.verbs import run_verb
+from udp_stream.base.errors import ConfigError
 from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, require_fit_files
-from udp_stream.errors import ConfigError
 from udp_stream.settings import load
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.sources.fleet import IST, Fleet, Imperfections
 from udp_stream.windows.slots import ReadResult
 from udp_stream.windows.tables import SlotPings
 

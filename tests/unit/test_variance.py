@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.samplers import discrete_laplace
 from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.testing import seeded_bits
-from udp_stream.units import NANO
 
 U = 65 * 4096
 counts_lists = st.lists(st.integers(1, 12), min_size=1, max_size=15)

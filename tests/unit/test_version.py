@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.version import RELEASE, version_of
+from udp_stream.base.version import RELEASE, version_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,11 +8,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from tests.forms import long_but
-from tests.unit.test_reading import HOUR, RULES, START, outcome, ping, record, take
-from udp_stream.pings.decode import PingRules, Reason
-from udp_stream.shuffle.protocol import SlotBarrier
-from udp_stream.shuffle.wire import (
+from streams.protocol import SlotBarrier
+from streams.wire import (
     CountChunk,
     CountsEnd,
     PingChunk,
@@ -26,6 +23,9 @@ from udp_stream.shuffle.wire import (
     merge_counts,
     merge_pings,
 )
+from tests.forms import long_but
+from tests.unit.test_reading import HOUR, RULES, START, outcome, ping, record, take
+from udp_stream.pings.decode import PingRules, Reason
 from udp_stream.windows.clocks import SLOTS_MAX, Frame, SpanClock, SteadyClock
 from udp_stream.windows.grid import Hexagons
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader, Windows

@@ -8,7 +8,7 @@ from faust.types import TP
 
 from streams.kafka import Offsets
 from streams.worker import Watchdog
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 
 HERE = TP("pings", 0)
 

@@ -10,6 +10,7 @@ from streams.processors import settle
 from tests.city_question import MeanSpeed, answered
 from tests.failing import Died
 from tests.unit.test_flow import FIXED, a_context, run, slot
+from udp_stream.base.units import NANO
 from udp_stream.ledger.ids import CITY, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -18,7 +19,6 @@ from udp_stream.release.charge import charge_city, plan_slot, with_forecaster
 from udp_stream.release.pipeline import record_city
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
-from udp_stream.units import NANO
 
 AROUND = ("release.mean=forecast-clip", "release.cdf=off")
 PURE = (*AROUND, "budget.epsilon=80")

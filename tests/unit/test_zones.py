@@ -9,7 +9,7 @@ from msgspec import structs
 from shapely.geometry import Polygon, shape
 
 from tests.runtime.harness import fleet_log
-from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.base.errors import ConfigError, PrivacyRefused
 from udp_stream.export_formats import cell_geometry
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import require_unmoved

@@ -19,10 +19,11 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Floats
+from udp_stream.base.arrays import Flags, Floats
+from udp_stream.base.errors import ConfigError, UdpStreamError, UsageError
+from udp_stream.base.logs import LOG_AGAIN_S, counted
+from udp_stream.base.units import KMH_PER_UNIT
 from udp_stream.cli.progress import ReadingProgress
-from udp_stream.errors import ConfigError, UdpStreamError, UsageError
-from udp_stream.logs import LOG_AGAIN_S, counted
 from udp_stream.pings.advice import OF_A_SPEED, advise, lacks_value
 from udp_stream.pings.data_quality import (
     AUTUMN,
@@ -58,7 +59,6 @@ from udp_stream.settings import Settings
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import is_gtfs_file, open_sources
 from udp_stream.sources.rows import Frames
-from udp_stream.units import KMH_PER_UNIT
 from udp_stream.windows.clocks import AgreementClock, WindowRules, are_rolled_over
 
 NEAR_DEGREES = 1.0

@@ -10,10 +10,8 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from udp_stream.cli.parsers import program, with_newer_names
-from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
-from udp_stream.errors import DependencyUnavailable, UdpStreamError
-from udp_stream.logs import (
+from udp_stream.base.errors import DependencyUnavailable, UdpStreamError
+from udp_stream.base.logs import (
     ERROR,
     begin_log,
     end_log,
@@ -22,6 +20,8 @@ from udp_stream.logs import (
     log_message,
     trouble_of,
 )
+from udp_stream.cli.parsers import program, with_newer_names
+from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 
 OPTIONS = {"bootstrap": "kafka.bootstrap", "every": "live.every", "ledger": "ledger.url"}
 

@@ -28,7 +28,7 @@ from prometheus_client import (
     start_http_server,
 )
 
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.base.errors import DependencyUnavailable
 from udp_stream.release.events import (
     Backlog,
     BatchRead,

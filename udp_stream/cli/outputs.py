@@ -26,13 +26,13 @@ from typing import IO, BinaryIO, TypeVar
 
 import msgspec
 
+from udp_stream.base.errors import UsageError
+from udp_stream.base.logs import log_message
 from udp_stream.cli.process import STANDARD_OUTPUT, NamedFile
-from udp_stream.errors import UsageError
 from udp_stream.export_formats import LINES, Kind, require_format, write_export
 from udp_stream.ledgers.keys import is_key
 from udp_stream.ledgers.opening import ledger_files
 from udp_stream.ledgers.sqlite import MAGIC
-from udp_stream.logs import log_message
 from udp_stream.settings import Settings
 from udp_stream.windows.grid import Grid
 

@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from udp_stream.units import parse_duration
-from udp_stream.version import __version__
+from udp_stream.base.units import parse_duration
+from udp_stream.base.version import __version__
 
 EXAMPLES = """\
 examples:

@@ -21,7 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.base.arrays import Flags, Floats, Integers
+from udp_stream.base.errors import ConfigError, UsageError
+from udp_stream.base.logs import counted
+from udp_stream.base.units import NANO, duration_name
 from udp_stream.cli import evidence
 from udp_stream.cli.commands.init import samples_of, with_unread
 from udp_stream.cli.evidence import TABLE, findings, joined
@@ -36,10 +39,8 @@ from udp_stream.cli.preflight import (
 )
 from udp_stream.cli.progress import ReadingProgress, console, printer, stepwise
 from udp_stream.cli.report import SOFTWARE, print_hours, print_rows
-from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.logs import counted
 from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import Pings, Reason
 from udp_stream.planning.policy import DAY_S
@@ -50,7 +51,6 @@ from udp_stream.settings.limits import seconds_of
 from udp_stream.settings.rules import check
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import open_sources
-from udp_stream.units import NANO, duration_name
 from udp_stream.windows.clocks import AgreementClock, Frame
 from udp_stream.windows.grid import NOWHERE, Grid
 from udp_stream.windows.slots import slots_of

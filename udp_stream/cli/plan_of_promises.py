@@ -19,10 +19,11 @@ import numpy as np
 from msgspec.structs import replace
 from rich.console import Console
 
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.units import NANO
 from udp_stream.cli.plan_of_feed import SAMPLE_PINGS, FeedPlan, Positions, Row, row_of, verdict
 from udp_stream.cli.progress import stepwise
 from udp_stream.cli.report import print_rows
-from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Entropy
 from udp_stream.planning.policy import year_nano
 from udp_stream.planning.promise import ACCOUNTINGS, OF_A_SWAP, epsilon_text
@@ -34,7 +35,6 @@ from udp_stream.settings.sections import (
     PrivacySection,
     ReleaseSection,
 )
-from udp_stream.units import NANO
 
 STANDARD = (10.0, "1d"), (1.0, "1d"), (10.0, "30d")
 """Epsilons and periods at which both are shown, beside the configured."""

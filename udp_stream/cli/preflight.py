@@ -23,7 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from udp_stream.arrays import Integers
+from udp_stream.base.arrays import Integers
+from udp_stream.base.errors import ConfigError, UdpStreamError, UsageError
+from udp_stream.base.logs import INFO, WARNING, Trouble, counted, log_message
 from udp_stream.cli.evidence import (
     DOUBT_AGAIN_S,
     PLACES,
@@ -38,8 +40,6 @@ from udp_stream.cli.evidence import (
     unclamped,
 )
 from udp_stream.cli.progress import console
-from udp_stream.errors import ConfigError, UdpStreamError, UsageError
-from udp_stream.logs import INFO, WARNING, Trouble, counted, log_message
 from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, advise
 from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingFormat, Pings, Reason, Refusal, WireBatch, columns_of

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from udp_stream.errors import needs
-from udp_stream.files import named
-from udp_stream.logs import INFO, WARNING, WarningText, log_message
+from udp_stream.base.errors import needs
+from udp_stream.base.files import named
+from udp_stream.base.logs import INFO, WARNING, WarningText, log_message
 
 if TYPE_CHECKING:
     from udp_stream.release.events import Observer

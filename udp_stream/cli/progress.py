@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from rich.console import Console
 from rich.progress import Progress, track
 
-from udp_stream.logs import is_quiet
+from udp_stream.base.logs import is_quiet
 
 
 class Printer(Console):

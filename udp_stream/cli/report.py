@@ -11,16 +11,16 @@ from statistics import mean
 from rich.console import Console
 from rich.table import Table
 
+from udp_stream.base.logs import counted
+from udp_stream.base.units import REPEATS_SHARE
+from udp_stream.base.version import __version__
 from udp_stream.cli.progress import Printer, console
 from udp_stream.ledgers.opening import difference, named
-from udp_stream.logs import counted
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
 from udp_stream.release.events import SlotRow, Summary, doubt_in_words
 from udp_stream.settings import Settings
-from udp_stream.units import REPEATS_SHARE
-from udp_stream.version import __version__
 from udp_stream.windows.tables import SlotGrid
 
 MEAN_COUNTS = {

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from udp_stream.base.errors import UsageError
+from udp_stream.base.logs import WARNING, counted, log_message
 from udp_stream.dashboard.slots import LINE_BYTES_MAX, Slots
-from udp_stream.errors import UsageError
-from udp_stream.logs import WARNING, counted, log_message
 
 READ_BYTES = 2**17
 PAUSE_S = 0.1

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from udp_stream.base.logs import WARNING, log_message
 from udp_stream.dashboard.snapshot import CompressedText, Kind, Slot
-from udp_stream.logs import WARNING, log_message
 from udp_stream.windows.grid import HEXAGONS, Grid
 
 APPLICATION_ID = 0x75647068

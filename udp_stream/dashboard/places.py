@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from udp_stream.base.gtfs import Network, Stop
 from udp_stream.dashboard.snapshot import CompressedText, compressed
 from udp_stream.export_formats import cell_geometry
-from udp_stream.gtfs import Network, Stop
 from udp_stream.windows.grid import HEXAGONS, Grid
 
 COMPASS = (

@@ -39,14 +39,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from udp_stream.base.errors import DependencyUnavailable
+from udp_stream.base.logs import WARNING, counted, log_message
 from udp_stream.dashboard.branding import POLICY, Branding
 from udp_stream.dashboard.history import DamagedHistory, TimeRange, reading
 from udp_stream.dashboard.places import Places, collection
 from udp_stream.dashboard.slots import KINDS, Slots, milliseconds_of, of_cell
 from udp_stream.dashboard.snapshot import CompressedText, Kind, Slot, compressed
-from udp_stream.errors import DependencyUnavailable
 from udp_stream.export_formats import LINES, TEXTS, PlaceOf
-from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.release.record import described, schema_of
 from udp_stream.release.typical import CLASSES, DAYS_MAX, TypicalHour
 from udp_stream.windows.grid import Grid

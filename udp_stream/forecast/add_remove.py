@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Cells, Floats
+from udp_stream.base.arrays import Cells, Floats
 from udp_stream.forecast.anomalies import (
     GOES_ON,
     GOES_ON_BY,

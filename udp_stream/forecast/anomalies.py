@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.units import KMH_PER_UNIT, factor_in_words
 from udp_stream.mechanisms.noise import normal_below
 from udp_stream.mechanisms.widths import response
-from udp_stream.units import KMH_PER_UNIT, factor_in_words
 
 HAPPENS = 0.15
 """The share of HATs with news: it trades the error of ordinary days for that of others
@@ -357,21 +357,6 @@ class Evidence(NamedTuple):
     @property
     def is_enough(self) -> bool:
         return max(self) >= ENOUGH
-
-
-class UnitDoubt(NamedTuple):
-    """Releases that may be of speeds in another unit, of slots that start from `since` until
-    `until` (ISO 8601). `configured` is the unit that was set, `likely` the other unit in words.
-
-    >>> UnitDoubt("2024-01-08T12:00:00+05:30", "2024-01-08T15:00:00+05:30", 40, "kmh", "'mps'").released
-    40
-    """
-
-    since: str
-    until: str
-    released: int
-    configured: str
-    likely: str
 
 
 def likely_unit(evidence: Evidence, configured: str) -> str:

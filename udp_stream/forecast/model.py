@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
 from udp_stream.forecast.anomalies import (
     FASTER,
     NOT_CLIPPED,

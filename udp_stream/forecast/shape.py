@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
 from udp_stream.forecast.model import DAYS
 from udp_stream.forecast.usual_week import on_one_thread
 

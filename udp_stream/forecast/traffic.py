@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Floats
+from udp_stream.base.arrays import Floats
 from udp_stream.forecast.anomalies import NEGLIGIBLE
 
 LOG_STEP = 0.2

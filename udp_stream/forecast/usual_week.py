@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
 from udp_stream.forecast.traffic import (
     SCATTER,
     TRAFFIC,

@@ -46,7 +46,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
 from math import ceil, exp, log, log1p, sqrt
 
-from udp_stream.units import NANO, amount_text
+from udp_stream.base.units import NANO, amount_text
 
 _DIGITS = Context(prec=80)
 

@@ -42,7 +42,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from udp_stream.arrays import NO_INTEGERS, Flags, Integers
+from udp_stream.base.arrays import NO_INTEGERS, Flags, Integers
 
 LAST_NAME = "\U0010ffff"
 """Behind the name of every period."""

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Integers
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.arrays import Flags, Integers
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import parse_duration
 from udp_stream.ledger.ids import NEVER_ENDS, closes_at, end_of
 from udp_stream.ledger.port import (
     LAST_NAME,
@@ -30,7 +31,6 @@ from udp_stream.ledger.port import (
     Progress,
     Verdict,
 )
-from udp_stream.units import parse_duration
 
 # Rolling budgets: no stretch of a given length, wherever it begins, may cost a plate more than its
 # budget. Balances are of short *spans* of time, such as an hour, named by the window's length and

@@ -30,8 +30,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError
-from udp_stream.files import draft_of, link_first
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused, UsageError
+from udp_stream.base.files import draft_of, link_first
 from udp_stream.forecast.model import DAYS
 from udp_stream.ledger.ids import NEVER_ENDS, WITHDRAWN, end_of, kind_of
 from udp_stream.ledger.port import Entry, Ledger

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import msgspec
 
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.files import draft_of, link_first, sync_directory
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.base.files import draft_of, link_first, sync_directory
 from udp_stream.ledger.port import Bits, Ledger, Mark
 from udp_stream.ledger.rules import require_not_behind, see
 

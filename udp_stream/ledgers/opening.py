@@ -14,8 +14,9 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
-from udp_stream.files import TLS_FILES, tls_context, with_secrets
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
+from udp_stream.base.files import TLS_FILES, tls_context, with_secrets
+from udp_stream.base.logs import WARNING, counted, log_message
 from udp_stream.ledger.ids import (
     CLIPS,
     DAY_SUMS,
@@ -37,7 +38,6 @@ from udp_stream.ledgers.keys import (
 )
 from udp_stream.ledgers.patience import Patience
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
-from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.release.query_pipeline import QUERY_NOTE

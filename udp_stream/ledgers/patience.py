@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from udp_stream.logs import Outage
+from udp_stream.base.logs import Outage
 
 WAIT_S: Final = 900.0
 """After this time a worker ends (status 4): another may reach the ledger. The group waits 1,000 s."""

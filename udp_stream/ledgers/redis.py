@@ -73,7 +73,8 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 from redis import exceptions
 
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
+from udp_stream.base.logs import WARNING, log_message
 from udp_stream.ledger.ids import closes_at
 from udp_stream.ledger.port import Entry, Progress
 from udp_stream.ledger.rules import (
@@ -103,7 +104,6 @@ from udp_stream.ledgers.stored import (
     Reads,
     StoredLedger,
 )
-from udp_stream.logs import WARNING, log_message
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
 

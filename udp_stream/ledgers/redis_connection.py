@@ -29,7 +29,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.base.errors import ConfigError, DependencyUnavailable
 from udp_stream.ledgers.patience import Patience
 from udp_stream.settings.rules import check_url
 

@@ -34,9 +34,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Integers
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.files import draft_of, link_first
+from udp_stream.base.arrays import Integers
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.base.files import draft_of, link_first
+from udp_stream.base.logs import MAKE_ROOM
 from udp_stream.ledger.port import Entry, Mark, Progress
 from udp_stream.ledger.rules import (
     AMOUNT_LIMIT,
@@ -49,7 +50,6 @@ from udp_stream.ledger.rules import (
 )
 from udp_stream.ledgers.keys import gone, known_ledger
 from udp_stream.ledgers.stored import NO_PROGRESS, Change, Found, Reads, StoredLedger, Transaction
-from udp_stream.logs import MAKE_ROOM
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x75647073  # "udps", so that `file` and we know our own

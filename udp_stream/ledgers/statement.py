@@ -21,6 +21,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from udp_stream.base.units import NANO
+from udp_stream.base.version import __version__
 from udp_stream.ledger.filters import Loss, epsilon_of, epsilon_of_both
 from udp_stream.ledger.ids import CITY, CLIPS, USUAL_WEEK, WITHDRAWN, kind_of
 from udp_stream.ledger.port import Entry, Ledger
@@ -47,8 +49,6 @@ from udp_stream.planning.promise import (
 from udp_stream.release.record import Release, within_1km
 from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
-from udp_stream.units import NANO
-from udp_stream.version import __version__
 
 _UNITS = "epsilon", "rho"
 _MADE = "policy", "epsilon", "period", "software"

@@ -32,8 +32,8 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from udp_stream.arrays import NO_INTEGERS, Integers
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.base.arrays import NO_INTEGERS, Integers
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import (
     LAST_NAME,
     Admission,

@@ -24,12 +24,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Integers
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.arrays import Integers
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.samplers import SCALE_MAX, discrete_gaussian
-from udp_stream.units import NANO, QUANTA_PER_KMH
 
 CLIP: Final = 60 * QUANTA_PER_KMH
 """A plate's mean speed counts up to this far from the forecast."""

@@ -32,7 +32,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import NO_INTEGERS, Flags, Floats, Integers
+from udp_stream.base.arrays import NO_INTEGERS, Flags, Floats, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     Choice,
@@ -58,7 +59,6 @@ from udp_stream.mechanisms.noise import (
     noise_of,
 )
 from udp_stream.mechanisms.widths import SAMPLED, USUAL, ClipWidth, plate_variance
-from udp_stream.units import QUANTA_PER_KMH
 
 FORECAST_CLIP = "forecast-clip"
 

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.base.arrays import Flags, Floats, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import MEASURES, Cost, Lattice, Noise, require_measure
 from udp_stream.mechanisms.widths import USUAL, ClipWidth
-from udp_stream.units import QUANTA_PER_KMH
 
 # Pseudo-users: the samples of a HAT grouped into arrays, from counts alone (arXiv 2401.15906,
 # Section III-A).

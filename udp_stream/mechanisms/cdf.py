@@ -24,7 +24,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import NO_INTEGERS, Flags, Floats, Integers
+from udp_stream.base.arrays import NO_INTEGERS, Flags, Floats, Integers
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     Branching,
@@ -51,7 +52,6 @@ from udp_stream.mechanisms.noise import (
     expected_noise_of_counts,
     noise_of,
 )
-from udp_stream.units import NANO, QUANTA_PER_KMH
 
 BINS_MAX = 65536
 """Most bins of a CDF: a limit on the search and on the arrays per HAT."""

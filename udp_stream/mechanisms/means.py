@@ -24,7 +24,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from udp_stream.arrays import Flags, Integers
+from udp_stream.base.arrays import Flags, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     Arrays,
@@ -51,7 +52,6 @@ from udp_stream.mechanisms.noise import (
     noise_of,
 )
 from udp_stream.mechanisms.samplers import randbelow
-from udp_stream.units import QUANTA_PER_KMH
 
 
 class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.units import NANO, amount_text
 from udp_stream.ledger.filters import Loss, epsilon_of, rho_nano_of_pure
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.samplers import (
@@ -31,7 +32,6 @@ from udp_stream.mechanisms.samplers import (
     discrete_laplace,
     randbelow,
 )
-from udp_stream.units import NANO, amount_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import NO_INTEGERS, Flags, Floats, Integers
+from udp_stream.base.arrays import NO_INTEGERS, Flags, Floats, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.around import AROUND
 from udp_stream.mechanisms.base import (
@@ -36,7 +37,6 @@ from udp_stream.mechanisms.means import (
 )
 from udp_stream.mechanisms.noise import Cost, expected_noise, interval95, lattice_of, noise_of
 from udp_stream.mechanisms.variance import VarianceStatistic
-from udp_stream.units import QUANTA_PER_KMH
 
 # How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias
 # it by.

@@ -44,7 +44,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import NO_INTEGERS, Flags, Floats, Integers
+from udp_stream.base.arrays import NO_INTEGERS, Flags, Floats, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     Choice,
@@ -71,7 +72,6 @@ from udp_stream.mechanisms.noise import (
     lattice_of,
     noise_of,
 )
-from udp_stream.units import QUANTA_PER_KMH
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
 from udp_stream.mechanisms.noise import Cost, noise_of, normal_below
 
 BETWEEN_PLATES = 4.0

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.units import KMH_PER_UNIT, QUANTA_PER_KMH, REPEATS_SHARE, factor_in_words
 from udp_stream.pings.decode import Pings
 from udp_stream.pings.repairs import SHARE_MIN
 from udp_stream.pings.tracks import (
@@ -22,7 +23,6 @@ from udp_stream.pings.tracks import (
     SNAPSHOT_MS,
     steps_km,
 )
-from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH, REPEATS_SHARE, factor_in_words
 
 SHARE_OF_ONE_PLATE = 0.1
 TIMES_MEDIAN = 10

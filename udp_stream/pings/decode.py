@@ -23,9 +23,9 @@ import numpy as np
 from msgspec import Raw, Struct
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.base.arrays import Flags, Floats, Integers
+from udp_stream.base.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 from udp_stream.pings.times import NO_OFFSET, NO_TIME, parse_timestamps
-from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
 MAX_PLATE_CHARS = 64  # bounds what a ping can make the ledger and the open slots remember
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from udp_stream.base.units import KMH_PER_UNIT
 from udp_stream.pings.decode import PLACEHOLDERS
 from udp_stream.pings.mapping import Path, dotted
 from udp_stream.pings.times import number_of
-from udp_stream.units import KMH_PER_UNIT
 
 Value = str | int | float | bool | None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from udp_stream.errors import needs
+from udp_stream.base.errors import needs
 from udp_stream.pings.advice import LABEL
 from udp_stream.pings.decode import (
     NOT_IN_ARRAY,

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.base.arrays import Flags, Floats, Integers
 
 READ = 0
 NO_TIME = 1

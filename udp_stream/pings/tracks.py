@@ -8,12 +8,12 @@ from math import nan
 
 import numpy as np
 
-from udp_stream.arrays import Flags, Floats
+from udp_stream.base.arrays import Flags, Floats
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.pings.decode import Pings
 from udp_stream.pings.mapping import SECONDS_AGO, Path
 from udp_stream.pings.repairs import Value, is_missing, numbers_of
 from udp_stream.pings.times import NO_TIME, TimeValue, read_times
-from udp_stream.units import QUANTA_PER_KMH
 
 JUMP_KMH = 200
 _METRES_PER_DEGREE = 111_195

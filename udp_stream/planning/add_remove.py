@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
 
-from udp_stream.arrays import Cells, Integers
+from udp_stream.base.arrays import Cells, Integers
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.mechanisms.add_remove import GAIN, PlateQuery
 from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.planning.policy import Policy
-from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SCALE_KMH2 = 2000
 """Assumed sum of squares of a plate's day of 24 slots, (km/h)^2: the budget then lasts for most

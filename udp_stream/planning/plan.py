@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Flags, Floats, Integers
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.arrays import Flags, Floats, Integers
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.around import AROUND, FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.base import (

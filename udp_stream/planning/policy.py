@@ -17,14 +17,21 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.units import (
+    NANO,
+    QUANTA_PER_KMH,
+    amount_text,
+    duration_name,
+    parse_duration,
+    plain,
+)
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
 from udp_stream.mechanisms.base import Branching, Cap, Levels, PublicSettings, Range, RequestedBins
 from udp_stream.mechanisms.noise import MEASURES, Measure
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
-from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotGrid
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from udp_stream.base.units import amount_text, nano_allowance
 from udp_stream.ledger.filters import epsilon_of, rho_nano_of
 from udp_stream.mechanisms.noise import MEASURES, Measure
-from udp_stream.units import amount_text, nano_allowance
 
 
 @dataclass(frozen=True)

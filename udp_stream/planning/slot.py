@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace as struct_replace
 
-from udp_stream.arrays import NO_INTEGERS, Cells, Flags, Floats, Integers
+from udp_stream.base.arrays import NO_INTEGERS, Cells, Flags, Floats, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance, LedgerView
@@ -46,7 +47,6 @@ from udp_stream.planning.plan import (
 )
 from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts
 
 DIGEST_BYTES = 8

@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Flags, Floats, Integers
-from udp_stream.units import NANO
+from udp_stream.base.arrays import Flags, Floats, Integers
+from udp_stream.base.units import NANO
 
 
 class Nanos(NamedTuple):

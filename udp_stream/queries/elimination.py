@@ -31,7 +31,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.queries.plane import QUANTA_PER_KM

@@ -8,7 +8,7 @@ from math import exp, inf
 
 import numpy as np
 
-from udp_stream.arrays import NO_INTEGERS, Floats, Integers
+from udp_stream.base.arrays import NO_INTEGERS, Floats, Integers
 from udp_stream.queries.elimination import (
     ABOVE,
     BELOW,

@@ -33,9 +33,9 @@ from math import sqrt
 
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.units import nano_allowance
 from udp_stream.mechanisms.noise import Cost, concentrated
-from udp_stream.units import nano_allowance
 from udp_stream.windows.grid import outlines_of
 
 QUANTA_PER_METRE = 16

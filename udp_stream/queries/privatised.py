@@ -47,7 +47,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import MEASURES, Cost, noise_of
 from udp_stream.mechanisms.samplers import (

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
 from udp_stream.mechanisms.noise import require_measure
 from udp_stream.queries.elimination import Elimination, How, NextRound, QueryBudget, Split, State
 from udp_stream.queries.kinds import BoundedAnswer, Density, Nearest, RangeCount, RegionShare

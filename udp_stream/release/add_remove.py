@@ -30,8 +30,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Cells, Floats, Integers
-from udp_stream.errors import UdpStreamError
+from udp_stream.base.arrays import Cells, Floats, Integers
+from udp_stream.base.errors import UdpStreamError
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.ledger.ids import DAY_SUMS, HAT, NOISED_SUMS, id_of
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.ledger.rules import budget_balances
@@ -65,7 +66,6 @@ from udp_stream.release.pipeline import RecordedSlot, draw_once, record_hats
 from udp_stream.release.plate_day import PlateDay, PlateEntries
 from udp_stream.release.record import Hat, Noised, Privacy, Release, hat_ids
 from udp_stream.release.sums import NoisedSums, SumsQuery
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts, SlotValues
 

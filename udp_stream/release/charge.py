@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Cells, Integers
-from udp_stream.errors import PrivacyRefused
-from udp_stream.forecast.anomalies import UnitDoubt
+from udp_stream.base.arrays import Cells, Integers
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import duration_name
 from udp_stream.ledger.ids import CITY, id_of
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, LedgerView, Verdict
 from udp_stream.ledger.rules import (
@@ -46,8 +46,7 @@ from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_fro
 from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, SlotForecaster
 from udp_stream.release.plate_day import PlateDay
-from udp_stream.release.record import Smoothed, hat_ids
-from udp_stream.units import duration_name
+from udp_stream.release.record import Smoothed, UnitDoubt, hat_ids
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts
 

@@ -12,8 +12,8 @@ from typing import Annotated, Final, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.forecast.shape import SLOTS_APART_DAYS, Answer, CityShape, hat_shapes, projected
 from udp_stream.ledger.ids import CITY, id_of
 from udp_stream.ledger.port import Bits

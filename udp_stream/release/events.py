@@ -18,11 +18,10 @@ from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from udp_stream.forecast.anomalies import UnitDoubt
+from udp_stream.base.units import REPEATS_SHARE, counted
 from udp_stream.pings.decode import Reason
 from udp_stream.release.pipeline import RecordedSlot
-from udp_stream.release.record import Release, ResultStatus, Smoothed, Status
-from udp_stream.units import REPEATS_SHARE, counted
+from udp_stream.release.record import Release, ResultStatus, Smoothed, Status, UnitDoubt
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.slots import ReadResult
 from udp_stream.windows.tables import SlotCounts, SlotGrid

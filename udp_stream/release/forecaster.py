@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Floats, Integers
+from udp_stream.base.arrays import Floats, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.forecast.add_remove import STAY, AddRemoveEstimates, AddRemoveMemory
 from udp_stream.forecast.anomalies import (
     NOT_CLIPPED,
@@ -22,7 +23,6 @@ from udp_stream.forecast.anomalies import (
     Evidence,
     PosteriorMixture,
     ReleaseClip,
-    UnitDoubt,
     happened_variance,
     likely_unit,
     unmeasured,
@@ -65,11 +65,11 @@ from udp_stream.release.record import (
     Release,
     Smoothed,
     Traffic,
+    UnitDoubt,
     hat_ids,
 )
 from udp_stream.release.sums import NoisedSums, SumsQuery
 from udp_stream.release.withdrawal import NOTE, noted, withdrawal_id, withdrawals_of
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import HEXAGONS, Grid
 from udp_stream.windows.tables import SlotCounts, SlotGrid
 

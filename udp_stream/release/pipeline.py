@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import NO_INTEGERS, Integers
+from udp_stream.base.arrays import NO_INTEGERS, Integers
 from udp_stream.ledger.ids import CITY, CLIPS, id_of
 from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, LedgerView, Mark
 from udp_stream.ledger.rules import cut

@@ -37,8 +37,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from udp_stream.arrays import NO_INTEGERS, Integers
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.arrays import NO_INTEGERS, Integers
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO, duration_name
 from udp_stream.ledger.ids import QUERY, ROUND, id_of
 from udp_stream.ledger.port import Admission, Ledger, Mark
 from udp_stream.mechanisms.noise import MEASURES
@@ -65,7 +66,6 @@ from udp_stream.release.record import (
     ResultStatus,
     within_1km,
 )
-from udp_stream.units import NANO, duration_name
 from udp_stream.windows.positions import Moment, MomentRules
 from udp_stream.windows.tables import SlotGrid
 

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from math import hypot
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from udp_stream.arrays import NO_INTEGERS, Integers
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.arrays import NO_INTEGERS, Integers
+from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.ledger.filters import epsilon_within
 from udp_stream.ledger.ids import CELL_ID, HAT, id_of
 from udp_stream.mechanisms.around import FORECAST_CLIP
@@ -30,7 +31,6 @@ from udp_stream.planning.policy import Policy, SpeedFrom, over_time, year_nano
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, accounting_of
 from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position
-from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 
 
@@ -808,3 +808,18 @@ class QueryResult(Record, frozen=True, tag_field="schema", tag="udp-stream/query
     """The version that made the record."""
     trial: bool
     """True if other runs ask again: the ledger was for a single run."""
+
+
+class UnitDoubt(NamedTuple):
+    """Releases that may be of speeds in another unit, of slots that start from `since` until
+    `until` (ISO 8601). `configured` is the unit that was set, `likely` the other unit in words.
+
+    >>> UnitDoubt("2024-01-08T12:00:00+05:30", "2024-01-08T15:00:00+05:30", 40, "kmh", "'mps'").released
+    40
+    """
+
+    since: str
+    until: str
+    released: int
+    configured: str
+    likely: str

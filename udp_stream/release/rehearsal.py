@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Floats
+from udp_stream.base.arrays import Floats
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.forecast.usual_week import kind_of_day
 from udp_stream.ledger.port import Ledger
@@ -26,7 +27,6 @@ from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.events import SlotRow
 from udp_stream.release.promise import promise_of, release_slot
 from udp_stream.release.record import Release, hat_ids
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotCounts, SlotValues
 

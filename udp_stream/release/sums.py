@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Cells, Floats, Integers
+from udp_stream.base.arrays import Cells, Floats, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.mechanisms.add_remove import (
     CITY_WEIGHT,
     DAY_WEIGHT,
@@ -24,7 +25,6 @@ from udp_stream.mechanisms.add_remove import (
     PlateQuery,
 )
 from udp_stream.release.record import Record
-from udp_stream.units import QUANTA_PER_KMH
 
 
 class SumsQuery(

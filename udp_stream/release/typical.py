@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.base.arrays import Flags, Floats, Integers
 from udp_stream.forecast.usual_week import (
     HAT_FEATURES,
     HOURS,

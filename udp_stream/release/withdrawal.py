@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 from udp_stream.ledger.ids import WITHDRAWN, Id, kind_of
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.release.record import REASON_MAX, Hat, Release, Withdrawal

@@ -16,9 +16,9 @@ from typing import Annotated, TypeAlias
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Cells
-from udp_stream.errors import ConfigError
-from udp_stream.gtfs import GtfsError, positions
+from udp_stream.base.arrays import Cells
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.gtfs import GtfsError, positions
 from udp_stream.windows.grid import Grid
 
 CELLS_MAX = 20_000

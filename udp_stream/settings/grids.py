@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import ConfigError, needs
+from udp_stream.base.errors import ConfigError, needs
 from udp_stream.windows.grid import Grid, Hexagons
 from udp_stream.windows.zones import ID_MAX, METRES_PER_DEGREE, Zones
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.units import NANO, duration_name, parse_duration
 from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.noise import RHO_NANO_MIN
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
-from udp_stream.units import NANO, duration_name, parse_duration
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

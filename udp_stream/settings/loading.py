@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec.structs import fields
 
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
 from udp_stream.settings.limits import DURATIONS, EPSILON_RULE
 from udp_stream.settings.queries import QuerySection
 from udp_stream.settings.rules import NO_LEDGERS, check

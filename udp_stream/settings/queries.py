@@ -13,8 +13,9 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from udp_stream.errors import ConfigError
-from udp_stream.logs import counted
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.logs import counted
+from udp_stream.base.units import amount_text, duration_name, nano_allowance, parse_duration
 from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.pings.decode import Box
 from udp_stream.planning.policy import OneBudget
@@ -28,7 +29,6 @@ from udp_stream.settings.limits import (
     seconds_of,
     whole_seconds,
 )
-from udp_stream.units import amount_text, duration_name, nano_allowance, parse_duration
 
 _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}")
 _REGIONS = "box", "polygon", "cells"

@@ -13,8 +13,9 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.units import NANO, QUANTA_PER_KMH, amount_text
 from udp_stream.dashboard.branding import host_of
-from udp_stream.errors import ConfigError
 from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins
 from udp_stream.mechanisms.samplers import SCALE_MAX
@@ -42,7 +43,6 @@ from udp_stream.settings.sections import (
     check_source,
     is_file,
 )
-from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
 
 NO_LEDGERS = ("", "-")
 

@@ -16,8 +16,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Cells
-from udp_stream.errors import ConfigError
+from udp_stream.base.arrays import Cells
+from udp_stream.base.errors import ConfigError
+from udp_stream.base.units import QUANTA_PER_KMH, nano_charge
 from udp_stream.mechanisms.base import Cap, Levels
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.pings.decode import PingDecoder, PingRules
@@ -64,7 +65,6 @@ from udp_stream.settings.queries import (
     QuerySection,
     standing_queries,
 )
-from udp_stream.units import QUANTA_PER_KMH, nano_charge
 from udp_stream.windows.clocks import SteadyClock, WindowRules
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.headings import Headings

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from udp_stream.errors import ConfigError, UsageError, needs
-from udp_stream.files import draft_of, link_first, secret_of, tls_context
-from udp_stream.logs import counted
+from udp_stream.base.errors import ConfigError, UsageError, needs
+from udp_stream.base.files import draft_of, link_first, secret_of, tls_context
+from udp_stream.base.logs import counted
+from udp_stream.base.units import parse_duration
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.live import ConnectedSource, SourceFailure, failure_of
 from udp_stream.sources.recordings import MessageSink
-from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage

@@ -40,7 +40,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 from udp_stream.pings.advice import KIND_BYTES, other_kind
 from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.json import PLAIN, FeedForm

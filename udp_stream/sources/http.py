@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 
-from udp_stream.errors import ConfigError, UsageError, needs
-from udp_stream.files import secret_of, tls_context
-from udp_stream.logs import Trouble, WarningText, counted
+from udp_stream.base.errors import ConfigError, UsageError, needs
+from udp_stream.base.files import secret_of, tls_context
+from udp_stream.base.logs import Trouble, WarningText, counted
+from udp_stream.base.units import parse_duration
+from udp_stream.base.version import __version__
 from udp_stream.pings.advice import is_page, no_pings
 from udp_stream.pings.snapshots import (
     FORGOTTEN_S,
@@ -53,8 +55,6 @@ from udp_stream.sources.recordings import (
     require_gtfs,
     sentences,
 )
-from udp_stream.units import parse_duration
-from udp_stream.version import __version__
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse

@@ -23,8 +23,8 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.files import named, sync_directory, write_whole
+from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.base.files import named, sync_directory, write_whole
 
 JOURNAL_BYTES_MAX = 8 * 2**30
 """8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do

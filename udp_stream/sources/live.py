@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from udp_stream.errors import DependencyUnavailable
-from udp_stream.logs import Trouble, WarningText, counted
+from udp_stream.base.errors import DependencyUnavailable
+from udp_stream.base.logs import Trouble, WarningText, counted
 from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.snapshots import RepeatFilter, gtfs_formats
 from udp_stream.release.events import duration_in_words

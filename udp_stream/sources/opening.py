@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from udp_stream.errors import UsageError
+from udp_stream.base.errors import UsageError
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.settings import Settings
 from udp_stream.sources.brokers import QueueSource, TopicSource

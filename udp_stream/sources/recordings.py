@@ -15,8 +15,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-from udp_stream.errors import ConfigError, UsageError
-from udp_stream.logs import counted
+from udp_stream.base.errors import ConfigError, UsageError
+from udp_stream.base.logs import counted
+from udp_stream.base.units import REPEATS_SHARE
 from udp_stream.pings import snapshots
 from udp_stream.pings.advice import ELSEWHERE
 from udp_stream.pings.data_quality import QualityWarning
@@ -36,7 +37,6 @@ from udp_stream.pings.texts import delimited
 from udp_stream.settings import Settings
 from udp_stream.sources.files import GTFS_ENDS, FileSource, OnProgress, blocks_of, whole
 from udp_stream.sources.rows import Frames
-from udp_stream.units import REPEATS_SHARE
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 """Bytes of an answer or a message, after decompression: 600,000 vehicles; Delhi has 1,715 buses."""

@@ -29,8 +29,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from udp_stream.arrays import Flags, Floats
-from udp_stream.errors import UsageError
+from udp_stream.base.arrays import Flags, Floats
+from udp_stream.base.errors import UsageError
 from udp_stream.pings.advice import no_pings, odd_text
 from udp_stream.pings.decode import (
     NOT_IN_ARRAY,

@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from udp_stream.arrays import Cells, Flags, Integers
+from udp_stream.base.arrays import Cells, Flags, Integers
 from udp_stream.pings.decode import PingRules, Pings
 from udp_stream.windows.grid import HEXAGONS, Grid
 from udp_stream.windows.tables import SlotGrid

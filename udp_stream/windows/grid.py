@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 import h3.api.basic_int as h3
 import numpy as np
 
-from udp_stream.arrays import Cells, Floats, Integers
+from udp_stream.base.arrays import Cells, Floats, Integers
 from udp_stream.ledger.ids import CELL_ID
 
 Ring: TypeAlias = list[tuple[float, float]]

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from udp_stream.arrays import Cells, Floats, Integers
+from udp_stream.base.arrays import Cells, Floats, Integers
 from udp_stream.pings.decode import PingRules
 from udp_stream.windows.grid import Grid, Ring
 from udp_stream.windows.movement import (

@@ -28,9 +28,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Cells, Flags, Floats, Integers
+from udp_stream.base.arrays import Cells, Flags, Floats, Integers
+from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.pings.decode import PingRules
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotPings, first_per_plate_time
 

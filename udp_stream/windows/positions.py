@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Flags, Floats, Integers
+from udp_stream.base.arrays import Flags, Floats, Integers
 from udp_stream.pings.decode import Pings
 from udp_stream.windows.clocks import NEVER, AppendClock, Frame, WindowRules
 from udp_stream.windows.tables import SlotGrid

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Cells, Flags, Floats, Integers
+from udp_stream.base.arrays import Cells, Flags, Floats, Integers
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.windows.clocks import (
     AgreementClock,

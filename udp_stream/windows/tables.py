@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Cells, Flags, Integers
-from udp_stream.errors import PrivacyRefused
+from udp_stream.base.arrays import Cells, Flags, Integers
+from udp_stream.base.errors import PrivacyRefused
 
 DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1).toordinal()

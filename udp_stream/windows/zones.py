@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Cells, Floats
+from udp_stream.base.arrays import Cells, Floats
 from udp_stream.windows.grid import EARTH_KM, NOWHERE, Grid, Ring
 
 ID_MAX: Final = 40

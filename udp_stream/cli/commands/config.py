@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from udp_stream.files import may_be_secret
+from udp_stream.base.files import may_be_secret
 from udp_stream.settings import Settings, read_tables
 from udp_stream.settings.loading import CLIENT, LOGIN, MOVED, PAPER, QUERY
 from udp_stream.settings.rules import has_password

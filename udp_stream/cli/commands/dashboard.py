@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from udp_stream.base.errors import ConfigError, UsageError, needs
+from udp_stream.base.gtfs import GtfsError, Network, read_network
+from udp_stream.base.logs import WARNING, begin_log, counted, log_message
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.dashboard.branding import Branding
 from udp_stream.dashboard.follow import Batch, GrowingFile, feed, growing
 from udp_stream.dashboard.history import opened
 from udp_stream.dashboard.places import Places
 from udp_stream.dashboard.slots import Slots
-from udp_stream.errors import ConfigError, UsageError, needs
-from udp_stream.gtfs import GtfsError, Network, read_network
-from udp_stream.logs import WARNING, begin_log, counted, log_message
 
 if TYPE_CHECKING:
     from udp_stream.settings import Settings

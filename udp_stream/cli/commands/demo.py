@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from udp_stream.base.errors import ConfigError, PackageMissing, UsageError, needs
+from udp_stream.base.logs import counted, log_message
 from udp_stream.cli.outputs import Write, records_out, require_distinct, used_files
 from udp_stream.cli.progress import console
 from udp_stream.cli.report import SOFTWARE, print_summary
 from udp_stream.dashboard.slots import Slots
-from udp_stream.errors import ConfigError, PackageMissing, UsageError, needs
+from udp_stream.embedded.runtime import EmbeddedRuntime, Smooth, release_sink, smoothed_sink
 from udp_stream.export_formats import require_format
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
-from udp_stream.logs import counted, log_message
 from udp_stream.release.events import PublishedRelease, ReleaseSink, Summary
 from udp_stream.release.record import Release, Smoothed
-from udp_stream.runtime import EmbeddedRuntime, Smooth, release_sink, smoothed_sink
 from udp_stream.settings import Settings
-from udp_stream.trial.fleet import IST, Fleet
-from udp_stream.trial.timetable import network_of
+from udp_stream.sources.fleet import IST, Fleet
+from udp_stream.sources.timetable import network_of
 from udp_stream.windows.grid import Grid
 from udp_stream.windows.tables import SlotGrid
 

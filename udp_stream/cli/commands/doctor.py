@@ -18,6 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from udp_stream.base.errors import (
+    ConfigError,
+    DependencyUnavailable,
+    PrivacyRefused,
+    UdpStreamError,
+    UsageError,
+    needs,
+)
+from udp_stream.base.gtfs import read_network
+from udp_stream.base.logs import counted, trouble_of
 from udp_stream.cli.commands.init import samples_of, with_unread
 from udp_stream.cli.evidence import REFUSED, Finding, Look, configured, findings, look_at_files
 from udp_stream.cli.preflight import (
@@ -28,17 +38,7 @@ from udp_stream.cli.preflight import (
     require_files,
 )
 from udp_stream.cli.progress import ReadingProgress, busy
-from udp_stream.errors import (
-    ConfigError,
-    DependencyUnavailable,
-    PrivacyRefused,
-    UdpStreamError,
-    UsageError,
-    needs,
-)
-from udp_stream.gtfs import read_network
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
-from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.data_quality import PAIRS_MIN, SPARSE_PAIRS_MIN, QualityWarning
 from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings, is_file

@@ -29,6 +29,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from msgspec import Raw
 
+from udp_stream.base.errors import UsageError
+from udp_stream.base.files import draft_of, link_first
+from udp_stream.base.logs import counted
+from udp_stream.base.units import KMH_PER_UNIT
 from udp_stream.cli.commands.config import config
 from udp_stream.cli.evidence import (
     ALL_ZERO,
@@ -45,9 +49,6 @@ from udp_stream.cli.evidence import (
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.preflight import is_on_disk, named, require_files
 from udp_stream.cli.progress import ReadingProgress, console
-from udp_stream.errors import UsageError
-from udp_stream.files import draft_of, link_first
-from udp_stream.logs import counted
 from udp_stream.pings.advice import (
     ELSEWHERE,
     LABEL,
@@ -97,7 +98,6 @@ from udp_stream.pings.unread import unread_fields, without_spring
 from udp_stream.settings import Settings, load
 from udp_stream.sources.files import FileSource, as_far_as_whole, require_readable
 from udp_stream.sources.recordings import is_gtfs_file
-from udp_stream.units import KMH_PER_UNIT
 
 SAMPLE_BYTES = 2**23
 RECORDS_MAX = 5_000

@@ -11,20 +11,20 @@ from functools import partial
 
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
+from udp_stream.base.errors import FOR_A_PERSON, ConfigError, UdpStreamError, UsageError, needs
+from udp_stream.base.files import Heartbeat
+from udp_stream.base.logs import ERROR, WARNING, begin_log, counted, log_message
 from udp_stream.cli.preflight import LiveFeedCheck, RefusalWatch, max_age_s, require_fit_files
 from udp_stream.cli.process import log_source_message, noted, observed
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import FOR_A_PERSON, ConfigError, UdpStreamError, UsageError, needs
-from udp_stream.files import Heartbeat
 from udp_stream.ledgers.keys import OsEntropy
-from udp_stream.logs import ERROR, WARNING, begin_log, counted, log_message
 from udp_stream.pings.json import json_messages
 from udp_stream.release.events import Backlog, Observer, SourceStatus
 from udp_stream.settings import Settings
+from udp_stream.sources.fleet import live_messages
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source
 from udp_stream.sources.recordings import open_sources, require_one_form, scheme_of
-from udp_stream.trial.fleet import live_messages
 
 
 def create(_arguments: argparse.Namespace, settings: Settings) -> None:

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from udp_stream.errors import PrivacyRefused, UsageError
+from udp_stream.base.errors import PrivacyRefused, UsageError
+from udp_stream.base.logs import WARNING, counted, log_message
+from udp_stream.base.units import NANO
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.ledger.rules import (
@@ -39,7 +41,6 @@ from udp_stream.ledgers.opening import (
     slots_of,
 )
 from udp_stream.ledgers.statement import disagreement, statement
-from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.pings.decode import plate_name
 from udp_stream.planning.policy import (
     Policy,
@@ -55,7 +56,6 @@ from udp_stream.planning.policy import (
 )
 from udp_stream.planning.promise import epsilon_text
 from udp_stream.settings import Settings, is_file
-from udp_stream.units import NANO
 
 
 def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Integers
+from udp_stream.base.arrays import Integers
+from udp_stream.base.errors import ConfigError, UsageError
+from udp_stream.base.logs import counted
+from udp_stream.base.units import NANO, QUANTA_PER_KMH, amount_text
 from udp_stream.cli.progress import printer
 from udp_stream.cli.report import beside_guess, print_rows
-from udp_stream.errors import ConfigError, UsageError
-from udp_stream.logs import counted
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import MEASURES, Cost
 from udp_stream.mechanisms.statistics import STATISTICS
@@ -23,7 +24,6 @@ from udp_stream.planning.promise import epsilon_text
 from udp_stream.planning.slot import PRICES_PER_BUDGET, is_too_little, terms_of_typical
 from udp_stream.settings import Settings
 from udp_stream.testing import SeededSlots, seeded_bits
-from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
 from udp_stream.windows.tables import PINGS_MAX
 
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)

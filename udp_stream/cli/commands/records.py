@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from udp_stream.base.errors import UsageError, needs
+from udp_stream.base.logs import WARNING, counted, log_message
 from udp_stream.cli.commands.ledger import open_existing, open_to_read
 from udp_stream.cli.commands.typical import lines_of, typical
 from udp_stream.cli.outputs import read_time, records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import UsageError, needs
 from udp_stream.export_formats import LINES, require_format
 from udp_stream.ledger.ids import HAT, QUERY, UNPUBLISHED_KINDS, WITHDRAWN, Id, end_of, kind_of
 from udp_stream.ledger.port import Ledger
@@ -34,7 +35,6 @@ from udp_stream.ledgers.archive import (
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
 from udp_stream.ledgers.sqlite import MAGIC
-from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.planning.policy import BudgetCalendar
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import Slot

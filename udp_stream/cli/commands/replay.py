@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
+from udp_stream.base.errors import UsageError
 from udp_stream.cli import outputs
 from udp_stream.cli.outputs import PRIVATE, open_output, read_time, records_out
 from udp_stream.cli.preflight import (
@@ -18,13 +19,17 @@ from udp_stream.cli.preflight import (
 from udp_stream.cli.process import noted
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import SOFTWARE, print_json_summary, print_summary, troubles
-from udp_stream.errors import UsageError
+from udp_stream.embedded.runtime import (
+    EmbeddedRuntime,
+    rejected_writer,
+    release_sink,
+    smoothed_sink,
+)
 from udp_stream.export_formats import require_format
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.release.events import Summary
 from udp_stream.release.record import QueryResult, Release, Smoothed
-from udp_stream.runtime import EmbeddedRuntime, rejected_writer, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import open_sources
 from udp_stream.windows.slots import Span

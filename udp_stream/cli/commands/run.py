@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from udp_stream.base.errors import ConfigError, UsageError
+from udp_stream.base.files import ALIVE, Heartbeat
+from udp_stream.base.logs import WARNING, begin_log, counted, log_message
+from udp_stream.base.units import REPEATS_SHARE
 from udp_stream.cli import outputs
 from udp_stream.cli.outputs import PRIVATE, PUBLIC, Appender
 from udp_stream.cli.preflight import (
@@ -26,11 +30,9 @@ from udp_stream.cli.preflight import (
 )
 from udp_stream.cli.process import log_source_message, noted, observed
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import ConfigError, UsageError
-from udp_stream.files import ALIVE, Heartbeat
+from udp_stream.embedded.runtime import LiveRuntime, Outputs, RunLogger, disk_of, rejected_writer
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
-from udp_stream.logs import WARNING, begin_log, counted, log_message
 from udp_stream.pings.decode import Reason
 from udp_stream.pings.json import json_messages
 from udp_stream.release.events import (
@@ -41,12 +43,10 @@ from udp_stream.release.events import (
     Summary,
     report_to,
 )
-from udp_stream.runtime import LiveRuntime, Outputs, RunLogger, disk_of, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, NO_LIMIT, Journal
 from udp_stream.sources.live import ConnectedSource, Handover, LiveSource
 from udp_stream.sources.opening import live_source
-from udp_stream.units import REPEATS_SHARE
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

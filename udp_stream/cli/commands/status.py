@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from udp_stream.errors import (
+from udp_stream.base.errors import (
     ConfigError,
     DependencyUnavailable,
     PrivacyRefused,
@@ -26,9 +26,9 @@ from udp_stream.errors import (
     UsageError,
     needs,
 )
-from udp_stream.files import ALIVE, SILENT_S
+from udp_stream.base.files import ALIVE, SILENT_S
+from udp_stream.base.logs import counted
 from udp_stream.ledgers.opening import LedgerView, ledger_place, look_at, slot_start
-from udp_stream.logs import counted
 from udp_stream.release.events import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, journal_size

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from udp_stream.base.errors import UsageError
+from udp_stream.base.gtfs import read_network
+from udp_stream.base.logs import WARNING, counted, log_message
 from udp_stream.cli.outputs import records_out, require_distinct, used_files
 from udp_stream.dashboard.places import Places
 from udp_stream.dashboard.slots import LINE_BYTES_MAX, Record, read_record
-from udp_stream.errors import UsageError
 from udp_stream.export_formats import require_format
-from udp_stream.gtfs import read_network
-from udp_stream.logs import WARNING, counted, log_message
 from udp_stream.release.record import Release, Smoothed, Withdrawal
 from udp_stream.release.typical import TypicalHour, Week
 from udp_stream.settings import Settings

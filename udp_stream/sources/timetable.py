@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from udp_stream.gtfs import Line, Network, Stop, simplified
-from udp_stream.trial.fleet import CENTRE, EDGE_KM, KM_PER_DEGREE, ROUTE_NAMES, STEP_M, Fleet
+from udp_stream.base.gtfs import Line, Network, Stop, simplified
+from udp_stream.sources.fleet import CENTRE, EDGE_KM, KM_PER_DEGREE, ROUTE_NAMES, STEP_M, Fleet
 
 STREETS = (
     "Amber", "Banyan", "Cedar", "Date Palm", "Ebony", "Fig", "Guava", "Henna", "Indigo", "Jasmine", "Kadam", "Lotus",

@@ -18,14 +18,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 from msgspec.structs import replace
 
-from udp_stream.arrays import Integers
+from udp_stream.base.arrays import Integers
+from udp_stream.base.units import NANO, QUANTA_PER_KMH, nano_allowance
 from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import Grouping, Policy
 from udp_stream.release.pipeline import estimate_hats
 from udp_stream.release.record import statistics
 from udp_stream.settings import EPSILON_MAX, EPSILON_MIN, Settings
-from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
 
 Speeds = Mapping[str, Sequence[float]]
 """Speeds in km/h by plate, each plate's in the order of time; one or more plates, each with a

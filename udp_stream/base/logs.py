@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
-from udp_stream.units import counted as counted
+from udp_stream.base.units import counted as counted
 
 INFO = logging.INFO
 WARNING = logging.WARNING

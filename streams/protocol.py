@@ -61,11 +61,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from udp_stream.errors import DataLoss, UdpStreamError
-from udp_stream.mechanisms.around import PlateNorms, merged_norms
-from udp_stream.planning.slot import SlotPlan
-from udp_stream.shuffle import wire
-from udp_stream.shuffle.wire import (
+from streams import wire
+from streams.wire import (
     PLANNER,
     Chunk,
     ChunkAssembly,
@@ -74,6 +71,9 @@ from udp_stream.shuffle.wire import (
     PlanChunk,
     shard_of,
 )
+from udp_stream.base.errors import DataLoss, UdpStreamError
+from udp_stream.mechanisms.around import PlateNorms, merged_norms
+from udp_stream.planning.slot import SlotPlan
 from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues
 
 # --- the slot barrier: it holds the chunks of a slot until every sender has ended it ---
@@ -147,7 +147,7 @@ class SlotBarrier(Generic[C]):
     """The slots of a log that are not done yet. It ignores messages of other types than its chunk
     and its marker.
 
-    >>> from udp_stream.shuffle.wire import cut_pings
+    >>> from streams.wire import cut_pings
     >>> from udp_stream.testing import seven_pings
     >>> barrier = SlotBarrier(wire.PingChunk, wire.PingsEnd, senders=1)
     >>> chunk, end = cut_pings(seven_pings(), source=0, shards=1)
@@ -708,7 +708,7 @@ class ShardProtocol:
     """A partition of the shuffle topic, while it is ours. Do what `next` says until it says
     nothing.
 
-    >>> from udp_stream.shuffle.wire import cut_pings
+    >>> from streams.wire import cut_pings
     >>> from udp_stream.testing import seven_pings
     >>> from udp_stream.windows.tables import tabulate
     >>> protocol = ShardProtocol(PLANNER, shards=1, sources=1, start=ShardCheckpoint.at(0))

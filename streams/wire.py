@@ -38,7 +38,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.arrays import Cells, Integers
+from udp_stream.base.arrays import Cells, Integers
 from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.planning.plan import Terms
 from udp_stream.planning.policy import PositionPeriods

@@ -51,4 +51,4 @@ def _of_branch(git: Path, name: str) -> str:
     return next((commit for commit, _, branch in lines if branch == name), "")
 
 
-__version__ = version_of(Path(__file__).parents[1])
+__version__ = version_of(Path(__file__).parents[2])

@@ -78,7 +78,7 @@ def needs(what: str, extra: str) -> Iterator[None]:
     >>> with needs("Kafka client", "kafka"):
     ...     import no_such_package
     Traceback (most recent call last):
-    udp_stream.errors.PackageMissing: no Kafka client: pip install '.[kafka]' in the folder of udp-stream
+    udp_stream.base.errors.PackageMissing: no Kafka client: pip install '.[kafka]' in the folder of udp-stream
     """
     try:
         yield

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.errors import ConfigError, DataLoss
-from udp_stream.files import write_whole
-from udp_stream.forecast.anomalies import UnitDoubt
+from udp_stream.base.errors import ConfigError, DataLoss
+from udp_stream.base.files import write_whole
+from udp_stream.base.logs import INFO, WARNING, log_message
+from udp_stream.base.units import parse_duration
 from udp_stream.ledger.port import Entropy, Ledger, LedgerView
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.opening import ledger_place
-from udp_stream.logs import INFO, WARNING, log_message
 from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import note_policy
@@ -57,11 +57,10 @@ from udp_stream.release.pipeline import RecordedSlot
 from udp_stream.release.plate_day import PlateEntries
 from udp_stream.release.promise import promise_of, release_slot
 from udp_stream.release.query_pipeline import QueryContext, QuerySet, report_answers
-from udp_stream.release.record import Smoothed
+from udp_stream.release.record import Smoothed, UnitDoubt
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import LedgerSection, Settings, is_file
 from udp_stream.sources.journal import Journal, JournalFrame
-from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import NEVER, LogPlaces, SpanClock, SteadyClock
 from udp_stream.windows.positions import LatestPositions, Moment
 from udp_stream.windows.slots import (
@@ -588,7 +587,7 @@ class RunLogger:
 
     >>> import sys
     >>> from datetime import UTC
-    >>> from udp_stream.logs import begin_log, end_log
+    >>> from udp_stream.base.logs import begin_log, end_log
     >>> from udp_stream.release.events import BatchRead
     >>> begin_log(sys.stdout, as_json=False)
     >>> log = RunLogger(SlotGrid(3600, UTC), grace_ms=120_000)

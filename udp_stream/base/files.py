@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from udp_stream.errors import ConfigError
+from udp_stream.base.errors import ConfigError
 
 if TYPE_CHECKING:
     import ssl

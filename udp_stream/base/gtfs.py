@@ -21,8 +21,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from udp_stream.arrays import Flags, Floats
-from udp_stream.errors import ConfigError
+from udp_stream.base.arrays import Flags, Floats
+from udp_stream.base.errors import ConfigError
 
 ZIP_MB = 200
 FILE_MB = 500  # of a zip; of each file in it once it is unpacked, or in a folder

@@ -1,0 +1,1 @@
+"""Everything stands on this: arrays, errors, units, files, lines of the log, timetables, the version."""

@@ -1,0 +1,1 @@
+"""The whole pipeline in one process, and one statistic at hand without a ledger."""

@@ -1,1 +1,0 @@
-"""A synthetic bus fleet, for demos and tests, never a deployment."""
