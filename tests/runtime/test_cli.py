@@ -318,6 +318,27 @@ def test_sigterm_drains_and_a_later_run_finishes_the_work_and_sighup_ends_nothin
     assert written <= set(rest.stdout.splitlines()) and (len(written) == len(ids)) == is_hangup
 
 
+TERMINATED = """
+import asyncio, signal, sys, udp_stream.settings
+from udp_stream.cli.main import main
+
+async def waits():
+    asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+    await asyncio.sleep(3)
+    print("went on")
+
+udp_stream.settings.load = lambda *_, **__: asyncio.run(waits())
+sys.exit(main(["plan"]))
+"""
+
+
+def test_sigterm_within_a_callback_of_asyncio_ends_a_verb_too(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED], cwd=tmp_path, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+
+
 def test_demo_runs_without_services_or_files(tmp_path):
     done = run(
         "demo", "--headless", "--slots", 1, "--buses", 60, "--set", "hat.slot=1h", cwd=tmp_path

@@ -90,6 +90,6 @@ def test_importing_the_package_loads_nothing_of_it():
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "['udp_stream.base.version']\n"
+    assert done.stdout == "['udp_stream.base', 'udp_stream.base.version']\n"
     with pytest.raises(AttributeError, match="no attribute 'private_median'"):
         _ = udp_stream.private_median

@@ -28,8 +28,9 @@ OPTIONS = {"bootstrap": "kafka.bootstrap", "every": "live.every", "ledger": "led
 OUTPUT_CLOSED = 141  # as a shell reports SIGPIPE; a verb that only prints ends with 0
 
 
-class Termination(BaseException):  # no `except Exception` on its way may take it
-    """SIGTERM has arrived: stop where nothing is half done."""
+class Termination(SystemExit):
+    """SIGTERM has arrived: stop where nothing is half done. No `except Exception` on its way takes
+    it, nor does a loop of asyncio, whose callbacks may be under way in a client of Kafka."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
