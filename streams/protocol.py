@@ -695,7 +695,6 @@ class PlannerState:
 class _DueSlot:
     """A slot that every source has closed, and once it is counted its tables."""
 
-    is_recorded: bool = False
     table: tuple[SlotCounts, SlotValues] | None = None
     measured: Mapping[bytes, int] | None = None  # the check of each plate whose clip is shared
 
@@ -985,7 +984,6 @@ class ShardProtocol:
     def recorded(self, start: int) -> ShardCheckpoint:
         """The slot's releases are recorded: publish them together with this checkpoint, which is
         behind the slot."""
-        self._slots[start].is_recorded = True
         return self._checkpoint(released=start)
 
     def published(self, start: int) -> None:
@@ -1023,12 +1021,10 @@ class ShardProtocol:
     @property
     def may_commit(self) -> bool:
         """Whether a commit of `checkpoint` is safe: everything that follows from what was read has
-        been sent, and no slot is being published, which commits a checkpoint of its own."""
-        # A commit beside the transaction of a slot could move its checkpoint back.
-        is_quiet = all(
-            slot.table is not None and not slot.is_recorded for slot in self._slots.values()
-        )
-        return is_quiet and not self._pings.due() and self._send() is None
+        been sent, and no step is under way: it may publish, and commit a checkpoint of its own."""
+        # A commit beside a transaction, or behind one that failed though it took effect, could move
+        # its checkpoint back.
+        return self._step is None and not self._pings.due() and self._send() is None
 
     def checkpoint(self) -> ShardCheckpoint:
         """Where to resume after a crash; commit it only while `may_commit`."""

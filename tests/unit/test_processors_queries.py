@@ -22,8 +22,8 @@ from tests.protocol.broker import (
     outcome,
 )
 from tests.protocol.embedded import embedded
-from tests.unit.test_processors_planner import CITY, city
-from udp_stream.base.errors import ConfigError, PrivacyRefused
+from tests.unit.test_processors_planner import CITY, KINDS, city
+from udp_stream.base.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.ids import kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -131,6 +131,32 @@ def test_savings_are_handed_on_as_the_embedded_road_does_it_wherever_a_worker_di
                 for plate in entry.plates
             }
             assert ledger.balances(period, sorted(plates)).charged.max() <= 3 * 10**9
+
+
+@pytest.mark.parametrize("topic", ["release", "smoothed", "queries"])
+def test_what_is_published_though_the_call_failed_is_published_once(topic, tmp_path):
+    """A commit of the clock may come between the failure and the end of the worker."""
+    settings = asking(tmp_path, flags=(*CITY, *KINDS["forecasts"]))
+    broker, ledger = city(), MemoryLedger()
+    log = broker.logs[TP(getattr(topics_of(settings.kafka), topic).name, 0)]
+
+    async def fails_once_it_is_there():
+        if log:
+            raise DependencyUnavailable("no answer")
+
+    async def work(thread):
+        worker = Worker(broker, ledger, thread, settings, once=True)
+        broker.effect = fails_once_it_is_there
+        with pytest.raises(DependencyUnavailable):
+            await worker.run(random.Random(4))
+        del broker.effect
+        await worker.commit()
+        await Worker(broker, ledger, thread, settings, once=True).run(random.Random(0))
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
+    ids = [dict(one.headers)["ce_id"] for one in log]
+    assert len(ids) > 1 and sorted(set(ids)) == sorted(ids)
 
 
 def test_speeds_are_released_as_without_queries_and_charged_the_same(settings):
