@@ -184,12 +184,14 @@ def test_every_shard_gets_its_part_of_the_plan_and_together_they_are_all_of_it(s
     )
 
 
-def waiting_shard():
+def waiting_shard(slots=1, accept_loss=False):
     """A shard that has sent its counts."""
-    shard, offset = ShardProtocol(1, shards=2, sources=1, start=ShardCheckpoint.at(0)), count()
-    for message in chunks_of(some_slot(1)):
-        shard.add(next(offset), message)
-    shard.counted(0, *tabulate(shard.next().pings))
+    shard = ShardProtocol(1, 2, sources=1, start=ShardCheckpoint.at(0), accept_loss=accept_loss)
+    offset = count()
+    for start in range(0, slots * HOUR, HOUR):
+        for message in chunks_of(some_slot(1, start)):
+            shard.add(next(offset), message)
+        shard.counted(start, *tabulate(shard.next().pings))
     shard.sent(shard.next())
     return shard, offset
 
@@ -205,8 +207,8 @@ def test_a_shard_that_has_nothing_of_a_slot_commits_nothing_before_it_has_said_s
     assert shard.may_commit and shard.checkpoint().offset == 1
 
 
-def plan_chunks_of(plan, size=200):
-    slot = {"slot_start": 0, "slot_end": HOUR}
+def plan_chunks_of(plan, size=200, start=0):
+    slot = {"slot_start": start, "slot_end": start + HOUR}
     return [msgspec.structs.replace(chunk, **slot) for chunk in cut_plan(plan, 0, chunk_bytes=size)]
 
 
@@ -242,6 +244,18 @@ def test_plan_chunks_of_two_plans_never_make_one():
     for chunk in [old[-1], *new]:
         shard.add(next(offset), chunk)
     assert same(shard.next().plan, merge_plan(new))
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_a_slot_whose_plan_is_lost_is_released_without_hats_only_where_that_is_accepted(
+    accept_loss,
+):
+    shard, offset = waiting_shard(2, accept_loss)
+    for chunk in plan_chunks_of(a_plan(), start=HOUR):
+        shard.add(next(offset), chunk)
+    step = shard.next()
+    assert (step is not None) == accept_loss
+    assert step is None or (step.start, step.plan.cells.tolist()) == (0, [])
 
 
 def test_a_shard_whose_plan_is_older_than_the_settings_is_answered_once():

@@ -16,7 +16,7 @@ from tests.failing import Died
 from tests.protocol.broker import FLAGS, OURS, SETTINGS, START, TOPICS, Broker, Worker, outcome
 from udp_stream.base.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.events import SlotCounted, SlotPublished
+from udp_stream.release.events import SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.release.record import Release
 from udp_stream.settings import load
 
@@ -273,6 +273,23 @@ def test_after_a_rebalance_batches_of_before_are_left_alone():
 
     with_worker(broker, work)
     assert broker.offsets == {} and not broker.logs[TP(TOPICS.parts.name, 0)]
+
+
+def test_a_shard_that_is_revoked_while_its_slot_is_recorded_publishes_nothing():
+    """What it publishes with is closed by then, and the slot is its new owner's."""
+    broker = filled()
+
+    async def run(thread):
+        def revoke(event):
+            if isinstance(event, SlotRecorded):
+                worker.parts.revoke()
+
+        worker = Worker(broker, MemoryLedger(), thread, once=True, observers=[revoke])
+        await worker.run(random.Random(0))
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(run(thread))
+    assert outcome(broker)[0] == {} and broker.rejoins == 0
 
 
 class SlowBroker(Broker):
