@@ -287,17 +287,20 @@ class World(RuleBasedStateMachine):
         self.is_archived = False
         self.are_told = False  # some worker lost partitions while it worked
         self.is_over = False
+        self.commits_last = False
 
     @initialize(
         data=st.data(),
         once=st.booleans(),
         is_alike=st.sampled_from([True, True, False]),
         is_fenced=st.booleans(),
+        commits_last=st.booleans(),
         trouble=st.sampled_from(TROUBLES),
         seed=SEEDS,
     )
-    def begin(self, data, once, is_alike, is_fenced, trouble, seed):
-        """`is_alike`: all workers draw with the bits of the embedded road. `trouble` is what makes
+    def begin(self, data, once, is_alike, is_fenced, commits_last, trouble, seed):
+        """`is_alike`: all workers draw with the bits of the embedded road. `commits_last`: whoever
+        dies has only failed, and a commit that waited comes before its end. `trouble` is what makes
         their outcome another than that."""
         self.kind = data.draw(st.sampled_from(self.kinds))
         self.trouble = trouble
@@ -307,6 +310,7 @@ class World(RuleBasedStateMachine):
         self.ledger = Fences(self.broker) if has_fences else Ledger(self.broker)
         self.broker.ledger = self.ledger
         self.is_alike = is_alike
+        self.commits_last = commits_last
         self.ping_for(40, seed)
         self.hears(give=frozenset({0, 2, 3}), deaf=())
         self.workers_go_on(seed)
@@ -444,6 +448,10 @@ class World(RuleBasedStateMachine):
         try:
             await work
         except Died:
+            worker = self.workers[which]
+            if self.commits_last and worker is not None:
+                with suppress(Died):
+                    await worker.commit()
             self.ends(which)
         except DataLoss:
             require(self.is_lossy, "records are missed, and none was deleted")
@@ -567,7 +575,8 @@ class World(RuleBasedStateMachine):
     # --- the end ---
 
     def comes_to_rest(self):
-        """A worker without faults does all that is left, by clocks that are right."""
+        """A worker without faults does all that is left, by clocks that are right; what was told a
+        later time is waited for."""
         self.start_anew()
         self.broker.wrong_ms = 0
         dice = random.Random(0)
@@ -575,7 +584,8 @@ class World(RuleBasedStateMachine):
         while (now := sum(map(len, self.broker.logs.values()))) > before:
             before = now
             self.run(self.work(0, 10**6, dice))
-            self.pass_by(2)
+            ahead_ms = self.workers[0].pings.ahead_ms(self.broker.now_ms)
+            self.pass_by(2 + max(0, ahead_ms) // MINUTE)
             self.run(self.workers[0].pings.tick(self.broker.now_ms))
         self.run(self.workers[0].commit())
 
