@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -123,24 +124,36 @@ def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
     """Put every plate whole into the fullest array with room for it, lowest index on ties; O(L log
     L).
 
-    Source: arXiv 2401.15906, Section III-A 2. Arrays wait by their free room, and by index.
+    Source: arXiv 2401.15906, Section III-A 2. Arrays wait in heaps by their free room.
     """
-    sizes = np.minimum(counts.descending, cap).tolist()
-    of_sorted = []
-    filled: list[int] = []
-    rooms: list[tuple[int, int]] = []
-    for size in sizes:
-        at = bisect_left(rooms, (size, 0))
+    sizes = np.minimum(counts.descending, cap)
+    smallest = int(sizes[-1])
+    # The first plates leave no room that another could use: each has an array of its own.
+    alone = int((-sizes).searchsorted(smallest - cap - 1, side="right"))
+    of_sorted = list(range(alone))
+    filled = sizes[:alone].tolist()
+    rooms: list[int] = []
+    waiting: dict[int, list[int]] = {}
+    for size in sizes[alone:].tolist():
+        at = bisect_left(rooms, size)
         if at == len(rooms):
-            room = cap
             array = len(filled)
+            room = cap
             filled.append(0)
         else:
-            room, array = rooms.pop(at)
+            room = rooms[at]
+            heap = waiting[room]
+            array = heappop(heap)
+            if not heap:
+                del rooms[at], waiting[room]
         of_sorted.append(array)
         filled[array] += size
-        if room - size >= sizes[-1]:  # the smallest fits
-            insort(rooms, (room - size, array))
+        room -= size
+        if room >= smallest:
+            if room not in waiting:
+                waiting[room] = []
+                insort(rooms, room)
+            heappush(waiting[room], array)
     of_plate = np.empty(counts.plates, dtype=np.int64)
     of_plate[counts.order] = of_sorted
     return Arrays(cap, of_plate, np.array(filled, dtype=np.int64))
