@@ -149,10 +149,10 @@ def require_fit_files(
     *,
     charges: bool = False,
 ) -> ReadBefore:
-    """What was read of files; UsageError if of the beginning of a file more is refused than accepted, or if no file has a
-    ping. If the verb `charges`: ConfigError if a beginning is in another unit than `speed.unit`; it
-    is looked at until movement can tell. Polls of GTFS-realtime that stand together count as a
-    file. Names that are no file on disk are left alone."""
+    """The frames that were read of files; UsageError if of the beginning of a file more is refused
+    than accepted, or if no file has a ping. If the verb `charges`: ConfigError if a beginning is in
+    another unit than `speed.unit`; it is looked at until movement can tell. Polls of GTFS-realtime
+    that stand together count as a file. Names that are no file on disk are left alone."""
     on_disk = [name for name in names if is_on_disk(name)]
     before = ReadBefore()
     seen = 0

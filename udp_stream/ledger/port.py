@@ -93,7 +93,7 @@ class Admission:
 
     @classmethod
     def of_nobody(cls, release_id: str, terms: bytes = b"", min_admitted: int = 0) -> Admission:
-        """What charges nobody is admitted too: a ledger records nothing else."""
+        """An id that charges nobody is admitted too: a ledger records nothing else."""
         return cls(release_id, NO_INTEGERS, NO_INTEGERS, min_admitted, terms)
 
 

@@ -129,7 +129,7 @@ class Headings(Grid):
         return self._of.rings_of(self.whole_of(cell))
 
     def drawn_of(self, cell: int) -> list[Ring]:
-        """Of a street a lane beside it, on the right of its heading; of another cell the part that
+        """A lane beside a street, on the right of its heading; the part of another cell that
         the heading points at."""
         rings = self.rings_of(cell)
         name = self._name_of(cell)
@@ -272,7 +272,7 @@ def _width(rings: Sequence[Floats]) -> float:
 
 
 def _cut(ring: Floats, edges: Sequence[Floats]) -> Floats:
-    """What of a ring lies on these sides of the origin, closed."""
+    """The part of a ring on these sides of the origin, closed."""
     for onto in edges:
         side = ring @ onto
         found = []
