@@ -105,7 +105,16 @@ def print_warning(sentence: str) -> None:
 
 class ReadBefore:
     """The batches that looks at files have read, for the run that reads the same files again: each
-    is given once, for equal messages. It keeps `JOINED_MESSAGES` of them."""
+    is given once, for equal messages. It keeps `JOINED_MESSAGES` of them.
+
+    >>> from udp_stream.pings.json import JSON
+    >>> before = ReadBefore()
+    >>> looked = before.looking(JSON).read([b"no ping"], 10, 10)
+    >>> run = before.again(JSON)
+    >>> first, second = (run.read([b"no ping"], 10, 10) for _ in range(2))
+    >>> first.columns is None, second.columns is None
+    (False, True)
+    """
 
     def __init__(self) -> None:
         self._batches: dict[tuple[object, tuple[bytes, ...]], WireBatch] = {}
