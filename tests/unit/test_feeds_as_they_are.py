@@ -11,6 +11,7 @@ import pytest
 
 from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.base.errors import ConfigError
+from udp_stream.cli.commands.init import find_feed
 from udp_stream.pings.advice import advise, no_pings
 from udp_stream.pings.data_quality import QualityWarning
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal
@@ -165,6 +166,33 @@ def siri(*seconds, prefix=""):
     return (text if not prefix else text.replace("</", f"</{prefix}:").replace("<S", f"<{prefix}:S").replace(
         "<V", f"<{prefix}:V").replace("<R", f"<{prefix}:R").replace("<M", f"<{prefix}:M").replace(
         "<L", f"<{prefix}:L").replace("xmlns=", f"xmlns:{prefix}=")).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["", "siri"])
+def test_siri_in_xml_is_read_by_the_paths_of_its_json_also_one_vehicle(tmp_path, prefix):
+    for seconds in ((30,), (30, 50), range(40)):
+        expected = [(f"FX-{second}", 1709622000 + second, 36.0) for second in seconds]
+        assert read(tmp_path, siri(*seconds, prefix=prefix), SIRI, "siri.xml") == (expected, [])
+        pieces = RepeatFilter(SIRI.format, 10**6, 100).take(siri(*seconds, prefix=prefix))
+        assert decoded(SIRI.format, *pieces) == (expected, [])
+
+
+def test_polls_of_xml_with_one_vehicle_or_none_are_of_the_form_of_those_with_many(tmp_path):
+    paths = [tmp_path / f"{poll}.xml" for poll in range(3)]
+    for poll, (path, vehicles) in enumerate(zip(paths, (60, 1, 0), strict=True)):
+        each = "".join(
+            f'<vehicle id="{at}" lat="{21.19 + poll * 0.003243}" lon="{72.83 + at * 0.003}" '
+            f'secsSinceReport="{at // 2}" speedKmHr="36"/>\n'
+            for at in range(vehicles)
+        )
+        path.write_text(
+            f'<?xml version="1.0"?>\n<body copyright="X">\n{each}'
+            f'<lastTime time="{1704688200 + 60 * poll}000"/>\n</body>'
+        )
+    feed = find_feed([str(path) for path in paths])
+    assert (feed.pings, feed.plates, feed.refused) == (61, 60, 0)
+    assert find_feed([str(paths[1])]).keys == feed.keys
+    assert feed.keys["records"] == "body.vehicle"
 
 
 def test_xml_on_each_line_is_a_message_each_from_a_file_and_from_a_pipe(tmp_path):
