@@ -400,7 +400,7 @@ class BudgetSection(Section, frozen=True, kw_only=True):
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta);
     under "zcdp" it is `rho` itself. A release of epsilon then costs a rho of half its square.
     "approximate" is the default: estimates around forecasts err less under it than under "pure"
-    (`docs/measurements.md`).
+    (`docs/budgets.md`).
     """
 
     epsilon: Budget | None = None
