@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,15 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         draft.rename(path)
     sync_directory(path.parent)
+
+
+def bytes_of(files: Iterable[Path]) -> int:
+    """Bytes of these files, without those that are gone meanwhile."""
+    size = 0
+    for file in files:
+        with suppress(OSError):
+            size += file.stat().st_size
+    return size
 
 
 def link_first(draft: Path, path: Path) -> None:

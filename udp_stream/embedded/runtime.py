@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.base.errors import ConfigError, DataLoss
-from udp_stream.base.files import write_whole
+from udp_stream.base.files import bytes_of, write_whole
 from udp_stream.base.logs import INFO, WARNING, log_message
 from udp_stream.base.units import parse_duration
 from udp_stream.ledger.port import Entropy, Ledger, LedgerView
@@ -60,7 +60,7 @@ from udp_stream.release.query_pipeline import QueryContext, QuerySet, report_ans
 from udp_stream.release.record import Smoothed, UnitDoubt
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import LedgerSection, Settings, is_file
-from udp_stream.sources.journal import Journal, JournalFrame
+from udp_stream.sources.journal import Journal, JournalFrame, journal_size
 from udp_stream.windows.clocks import NEVER, LogPlaces, SpanClock, SteadyClock
 from udp_stream.windows.positions import LatestPositions, Moment
 from udp_stream.windows.slots import (
@@ -528,18 +528,10 @@ def disk_of(ledger: LedgerSection, journal: Path | None = None) -> Callable[[], 
     def measure() -> DiskStatus:
         parts = [file, Path(f"{file}-wal")] if file else []
         free = [shutil.disk_usage(folder).free for folder in folders if folder.exists()]
-        kept = _bytes_of(journal.iterdir()) if journal and journal.is_dir() else 0
-        return DiskStatus(_bytes_of(parts), kept, min(free, default=0))
+        kept = journal_size(journal) if journal else 0
+        return DiskStatus(bytes_of(parts), kept, min(free, default=0))
 
     return measure
-
-
-def _bytes_of(files: Iterable[Path]) -> int:
-    size = 0
-    for file in files:
-        with suppress(OSError):  # it was dropped meanwhile
-            size += file.stat().st_size
-    return size
 
 
 def release_sink(write: Write) -> ReleaseSink:

@@ -17,14 +17,13 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from udp_stream.base.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.base.files import named, sync_directory, write_whole
+from udp_stream.base.files import bytes_of, named, sync_directory, write_whole
 
 JOURNAL_BYTES_MAX = 8 * 2**30
 """8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do
@@ -76,11 +75,7 @@ _decode = msgspec.msgpack.Decoder(_StoredFrame).decode
 def journal_size(folder: Path) -> int:
     """Bytes of the segments in a journal's folder, also while another run has it; the journal is
     not opened."""
-    found = 0
-    for path in folder.glob(f"*{_SUFFIX}"):
-        with suppress(FileNotFoundError):  # dropped meanwhile: no longer needed
-            found += path.stat().st_size
-    return found
+    return bytes_of(folder.glob(f"*{_SUFFIX}"))
 
 
 class Journal:
