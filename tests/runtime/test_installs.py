@@ -208,7 +208,7 @@ def test_each_verb_says_what_it_needs_and_none_ends_with_a_fault(extra, tmp_path
             assert status == 4 and not of_client, (words, said)
     for words in WITHOUT_KAFKA:
         assert found[words][0] == 0, found[words]
-    assert "HATs charged" in found["status --set ledger.url=city.ledger"][1]
+    assert " recorded, " in found["status --set ledger.url=city.ledger"][1]
     lacks = {words for words, (_, out, said) in found.items() if "pip install" in said + out}
     assert any(words.startswith("worker") for words in lacks) == (extra != "kafka")
     assert any(words.startswith("run mqtt") for words in lacks) == (extra != "sources")

@@ -525,8 +525,9 @@ def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
 
 
 class Holdings(NamedTuple):
-    """Counts of a ledger: charged and recorded HATs (with rounds of queries), periods, doubts, the
-    newest id, the zone, and how many of these HATs a person has withdrawn.
+    """Counts of a ledger: entries (HATs, rounds of queries, clips that a slot's HATs share), those
+    with a record, periods, doubts, the newest id, the zone, and how many HATs a person has
+    withdrawn.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> Holdings.of(MemoryLedger())
@@ -569,7 +570,7 @@ class LedgerView(NamedTuple):
     an exit status: 0, 4 (out of reach) or 5 (refused, as a Redis that could lose writes).
 
     >>> print(LedgerView("sqlite", "/data/city.ledger", "opens", Holdings(118, 118, 0, 1, ())))
-    sqlite at /data/city.ledger: opens; 118 HATs charged, 118 recorded, 0 not published yet, in 1 period
+    sqlite at /data/city.ledger: opens; 118 entries, 118 recorded, 0 not published yet, in 1 period
     """
 
     kind: str
@@ -584,8 +585,8 @@ class LedgerView(NamedTuple):
         held = self.holdings
         withdrawn = f"{held.withdrawn:,} withdrawn, " if held.withdrawn else ""
         holds = (
-            f"{counted(held.charged, 'HAT')} charged, {held.recorded:,} recorded, {withdrawn}{held.unpublished:,} not "
-            f"published yet, in {counted(held.periods, 'period')}"
+            f"{counted(held.charged, 'entry', 'entries')}, {held.recorded:,} recorded, {withdrawn}"
+            f"{held.unpublished:,} not published yet, in {counted(held.periods, 'period')}"
         )
         return f"{self.kind} at {self.place}: {'; '.join([self.said, holds, *held.caveats])}"
 

@@ -72,18 +72,8 @@ def status(arguments: argparse.Namespace, settings: Settings) -> None:
                 f"{error}; and no live run has its journal in {beside}"
             ) from error
         why = f"no live run has its journal in {beside}; {error}"
-        newest = _newest(ledger, settings)
         name = f"ledger {ledger_place(settings.ledger.url)}"
-        lines = [f"{name} ({FOR_OPERATORS})", why, f"last slot charged: {newest or 'none yet'}"]
-        found = Status(
-            lines,
-            {
-                "name": name,
-                "run": None,
-                "workers": [],
-                "last_slot": newest and {"slot_start": newest},
-            },
-        )
+        found = _of_ledger(name, [why], None, ledger, settings)
     if ledger is not None:
         found.lines.append(f"ledger: {ledger}")
         holdings = None if ledger.holdings is None else ledger.holdings._asdict()
@@ -217,7 +207,6 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     name = f"run with the journal {folder}"
     state, age_s = _run_state(folder)
     size = journal_size(folder)
-    newest = _newest(ledger, settings)
     ago = (
         ""
         if age_s is None
@@ -227,15 +216,8 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     )
     most = "" if settings.window_rules.in_processing_time else f" of at most {JOURNAL_BYTES_MAX:,}"
     journal = f"journal: {size:,}{most} bytes, in {folder}"
-    lines = [
-        f"{name} ({FOR_OPERATORS})",
-        f"run: {state}{ago}",
-        journal,
-        f"last slot charged: {newest or 'none yet'}",
-    ]
     run = {"state": state, "seconds_ago": age_s, "journal_bytes": size}
-    last_slot = newest and {"slot_start": newest}
-    found = Status(lines, {"name": name, "run": run, "workers": [], "last_slot": last_slot})
+    found = _of_ledger(name, [f"run: {state}{ago}", journal], run, ledger, settings)
     if state != "alive":
         found.troubles.append(
             (4, f"the run has been silent{ago}: its log says why" if age_s else "no run goes on")
@@ -243,13 +225,24 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     return found
 
 
-def _newest(ledger: LedgerView | None, settings: Settings) -> str | None:
-    if ledger is None or ledger.holdings is None:
-        return None
-    slots = settings.calendar.slots
-    zone = ledger.holdings.zone
-    return slot_start(
-        ledger.holdings.newest, slots if zone is None else SlotGrid(slots.seconds, ZoneInfo(zone))
+def _of_ledger(
+    name: str,
+    lines: Iterable[str],
+    run: dict[str, Any] | None,
+    ledger: LedgerView | None,
+    settings: Settings,
+) -> Status:
+    """Without Kafka: these lines, and the newest slot that is charged, in the ledger's zone."""
+    newest = None
+    if ledger is not None and ledger.holdings is not None:
+        slots = settings.calendar.slots
+        if ledger.holdings.zone is not None:
+            slots = SlotGrid(slots.seconds, ZoneInfo(ledger.holdings.zone))
+        newest = slot_start(ledger.holdings.newest, slots)
+    last_slot = newest and {"slot_start": newest}
+    return Status(
+        [f"{name} ({FOR_OPERATORS})", *lines, f"last slot charged: {newest or 'none yet'}"],
+        {"name": name, "run": run, "workers": [], "last_slot": last_slot},
     )
 
 
