@@ -1,11 +1,12 @@
 """What the summary of a run says: what was charged, written and served, and what would help."""
 
 import json
+from dataclasses import fields
 
 import pytest
 
 from udp_stream.cli.report import print_json_summary, print_summary
-from udp_stream.release.events import HatRecorded, SlotRecorded, SlotSmoothed, Summary
+from udp_stream.release.events import HatRecorded, SlotRecorded, SlotSmoothed, Summary, Tally
 from udp_stream.settings import load
 
 
@@ -53,6 +54,8 @@ def test_for_programs_the_summary_has_the_numbers_of_the_text_on_one_line(said, 
         "accepted": 110,
         "repeats": 10,
         "held": 4,
+        "unpaired": 0,
+        "stale": 0,
         "refused": {"late": 8, "not_json": 2},
     }
     assert found["hats"] == {"released": 6, "withheld_few_plates": 5} and found["slots"] == 3
@@ -78,6 +81,20 @@ def test_for_programs_the_summary_has_the_numbers_of_the_text_on_one_line(said, 
         "warning: 5 of 5 records"
     )
     assert all(" ".join(sentence.split()) in text for sentence in found["said"][1:])
+
+
+def test_each_figure_has_words_and_is_told_to_people_and_programs(said, capsys):
+    summary = Summary(pings=100, repeats=50, unpaired=11, stale=12, held=13)
+    summary.hats.update({"released": 6})
+    summary.refused.update({"late": 8})
+    names = {figure.name for figure in fields(Tally)}
+    assert summary.words().keys() == summary.figures().keys() == names
+    text = said(summary)
+    print_json_summary(summary, load(None, (), {}))
+    found = json.loads(capsys.readouterr().err)["pings"]
+    assert found.keys() == {"accepted", *names} - {"hats", "pings"}
+    for name in ("unpaired", "stale", "held", "repeats"):
+        assert summary.words()[name] in text and found[name] == getattr(summary, name)
 
 
 def test_the_day_by_hour_says_where_the_budget_went(said, capsys):

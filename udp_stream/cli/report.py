@@ -6,20 +6,20 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from statistics import mean
 
 from rich.console import Console
 from rich.table import Table
 
 from udp_stream.base.logs import counted
-from udp_stream.base.units import REPEATS_SHARE
 from udp_stream.base.version import __version__
 from udp_stream.cli.progress import Printer, console
 from udp_stream.ledgers.opening import difference, named
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
-from udp_stream.release.events import SlotRow, Summary, doubt_in_words
+from udp_stream.release.events import SlotRow, Summary, Tally, doubt_in_words
 from udp_stream.settings import Settings
 from udp_stream.windows.tables import SlotGrid
 
@@ -54,6 +54,8 @@ COARSE = (
 LATE_SHARE_SUSPICIOUS = (
     0.05  # a live feed has well under a percent; more points to files in the wrong order
 )
+OWN_TEXT = {"hats", "pings", "refused", "repeats", "held"}
+"""Figures with rows of their own, or a remedy beside them."""
 GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
 
 
@@ -121,11 +123,7 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
 
 def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats"
-    if summary.unpaired:
-        yield (
-            "",
-            f"{summary.unpaired:,} without a speed or heading by movement: no ping of the plate 5 s to 5 min off, or it stood",
-        )
+    yield from (("", text) for name, text in summary.words().items() if name not in OWN_TEXT)
     yield from (
         ("", f"{count:,} refused: {reason}") for reason, count in summary.refused.most_common()
     )
@@ -144,8 +142,11 @@ def troubles(summary: Summary) -> Iterator[str]:
     >>> list(troubles(Summary()))
     ['No ping was accepted: the input has none.']
     """
+    words = summary.words()
     if not summary.pings:
-        yield _why_nothing(summary)
+        yield f"No ping was accepted: {words['refused'] if summary.refused else 'the input has none'}."
+    if not summary.pings and Reason.NOT_JSON in summary.refused:
+        yield "A file of one JSON document must not have a name that ends in .ndjson or .jsonl."
     way = (
         GONE
         if summary.trial
@@ -153,29 +154,14 @@ def troubles(summary: Summary) -> Iterator[str]:
     )
     if summary.unwritten:
         yield f"Some records are in the ledger but not in the output. {way}"
-    if summary.held:
-        yield f"{summary.held:,} accepted pings wait in slots that were not released. {way}"
+    if "held" in words:
+        yield f"{words['held']}. {way}"
     if withheld := summary.hats["withheld_unit"]:
         yield f"HATs withheld: {withheld:,}, because {doubt_in_words(summary.doubt)}."
-    if summary.repeats > REPEATS_SHARE * summary.pings:
-        share = f"{summary.repeats:,} of {summary.pings:,} pings ({summary.repeats / summary.pings:.0%})"
-        yield f"{share} share plate and time with another and count once: {COARSE} (`udp-stream init FILE` says which)."
+    if "repeats" in words:
+        yield f"{words['repeats']}: {COARSE} (`udp-stream init FILE` says which)."
     if (late := summary.refused["late"]) > LATE_SHARE_SUSPICIOUS * summary.pings:
         yield f"Pings that came after their slot had closed: {late:,}. Are the files in the order of their times?"
-
-
-def _why_nothing(summary: Summary) -> str:
-    if not summary.refused:
-        return "No ping was accepted: the input has none."
-    ((reason, count),) = summary.refused.most_common(1)
-    said = (
-        f"No ping was accepted: {count:,} of {summary.refused.total():,} were refused as {reason}."
-    )
-    if reason != Reason.NOT_JSON:
-        return said
-    return (
-        f"{said} A file of one JSON document must not have a name that ends in .ndjson or .jsonl."
-    )
 
 
 def utility_sentences(summary: Summary, settings: Settings) -> Iterator[str]:
@@ -253,13 +239,7 @@ def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str]
     queries = dict[str, dict[str, int]]()
     for (name, status), count in sorted(summary.answers.items()):
         queries.setdefault(name, {})[status] = count
-    pings: dict[str, object] = {
-        "accepted": summary.pings,
-        "repeats": summary.repeats,
-        "held": summary.held,
-    }
-    if settings.speed.from_ == "movement":
-        pings["unpaired"] = summary.unpaired
+    names = [figure.name for figure in fields(Tally) if figure.name not in ("hats", "pings")]
     errors = (
         ("expected_error_kmh", summary.estimate_error),
         ("counts_error_kmh", summary.guess_error),
@@ -268,7 +248,7 @@ def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str]
         "schema": "udp-stream/summary/1",
         "policy": settings.policy.fingerprint(),
         "messages": summary.messages,
-        "pings": {**pings, "refused": dict(summary.refused.most_common())},
+        "pings": {"accepted": summary.pings} | {name: getattr(summary, name) for name in names},
         "slots": summary.slots,
         "hats": dict(summary.hats.most_common()),
         "queries": queries,

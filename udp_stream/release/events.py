@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import nan
 from typing import Annotated, Final, Literal, NamedTuple, get_args
@@ -384,17 +384,82 @@ def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed], grid: Grid)
     )
 
 
+PARTIAL: Final = "less than half of their slot was read"
+
+
 @dataclass(slots=True)
-class Summary:
+class Tally:
+    """The figures that people read of a run, of a slot, or since a line of the log, with their
+    words. A fact adds to those that have the names of its fields.
+
+    `unpaired` pings have no speed or heading by movement, `stale` pings were too old to be read,
+    `held` pings lie in slots not yet released.
+
+    >>> tally = Tally()
+    >>> for refused in ({Reason.LATE: 1}, {}):
+    ...     tally.add(BatchRead(messages=3, pings=2, refused=refused))
+    >>> tally.words()
+    {'hats': '0 HATs, 0 released', 'pings': '4 pings', 'refused': '1 refused (1 late)'}
+    """
+
+    hats: Counter[str] = field(default_factory=Counter)
+    pings: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    repeats: int = 0
+    unpaired: int = 0
+    stale: int = 0
+    held: int = 0
+
+    def add(self, counts: BatchRead | SlotCounted | SlotRecorded | SlotPublished | Tally) -> None:
+        """Add the figures of a fact, or of another tally."""
+        for figure in fields(Tally):
+            value = getattr(counts, figure.name, 0)
+            if isinstance(value, Mapping):
+                getattr(self, figure.name).update(value)
+            elif value:
+                setattr(self, figure.name, getattr(self, figure.name) + value)
+
+    def words(self) -> dict[str, str]:
+        """Each figure in words, but for those that tell nothing. The summary, the line of a slot
+        and the last line of a run show all of these."""
+        refused = f"{self.refused.total():,} refused"
+        if self.refused:
+            reasons = (f"{count:,} {reason}" for reason, count in self.refused.most_common())
+            refused += f" ({', '.join(reasons)})"
+        words = {
+            "hats": f"{counted(self.hats.total(), 'HAT')}, {self.hats['released']:,} released",
+            "pings": counted(self.pings, "ping"),
+            "refused": refused,
+        }
+        if partial := self.hats["withheld_partial"]:
+            words["hats"] += f", {partial:,} withheld at no charge, as {PARTIAL}"
+        if self.repeats > REPEATS_SHARE * self.pings:
+            share = f"{self.repeats:,} of {counted(self.pings, 'ping')} ({self.repeats / self.pings:.0%})"
+            words["repeats"] = f"{share} share plate and time with another and count once"
+        if self.unpaired:
+            words["unpaired"] = f"{self.unpaired:,} without a speed or heading by movement"
+        if self.stale:
+            words["stale"] = f"{self.stale:,} too old to be read"
+        if self.held:
+            words["held"] = f"{self.held:,} accepted pings wait in slots that were not released"
+        return words
+
+    def figures(self) -> dict[str, object]:
+        """The figures that have words."""
+        return {name: getattr(self, name) for name in self.words()}
+
+
+@dataclass(slots=True)
+class Summary(Tally):
     """The work of a run in public numbers: no plate, no speed.
 
-    `held` pings lie in slots not yet released. `promises` counts records by policy, period, and the
-    period's epsilon and delta; this run recorded `made` of them. `unwritten`: the ledger has
-    records that the output lacks. `answers` counts by query and status; `answers_made` are this
-    run's. `estimated` samples lie in HATs with a smoothed estimate of this run; `estimate_error`
-    and `guess_error` are sums over them of expected errors. `by_slot` is by start. Means count only
-    if made under `policy`, a fingerprint ("": all). `others`: how the settings differ from other
-    policies'. `trial`: the ledger is of this run only.
+    `promises` counts records by policy, period, and the period's epsilon and delta; this run
+    recorded `made` of them. `unwritten`: the ledger has records that the output lacks. `answers`
+    counts by query and status; `answers_made` are this run's. `estimated` samples lie in HATs with
+    a smoothed estimate of this run; `estimate_error` and `guess_error` are sums over them of
+    expected errors. `by_slot` is by start. Means count only if made under `policy`, a fingerprint
+    ("": all). `others`: how the settings differ from other policies'. `trial`: the ledger is of
+    this run only.
 
     >>> summary = Summary()
     >>> for event in (BatchRead(3, 2, {}), SlotCounted(0, repeats=1), SlotRecorded(0, pings=2, made=1)):
@@ -408,15 +473,9 @@ class Summary:
     trial: bool = False
 
     messages: int = 0
-    pings: int = 0
-    repeats: int = 0
-    unpaired: int = 0
     slots: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    hats: Counter[str] = field(default_factory=Counter)
     promises: Counter[tuple[str, str, float, float]] = field(default_factory=Counter)
     made: int = 0
-    held: int = 0
     unwritten: bool = False
     pings_released: int = 0
     means: int = 0
@@ -434,13 +493,11 @@ class Summary:
     def observe(self, event: RunEvent) -> None:
         match event:
             case BatchRead():
+                self.add(event)
                 self.messages += event.messages
-                self.pings += event.pings
-                self.unpaired += event.unpaired
                 self.held += event.pings - event.unpaired
-                self.refused.update({str(reason): count for reason, count in event.refused.items()})
             case SlotCounted():
-                self.repeats += event.repeats
+                self.add(event)
             case SlotRecorded():
                 self.slots += 1
                 self._recording_ms = event.start_ms
@@ -521,8 +578,6 @@ def doubt_in_words(doubt: UnitDoubt | None) -> str:
     return f"{why}: {how}. {out}: `udp-stream ledger withdraw {span}`, with its --ledger or --config, takes them back"
 
 
-PARTIAL: Final = "less than half of their slot was read"
-
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Steps of a lag: within a step it has not changed."""
 
@@ -547,9 +602,7 @@ class _ClosedSlot:
     first_s: float
     last_s: float
     due: int = 0
-    pings: int = 0
-    repeats: int = 0
-    hats: Counter[str] = field(default_factory=Counter)
+    counts: Tally = field(default_factory=Tally)
 
 
 class RunLog:
@@ -571,9 +624,8 @@ class RunLog:
         self._grace_s = grace_ms / 1000
         self._newest_ms: int | None = None
         self._slots: dict[int, _ClosedSlot] = {}
-        self._refused = Counter[str]()
-        self._came = Counter[str]()
-        self._pings = self._unpaired = 0
+        self._since_slot = Tally()
+        self._came = Tally()
         self._said_s: float | None = None
         self._said: tuple[object, ...] = ()
 
@@ -581,25 +633,22 @@ class RunLog:
         if isinstance(event, SlotCounted | SlotRecorded | SlotPublished):
             slot = self._slots.setdefault(event.start_ms, _ClosedSlot(now_s, now_s))
             slot.last_s = now_s
+            slot.counts.add(event)
         match event:
             case BatchRead():
-                self._pings += event.pings
-                self._unpaired += event.unpaired
+                self._came.add(event)
+                self._since_slot.add(event._replace(pings=0))  # a slot has the pings of its own
                 if event.newest_ms is not None:
                     self._newest_ms = max(event.newest_ms, self._newest_ms or event.newest_ms)
-                for count in (self._came, self._refused):
-                    count.update({str(reason): number for reason, number in event.refused.items()})
             case SlotCounted():
                 slot.due += 1
-                slot.repeats += event.repeats
-            case SlotRecorded():
-                slot.pings += event.pings
             case SlotPublished():
                 slot.due -= 1
-                slot.hats.update(event.hats)
             case SlotsDropped():  # of what is out by now the line is said; the next owner says the rest
                 self._slots = {
-                    start: slot for start, slot in self._slots.items() if slot.due <= 0 or slot.hats
+                    start: slot
+                    for start, slot in self._slots.items()
+                    if slot.due <= 0 or slot.counts.hats
                 }
                 for slot in self._slots.values():
                     slot.due = 0
@@ -620,7 +669,7 @@ class RunLog:
             if slot.due <= 0 and now_s - slot.last_s >= QUIET_S
         ]
         slots = [(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out)]
-        in_doubt = sum(slot.hats["withheld_unit"] for _, slot in slots)
+        in_doubt = sum(slot.counts.hats["withheld_unit"] for _, slot in slots)
         lines = [self._slot_line(at, slot) for at, slot in slots]
         if in_doubt:
             figures: dict[str, object] = {"hats": in_doubt}
@@ -632,67 +681,50 @@ class RunLog:
     def _slot_line(self, start_ms: int, slot: _ClosedSlot) -> LogMessage:
         start = self._wall(start_ms / 1000)
         end = self._wall(self._grid.end_of(start_ms) / 1000)
-        refused = self._refused
-        self._refused = Counter()
+        counts = self._since_slot
+        counts.add(slot.counts)
+        self._since_slot = Tally()
         took_s = slot.last_s - slot.first_s
         until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
-        parts = [
-            f"{start:%Y-%m-%d %H:%M}-{until} {end:%Z}: {counted(slot.hats.total(), 'HAT')}",
-            f"{slot.hats['released']:,} released, {counted(slot.pings, 'ping')}, {refused.total():,} refused",
-            f"out after {took_s:.1f} s",
-        ]
-        figures: dict[str, object] = {
-            "slot_start": start.isoformat(),
-            "hats": dict(slot.hats),
-            "pings": slot.pings,
-        }
-        figures |= {"refused": dict(refused), "seconds": round(took_s, 3)}
-        if partial := slot.hats["withheld_partial"]:
-            parts.append(f"{partial:,} withheld at no charge, as {PARTIAL}")
+        parts = [*counts.words().values(), f"out after {took_s:.1f} s"]
         if slot.due > 0:
             parts.append(f"{slot.due} of its parts not yet")
-        if slot.repeats > REPEATS_SHARE * slot.pings:
-            parts.append(
-                f"{slot.repeats:,} of the pings have plate and time of another and count once"
-            )
-            figures["repeats"] = slot.repeats
-        if self._unpaired:
-            parts.append(f"{self._unpaired:,} without a speed or heading by movement")
-            figures["unpaired"] = self._unpaired
-            self._unpaired = 0
-        return LogMessage("slot", ", ".join(parts), figures)
+        text = f"{start:%Y-%m-%d %H:%M}-{until} {end:%Z}: {', '.join(parts)}"
+        figures = {"slot_start": start.isoformat()} | counts.figures()
+        return LogMessage("slot", text, figures | {"seconds": round(took_s, 3)})
 
     def _incoming(self, now_s: float, ahead_s: float, at_the_end: bool) -> Iterator[LogMessage]:
         since_s = None if self._said_s is None else now_s - self._said_s
         unix_s = now_s + ahead_s
         lag_s = None if self._newest_ms is None else max(0.0, unix_s - self._newest_ms / 1000)
+        came = self._came
         state = (
-            self._pings > 0,
-            frozenset(self._came),
+            came.pings > 0,
+            frozenset(came.refused),
             sum((lag_s or 0) >= limit for limit in LAG_STEPS_S),
         )
         if since_s is not None:
             is_due = since_s >= (STEADY_S if state == self._said else MINUTE_S)
-            if not (self._pings or self._came if at_the_end else is_due):
+            if not (came.pings or came.refused if at_the_end else is_due):
                 return
-        if (late := self._came["late"]) > self._pings:
+        if (late := came.refused["late"]) > came.pings:
             why = "their slots are closed (docs/operations.md, Outages, recorded pings)"
-            text = f"{late:,} of the last {counted(late + self._pings, 'ping')} are late: {why}"
-            yield LogMessage("late", text, {"late": late, "pings": self._pings}, warns=True)
-        parts = [counted(self._pings, "ping") if self._pings else "no pings"]
+            text = f"{late:,} of the last {counted(late + came.pings, 'ping')} are late: {why}"
+            yield LogMessage("late", text, {"late": late, "pings": came.pings}, warns=True)
+        words = came.words()
+        parts = [words["pings"] if came.pings else "no pings"]
         figures = {
-            "pings": self._pings,
-            "refused": dict(self._came),
+            "pings": came.pings,
+            "refused": came.refused,
             "lag_seconds": lag_s and round(lag_s, 1),
         }
         if since_s is not None:
             parts[0] += f" in {duration_in_words(since_s)}"
         if lag_s is not None:
             parts.append(f"the newest ping is {duration_in_words(lag_s)} old")
-        if self._came:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self._came.most_common())
-            parts.append(f"{self._came.total():,} refused ({reasons})")
-        if not at_the_end and not (self._pings and (lag_s or 0) >= BEHIND_S):
+        if came.refused:
+            parts.append(words["refused"])
+        if not at_the_end and not (came.pings and (lag_s or 0) >= BEHIND_S):
             closes_s = (
                 self._grid.end_of(round((unix_s - self._grace_s) * 1000)) / 1000 + self._grace_s
             )
@@ -700,7 +732,9 @@ class RunLog:
             wait = duration_in_words(closes_s - unix_s)
             parts.append(f"next slot closes at {closes:%H:%M %Z}, in {wait}")
             figures["next_close"] = closes.isoformat()
-        self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()
+        self._said_s = now_s
+        self._said = state
+        self._came = Tally()
         yield LogMessage("incoming", "; ".join(parts), figures)
 
     def _wall(self, time_s: float) -> dt.datetime:

@@ -16,7 +16,6 @@ from pathlib import Path
 from udp_stream.base.errors import ConfigError, UsageError
 from udp_stream.base.files import ALIVE, Heartbeat
 from udp_stream.base.logs import WARNING, begin_log, counted, log_message
-from udp_stream.base.units import REPEATS_SHARE
 from udp_stream.cli import outputs
 from udp_stream.cli.outputs import PRIVATE, PUBLIC, Appender
 from udp_stream.cli.preflight import (
@@ -35,14 +34,7 @@ from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.pings.decode import Reason
 from udp_stream.pings.json import json_messages
-from udp_stream.release.events import (
-    PARTIAL,
-    DiskStatus,
-    Observer,
-    SourceStatus,
-    Summary,
-    report_to,
-)
+from udp_stream.release.events import DiskStatus, Observer, SourceStatus, Summary, report_to
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, NO_LIMIT, Journal
 from udp_stream.sources.live import ConnectedSource, Handover, LiveSource
@@ -122,11 +114,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         feed_check.end()
         if ended and is_on_disk(arguments.source) and summary.refused and not summary.pings:
             late = summary.refused[Reason.LATE]
-            refused = summary.refused.total()
             why = "; `udp-stream replay` reads recordings whose slots are over" if late else ""
             # Also where whole plates are hidden: a file has ended, and nothing else is read after
             # it.
-            text = f"no ping was accepted: {refused:,} refused, {late:,} of them late{why}"
+            text = f"no ping was accepted: {summary.words()['refused']}{why}"
             raise UsageError(f"{arguments.source}: {text}")
         if ended and watch.accepted_nothing:
             stop_or_warn(UsageError("no ping was accepted"), settings, _log_warning)
@@ -174,21 +165,9 @@ def _reopen_if_asked(hangups: list[int], files: Iterable[Appender]) -> None:
 
 
 def _summarize(summary: Summary, feed_check: LiveFeedCheck) -> None:
-    read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
-    read += (
-        f", {summary.repeats:,} repeats" if summary.repeats > REPEATS_SHARE * summary.pings else ""
-    )
-    read += f", {feed_check.stale:,} too old to be read" if feed_check.stale else ""
-    hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
-    if partial := summary.hats["withheld_partial"]:
-        hats += f", {partial:,} withheld as {PARTIAL}"
-    waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""
-    text = f"ended: {read}; {counted(summary.slots, 'slot')}, {hats}{waiting}"
-    log_message(
-        text,
-        "ended",
-        {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)},
-    )
+    summary.stale = feed_check.stale
+    parts = counted(summary.slots, "slot"), *summary.words().values()
+    log_message(f"ended: {', '.join(parts)}", "ended", summary.figures())
 
 
 def _go_on(
