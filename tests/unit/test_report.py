@@ -1,6 +1,7 @@
 """What the summary of a run says: what was charged, written and served, and what would help."""
 
 import json
+from collections import Counter
 from dataclasses import fields
 
 import pytest
@@ -50,14 +51,8 @@ def test_for_programs_the_summary_has_the_numbers_of_the_text_on_one_line(said, 
     print_json_summary(summary, load(None, PAPERS, {}), ["of a source"])
     (line,) = capsys.readouterr().err.splitlines()
     found = json.loads(line)
-    assert found["pings"] == {
-        "accepted": 110,
-        "repeats": 10,
-        "held": 4,
-        "unpaired": 0,
-        "stale": 0,
-        "refused": {"late": 8, "not_json": 2},
-    }
+    told = {"accepted": 110, "repeats": 10, "held": 4, "refused": {"late": 8, "not_json": 2}}
+    assert found["pings"].items() >= told.items()
     assert found["hats"] == {"released": 6, "withheld_few_plates": 5} and found["slots"] == 3
     assert found["queries"] == {
         "north": {"answered": 3, "withheld_budget": 1},
@@ -84,17 +79,18 @@ def test_for_programs_the_summary_has_the_numbers_of_the_text_on_one_line(said, 
 
 
 def test_each_figure_has_words_and_is_told_to_people_and_programs(said, capsys):
-    summary = Summary(pings=100, repeats=50, unpaired=11, stale=12, held=13)
-    summary.hats.update({"released": 6})
-    summary.refused.update({"late": 8})
-    names = {figure.name for figure in fields(Tally)}
-    assert summary.words().keys() == summary.figures().keys() == names
+    names = [figure.name for figure in fields(Tally)]
+    summary = Summary(**{name: 70 + at for at, name in enumerate(names)})
+    summary.hats = Counter({"released": 6})
+    summary.refused = Counter({"late": 8})
+    assert summary.words().keys() == summary.figures().keys() == {*names}
     text = said(summary)
     print_json_summary(summary, load(None, (), {}))
     found = json.loads(capsys.readouterr().err)["pings"]
     assert found.keys() == {"accepted", *names} - {"hats", "pings"}
-    for name in ("unpaired", "stale", "held", "repeats"):
-        assert summary.words()[name] in text and found[name] == getattr(summary, name)
+    for name in found.keys() - {"accepted", "refused"}:
+        assert found[name] == getattr(summary, name)
+        assert str(found[name]) in summary.words()[name] and summary.words()[name] in text
 
 
 def test_the_day_by_hour_says_where_the_budget_went(said, capsys):

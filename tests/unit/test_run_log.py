@@ -77,6 +77,18 @@ def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):
     assert last.text.endswith("1 of its parts not yet")
 
 
+def test_a_slot_s_line_has_its_own_pings_and_what_was_refused_since_the_line_before(grid):
+    log = RunLog(grid, 120_000)
+    log.lines(MIDNIGHT_S)
+    log.observe(BatchRead(messages=9, pings=7, refused={Reason.LATE: 2}, unpaired=1), MIDNIGHT_S)
+    slot_out(log, MIDNIGHT_S, MIDNIGHT_S + HOUR_S)
+    slot_out(log, MIDNIGHT_S + HOUR_S, MIDNIGHT_S + HOUR_S)
+    lines = [line.figures for line in log.lines(MIDNIGHT_S + 2 * HOUR_S) if line.event == "slot"]
+    assert [line["pings"] for line in lines] == [100, 100]
+    assert [line["refused"] for line in lines] == [{"late": 2}, {}]
+    assert [line.get("unpaired") for line in lines] == [1, None]
+
+
 def test_a_second_batch_of_old_pings_is_a_warning_and_then_no_more(grid):
     log = RunLog(grid, 120_000)
     log.lines(MIDNIGHT_S)
