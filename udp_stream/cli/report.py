@@ -97,8 +97,8 @@ def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) ->
         shown = {
             "hour": hour,
             "buses": None if None in buses else f"{mean(buses):.0f}",
-            "cells": f"{mean(row.hats for row in rows):.0f}",
-            "with a release": f"{mean(row.measured for row in rows):.0f}",
+            "HATs": f"{mean(row.hats for row in rows):.0f}",
+            "released": f"{mean(row.measured for row in rows):.0f}",
             "expected error": f"{sum(row.error for row in rows) / pings:.1f}" if pings else "-",
             "budget left": None if None in left else f"{mean(left):.0%}",
         }
