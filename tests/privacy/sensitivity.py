@@ -70,9 +70,11 @@ COUNTS = [
     counts
     for plates in (1, 2, 3)
     for counts in product((1, 2, 3), repeat=plates)
-    if sum(counts) <= 5
+    if sum(counts) <= 6 or counts == (3, 2, 2)
 ]
-FEW = [(1,), (3,), (2, 1), (1, 3), (1, 1, 2)]
+"""Among them plates that give as many as the first, that share an array in uneven parts, and of
+which a part is poured."""
+FEW = [(1,), (3,), (2, 1), (1, 3), (2, 2), (1, 1, 2), (1, 2, 3)]
 
 
 def hat_of(counts, kind):

@@ -12,9 +12,11 @@ from scipy import stats
 
 from tests.forms import changed, soaked
 from tests.privacy.sensitivity import MORNING, VISITS, U, rows_of
+from tests.privacy.test_add_remove_black_box import DELTA, RUNS, epsilon_proven
 from tests.privacy.test_concentrated_records import rho_seen
 from udp_stream.base.errors import PrivacyRefused
 from udp_stream.base.units import NANO
+from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.rules import AMOUNT_LIMIT
 from udp_stream.mechanisms import add_remove
 from udp_stream.mechanisms.add_remove import (
@@ -340,7 +342,6 @@ def test_noise_of_every_entry_has_the_stated_scale_and_30_percent_off_is_noticed
     assert np.abs(alike).max() < 5 / math.sqrt(cells * draws)
 
 
-RUNS = 12_000
 DAY = ((0, 12, 60), (1, 4, 50)), ((0, 9, 12),), ((1, 12, 44), (0, 3, 7))
 """By slot, the cells of the audited plate: cell, pings and km/h. It is alone: what others
 give is the same with and without it."""
@@ -390,6 +391,14 @@ def test_days_with_and_without_a_plate_tell_no_more_than_it_was_charged_and_near
     (present, charged), (away, _) = (days(there, f"{there}", asked) for there in (True, False))
     assert 0.2 < charged / NANO < 2.5
     assert 0.5 * charged / NANO < rho_seen(present, away) <= charged / NANO
+    half = RUNS // 2  # in which the line is found, and thresholds on it
+    line = present[:half].mean(axis=0) - away[:half].mean(axis=0)
+    farthest = np.abs(line).argmax()
+    for delta in (DELTA, 0.01, 0.1):
+        most = epsilon_of(charged, delta)
+        assert 0.25 * most < epsilon_proven(present @ line, away @ line, delta) <= most
+        # Noise without tails shows where a plate moves most, at these deltas alone.
+        assert epsilon_proven(present[:, farthest], away[:, farthest], delta) <= most
 
 
 @DAYS

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from lab.queries import Threshold
-from tests.simulation.test_elimination_lemmas import RHO, may_fail, ran
+from tests.simulation.test_elimination_lemmas import RHO, SPLITS, may_fail, ran
 from tests.simulation.test_elimination_lemmas import pool as pool  # a fixture
 from udp_stream.mechanisms.noise import concentrated
 from udp_stream.queries.elimination import ABOVE, How, QueryBudget, Split
@@ -24,13 +24,13 @@ from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle
 
 BETA = 0.02
-ROUNDS = Split.even(4)
+FOUR, DOUBLING, MANY = SPLITS["c4"], SPLITS["log-c10"], SPLITS["c64"]
 TINY = RangeCount(Rectangle(0, 0, 2, 2))
 """Two metres wide, where noise is 71 m."""
 
 
-def terms_of(plates: int, how: How, is_baseline: bool) -> QueryBudget:
-    terms = replace(QueryBudget.alike(RHO, plates, how, ROUNDS), beta=BETA)
+def terms_of(plates: int, how: How, is_baseline: bool, split: Split) -> QueryBudget:
+    terms = replace(QueryBudget.alike(RHO, plates, how, split), beta=BETA)
     return terms.baseline() if is_baseline else terms
 
 
@@ -38,41 +38,42 @@ def at_the_middle(plates):
     return np.zeros((plates, 2), np.int64)
 
 
-def count_is_beyond_its_bounds(how, is_baseline, seed, factor):
+def count_is_beyond_its_bounds(split, how, is_baseline, seed, factor):
     """Section 6.2 on Lemma 6.3: the noisy distances of six plates inside say which may be outside."""
-    terms = terms_of(6, how, is_baseline)
+    terms = terms_of(6, how, is_baseline, split)
     pie = TINY.elimination(terms)
     answer = TINY.answer(terms, pie, ran(pie, at_the_middle(6), seed, factor)[-1])
     return not answer.low <= 6 <= answer.high
 
 
-def a_plate_inside_is_decided_outside(how, seed, factor):
+def a_plate_inside_is_decided_outside(split, how, seed, factor):
     """Corollary 6.3, at beta0."""
-    pie = TINY.elimination(terms_of(6, how, False))
+    pie = TINY.elimination(terms_of(6, how, False, split))
     return bool((ran(pie, at_the_middle(6), seed, factor)[-1].status == ABOVE).any())
 
 
-def density_is_beyond_its_bounds(how, is_baseline, seed, factor):
+def density_is_beyond_its_bounds(split, how, is_baseline, seed, factor):
     """Section 6.3, of one plate that stands at the place."""
-    query, terms = Density(0, 0, 300), terms_of(1, how, is_baseline)
+    query, terms = Density(0, 0, 300), terms_of(1, how, is_baseline, split)
     pie = query.elimination(terms)
     answer = query.answer(terms, pie, ran(pie, at_the_middle(1), seed, factor)[-1])
     return not answer.low <= 1 <= answer.high
 
 
-def a_plate_at_the_place_counts_as_e_to_minus_18(how, seed, factor):
+def a_plate_at_the_place_counts_as_e_to_minus_18(split, how, seed, factor):
     """Corollary 6.4, at beta0."""
-    pie = Density(0, 0, 1).elimination(terms_of(1, how, False))
+    pie = Density(0, 0, 1).elimination(terms_of(1, how, False, split))
     return bool(ran(pie, at_the_middle(1), seed, factor)[-1].status[0] == ABOVE)
 
 
 CROWD = 400
 
 
-def excess_is_larger(how, is_baseline, seed, factor, apart=2.01):
+def excess_is_larger(split, how, is_baseline, seed, factor, apart=2.01):
     """Lemmas 6.4 to 6.7: half of the plates stand at the stop, the others a little farther than the
     excess allows."""
-    query, terms = Nearest.to_stop(CROWD // 2, 0, 0), terms_of(CROWD, how, is_baseline)
+    query = Nearest.to_stop(CROWD // 2, 0, 0)
+    terms = terms_of(CROWD, how, is_baseline, split)
     pie = query.elimination(terms)
     where = at_the_middle(CROWD)
     radius = pie.radius(ran(pie, where, "radius")[-1], np.arange(CROWD), terms.beta1 / CROWD).max()
@@ -86,19 +87,19 @@ def excess_is_larger(how, is_baseline, seed, factor, apart=2.01):
     )
 
 
-def the_nearest_is_let_go(how, seed, factor):
+def the_nearest_is_let_go(split, how, seed, factor):
     """Corollary 6.5, on Lemma 5.3, at beta0: one of many that are all but as near."""
     query = Nearest.to_stop(1, 0, 0)
     where = np.column_stack(
         (np.where(np.arange(CROWD) < 1, 16_000, 16_001), np.zeros(CROWD))
     ).astype(np.int64)
-    pie = query.elimination(terms_of(CROWD, how, False))
+    pie = query.elimination(terms_of(CROWD, how, False, split))
     return bool(ran(pie, where, seed, factor)[-1].status[0] == ABOVE)
 
 
-def a_threshold_is_decided_wrongly(seed, factor):
+def a_threshold_is_decided_wrongly(split, seed, factor):
     """Corollary C.1, at beta0: the count is one below the limit."""
-    terms = replace(QueryBudget.alike(concentrated(2 * 10**5), 1, "point", ROUNDS), beta=BETA)
+    terms = replace(QueryBudget.alike(concentrated(2 * 10**5), 1, "point", split), beta=BETA)
     pie = Threshold(0.3, 10_000).elimination(terms)
     return bool(ran(pie, np.array([[2999]]), seed, factor)[-1].status[0] == ABOVE)
 
@@ -109,6 +110,7 @@ class Statement(NamedTuple):
     beta: float
     breaks: float
     runs: int = 400
+    split: Split = FOUR
 
 
 PM, BM = False, True
@@ -132,6 +134,11 @@ STATEMENTS = (
     Statement(the_nearest_is_let_go, ("point",), BETA / 4, 2.25, 100),
     Statement(the_nearest_is_let_go, ("distance",), BETA / 4, 2.25, 100),
     Statement(a_threshold_is_decided_wrongly, (), BETA / 4, 2.0),
+    Statement(count_is_beyond_its_bounds, ("point", PM), BETA, 1.25, 200, DOUBLING),
+    Statement(excess_is_larger, ("distance", PM), BETA, 1.75, 40, DOUBLING),
+    Statement(the_nearest_is_let_go, ("distance",), BETA / 4, 2.5, 50, DOUBLING),
+    Statement(a_threshold_is_decided_wrongly, (), BETA / 4, 2.0, 200, DOUBLING),
+    Statement(count_is_beyond_its_bounds, ("point", PM), BETA, 1.25, 200, MANY),
 )
 
 
@@ -139,11 +146,11 @@ def named(value):
     if not isinstance(value, Statement):
         return None
     ways = "-".join({PM: "PM", BM: "BM"}.get(one, str(one)) for one in value.given)
-    return f"{value.fails.__name__}-{ways}"
+    return f"{value.fails.__name__}-{ways}-{value.split.rounds}"
 
 
-CHEAPEST = [STATEMENTS[i] for i in (0, 5, 8, 10, 12, 17, 18)]
-"""Of each kind of statement the one that takes the least time."""
+CHEAPEST = [STATEMENTS[i] for i in (0, 5, 8, 10, 12, 17, 18, 19)]
+"""Of each kind of statement, and of parts that double, the one that takes the least time."""
 
 
 @pytest.mark.parametrize(
@@ -163,7 +170,7 @@ def test_a_statement_holds_with_its_noise_and_fails_with_louder_noise(statement,
     def may_be(factor):
         failed = 0
         for i in range(runs):
-            failed += statement.fails(*statement.given, f"{factor}/{i}", factor)
+            failed += statement.fails(statement.split, *statement.given, f"{factor}/{i}", factor)
             if not may_fail(failed, runs, statement.beta):
                 return False  # nor with any more
         return True
@@ -174,4 +181,4 @@ def test_a_statement_holds_with_its_noise_and_fails_with_louder_noise(statement,
 
 @pytest.mark.parametrize("how", ["point", "distance"])
 def test_an_excess_allows_for_two_plates_that_are_off_by_a_radius_each(how):
-    assert not any(excess_is_larger(how, PM, seed, 1.0, apart=1.2) for seed in range(3))
+    assert not any(excess_is_larger(FOUR, how, PM, seed, 1.0, apart=1.2) for seed in range(3))
