@@ -11,10 +11,10 @@ from scipy import stats
 
 from tests.cdf_oracles import level_of_node
 from udp_stream.base.units import NANO
-from udp_stream.mechanisms.base import SamplesPerPlate
+from udp_stream.mechanisms.base import SamplesPerPlate, noisy_integers
 from udp_stream.mechanisms.cdf import cdf_values_of_many, node_counts, plan_cdf
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.samplers import discrete_laplace
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.testing import seeded_bits
 
 EDGES = (0.0, 0.0, 10.0, 30.0, 65.0)
@@ -35,11 +35,8 @@ def test_bins_and_budgets_are_functions_of_counts_and_the_budget_is_spent_exactl
 
 
 def releases(plan, samples, seed, runs):
-    nodes = node_counts(plan, samples)
-    noise = discrete_laplace(
-        seeded_bits(seed), np.tile(plan.t, runs), np.tile(plan.s, runs)
-    ).reshape(runs, -1)
-    return nodes + noise
+    query = STATISTICS["cdf"].query(plan, samples, bytes)
+    return np.array(noisy_integers([query] * runs, plan.noise, seeded_bits(seed)))
 
 
 def likelihood_ratio_loss(plan, first, second, drawn):
@@ -70,7 +67,7 @@ def test_neighbours_cannot_be_told_apart_beyond_epsilon(bins, branching, levels)
 def test_noise_has_its_scale_in_every_level_and_30_percent_off_is_noticed():
     plan = plan_cdf(SamplesPerPlate(np.full(30, 4)), pure(NANO // 10), 65.0, 65)
     samples = np.random.default_rng(1).integers(0, 65 * 4096, 120)
-    noise = releases(plan, samples, "scale", 300) - node_counts(plan, samples)
+    noise = releases(plan, samples, "scale", 1000) - node_counts(plan, samples)
     for level in range(len(plan.tree.branching)):
         here = level_of_node(plan.tree) == level
         draws = noise[:, here].ravel() / (plan.t / plan.s)[here][0]
@@ -80,6 +77,7 @@ def test_noise_has_its_scale_in_every_level_and_30_percent_off_is_noticed():
         )
         assert stats.kstest(draws, "laplace").pvalue > 1e-6
         assert stats.kstest(draws / 0.7, "laplace").pvalue < 1e-6
+        assert stats.kstest(draws / 1.3, "laplace").pvalue < 1e-6
 
 
 def test_values_are_a_distribution_function_whatever_the_noise():
