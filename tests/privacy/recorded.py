@@ -271,9 +271,10 @@ def _is_element(text):
 
 DAYS = [
     (START + minute * MINUTE, START + (minute + 15) * MINUTE)
-    for minute in (1410, 1425, 1440, 2850, 2865)
+    for minute in (1425, 1440, 2850, 2865, 2880)
 ]
-"""Two slots that end a first day; of a second one, the first slot and the last two."""
+"""The slot that ends a first day; of a second one, the first slot and the last two; and the slot
+behind it, which follows from what its day's sums told."""
 
 
 def over_days(sent):
@@ -281,7 +282,7 @@ def over_days(sent):
 
     def later(found):
         minute = 60 * int(found[1]) + int(found[2])
-        moved = minute + (1395 if minute < 60 else 2790)
+        moved = minute + (1410 if minute < 45 else 2805)
         time = datetime.fromtimestamp(START / 1000 + 60 * moved, UTC)
         return time.strftime("%Y-%m-%dT%H:%M").encode()
 

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import tomllib
-from itertools import pairwise
+from itertools import cycle, pairwise, product
 from operator import attrgetter
 from pathlib import Path
 from typing import get_type_hints
@@ -13,6 +13,7 @@ from typing import get_type_hints
 import h3
 import pytest
 
+from tests.forms import long_rows
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.base.errors import ConfigError
 from udp_stream.cli import main as cli
@@ -20,6 +21,7 @@ from udp_stream.cli.commands.config import as_toml
 from udp_stream.ledgers.opening import other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import note_policy, written
+from udp_stream.release import rehearsal
 from udp_stream.release.record import Release
 from udp_stream.settings import Settings, load
 from udp_stream.settings.loading import MOVED, accepted_keys, variable_of
@@ -253,19 +255,45 @@ def test_at_its_stated_limits_a_key_works_and_beyond_them_it_is_refused(key, fol
         assert re.match(rf"{MOVED.get(key, key)}: expected .*, got ", said), said
 
 
-REHEARSED = "budget.epsilon", "budget.rho", "budget.delta", "release.mean_epsilon", "speed.max_kmh"
-
-
 def runs(folder, flags):
-    """Pings go all the way to releases, and where it is dear to be wrong a rehearsal works."""
+    """Pings go all the way to releases."""
     folder.mkdir()
     out = io.BytesIO()
     pings = fleet_log(buses=8, hours=0.4)
     with embedded(folder / "ledger", out, flags=("hat.slot=15m", *flags)) as runtime:
         summary = runtime.run(frames_of(pings))
-    (folder / "feed").write_bytes(b"\n".join(pings))
-    sets = [word for flag in flags for word in ("--set", flag)]
-    if flags[-1].startswith(REHEARSED):
-        assert cli.main(["replay", str(folder / "feed"), "--dry-run", *sets]) == 0
     records = [Release.decode(line) for line in out.getvalue().splitlines()]
     assert len(records) == summary.hats.total()
+
+
+ACCOUNTED = {
+    "pure": ["budget.accounting=pure"],
+    "approximate": [],
+    "zcdp": ["budget.accounting=zcdp", "budget.rho=1.5"],
+}
+DEAREST = "budget.epsilon", "budget.rho", "budget.delta", "release.mean_epsilon", "speed.max_kmh"
+OTHERS = [key for key in LIMITS if key.startswith(("hat.", "speed.", "budget.", "release."))]
+
+
+@pytest.mark.parametrize(
+    ("accounting", "key"),
+    long_rows(
+        [*product(ACCOUNTED, DEAREST), *zip(cycle(ACCOUNTED), OTHERS, strict=False)],
+        product(ACCOUNTED, LIMITS),
+    ),
+)
+def test_a_dry_run_at_the_limits_of_a_key_works_or_names_a_key(
+    accounting, key, folder, limits, capsys
+):
+    """The first of two invented cities is enough."""
+    limits(rehearsal, PAIRS_MIN=1, PAIRS_MAX=1)
+    feed = folder / "few.ndjson"
+    feed.write_bytes(b"\n".join(fleet_log(buses=4, hours=0.2)))
+    least, most, *beside = LIMITS[key]
+    theirs = [flag for flag in beside if not flag.startswith("budget.accounting=")]
+    for end in (least, most):
+        flags = [*ACCOUNTED[accounting], *theirs, f"{key}={end}"]
+        sets = [word for flag in flags for word in ("--set", flag.replace("FOLDER", str(folder)))]
+        status = cli.main(["replay", str(feed), "--dry-run", *sets])
+        said = capsys.readouterr().err
+        assert status == 0 or (status == 3 and re.match(r"udp-stream: [a-z._]+: expected ", said))
