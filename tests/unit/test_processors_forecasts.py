@@ -113,6 +113,22 @@ def test_the_planner_waits_for_shards_of_other_workers_and_hinders_nobody():
     require_same(two.broker, two.ledger, once=True)
 
 
+def test_who_takes_a_shard_over_says_at_once_what_is_released_there():
+    """Its last owner may have died before it could; and no message may come for a while."""
+    two = TwoWorkers()
+
+    async def work(thread):
+        await two.start(thread)
+        for _ in range(9):
+            await two.other_reads()
+            await two.planner_reads()
+        before = len(two.broker.logs[two.planning])
+        await two.other.parts.assign({two.theirs})
+        assert len(two.broker.logs[two.planning]) == before + 1
+
+    run(work)
+
+
 def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
     """It lacks what was released: estimates would be left out, and the checkpoint would be behind
     their slot."""
