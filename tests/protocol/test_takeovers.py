@@ -279,6 +279,26 @@ def test_an_owner_that_dies_at_any_effect_is_replaced_from_any_commit(kind, seed
     lives(kind, range(seeds), pairs)
 
 
+def test_of_two_plans_that_meet_in_a_log_the_last_that_began_counts_and_no_chunks_mix():
+    owner = ShardProtocol(1, SHARDS, 1, ShardCheckpoint.at(0))
+    log = [one for one in cut_pings(pings_of(0, 0, 4), 0, SHARDS) if one.shard == 1]
+    for message in log:
+        owner.add(owner.next_offset, message)
+    counts, values = tabulate(owner.next().pings)
+    owner.counted(0, counts, values)
+    owner.sent(owner.next())
+    terms = (KINDS["plans"],) * counts.cells.size
+    first, second = (
+        [*wire.cut_plan(SlotPlan(*counts.slot, counts.cells, counts.hat_rows, counts, terms, counts.count * nano), 1)]
+        for nano in (1, 2)
+    )  # fmt: skip
+    for message in (*first, *second[:-1]):
+        owner.add(owner.next_offset, message)
+    assert owner.next() is None
+    owner.add(owner.next_offset, second[-1])
+    assert owner.next().plan.charged.tolist() == (counts.count * 2).tolist()
+
+
 def before_it_sends(self):
     return self._step is None and not self._pings.due()
 

@@ -12,10 +12,8 @@ import pytest
 
 from streams.protocol import NOT_YET, BarrierCheckpoint, SlotBarrier
 from streams.wire import (
-    ChunkAssembly,
     PingChunk,
     PingsEnd,
-    PlanChunk,
     cut_pings,
     decode_message,
     encode_message,
@@ -282,18 +280,6 @@ def test_what_is_skipped_is_done_but_for_the_slot_whose_outcome_is_under_way():
     assert shard.due() == [] and shard.holds(0) and not shard.holds(HOUR)
     shard.done(0)
     assert shard.clear_ms == shard.checkpoint().done_ms == 2 * HOUR
-
-
-@pytest.mark.parametrize("latest", [False, True])
-def test_of_two_plans_that_meet_in_a_log_no_chunks_mix_and_the_last_that_began_counts(latest):
-    first, second = ([PlanChunk(0, HOUR, 0, 0, digest, number, 2, digest) for number in range(2)]
-                     for digest in (b"1", b"2"))  # fmt: skip
-    arriving = ChunkAssembly(latest=latest)
-    for chunk in (*first, second[0]):
-        arriving.add(chunk)
-    assert arriving.whole == (None if latest else tuple(first))
-    arriving.add(second[1])
-    assert arriving.whole == tuple(second if latest else first)
 
 
 def slots_sent(seed, sources=3, slots=4):
