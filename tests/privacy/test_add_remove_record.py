@@ -168,6 +168,19 @@ def test_a_morning_of_a_single_plate_is_the_same_as_an_empty_one(tmp_path, domai
     assert moved and len(made.told.releases) == len(SLOTS) * len(recorded.CELLS)
 
 
+def test_days_of_a_single_plate_are_the_same_as_empty_ones(tmp_path, domain, limits):
+    limits(recorded, SLOTS=DAYS)
+    settings = settings_of(domain, "budget.period=1d")
+    own = (
+        changed(one, pieces=tuple(piece for piece in one.pieces if piece.plate == "usual-0"))
+        for one in city(0)
+    )
+    sent = over_days([one for one in own if one.pieces])
+    made = Recorded.of(replayed, tmp_path / "recorded", settings, sent)
+    _, moved = made.plays(replayed, tmp_path / "empty", [], "usual-0")
+    assert moved and len(made.told.releases) == len(DAYS) * len(recorded.CELLS)
+
+
 def together():
     """A plate's factor follows from how many are charged."""
     honest = road.shortened
