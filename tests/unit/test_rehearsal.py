@@ -4,19 +4,22 @@ budget and counts."""
 import numpy as np
 import pytest
 
-from benchmarks.forecast_days import day_of_fleet, run
+from benchmarks import made_up_city
+from benchmarks.feeds import feed_of
+from benchmarks.forecast_days import day_of_fleet, joined, run
 from benchmarks.guesses import constant_and_counts
+from benchmarks.made_up_city import MadeUpCity
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import rehearse
 from udp_stream.settings import load
 from udp_stream.sources.fleet import Fleet
-from udp_stream.testing import SeededEntropy
+from udp_stream.testing import SeededSlots
 
 
 def expected_of(day, *flags):
     settings = load(None, (*day.feed.flags, *flags), {})
-    context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy("plan"), "benchmark")
+    context = ReleaseContext(settings.policy, settings.calendar, SeededSlots("plan"), "benchmark")
     return rehearse([counts for counts, _ in day.slots], context, MemoryLedger)
 
 
@@ -47,3 +50,24 @@ def test_a_rehearsal_without_forecasts_counts_withheld_hats_with_the_constant(da
         day, "release.mean=array-averaging", "release.mean_epsilon=1", "release.min_plates=100000"
     )
     assert nothing.served == 0 and nothing.error == nothing.constant
+
+
+def test_days_of_a_regular_city_are_expected_to_err_as_they_do_also_the_later_days(limits):
+    """Its speeds are the same every day, hour by hour; noise is another in each invented city."""
+    limits(made_up_city, CELL_DAY_SD=0.02, HAT_SD=0.02, DRIVER_SD=0.02)
+    city = MadeUpCity(3, buses=60)
+    feed = feed_of("city:65:Asia/Kolkata")
+    days = [joined(feed, tuple(city.slots(day, hours=(6, 14)))) for day in range(3)]
+    rows = expected_of(joined(feed, sum((day.slots for day in days), ()))).by_slot
+    runs = [run(days, seed, None, ()) for seed in range(2)]
+    for at, day in enumerate(days):
+        here = [rows[counts.start_ms] for counts, _ in day.slots]
+        said = sum(row.error for row in here) / sum(row.pings for row in here)
+        off = np.mean([np.abs(found[at].value - day.truth) for found in runs], axis=0)
+        assert said == pytest.approx(np.average(off, weights=day.pings), rel=0.3)
+
+
+def test_two_rehearsals_of_a_release_have_different_noise():
+    entropy = SeededSlots("plan")
+    drawn = [bits(16) for _ in range(2) for _, bits in entropy.streams(["a"])]
+    assert drawn[0] != drawn[1]

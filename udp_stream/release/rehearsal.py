@@ -43,17 +43,21 @@ FEATURE_SD = 1.1
 """Standard deviation of the slope of a HAT's standardised feature, km/h."""
 
 CELL_SD = 1.8
-HAT_SD = 1.1
-"""Deviation of a cell, and of each of its HATs, from the line on counts, in km/h at 17 km/h and H3
-7."""
+"""Deviation of a cell from the line on counts, in km/h at 17 km/h and H3 7."""
+
+HAT_SD = 12.0
+MOVE = 0.1
+MOVE_HATS = 100
+"""The same of each HAT of a cell, for each unit by which counts of the cell's HATs differ: days whose
+counts are regular have regular speeds. Counts of so many HATs more differ by `MOVE`, as is usual."""
 
 FINER = 1.2
 """The same is so many times as large in cells of the next finer resolution of H3."""
 
-PLATE_SD = 5.6
-PING_SD = 9.6
+PLATE_SD = 4.0
+PING_SD = 14.0
 """How far a plate's mean of m pings differs from its HAT's: sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h
-at 17 km/h, so 11 for one ping and 6 for ten, as measured on recorded days. It is skewed (gamma):
+at 17 km/h, so 15 for one ping and 6 for ten, as measured on recorded days. It is skewed (gamma):
 few plates are much faster."""
 
 WITHIN_SD = 10.0
@@ -63,8 +67,8 @@ SLOWEST = 3.0
 FASTEST_FACTOR = 2.0
 """The least invented mean, in km/h; and the largest growth of scatter with speed."""
 
-RUSH = 0.3
-RUSH_OFF = 0.15
+RUSH = 0.35
+RUSH_OFF = 0.12
 RUSH_HOURS = ((7.8, 1.2), (18.3, 1.4))
 """The part by which a workday's rush hours slow invented cities, and by how much more or less those
 of a pair; each rush hour's middle and width, in hours."""
@@ -101,8 +105,8 @@ class RehearsalResult(NamedTuple):
 
 class AveragePrior(NamedTuple):
     """`by_hat` and `features` of `SlotPrior`, on average over a feed's pings: an invented city's
-    mean is that of pings. `by_slot` has each slot's own, by start, and how much it is in a rush
-    hour, from 0 to 1.
+    mean is that of pings. `hat_sd` is the deviation of a HAT from its cell. `by_slot` has each
+    slot's own, by start, and how much it is in a rush hour, from 0 to 1.
 
     >>> from udp_stream.testing import a_context, two_hats
     >>> AveragePrior.from_counts([two_hats()[0]], a_context()).features.shape
@@ -111,6 +115,7 @@ class AveragePrior(NamedTuple):
 
     by_hat: float
     features: Floats
+    hat_sd: float
     by_slot: Mapping[int, tuple[SlotPrior, float]]
 
     @classmethod
@@ -123,9 +128,14 @@ class AveragePrior(NamedTuple):
         pings = np.concatenate([_of_hats(counts.count, counts) for counts in slots])
         by_hat = np.concatenate([prior.by_hat for prior, _ in by_slot.values()])
         features = np.concatenate([prior.features for prior, _ in by_slot.values()])
+        _, cell = np.unique(np.concatenate([counts.cells for counts in slots]), return_inverse=True)
+        of_cell = np.bincount(cell, by_hat * pings) / np.bincount(cell, pings)
+        moved = pings.size * np.average((by_hat - of_cell[cell]) ** 2, weights=pings)
+        hats = pings.size - of_cell.size + MOVE_HATS
         return cls(
             float(np.average(by_hat, weights=pings)),
             np.average(features, weights=pings, axis=0),
+            HAT_SD * float(np.sqrt((moved + MOVE_HATS * MOVE**2) / hats)),
             by_slot,
         )
 
@@ -180,7 +190,8 @@ class RehearsedCity:
             + (prior.features - usual.features) @ self._features * even
         )
         mean = self._mean + told
-        own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, counts.cells.size))
+        of_hats = self._rng.normal(0, even * usual.hat_sd, counts.cells.size)
+        own = finer * np.array(here) + of_hats
         by_hat = (1 - self._rush * rush) * np.maximum(mean + _scatter(mean) * own, SLOWEST)
         by_plate = np.maximum(
             by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST
