@@ -262,7 +262,7 @@ def test_the_table_by_hours_has_what_may_be_shown_and_nothing_untrue(tmp_path, f
     cells = str(len(records) // 6)
     assert [row[:3] for row in hours] == [["03:00", cells, cells], ["04:00", cells, cells]]
     (names,) = [line for line in said[0] if line.split()[:1] == ["hour"]]
-    assert "cells" in names and "buses" not in names and "budget" not in names
+    assert "HATs" in names and "buses" not in names and "budget" not in names
     by_slot = json.loads(said[1][-1])["by_slot"].values()
     assert {(one["measured"], one["buses"], one["budget_left"]) for one in by_slot} == {
         (int(cells), None, None)
