@@ -17,7 +17,7 @@ from streams import wire
 from streams.protocol import NOT_YET, PlannerState, ShardCheckpoint, ShardProtocol
 from streams.wire import cut_pings, cut_plan, decode_message, encode_message, merge_counts, shard_of
 from tests.failing import Died
-from tests.forms import long_rows
+from tests.forms import long_rows, soaked_rows
 from tests.protocol.world import Violation, require
 from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.mechanisms.base import ForecastClipTerms, StatisticTerms
@@ -279,7 +279,9 @@ def lives(kind, seeds, pairs):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("seeds", "pairs"), long_rows([(5, 10)], [(5, 10), (30, 2000)]))
+@pytest.mark.parametrize(
+    ("seeds", "pairs"), [*long_rows([(5, 10)], [(5, 10), (8, 150)]), *soaked_rows([(30, 2000)])]
+)
 def test_an_owner_that_dies_at_any_effect_is_replaced_from_any_commit(kind, seeds, pairs):
     lives(kind, range(seeds), pairs)
 
