@@ -278,6 +278,7 @@ def lives(kind, seeds, pairs):
         Deployment(kind, seed, {*dice.sample(range(80), 2)}, newest=dice.random() < 0.5).run()
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("seeds", "pairs"), [*long_rows([(5, 10)], [(5, 10), (8, 150)]), *soaked_rows([(30, 2000)])]
