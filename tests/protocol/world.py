@@ -204,6 +204,7 @@ class Watched(Broker):
         self.coming = []
         self.is_once = False
         self.seen = set()
+        self.was_taken_over = False
 
     def _due(self):
         """What comes at this effect."""
@@ -233,8 +234,11 @@ class Watched(Broker):
         if topic in (TOPICS.release.name, TOPICS.latest.name, TOPICS.queries.name):
             said = self.ledger.said.get(id_)
             require(said == value, f"{id_} is published, and the ledger has {said}")
-        if id_ and self.is_once and kind_of(id_) != WITHDRAWN:  # no checkpoint tells a withdrawal
-            require((topic, id_) not in self.seen, f"{id_} is published twice in {topic}")
+        if id_ and self.is_once:
+            # No checkpoint tells a withdrawal: the next owner may publish it again.
+            may_repeat = kind_of(id_) == WITHDRAWN and self.was_taken_over
+            is_first = (topic, id_) not in self.seen
+            require(is_first or may_repeat, f"{id_} is published twice in {topic}")
             self.seen.add((topic, id_))
         super().append(topic, partition, value, headers)
 
@@ -438,6 +442,7 @@ class World(RuleBasedStateMachine):
                 entropy=Entropy(1 if self.is_alike else self.lives, self.ledger),
                 offsets=self.members[which],
             )
+        self.broker.was_taken_over |= not self.broker.owners.keys().isdisjoint(tps)
         self.broker.owners.update(dict.fromkeys(tps, self.members[which]))
         self.at[which] = {}
         if await self.survives(which, self.workers[which].assign(tps)):
