@@ -884,7 +884,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
     async def _plan(self, assigned: ShardAssignment, step: steps.PlanSlot) -> None:
         def plan_it() -> tuple[SlotCounts, SlotPlan]:
             counts = wire.merge_counts(step.chunks)
-            return counts, self._promise.plan(counts, assigned.context, assigned.ledger)
+            return counts, self._promise.plan(counts, assigned.context, assigned.ledger, step.asks)
 
         counts, plan = await self._compared(assigned, plan_it)
         assigned.protocol.planned(step.start, counts, plan)
@@ -911,20 +911,12 @@ class ShardProcessor(Partitions[ShardAssignment]):
         slot = PlannedSlot(step.counts, step.plan, context.policy)
         measured = lambda: (  # noqa: E731
             slot_norms(slot, step.values),
-            slot_sums(context.question, slot, step.values),
+            slot_sums(context, slot, step.values),
         )
         assigned.protocol.measured(step, *await self._in_thread(measured))
 
     async def _ask_city(self, assigned: ShardAssignment, step: steps.QueryCity) -> None:
-        context = assigned.context
-        await self._in_thread(
-            record_city,
-            context.question,
-            step.sums,
-            step.plan,
-            context.entropy,
-            assigned.ledger,
-        )
+        await self._in_thread(record_city, assigned.context, step.sums, step.plan, assigned.ledger)
         assigned.protocol.city_queried()
 
     async def _remember(self, assigned: ShardAssignment, step: steps.RecordNorms) -> None:

@@ -46,6 +46,10 @@ something is asked of the whole city, each shard sends its part of the sums besi
 waits for the answer in the same way. The planner first records what the city told, so that whoever
 finds all HATs of a slot recorded finds that, too.
 
+**The city's hour.** A plan that is a question alone comes before the plan of the HATs: shards send
+their part of its sums, and the planner plans the slot again once the answer is recorded. A planner
+that takes over finds it in the ledger, or asks the same again.
+
 Charging and recording are done under the fence of the partition: a worker that is refused there
 drops this object.
 """
@@ -376,10 +380,12 @@ class LearnSlot(NamedTuple):
 
 
 class PlanSlot(NamedTuple):
-    """Plan and charge this slot from the counts of all shards."""
+    """Plan and charge this slot from the counts of all shards. If it `asks`, the plan may be a
+    question to the city alone; once that is answered this comes again."""
 
     start: int
     chunks: Sequence[wire.CountChunk]
+    asks: bool = True
 
 
 class MeasureNorms(NamedTuple):
@@ -519,6 +525,10 @@ class _PlannedSlot:
     is_sent: bool = False
     answered: set[int] = field(default_factory=set)
 
+    @property
+    def is_question(self) -> bool:
+        return self.city is not None and self.city.is_question
+
 
 class PlannerState:
     """Slots to be planned and, where plans follow from releases, learnt. `counts` are those of all
@@ -551,7 +561,9 @@ class PlannerState:
         self._released_ms = [NOT_YET] * shards
         self._planned: _PlannedSlot | None = None
         self._unsent: list[int] = []
-        self._norms: dict[int, dict[int, ChunkAssembly[NormChunk]]] = {}
+        self._counted: PlanSlot | None = None
+        self._again: PlanSlot | None = None
+        self._norms: dict[tuple[int, bool], dict[int, ChunkAssembly[NormChunk]]] = {}
 
     def add(self, offset: int, message: object) -> None:
         self.counts.add(offset, message)
@@ -562,9 +574,8 @@ class PlannerState:
             )
         elif isinstance(message, NormChunk) and self.counts.holds(message.slot_start):
             # Only of slots held: norms that come again after `learnt` would never be removed.
-            self._norms.setdefault(message.slot_start, {}).setdefault(
-                message.sender, ChunkAssembly()
-            ).add(message)
+            of_slot = self._norms.setdefault((message.slot_start, message.is_question), {})
+            of_slot.setdefault(message.sender, ChunkAssembly()).add(message)
 
     def next(self) -> Step | None:
         of_planned = self._planned and (
@@ -574,8 +585,13 @@ class PlannerState:
 
     def slot_to_plan(self) -> PlanSlot | None:
         # A slot at a time: the next plan is to follow from what this one releases.
-        for start in [] if self._planned else self.counts.due()[:1]:
-            return PlanSlot(start, self.counts.collect(start))
+        if self._planned:
+            return None
+        if self._again is not None:
+            return self._again
+        for start in self.counts.due()[:1]:
+            self._counted = PlanSlot(start, self.counts.collect(start))
+            return self._counted
         return None
 
     def planned(
@@ -588,6 +604,8 @@ class PlannerState:
     ) -> None:
         """The slot is charged, and its plan is about to be sent to these shards; `hats` and `city`
         as in `_PlannedSlot`."""
+        if city is None or not city.is_question:
+            self._counted = self._again = None
         if self._follows:
             self._planned = _PlannedSlot(start, end_ms, tuple(shards), hats, city)
         else:
@@ -609,7 +627,7 @@ class PlannerState:
         slot = self._planned
         if slot is None or slot.hats is None or not slot.is_sent:
             return None
-        arriving = self._norms.get(slot.start, {})
+        arriving = self._norms.get((slot.start, slot.is_question), {})
         chunks = {shard: arriving[shard].whole for shard in slot.shards if shard in arriving}
         # All or none: without the norms of a shard, every plate that is on others, too, would have
         # the factor 0.
@@ -633,7 +651,11 @@ class PlannerState:
         )
 
     def city_queried(self) -> None:
-        if self._planned:
+        if self._planned and self._planned.is_question:
+            self._planned = None
+            if self._counted is not None:
+                self._again = self._counted._replace(asks=False)
+        elif self._planned:
             self._planned.city = None
 
     def norms_to_remember(self) -> RecordNorms | None:
@@ -670,7 +692,7 @@ class PlannerState:
         if slot.hats is not None and not slot.hats and slot.city is None:
             yield from self.remembered({})  # only the city was asked: there is nothing to remember
         elif slot.hats is None:
-            for shard, arriving in self._norms.get(slot.start, {}).items():
+            for shard, arriving in self._norms.get((slot.start, False), {}).items():
                 if shard not in slot.answered and (chunks := arriving.whole):
                     slot.answered.add(shard)
                     yield from wire.cut_factors({}, wire.merge_norms(chunks), chunks[0])
@@ -687,7 +709,8 @@ class PlannerState:
 
     def learnt(self, start: int) -> None:
         self._planned = None
-        self._norms.pop(start, None)
+        for is_question in (False, True):
+            self._norms.pop((start, is_question), None)
         self.counts.done(start)
 
 
@@ -696,6 +719,7 @@ class _DueSlot:
     """A slot that every source has closed, and once it is counted its tables."""
 
     table: tuple[SlotCounts, SlotValues] | None = None
+    is_asked: bool = False  # a question to the city alone was measured
     measured: Mapping[bytes, int] | None = None  # the check of each plate whose clip is shared
 
 
@@ -928,7 +952,7 @@ class ShardProtocol:
                 plan is not None
                 and plan.is_measured
                 and slot.table is not None
-                and slot.measured is None
+                and not (slot.is_asked if plan.is_question else slot.measured is not None)
             ):
                 return MeasureNorms(start, *slot.table, plan)
         return None
@@ -936,18 +960,24 @@ class ShardProtocol:
     def measured(self, step: MeasureNorms, norms: PlateNorms, city: tuple[int, ...] = ()) -> None:
         """The slot's plates are measured. Their norms, and their part of the sums over the whole
         city, are sent to the planner next, unless it has answered already."""
+        is_question = step.plan.is_question
+        slot_end = step.counts.end_ms
         chunks = list(
-            wire.cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city)
+            wire.cut_norms(
+                norms, step.start, slot_end, self._partition, city=city, is_question=is_question
+            )
         )
         self._step = None
-        self._slots[step.start].measured = dict(
-            zip(norms.plates, norms.checks.tolist(), strict=True)
-        )
+        slot = self._slots[step.start]
+        if is_question:
+            slot.is_asked = True
+        else:
+            slot.measured = dict(zip(norms.plates, norms.checks.tolist(), strict=True))
         if self._factors_of(step.start) is None:
             self._outbox += [(PLANNER, chunk) for chunk in chunks]
 
     def city_queried(self) -> None:
-        """The answer of the whole city is recorded: the shards may draw."""
+        """The answer of the whole city is recorded: the shards may draw, or their HATs be planned."""
         self._step = None
         if self._planner is not None:
             self._planner.city_queried()
@@ -964,6 +994,8 @@ class ShardProtocol:
         # are done.
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._plan_of(start)
+            if plan is not None and plan.is_question:
+                plan = None
             factors = self._factors_of(start)
             # The planner has lost our counts of this slot, or it had planned it before a later
             # slot. Plans come in the order of slots, so a part of a later plan tells.

@@ -400,7 +400,7 @@ def merge_counts(chunks: Sequence[CountChunk]) -> SlotCounts:
     return counts
 
 
-class PlanChunk(Chunk, frozen=True, tag="plan.6"):
+class PlanChunk(Chunk, frozen=True, tag="plan.7"):
     """A piece of a shard's plan, which names no plate and holds no speed."""
 
     BYTES_MAX: ClassVar[int] = 800_000
@@ -410,7 +410,7 @@ class PlanChunk(Chunk, frozen=True, tag="plan.6"):
 
 class _PlanColumns(msgspec.Struct, frozen=True, array_like=True):
     """A slot plan as it travels: columns little-endian, terms as they are; of the city weights,
-    charges, plates, `about`."""
+    charges, plates, `about`, kind, forecasts."""
 
     start_ms: int
     end_ms: int
@@ -419,7 +419,7 @@ class _PlanColumns(msgspec.Struct, frozen=True, array_like=True):
     digests: bytes
     terms: tuple[Terms, ...]
     charged: bytes
-    city: tuple[bytes, bytes, int, bytes] | None
+    city: tuple[bytes, bytes, int, bytes, str, bytes] | None
 
 
 def _bytes(column: Integers) -> bytes:
@@ -445,7 +445,14 @@ def cut_plan(
             _bytes(plan.charged),
             None
             if city is None
-            else (_bytes(city.weights), _bytes(city.charged), city.plates, city.about),
+            else (
+                _bytes(city.weights),
+                _bytes(city.charged),
+                city.plates,
+                city.about,
+                city.kind,
+                _bytes(city.around),
+            ),
         )
     )
     pieces = [
@@ -468,7 +475,12 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
         columns.terms,
         np.frombuffer(columns.charged, "<i8"),
         city=city
-        and CityPlan(np.frombuffer(city[0], "<i8"), np.frombuffer(city[1], "<i8"), *city[2:]),
+        and CityPlan(
+            np.frombuffer(city[0], "<i8"),
+            np.frombuffer(city[1], "<i8"),
+            *city[2:5],
+            np.frombuffer(city[5], "<i8"),
+        ),
     )
 
 
@@ -480,11 +492,11 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
 # now, as under other settings, it has the factor 0.
 
 
-class NormChunk(PlateChunk, frozen=True, tag="norms.4"):
+class NormChunk(PlateChunk, frozen=True, tag="norms.5"):
     """Some plates' norms in a shard's HATs. Norms and checks follow from speeds.
 
     `city` is the shard's part of the sums over the whole city, if they are asked for
-    (`release/charge.py`).
+    (`release/charge.py`); `is_question`, if nothing else is.
     """
 
     ROWS_MAX: ClassVar[int] = 16_000
@@ -498,6 +510,7 @@ class NormChunk(PlateChunk, frozen=True, tag="norms.4"):
     norm: bytes
     checks: bytes
     city: tuple[int, ...] = ()
+    is_question: bool = False
 
 
 class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
@@ -537,12 +550,14 @@ def cut_norms(
     shard: int,
     rows_max: int = NormChunk.ROWS_MAX,
     city: tuple[int, ...] = (),
+    is_question: bool = False,
 ) -> Iterator[NormChunk]:
     """A shard's norms as messages; equal norms give equal messages."""
     columns = dict(zip(NormChunk.COLUMNS, norms.columns, strict=True))
     slot = (slot_start, slot_end)
+    asked = {"city": city, "is_question": is_question}
     yield from _cut(
-        NormChunk, slot, shard, shard, norms.plates, columns, rows_max, least=1, city=city
+        NormChunk, slot, shard, shard, norms.plates, columns, rows_max, least=1, **asked
     )
 
 

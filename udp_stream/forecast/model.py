@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -42,6 +42,7 @@ from udp_stream.forecast.usual_week import (
     HOURS,
     Design,
     HatWeek,
+    MeanOver,
     course,
     design,
     kind_of_day,
@@ -367,6 +368,24 @@ class ReleasedHats:
         )
 
 
+class CityTold(NamedTuple):
+    """How far a slot's city is off its forecast, by an answer before its HATs: the offset and its
+    variance in km/h, and its loadings on the globals of `FilterBank`.
+
+    >>> bank, told = FilterBank(HatWeek()), CityTold(-6.0, 1.0, np.eye(27)[0])
+    >>> bank.passed(1.0, told).guess(SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))).mean.round(1).tolist()
+    [12.2]
+    """
+
+    offset_kmh: float
+    variance: float
+    loadings: Floats
+
+
+SURPRISE = 2.5
+"""Deviations from which an offset of the city is a surprise: then it is of the hour."""
+
+
 class DayHour(NamedTuple):
     """A kind of day (`forecast/usual_week.py`), and an hour of it: the middle of a slot.
 
@@ -429,6 +448,21 @@ class FilterBank:
             np.where(at < self._morning.cells, at, -1), design_of(prior, when)
         )
 
+    def passed(self, hours: float, told: CityTold | None = None) -> FilterBank:
+        """The beliefs so many hours later, and told this of the city; these stay."""
+        found = copy(self)
+        found._beliefs = deepcopy(self._beliefs)
+        HATS_SPREADS.pass_hours(found._beliefs, hours)
+        if told is not None:
+            found._beliefs.observe_mean(told.loadings, told.offset_kmh, told.variance, SURPRISE)
+        return found
+
+    def mean_over(
+        self, cells: NDArray[np.uint64], prior: SlotPrior, when: DayHour, share: Floats
+    ) -> MeanOver:
+        """The mean over these HATs, weighed by `share`."""
+        return self._beliefs.mean_over(share, self._numbers(cells), design_of(prior, when))
+
     def carried(self, cells: NDArray[np.uint64]) -> list[Carryover]:
         """Carry-over of the last slot's news in these cells."""
         return [self._carried.get(cell, NOTHING) for cell in cells.tolist()]
@@ -438,14 +472,22 @@ class FilterBank:
         return HatPredictions(*found, *self._beliefs.mean[[SLOPE, SKEW]].tolist())
 
     def learn(
-        self, seen: ReleasedHats, max_kmh: float, when: DayHour = AT_NOON
+        self,
+        seen: ReleasedHats,
+        max_kmh: float,
+        when: DayHour = AT_NOON,
+        told: CityTold | None = None,
     ) -> PosteriorMixture:
         """Condition on the releases of a slot, together; gives what they leave of their HATs.
+        Before them the city was told.
 
         A release's variance is divided by the probability that its HAT is as usual: an incident
         does not spoil what is known of the cell.
         """
         carried = self.carried(seen.cells)
+        passed = self.passed(seen.hours, told)._beliefs
+        if told is not None:
+            self._beliefs = passed
         before = self.predict(seen.cells, seen.prior, when)
 
         def posterior(mean: Floats, variance: Floats, skew: float) -> PosteriorMixture:
@@ -456,6 +498,7 @@ class FilterBank:
 
         anomaly = posterior(before.mean, before.variance, before.skew).anomaly
         taken = (seen.noise + seen.unexplained) / (1 - np.minimum(anomaly, PROBABILITY_MAX))
+        self._beliefs = passed
         self._update(seen, taken, when)
         after = self.predict(seen.cells, seen.prior, when)
         # The HAT's own release is taken out of its forecast again: the mixture weighs it.
@@ -483,7 +526,6 @@ class FilterBank:
         new = [cell for cell in seen.cells.tolist() if cell not in self._at]
         self._at |= zip(new, range(len(self._at), len(self._at) + len(new)), strict=True)
         self._beliefs.grow(len(new))
-        HATS_SPREADS.pass_hours(self._beliefs, seen.hours)
         columns = design_of(seen.prior, when, seen.is_clipped)
         self._beliefs.update(self._numbers(seen.cells), columns, seen.value, variance)
 
@@ -562,11 +604,28 @@ class Memory:
 
     @on_one_thread
     def predict(
-        self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior, hour: float = NOON
+        self,
+        day: dt.date,
+        cells: NDArray[np.uint64],
+        prior: SlotPrior,
+        hour: float = NOON,
+        passed: float = 0.0,
+        told: CityTold | None = None,
     ) -> HatPredictions:
-        """The forecast of HATs in a slot of that day."""
+        """The forecast of HATs in a slot of that day; by the beliefs when so many hours are passed
+        and the city was told this, if any are."""
         self._turn_to(day)
-        return self._bank.predict(cells, prior, DayHour.of(day, hour))
+        bank = self._bank.passed(passed, told) if passed else self._bank
+        return bank.predict(cells, prior, DayHour.of(day, hour))
+
+    @on_one_thread
+    def mean_over(
+        self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior, hour: float, hours: float,
+        share: Floats,
+    ) -> MeanOver:  # fmt: skip
+        """The mean over HATs of a slot of so many hours, weighed by `share`."""
+        self._turn_to(day)
+        return self._bank.passed(hours).mean_over(cells, prior, DayHour.of(day, hour), share)
 
     @on_one_thread
     def guess(self, day: dt.date, prior: SlotPrior, hour: float = NOON) -> HatPredictions:
@@ -587,12 +646,17 @@ class Memory:
 
     @on_one_thread
     def learn(
-        self, day: dt.date, seen: ReleasedHats, max_kmh: float, hour: float = NOON
+        self,
+        day: dt.date,
+        seen: ReleasedHats,
+        max_kmh: float,
+        hour: float = NOON,
+        told: CityTold | None = None,
     ) -> PosteriorMixture:
         """Learn the slot's releases; gives what they leave of their HATs."""
         self._turn_to(day)
         self.remember(day, seen, hour)
-        return self._bank.learn(seen, max_kmh, DayHour.of(day, hour))
+        return self._bank.learn(seen, max_kmh, DayHour.of(day, hour), told)
 
     def remember(self, day: dt.date, seen: ReleasedHats, hour: float = NOON) -> None:
         """Learn the slot's releases for the days that follow only."""
@@ -691,6 +755,8 @@ def forecast_slot(
     part_of_day: float,
     max_kmh: float,
     hour: float = NOON,
+    passed: float = 0.0,
+    told: CityTold | None = None,
 ) -> SlotForecast:
     """Forecast a slot from its counts and earlier releases. It reads no speed.
 
@@ -702,6 +768,8 @@ def forecast_slot(
         part_of_day: The part of the day that is over when the slot ends, in 0..1.
         max_kmh: U.
         hour: The hour of the day in the middle of the slot.
+        passed: The hours of the slot, where the city is asked or told before it.
+        told: What it was told then.
 
     Returns:
         Mean speeds and variances of the slot's HATs, and mean speeds of their plates, km/h.
@@ -710,7 +778,7 @@ def forecast_slot(
     hats = counts.cells.size
     hat = _hat_of_row(counts)
     part_of_slot = (counts.end_ms - counts.start_ms) / DAY_MS
-    predicted = memory.predict(day, counts.cells, prior, hour)
+    predicted = memory.predict(day, counts.cells, prior, hour, passed, told)
     unexplained = mean_variance(counts.count, hat, hats)
     usual = np.clip(predicted.mean, 0.0, max_kmh)
     mean, variance = mixed(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import zlib
 from collections.abc import Callable, Sequence
-from math import log
+from math import inf, log
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -512,7 +512,8 @@ def update_city(
     share = traffic / traffic.sum()
     value = float(share @ forecast + seen.residual / number)
     noise = (float(seen.noise) + CITY_OFF / precision) / number**2
-    beliefs.update_mean(share, columns, value, noise + rest)
+    over = beliefs.mean_over(share, np.arange(beliefs.cells), columns)
+    beliefs.observe_mean(over.loadings, value - over.mean, noise + rest + over.own)
 
 
 HAT_FEATURES: Final = 8
@@ -756,13 +757,24 @@ class Arrow:
         )
         return -0.5 * (misfit + float(determinant))
 
-    def update_mean(self, share: Floats, design: Design, value: float, variance: float) -> None:
-        """Condition the globals on a noisy mean over all cells, weighed by `share`."""
-        given = self._given_globals(np.arange(self.cells), design)
-        border = share @ given.border
-        through = self._covariance @ border
-        spread = float(border @ through + variance + share**2 @ given.variance)
-        off = value - float(share @ given.intercept) - float(border @ self.mean)
+    def mean_over(self, share: Floats, at: Integers, design: Design) -> MeanOver:
+        """The mean of what is observed at these cells, weighed by `share`."""
+        given = self._given_globals(at, design)
+        loadings = share @ given.border
+        mean = float(share @ given.intercept) + float(loadings @ self.mean)
+        return MeanOver(mean, loadings, float(share**2 @ given.variance))
+
+    def observe_mean(
+        self, loadings: Floats, off: float, variance: float, surprise: float = inf
+    ) -> None:
+        """Condition the globals on a mean with these loadings, which is so far off; what its cells
+        are off by on their own is within `variance`. Where that is a surprise, by so many
+        deviations, the last global takes what the others do not explain."""
+        spread = float(loadings @ self._covariance @ loadings) + variance
+        if off**2 > surprise**2 * spread:
+            self._covariance[-1, -1] += (off**2 - spread) / loadings[-1] ** 2
+            spread = off**2
+        through = self._covariance @ loadings
         self.mean = self.mean + through * (off / spread)
         self._covariance = _symmetric(self._covariance - np.outer(through, through) / spread)
 
@@ -812,6 +824,21 @@ class Arrow:
             (covariance * own).sum(axis=1),
             covariance,
         )
+
+
+class MeanOver(NamedTuple):
+    """A mean over cells: its forecast, its loadings on the globals, and the variance of what cells
+    add on their own.
+
+    >>> arrow = Arrow(mean=np.array([18.0]), covariance=np.array([[25.0]]), own_sd=np.array([2.0]))
+    >>> of_two = arrow.mean_over(np.full(2, 0.5), np.full(2, -1), Design(np.ones((2, 1)), np.ones((2, 1))))
+    >>> of_two.mean, of_two.loadings.tolist(), of_two.own
+    (18.0, [1.0], 2.0)
+    """
+
+    mean: float
+    loadings: Floats
+    own: float
 
 
 class _GivenGlobals(NamedTuple):

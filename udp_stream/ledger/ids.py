@@ -15,6 +15,7 @@ CELL_ID: Final = "[a-z0-9](?:[a-z0-9-]{0,41}[a-z0-9])?"
 HAT: Final = "hat"
 WITHDRAWN: Final = "withdrawn"
 CITY: Final = "city"
+CITY_HOUR: Final = "city-hour"
 CLIPS: Final = "clips"
 NOISED_SUMS: Final = "presence"
 DAY_SUMS: Final = "presence-day"
@@ -26,6 +27,7 @@ FORMS: Final = {
     HAT: "{key}-{start}-{seconds}",
     WITHDRAWN: "withdrawn:{key}-{start}-{seconds}",
     CITY: "city:{start}-{seconds}",
+    CITY_HOUR: "city-hour:{start}-{seconds}",
     CLIPS: "clips:{start}-{seconds}",
     NOISED_SUMS: "presence:{start}-{seconds}",
     DAY_SUMS: "presence-day:{start}-{seconds}",
@@ -33,13 +35,14 @@ FORMS: Final = {
     QUERY: "query:{key}:{start}",
     ROUND: "round:{key}:{start}:{number}",
 }
-"""Ids by kind: a HAT's release; the public mark on it; the answer of a slot's whole city; the clips
+"""Ids by kind: a HAT's release; the public mark on it; the answer of a slot's whole city on its
+distribution; that on its mean, before the HATs; the clips
 that a slot's plates share, under which nothing is charged or released; the noised sums of a slot
 under "add-remove", and those of a day; the usual week that a day begins with, as so many
 withdrawals leave it; a query's answer; one of its rounds, counted from 1. Ledgers
 keep ids for ever: a form is never changed."""
 
-UNPUBLISHED_KINDS: Final = CITY, NOISED_SUMS, DAY_SUMS, USUAL_WEEK
+UNPUBLISHED_KINDS: Final = CITY, CITY_HOUR, NOISED_SUMS, DAY_SUMS, USUAL_WEEK
 """Kinds of what is recorded and waits for no reader."""
 
 _PATTERNS: Final = {

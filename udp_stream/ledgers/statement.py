@@ -24,7 +24,7 @@ from msgspec import UNSET
 from udp_stream.base.units import NANO
 from udp_stream.base.version import __version__
 from udp_stream.ledger.filters import Loss, epsilon_of, epsilon_of_both
-from udp_stream.ledger.ids import CITY, CLIPS, USUAL_WEEK, WITHDRAWN, kind_of
+from udp_stream.ledger.ids import CITY, CITY_HOUR, CLIPS, USUAL_WEEK, WITHDRAWN, kind_of
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rules import RollingSums, archived_s, caveats, iso_utc, span_of
 from udp_stream.mechanisms.noise import Measure
@@ -130,12 +130,13 @@ class _Account:
             self.positions.setdefault(entry.period, _PeriodSpending()).take(entry)
             return
         self.speeds.setdefault(_account_of(entry.period), _PeriodSpending()).take(entry)
-        if (kind := kind_of(entry.release_id)) in ("hat", CITY):
+        kind = kind_of(entry.release_id)
+        if kind in ("hat", CITY, CITY_HOUR):
             # A question to the city adds 0: the budget it was charged under is listed, and it is no
             # HAT.
             is_charged = bool(names.ending_of(entry.period)) or bool(entry.charged.any())
             self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and is_charged
-        if kind == CITY:
+        if kind in (CITY, CITY_HOUR):
             self.city.update(charged=bool(entry.charged.any()), recorded=entry.payload is not None)
         if kind == "hat" and entry.payload is not None:
             record = Release.of_ledger(entry.release_id, entry.payload)

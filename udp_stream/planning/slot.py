@@ -8,7 +8,7 @@ HAT with another digest is not admitted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
@@ -22,6 +22,7 @@ from udp_stream.base.arrays import NO_INTEGERS, Cells, Flags, Floats, Integers
 from udp_stream.base.units import QUANTA_PER_KMH
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
+from udp_stream.ledger.ids import CITY, CITY_HOUR
 from udp_stream.ledger.port import Balance, LedgerView
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.base import ForecastClipTerms, StatisticPlan, StatisticTerms
@@ -58,7 +59,8 @@ can write plans can write charges."""
 class CityPlan:
     """A question to the whole city in a slot: row by row the weight in its sums (0: no part), and
     the plate's charge, in nano-units. `plates` take part. Sums and noise follow from `about` and
-    the weights.
+    the weights; those of a mean from `around`, too: the forecast of each row, in quanta. `kind` is
+    that of the answer's id.
 
     >>> plan = CityPlan(np.array([26214, 0]), np.array([500, 0]), plates=1, about=b"")
     >>> plan.subset(np.array([True, False])).charged.tolist()
@@ -69,9 +71,12 @@ class CityPlan:
     charged: Integers
     plates: int
     about: bytes
+    kind: str = CITY
+    around: Integers = field(default_factory=lambda: NO_INTEGERS)
 
     def subset(self, rows: Flags) -> CityPlan:
-        return replace(self, weights=self.weights[rows], charged=self.charged[rows])
+        around = self.around[rows] if self.around.size else self.around
+        return replace(self, weights=self.weights[rows], charged=self.charged[rows], around=around)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ class SlotPlan:
     Rows that were suppressed or could not pay were charged 0. `rows` are the counts; on a shard, a
     digest for each HAT. `priced`, where at hand, are the plans behind the charges; they do not
     travel, nor does `seen`: the ledger behind the charges, with what is recorded of each HAT.
-    `city` is the question to the city.
+    `city` is the question to the city. A plan that `is_question` has nothing else: the slot is
+    planned anew once it is answered.
 
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
@@ -109,6 +115,10 @@ class SlotPlan:
         return tuple(row_digests(self.rows)) if isinstance(self.rows, SlotCounts) else self.rows
 
     @property
+    def is_question(self) -> bool:
+        return self.city is not None and self.city.kind == CITY_HOUR
+
+    @property
     def is_measured(self) -> bool:
         """Whether all plates' speeds are measured before any HAT is drawn."""
         return self.has_joint_clips or self.city is not None
@@ -131,6 +141,20 @@ class SlotPlan:
             NO_INTEGERS,
             (),
             seen=seen,
+        )
+
+    @classmethod
+    def question(cls, counts: SlotCounts, city: CityPlan) -> SlotPlan:
+        """The question to the city alone: no HAT is planned yet, and nothing charged for any."""
+        return cls(
+            counts.start_ms,
+            counts.end_ms,
+            counts.cells,
+            counts.hat_rows,
+            counts,
+            (Terms(withheld="unplanned"),) * counts.cells.size,
+            np.zeros_like(counts.count),
+            city=city,
         )
 
     def find_all(self, cells: Cells, digests: Sequence[bytes]) -> list[int | None]:

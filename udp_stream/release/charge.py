@@ -15,7 +15,8 @@ import numpy as np
 from udp_stream.base.arrays import Cells, Integers
 from udp_stream.base.errors import PrivacyRefused
 from udp_stream.base.units import duration_name
-from udp_stream.ledger.ids import CITY, id_of
+from udp_stream.forecast.model import CityTold
+from udp_stream.ledger.ids import CITY_HOUR, id_of
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, LedgerView, Verdict
 from udp_stream.ledger.rules import (
     archived_s,
@@ -43,7 +44,15 @@ from udp_stream.planning.policy import (
 )
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
-from udp_stream.release.city import CityQuestion, ShapeQuestion, require_paid
+from udp_stream.release.city import (
+    CityHour,
+    CityQuestion,
+    CitySums,
+    HourQuestion,
+    ShapeQuestion,
+    hour_plan,
+    require_paid,
+)
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, SlotForecaster
 from udp_stream.release.plate_day import PlateDay
 from udp_stream.release.record import Smoothed, UnitDoubt, hat_ids
@@ -65,7 +74,7 @@ WithheldReason = Literal["", "partial", "unit"]
 
 class SlotToPlan(NamedTuple):
     """A slot as a planner sees it: counts, budget period, settings, and earlier releases. `plans`
-    are made once.
+    are made once. `told` is the city's answer before the HATs, if there is one.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import a_context, two_hats
@@ -80,6 +89,7 @@ class SlotToPlan(NamedTuple):
     policy: Policy
     history: LedgerHistory
     plans: HatPlans
+    told: CityTold | None = None
 
     @classmethod
     def of_counts(
@@ -156,7 +166,7 @@ class ForecastPlanner:
         self._forecaster = forecaster
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
-        forecast = self._forecaster.forecast(slot.counts, slot.history)
+        forecast = self._forecaster.forecast(slot.counts, slot.history, slot.told)
         return terms_around(
             slot.counts, forecast, balances, slot.in_period, slot.policy, slot.plans
         )
@@ -205,6 +215,11 @@ class ReleaseContext:
     def question(self) -> CityQuestion | None:
         return ShapeQuestion() if self.city is None and self.policy.shapes else self.city
 
+    def question_of(self, asked: CityPlan | None) -> CitySums | None:
+        """The question that such a plan is of."""
+        is_of_hour = asked is not None and asked.kind == CITY_HOUR
+        return HourQuestion() if is_of_hour else self.question
+
     @property
     def doubt(self) -> UnitDoubt | None:
         """The releases that give evidence of another unit of speed, if some do."""
@@ -237,8 +252,11 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     return replace(context, forecaster=forecaster, planner=planner)
 
 
-def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot; nothing if all of it is recorded.
+def plan_slot(
+    counts: SlotCounts, context: ReleaseContext, ledger: Ledger, asks: bool = False
+) -> SlotPlan:
+    """Plan and charge the whole slot; nothing if all of it is recorded. If it `asks`, this may be
+    the question of the city's hour alone: once that is answered, the slot is to be planned again.
 
     PrivacyRefused where counts are secret; and, before a charge and again before a draw, if its
     period overlaps others, or could exceed a joint budget with positions.
@@ -250,21 +268,33 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     policy = context.policy
     period = context.calendar.slot_in_period(counts.start_ms).period
     ids = hat_ids(counts.cells.tolist(), counts.slot, policy.grid)
-    seen = ledger.view(period, counts.plates, ids)
+    name = id_of(CITY_HOUR, *counts.slot)
+    view = ledger.view(period, counts.plates, [*ids, name])
+    *payloads, answer = view.payloads
+    seen = replace(view, payloads=tuple(payloads))
     require_relation(policy.neighbours, ids, seen.payloads)
     if None not in seen.payloads:
         return SlotPlan.empty(counts, seen)
-    slot = SlotToPlan.of_counts(counts, context, ledger, seen.meta)
+    slot = SlotToPlan.of_counts(counts, context, ledger, seen.meta)._replace(
+        told=None if answer is None else CityHour.of_ledger(name, answer).told
+    )
     check = partial(
         require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates
     )
     check(seen)
     require_unmoved(period, policy.grid, ledger, seen.meta)
     # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one
-    # the same balances.
+    # the same balances. Its hour first: HATs are planned once that is answered.
+    why = _withheld_reason(slot, context)
+    asked = _hour_plan(slot, context, why) if asks and slot.told is None else None
+    if asked is not None:
+        context.before_charge()
+        city = charge_city(asked, HourQuestion(), counts, period, policy, ledger)
+        if city is not None:
+            check(None)
+            return SlotPlan.question(counts, city)
     city = None
     question = context.question
-    why = _withheld_reason(slot, context)
     asked = None if question is None else _city_plan(question, slot, context, why)
     balance = seen.balance
     if question is not None and asked is not None:
@@ -309,6 +339,13 @@ def _city_plan(
     forecaster = context.forecaster
     known = None if forecaster is None else forecaster.city(slot.counts.start_ms, slot.history)
     return question.ask(slot.counts, slot.policy, known)
+
+
+def _hour_plan(slot: SlotToPlan, context: ReleaseContext, why: WithheldReason) -> CityPlan | None:
+    forecaster = context.forecaster
+    if not slot.policy.forecasts or why or forecaster is None or context.city is not None:
+        return None
+    return hour_plan(slot.counts, slot.policy, forecaster.hour(slot.counts, slot.history))
 
 
 def _withheld_reason(slot: SlotToPlan, context: ReleaseContext) -> WithheldReason:
@@ -655,7 +692,7 @@ CITY_ADMITTED_MIN = 0.5
 
 def charge_city(
     asked: CityPlan,
-    question: CityQuestion,
+    question: CitySums,
     counts: SlotCounts,
     period: str,
     policy: Policy,
@@ -668,7 +705,7 @@ def charge_city(
     least = ceil(CITY_ADMITTED_MIN * members.size)
     terms = _terms(asked, counts)
     charges = asked.charged[first]
-    admission = Admission(id_of(CITY, *counts.slot), members, charges, least, terms)
+    admission = Admission(id_of(asked.kind, *counts.slot), members, charges, least, terms)
     (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [admission])
     if verdict.terms != terms or not verdict.admitted.any():
         return None
@@ -686,7 +723,8 @@ def _terms(asked: CityPlan, counts: SlotCounts) -> bytes:
     hashed = blake2b(asked.about, digest_size=16)
     charges = np.zeros(len(counts.plates), dtype=np.int64)
     charges[counts.plate] = asked.charged
-    for column in (asked.weights, counts.plate, counts.hat_rows, counts.count, charges):
+    columns = asked.weights, asked.around, counts.plate, counts.hat_rows, counts.count, charges
+    for column in columns:
         # Little-endian, so that the digest is the same on every machine.
         hashed.update(np.ascontiguousarray(column, "<i8").tobytes())
     hashed.update(counts.cells.astype("<u8").tobytes() + b"".join(counts.plates))

@@ -6,7 +6,8 @@ The sums and their noise are below; `forecast/shape.py` has the post-processing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Annotated, Final, NamedTuple, Protocol
 
 import msgspec
@@ -14,16 +15,19 @@ import numpy as np
 
 from udp_stream.base.arrays import Floats, Integers
 from udp_stream.base.errors import PrivacyRefused
+from udp_stream.base.units import QUANTA_PER_KMH
+from udp_stream.forecast.model import CityTold
 from udp_stream.forecast.shape import SLOTS_APART_DAYS, Answer, CityShape, hat_shapes, projected
-from udp_stream.ledger.ids import CITY, id_of
+from udp_stream.forecast.usual_week import MeanOver
+from udp_stream.ledger.ids import CITY_HOUR, id_of
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import NonNegative, Query, Share, noisy_integers
 from udp_stream.mechanisms.cdf import Bins, city_bins
-from udp_stream.mechanisms.noise import Cost, counts_scale, noise_of
+from udp_stream.mechanisms.noise import Cost, charges_of, counts_scale, lattice_of, noise_of
 from udp_stream.planning.policy import DAY_S, Policy
-from udp_stream.planning.slot import CityPlan
+from udp_stream.planning.slot import CityPlan, is_too_little
 from udp_stream.release.record import Record, SmoothedCdf
-from udp_stream.windows.tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import DAY_MS, SlotCounts, SlotValues
 
 ASKS_PER_DAY = 2
 """Answers of a day. A question that was charged and has no answer, as with another U after a crash,
@@ -52,21 +56,28 @@ class CityKnowledge(NamedTuple):
     plates: float = 0.0
 
 
-class CityQuestion(Protocol):
-    """A question to all plates of a slot together: sums of whole numbers over rows, to which
-    noise is added.
+class HourKnowledge(NamedTuple):
+    """Knowledge of a slot before its HATs: the forecast of each row, km/h, and the mean over HATs
+    by the share of each.
+
+    >>> from udp_stream.forecast.usual_week import MeanOver
+    >>> known = HourKnowledge(np.array([17.0]), lambda share: MeanOver(17.0 * share[0], share, 0.2))
+    >>> known.over(np.ones(1)).own
+    0.2
+    """
+
+    kmh: Floats
+    over: Callable[[Floats], MeanOver]
+
+
+class CitySums(Protocol):
+    """Sums over all plates of a slot together: whole numbers over rows, to which noise is added.
 
     A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by,
     given its weights.
 
-    >>> question: CityQuestion = ShapeQuestion()
+    >>> sums: CitySums = HourQuestion()
     """
-
-    def ask(
-        self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None
-    ) -> CityPlan | None:
-        """The plan if all plates of the slot can pay, by counts and whatever else is public; None
-        where nothing is asked."""
 
     def charges(self, weights: Integers, plan: CityPlan) -> Integers:
         """Loss of plates by the answer whose samples weigh so much in all: nano-units, rounded
@@ -78,6 +89,19 @@ class CityQuestion(Protocol):
 
     def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
         """The record: what the sums of the whole slot say with noise."""
+
+
+class CityQuestion(CitySums, Protocol):
+    """A question to the city, after the HATs of its slot are planned.
+
+    >>> question: CityQuestion = ShapeQuestion()
+    """
+
+    def ask(
+        self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None
+    ) -> CityPlan | None:
+        """The plan if all plates of the slot can pay, by counts and whatever else is public; None
+        where nothing is asked."""
 
 
 class CityRecord(Record, frozen=True, tag_field="schema", tag="udp-stream/city/1"):
@@ -161,7 +185,7 @@ def weights_of_plates(counts: SlotCounts, weights: Integers) -> Integers:
     return in_all.astype(np.int64)
 
 
-def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> None:
+def require_paid(question: CitySums, counts: SlotCounts, plan: CityPlan) -> None:
     """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged.
     A shard finds what its part of a plate's rows loses; the planner asks this of the whole."""
     weighed = plan.weights > 0
@@ -172,7 +196,7 @@ def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> 
     )
     if unpaid:
         raise PrivacyRefused(
-            f"{id_of(CITY, *counts.slot)}: expected plates to be charged what this answer lets them "
+            f"{id_of(plan.kind, *counts.slot)}: expected plates to be charged what this answer lets them "
             f"lose, got {unpaid} that were charged less; nothing is drawn"
         )
 
@@ -326,3 +350,174 @@ def city_sums(tree: CityTree, speed: Integers, starts: Integers, weights: Intege
     sums = np.zeros(tree.bins.count, np.int64)
     np.add.at(sums, tree.bins.bin_of(speed[starts[0] : starts[-1]]), of_sample)
     return sums
+
+
+# The city's hour: the mean of a slot's plates around its forecast, before any HAT is drawn around the
+# same. Ours (docs/mechanisms/shapes.md).
+#
+# With q_l as above, m_r samples of row r in its HAT, S_r their sum and f_r the row's forecast, the
+# statistic is
+#
+#     sum over rows of q_l * clip(S_r - m_r f_r, -m_r R, m_r R)
+#
+# in whole numbers. Forecasts follow from earlier outputs and counts, so both are public, and the sums
+# of parts of a slot add up.
+#
+# Privacy unit: license plate. Neighbours: swap-values. Swapping a plate's values moves each of its
+# rows by at most 2 m_r R, so the statistic by at most 2 R q_l m_l = 2 R w_l. With noise for the
+# largest weight each plate is charged its part (`noise.charges_of`).
+
+HOUR_PART: Final = 48
+"""Thousandths of a plate's budget of a day that all answers of a day cost those of full weight."""
+
+HOUR_RADIUS: Final = 5 * QUANTA_PER_KMH
+"""Half width of the clip around a row's forecast, in quanta."""
+
+HOUR_PLATES_MIN: Final = 20
+
+HOUR_CHANGE = 1.0
+HOUR_TOLD_MIN = 0.3
+"""A city's hour that is off by so much (standard deviation, km/h) has to be told by this share; else
+it is not asked."""
+
+ROWS_APART = 6.0
+"""The standard deviation of a row's mean around the city's offset, km/h: what the clip is undone
+by."""
+
+HOUR_APART = 0.5
+"""The standard deviation of what no clip can be undone by, km/h."""
+
+OFFSETS = np.linspace(-12.0, 12.0, 97)
+"""Offsets of a city that an answer can tell, km/h: beyond them hardly a row is within its clip."""
+
+RADIUS_KMH: Final = HOUR_RADIUS / QUANTA_PER_KMH
+APART_KMH = ROWS_APART * np.array([NormalDist().inv_cdf((at + 0.5) / 200) for at in range(200)])
+
+
+class CityHour(Record, frozen=True, tag_field="schema", tag="udp-stream/city-hour/1"):
+    """How far the city is off its forecast in a slot, in km/h, with a standard deviation of all
+    that this is off by; and its loadings on what cities share (`forecast/model.py`). `plates` took
+    part.
+
+    >>> record = CityHour(-6.2, 0.8, (1.0, 0.1), 120)
+    >>> record.told.variance.__round__(2), CityHour.decode(record.encode()) == record
+    (0.64, True)
+    """
+
+    offset_kmh: float
+    deviation_kmh: NonNegative
+    loadings: tuple[float, ...]
+    plates: Annotated[int, msgspec.Meta(ge=1)]
+
+    @property
+    def told(self) -> CityTold:
+        return CityTold(self.offset_kmh, self.deviation_kmh**2, np.array(self.loadings))
+
+
+class HourMean(msgspec.Struct, frozen=True):
+    """Public parameters of the mean and its noise, beside weights and forecasts: the largest weight
+    of a plate, and what the forecasts say of the city.
+
+    >>> HourMean(Cost("pure", 5 * 10**8), most=WHOLE, loadings=(1.0,), own=0.1).noise_kmh(100 * WHOLE).__round__(3)
+    0.336
+    """
+
+    cost: Cost
+    most: int
+    loadings: tuple[float, ...]
+    own: float
+
+    @property
+    def sensitivity(self) -> int:
+        return 2 * HOUR_RADIUS * self.most
+
+    def charges(self, weights: Integers) -> Integers:
+        """Loss of plates of these weights, nano-units rounded up, shape (plates,)."""
+        return charges_of(2 * HOUR_RADIUS * weights, self.sensitivity, self.cost)
+
+    def noise_kmh(self, weight: int) -> float:
+        """The standard deviation of the mean over samples of so much weight."""
+        scale = lattice_of(self.sensitivity, self.cost).scale
+        return noise_of(self.cost).expected_square(scale) ** 0.5 / weight / QUANTA_PER_KMH
+
+
+class HourQuestion:
+    """The question of the city's mean in a slot (`hour_plan`).
+
+    >>> sums: CitySums = HourQuestion()
+    """
+
+    def charges(self, weights: Integers, plan: CityPlan) -> Integers:
+        return msgspec.json.decode(plan.about, type=HourMean).charges(weights)
+
+    def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
+        """The statistic, and the weight of all samples, which is public."""
+        if not counts.count.size:
+            return 0, 0
+        of_row = np.add.reduceat(values.speed.astype(np.int64), values.starts[:-1])
+        off = of_row - counts.count * plan.around
+        room = counts.count * HOUR_RADIUS
+        clipped = np.clip(off, -room, room)
+        return int(plan.weights @ clipped), int(plan.weights @ counts.count)
+
+    def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
+        mean = msgspec.json.decode(plan.about, type=HourMean)
+        statistic, whole = sums
+        query = Query.of_one(statistic, lattice_of(mean.sensitivity, mean.cost))
+        (noisy,) = noisy_integers([query], noise_of(mean.cost), bits)
+        weight = max(1, whole)
+        clipped = query.noisy_value(noisy) / weight / QUANTA_PER_KMH
+        offset = float(np.interp(clipped, clipped_mean(OFFSETS), OFFSETS))
+        noise = mean.noise_kmh(weight) ** 2 + ROWS_APART**2 * WHOLE / weight
+        deviation = (noise / slope_at(offset) ** 2 + mean.own + HOUR_APART**2) ** 0.5
+        return CityHour(round(offset, 3), round(deviation, 3), mean.loadings, plan.plates).encode()
+
+
+def hour_plan(counts: SlotCounts, policy: Policy, known: HourKnowledge | None) -> CityPlan | None:
+    """The question of a slot's mean, if all of its plates can pay; None where noise would not let
+    it tell of a city that slows down."""
+    nano = hour_nano(policy, counts)
+    if known is None or not nano or is_too_little(policy):
+        return None
+    weights = sample_weights(counts.count, counts.plate)
+    moves = weights_of_plates(counts, weights)
+    plates = int(np.count_nonzero(moves))
+    if plates < HOUR_PLATES_MIN:
+        return None
+    by_hat = np.add.reduceat(weights * counts.count, counts.hat_rows[:-1])
+    over = known.over(by_hat / by_hat.sum())
+    loadings = tuple(over.loadings.round(4).tolist())
+    mean = HourMean(Cost(policy.measure, nano), int(moves.max()), loadings, round(over.own, 4))
+    try:
+        noise = mean.noise_kmh(int(moves.sum())) / slope_at(0.0)
+    except ValueError:
+        return None
+    if HOUR_TOLD_MIN * (HOUR_CHANGE**2 + noise**2) > HOUR_CHANGE**2:
+        return None
+    return CityPlan(
+        weights,
+        mean.charges(moves)[counts.plate],
+        plates,
+        msgspec.json.encode(mean),
+        CITY_HOUR,
+        np.rint(known.kmh * QUANTA_PER_KMH).astype(np.int64),
+    )
+
+
+def hour_nano(policy: Policy, counts: SlotCounts) -> int:
+    """Cost of an answer to a plate of full weight; 0 where the budget is for a lifetime."""
+    if policy.period_seconds is None:
+        return 0
+    of_day = policy.budget_nano * DAY_S // max(DAY_S, policy.period_seconds)
+    return of_day * HOUR_PART * (counts.end_ms - counts.start_ms) // (1000 * DAY_MS)
+
+
+def clipped_mean(offset: Floats) -> Floats:
+    """The expected clipped offset of rows of a city with such offsets, km/h."""
+    return np.asarray(np.clip(offset[:, None] + APART_KMH, -RADIUS_KMH, RADIUS_KMH).mean(axis=1))
+
+
+def slope_at(offset: float) -> float:
+    """The share of a change of the city's offset that passes the clip."""
+    inside = np.abs(offset + APART_KMH) < RADIUS_KMH
+    return float(np.mean(inside))

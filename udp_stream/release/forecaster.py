@@ -30,6 +30,7 @@ from udp_stream.forecast.anomalies import (
 from udp_stream.forecast.model import (
     DAYS,
     PER_HAT,
+    CityTold,
     Memory,
     ReleasedHats,
     SlotForecast,
@@ -41,6 +42,7 @@ from udp_stream.forecast.shape import Answer, CityMemory, CityShape, SpreadMemor
 from udp_stream.forecast.usual_week import packed
 from udp_stream.ledger.ids import (
     CITY,
+    CITY_HOUR,
     DAY_SUMS,
     HAT,
     NOISED_SUMS,
@@ -56,7 +58,7 @@ from udp_stream.mechanisms.cdf import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.add_remove import AddRemoveRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.city import CityKnowledge, CityRecord, hat_cdfs
+from udp_stream.release.city import CityHour, CityKnowledge, CityRecord, HourKnowledge, hat_cdfs
 from udp_stream.release.record import (
     Guess,
     Hat,
@@ -77,6 +79,11 @@ HOUR_MS = 3_600_000
 
 Slot = tuple[int, int]
 """Start and end, Unix ms."""
+
+
+def _hours(slot: Slot) -> float:
+    return (slot[1] - slot[0]) / HOUR_MS
+
 
 SLACK_MS = 86_400_000
 """How much later than a slot an earlier one may have been charged for: a day."""
@@ -113,13 +120,18 @@ class LedgerHistory:
 
     def releases_and_city(
         self, slot: Slot, cells: Sequence[int], *, city: bool
-    ) -> tuple[list[Release | None], Answer | None]:
-        """The releases of these HATs and, if asked for, what their slot told of the whole city."""
-        name = id_of(CITY, *slot)
+    ) -> tuple[list[Release | None], Answer | None, CityTold | None]:
+        """The releases of these HATs and, if asked for, what their slot told of the whole city: of
+        its distribution, and of its mean before the HATs."""
+        names = id_of(CITY, *slot), id_of(CITY_HOUR, *slot)
         ids = hat_ids(cells, slot, self.grid)
-        *payloads, told = self._ledger.recorded([*ids, name])
+        *payloads, answer, told = self._ledger.recorded([*ids, *names])
         found = [None if payload is None else Release.decode(payload) for payload in payloads]
-        return found, CityRecord.of_ledger(name, told).answer if city and told is not None else None
+        return (
+            found,
+            CityRecord.of_ledger(names[0], answer).answer if city and answer is not None else None,
+            CityHour.of_ledger(names[1], told).told if city and told is not None else None,
+        )
 
     def withdrawals(self) -> int:
         """How often a person has withdrawn HATs."""
@@ -290,9 +302,11 @@ def smooth_slot(
     software: str,
     grid: Grid,
     is_asked: bool,
+    told: CityTold | None = None,
 ) -> list[Smoothed]:
     """Learn the releases of one slot (all its HATs, at least one) of so many hours, in the middle
-    of which it is `hour`; then estimate each HAT and cell seen, if that is asked.
+    of which it is `hour`; then estimate each HAT and cell seen, if that is asked. The city was
+    `told` before them.
 
     HATs first, in the order of their records, then the other cells, by cell. A record without
     counts is taken for one of a single plate and ping, so its interval is wide.
@@ -300,7 +314,7 @@ def smooth_slot(
     released = released_hats(records, hours, grid)
     cells = np.array([grid.cell_of(record.hat.cell) for record in records], dtype=np.uint64)
     carried = memory.carried(day, cells)
-    learnt = memory.learn(day, released, max_kmh, hour)
+    learnt = memory.learn(day, released, max_kmh, hour, told)
     if not is_asked:
         return []
     prior = prior_of_records(records)
@@ -509,6 +523,10 @@ class SlotForecaster(ABC):
         wants to know."""
         return None
 
+    def hour(self, counts: SlotCounts, history: LedgerHistory) -> HourKnowledge | None:  # noqa: ARG002
+        """What the city's mean in a slot is asked around; None if nobody wants to know."""
+        return None
+
     def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:  # noqa: ARG002
         """Whether the releases before a slot, made under this policy, say that their speeds are in
         another unit."""
@@ -662,14 +680,36 @@ class Forecaster(SlotForecaster):
         self._memory, self._shapes = Memory(), self._new_shapes()
         self._forget_unit("")
 
-    def forecast(self, counts: SlotCounts, history: LedgerHistory) -> SlotForecast:
-        """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not
-        is never learnt."""
+    def forecast(
+        self, counts: SlotCounts, history: LedgerHistory, told: CityTold | None = None
+    ) -> SlotForecast:
+        """The forecast of a slot, after all earlier ones, and around what the city was told of it.
+        They must be recorded by now: what is not is never learnt."""
         self._learn(history, counts.start_ms)
+        told = None if self._is_doubted else told
+        return self._forecast(counts, history, 0.0 if told is None else _hours(counts.slot), told)
+
+    def _forecast(
+        self, counts: SlotCounts, history: LedgerHistory, passed: float, told: CityTold | None
+    ) -> SlotForecast:
+        day, over = self._when(counts.slot)
+        hour = self._hour(counts.slot)
+        return forecast_slot(
+            counts, history.grid, self._memory, day, over, self._max_kmh, hour, passed, told
+        )
+
+    def hour(self, counts: SlotCounts, history: LedgerHistory) -> HourKnowledge | None:
+        """What the city's mean in a slot is asked around; None while the unit is in doubt."""
+        self._learn(history, counts.start_ms)
+        if self._is_doubted:
+            return None
         slot = counts.slot
-        day, over = self._when(slot)
-        hour = self._hour(slot)
-        return forecast_slot(counts, history.grid, self._memory, day, over, self._max_kmh, hour)
+        forecast = self._forecast(counts, history, _hours(slot), None)
+        over = partial(
+            self._memory.mean_over, self._day(slot[0]), counts.cells, forecast.prior,
+            self._hour(slot), _hours(slot),
+        )  # fmt: skip
+        return HourKnowledge(forecast.plates, over)
 
     def city(self, start_ms: int, history: LedgerHistory) -> CityKnowledge | None:
         """The city's shape as known before a slot, after all earlier ones; None if nobody
@@ -698,21 +738,20 @@ class Forecaster(SlotForecaster):
         return history.slots_since(since_ms)
 
     def _remember_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> None:
-        records, _ = self._records(slot, cells, history)
+        records, _, _ = self._records(slot, cells, history)
         released = released_hats(records, (slot[1] - slot[0]) / HOUR_MS, history.grid)
         self._memory.remember(self._day(slot[0]), released, self._hour(slot))
 
     def _records(
         self, slot: Slot, cells: Sequence[int], history: LedgerHistory
-    ) -> tuple[list[Release], Answer | None]:
+    ) -> tuple[list[Release], Answer | None, CityTold | None]:
         """Those that are to be learnt."""
         withdrawn = history.withdrawn(slot, cells) if self._withdrawals else set()
-        found, told = history.releases_and_city(
-            slot,
-            [cell for cell in cells if cell not in withdrawn],
-            city=self._shapes is not None and not withdrawn,
+        found, answer, told = history.releases_and_city(
+            slot, [cell for cell in cells if cell not in withdrawn], city=not withdrawn
         )
-        return [record for record in found if record is not None and record.noised is None], told
+        known = [record for record in found if record is not None and record.noised is None]
+        return known, answer, told
 
     def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:
         self._learn(history, start_ms)
@@ -721,7 +760,7 @@ class Forecaster(SlotForecaster):
     def _learn_slot(
         self, slot: Slot, cells: Sequence[int], history: LedgerHistory, is_asked: bool
     ) -> list[Smoothed]:
-        records, told = self._records(slot, cells, history)
+        records, answer, told = self._records(slot, cells, history)
         if not records:
             return []
         if self._judges_unit and self._judge_unit(records, slot, history.grid):
@@ -740,9 +779,10 @@ class Forecaster(SlotForecaster):
             self._software,
             history.grid,
             is_asked,
+            None if self._is_doubted else told,
         )
-        if self._shapes is not None and told is not None and not self._is_doubted:
-            self._shapes.learn(day, told)
+        if self._shapes is not None and answer is not None and not self._is_doubted:
+            self._shapes.learn(day, answer)
         if self._shapes is None or not estimates:
             return [msgspec.structs.replace(one, cdf_withheld="off") for one in estimates]
         of_hats = {record.release_id: max(1, record.plates) for record in records}

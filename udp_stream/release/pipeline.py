@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from udp_stream.base.arrays import NO_INTEGERS, Integers
-from udp_stream.ledger.ids import CITY, CLIPS, id_of
-from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, LedgerView, Mark
+from udp_stream.ledger.ids import CLIPS, id_of
+from udp_stream.ledger.port import Admission, Bits, Ledger, LedgerView, Mark
 from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.around import (
     AROUND,
@@ -39,7 +39,7 @@ from udp_stream.release.charge import (
     require_public_counts,
     require_relation,
 )
-from udp_stream.release.city import CityQuestion, require_paid
+from udp_stream.release.city import require_paid
 from udp_stream.release.record import (
     Counts,
     Estimate,
@@ -428,42 +428,44 @@ def slot_norms(slot: PlannedSlot, values: SlotValues) -> PlateNorms:
 # recorded before any HAT.
 
 
-def slot_sums(
-    question: CityQuestion | None, slot: PlannedSlot, values: SlotValues
-) -> tuple[int, ...]:
+def slot_sums(context: ReleaseContext, slot: PlannedSlot, values: SlotValues) -> tuple[int, ...]:
     """The sums over HATs of a slot, or of a shard's part, that the plan knows with these rows.
     Secret. Empty where nothing is asked. PrivacyRefused if a plate was charged less than the sums
     ask of it."""
     counts = slot.counts
     plan = slot.plan
-    if plan.city is None or question is None:
+    city = plan.city
+    question = context.question_of(city)
+    if city is None or question is None:
         return ()
-    columns = np.zeros((2, counts.count.size), dtype=np.int64)
+    planned = [city.weights, city.charged]
+    if city.around.size:
+        planned.append(city.around)
+    columns = np.zeros((3, counts.count.size), dtype=np.int64)
     for hat, at in enumerate(slot.found):
         if at is not None:
             rows = slice(*plan.hat_rows[at : at + 2].tolist())
-            columns[:, counts.rows(hat)] = plan.city.weights[rows], plan.city.charged[rows]
-    of_rows = replace(plan.city, weights=columns[0], charged=columns[1])
+            columns[: len(planned), counts.rows(hat)] = [column[rows] for column in planned]
+    weights, charged, around = columns
+    of_rows = replace(city, weights=weights, charged=charged, around=around)
     require_paid(question, counts, of_rows)
     return question.sums(counts, values, of_rows)
 
 
 def record_city(
-    question: CityQuestion | None,
-    sums: tuple[int, ...],
-    plan: SlotPlan,
-    entropy: Entropy,
-    ledger: Ledger,
+    context: ReleaseContext, sums: tuple[int, ...], plan: SlotPlan, ledger: Ledger
 ) -> None:
     """Draw and record the answer to the plan's question to the city, if none is recorded. `sums`
     are of the whole slot; empty, where some part was measured without the question: then nothing
     happens."""
-    if (city := plan.city) is None or question is None or not sums:
+    city = plan.city
+    question = context.question_of(city)
+    if city is None or question is None or not sums:
         return
-    name = id_of(CITY, plan.start_ms, plan.end_ms)
+    name = id_of(city.kind, plan.start_ms, plan.end_ms)
 
     def draw(_: object) -> list[bytes]:
-        ((_, bits),) = entropy.streams([name])
+        ((_, bits),) = context.entropy.streams([name])
         return [question.answer(sums, city, bits)]
 
     draw_once(ledger, [name], draw)

@@ -43,7 +43,8 @@ class Promise:
     order. `with_forecaster` gives a context a new forecaster, and plans around its forecasts where
     the policy asks for them. A forecaster must see every slot in its order: a worker that takes
     over needs a new one. `plan` charges the whole slot before any speed is looked at, as far as
-    charges follow from public counts. `record` draws and records a slot, or a shard's part of it,
+    charges follow from public counts; first, unless it is told not to, a question to the city, once
+    whose answer is recorded the slot is planned again. `record` draws and records a slot, or a shard's part of it,
     as far as that is not done yet; charges that the plan has not made come before the draw. `keep`,
     where a promise sums a day at its end, keeps what is needed of a released slot.
 
@@ -55,7 +56,7 @@ class Promise:
 
     learns: Callable[[Policy], bool]
     with_forecaster: Callable[[ReleaseContext], ReleaseContext]
-    plan: Callable[[SlotCounts, ReleaseContext, Ledger], SlotPlan]
+    plan: Callable[[SlotCounts, ReleaseContext, Ledger, bool], SlotPlan]
     record: Callable[[PlannedSlot, SlotValues, ReleaseContext, Ledger, Factors], RecordedSlot]
     keep: Callable[[SlotCounts, SlotValues, ReleaseContext, Ledger], object] | None = None
 
@@ -86,7 +87,7 @@ PROMISES: dict[str, Promise] = {
     "add-remove": Promise(
         learns=lambda _: True,
         with_forecaster=with_sums_forecaster,
-        plan=plan_sums,
+        plan=lambda counts, context, ledger, _asks: plan_sums(counts, context, ledger),
         record=lambda slot, values, context, ledger, _factors: record_add_remove_slot(
             slot.counts, values, context, ledger
         ),
@@ -117,13 +118,17 @@ def release_slot(
     # CHARGE. Terms of each HAT, and what the ledger charged each of its rows. No speed was looked
     # at. A promise whose charges follow from secret counts charges as it records.
     promise = promise_of(context.policy)
-    plan = promise.plan(counts, context, ledger)
+    plan = promise.plan(counts, context, ledger, True)
     slot = PlannedSlot(counts, plan, context.policy)
+    # THE CITY'S HOUR. Where the plan is a question alone, HATs are planned around its answer.
+    if plan.is_question:
+        record_city(context, slot_sums(context, slot, values), plan, ledger)
+        plan = promise.plan(counts, context, ledger, False)
+        slot = PlannedSlot(counts, plan, context.policy)
     # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer
     # for the city, which is recorded; and how far each plate's speeds are scaled into the clip that
     # its HATs share.
-    asked = context.question
-    record_city(asked, slot_sums(asked, slot, values), plan, context.entropy, ledger)
+    record_city(context, slot_sums(context, slot, values), plan, ledger)
     factors = slot_factors(slot, values, context, ledger)
     # DRAW, RECORD, MARK. The bytes of each HAT's only release, as the ledger holds them.
     recorded = promise.record(slot, values, context, ledger, factors)
