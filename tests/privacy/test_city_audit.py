@@ -111,8 +111,8 @@ def shards_of(counts, values, plan, number=3):
 
 
 def together(counts, values, plan):
-    slot = PlannedSlot(counts, plan, context(PURE).policy)
-    return np.array(slot_sums(ShapeQuestion(), slot, values))
+    given = context(PURE)
+    return np.array(slot_sums(given, PlannedSlot(counts, plan, given.policy), values))
 
 
 def apart(counts, values, plan):

@@ -230,7 +230,11 @@ def test_history_reads_back_as_far_as_it_is_asked_to_and_no_further():
     )
     slot = MIDNIGHT + SLOT, MIDNIGHT + 2 * SLOT
     history = LedgerHistory(ledger)
-    assert history.releases_and_city(slot, CELLS[:2].tolist(), city=False) == ([None] * 2, None)
+    assert history.releases_and_city(slot, CELLS[:2].tolist(), city=False) == (
+        [None] * 2,
+        None,
+        None,
+    )
 
 
 def test_estimates_follow_from_records_alone_and_are_between_forecast_and_release():

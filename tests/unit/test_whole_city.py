@@ -196,8 +196,9 @@ def test_without_the_sums_of_a_shard_nothing_is_recorded():
     """Its settings have no question any more: the answer would be one of some plates."""
     counts, _ = slot()
     ledger = MemoryLedger()
-    plan = plan_slot(counts, context(*PURE), ledger)
-    record_city(MeanSpeed(), (), plan, SeededEntropy(1), ledger)
+    given = context(*PURE)
+    plan = plan_slot(counts, given, ledger)
+    record_city(given, (), plan, ledger)
     assert answers(ledger)[0].payload is None
-    record_city(MeanSpeed(), (7, 0), plan, SeededEntropy(1), ledger)
+    record_city(given, (7, 0), plan, ledger)
     assert answers(ledger)[0].payload is not None

@@ -7,6 +7,7 @@ The sums and their noise are below; `forecast/shape.py` has the post-processing 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
 from statistics import NormalDist
 from typing import Annotated, Final, NamedTuple, Protocol
 
@@ -438,7 +439,7 @@ class HourMean(msgspec.Struct, frozen=True):
     def noise_kmh(self, weight: int) -> float:
         """The standard deviation of the mean over samples of so much weight."""
         scale = lattice_of(self.sensitivity, self.cost).scale
-        return noise_of(self.cost).expected_square(scale) ** 0.5 / weight / QUANTA_PER_KMH
+        return sqrt(noise_of(self.cost).expected_square(scale)) / weight / QUANTA_PER_KMH
 
 
 class HourQuestion:

@@ -121,8 +121,8 @@ class LedgerHistory:
     def releases_and_city(
         self, slot: Slot, cells: Sequence[int], *, city: bool
     ) -> tuple[list[Release | None], Answer | None, CityTold | None]:
-        """The releases of these HATs and, if asked for, what their slot told of the whole city: of
-        its distribution, and of its mean before the HATs."""
+        """The releases of these HATs and, if asked for, what their slot told of the whole city's
+        distribution; and what it told of its mean before the HATs."""
         names = id_of(CITY, *slot), id_of(CITY_HOUR, *slot)
         ids = hat_ids(cells, slot, self.grid)
         *payloads, answer, told = self._ledger.recorded([*ids, *names])
@@ -130,7 +130,7 @@ class LedgerHistory:
         return (
             found,
             CityRecord.of_ledger(names[0], answer).answer if city and answer is not None else None,
-            CityHour.of_ledger(names[1], told).told if city and told is not None else None,
+            None if told is None else CityHour.of_ledger(names[1], told).told,
         )
 
     def withdrawals(self) -> int:
@@ -748,10 +748,12 @@ class Forecaster(SlotForecaster):
         """Those that are to be learnt."""
         withdrawn = history.withdrawn(slot, cells) if self._withdrawals else set()
         found, answer, told = history.releases_and_city(
-            slot, [cell for cell in cells if cell not in withdrawn], city=not withdrawn
+            slot,
+            [cell for cell in cells if cell not in withdrawn],
+            city=self._shapes is not None and not withdrawn,
         )
         known = [record for record in found if record is not None and record.noised is None]
-        return known, answer, told
+        return known, answer, None if withdrawn else told
 
     def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:
         self._learn(history, start_ms)
