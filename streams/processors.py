@@ -74,7 +74,9 @@ from udp_stream.release.events import (
 from udp_stream.release.pipeline import (
     RecordedSlot,
     factors_once,
+    hour_norms,
     record_city,
+    record_hour,
     slot_norms,
     slot_sums,
 )
@@ -910,13 +912,16 @@ class ShardProcessor(Partitions[ShardAssignment]):
         context = assigned.context
         slot = PlannedSlot(step.counts, step.plan, context.policy)
         measured = lambda: (  # noqa: E731
-            slot_norms(slot, step.values),
-            slot_sums(context, slot, step.values),
+            (hour_norms(slot, step.values), ())
+            if step.plan.is_question
+            else (slot_norms(slot, step.values), slot_sums(context, slot, step.values))
         )
         assigned.protocol.measured(step, *await self._in_thread(measured))
 
     async def _ask_city(self, assigned: ShardAssignment, step: steps.QueryCity) -> None:
-        await self._in_thread(record_city, assigned.context, step.sums, step.plan, assigned.ledger)
+        measured = (record_hour, step.norms) if step.plan.is_question else (record_city, step.sums)
+        record, of_shards = measured
+        await self._in_thread(record, assigned.context, of_shards, step.plan, assigned.ledger)
         assigned.protocol.city_queried()
 
     async def _remember(self, assigned: ShardAssignment, step: steps.RecordNorms) -> None:

@@ -401,10 +401,12 @@ class MeasureNorms(NamedTuple):
 
 
 class QueryCity(NamedTuple):
-    """Draw and record this plan's query of the whole city, from the sums over all shards."""
+    """Draw and record this plan's query of the whole city, from the sums over all shards; of a
+    question alone, from their norms."""
 
     plan: SlotPlan
     sums: tuple[int, ...]
+    norms: PlateNorms
 
 
 class RecordNorms(NamedTuple):
@@ -648,6 +650,7 @@ class PlannerState:
         return QueryCity(
             slot.city,
             tuple(map(sum, zip(*(of_shard[0].city for of_shard in chunks), strict=False))),
+            merged_norms([wire.merge_norms(of_shard) for of_shard in chunks]),
         )
 
     def city_queried(self) -> None:

@@ -369,21 +369,18 @@ class ReleasedHats:
 
 
 class CityTold(NamedTuple):
-    """How far a slot's city is off its forecast, by an answer before its HATs: the offset and its
-    variance in km/h, and its loadings on the globals of `FilterBank`.
+    """How far a slot's city is off its forecast, by an answer before its HATs: the offset in km/h,
+    its variance and that of an offset of none, and its loadings on the globals of `FilterBank`.
 
-    >>> bank, told = FilterBank(HatWeek()), CityTold(-6.0, 1.0, np.eye(27)[0])
+    >>> bank, told = FilterBank(HatWeek()), CityTold(-6.0, 1.0, 1.0, np.eye(27)[0])
     >>> bank.passed(1.0, told).guess(SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))).mean.round(1).tolist()
     [12.2]
     """
 
     offset_kmh: float
     variance: float
+    usual_variance: float
     loadings: Floats
-
-
-SURPRISE = 2.5
-"""Deviations from which an offset of the city is a surprise: then it is of the hour."""
 
 
 class DayHour(NamedTuple):
@@ -454,7 +451,9 @@ class FilterBank:
         found._beliefs = deepcopy(self._beliefs)
         HATS_SPREADS.pass_hours(found._beliefs, hours)
         if told is not None:
-            found._beliefs.observe_mean(told.loadings, told.offset_kmh, told.variance, SURPRISE)
+            found._beliefs.observe_mean(
+                told.loadings, told.offset_kmh, told.variance, told.usual_variance
+            )
         return found
 
     def mean_over(

@@ -765,13 +765,14 @@ class Arrow:
         return MeanOver(mean, loadings, float(share**2 @ given.variance))
 
     def observe_mean(
-        self, loadings: Floats, off: float, variance: float, surprise: float = inf
+        self, loadings: Floats, off: float, variance: float, usual_variance: float = inf
     ) -> None:
         """Condition the globals on a mean with these loadings, which is so far off; what its cells
-        are off by on their own is within `variance`. Where that is a surprise, by so many
-        deviations, the last global takes what the others do not explain."""
-        spread = float(loadings @ self._covariance @ loadings) + variance
-        if off**2 > surprise**2 * spread:
+        are off by on their own is within `variance`. Where it is a surprise, by the variance of an
+        offset of none, the last global takes what the others do not explain."""
+        known = float(loadings @ self._covariance @ loadings)
+        spread = known + variance
+        if off**2 > max(spread, SURPRISE**2 * (usual_variance + known)):
             self._covariance[-1, -1] += (off**2 - spread) / loadings[-1] ** 2
             spread = off**2
         through = self._covariance @ loadings
@@ -824,6 +825,10 @@ class Arrow:
             (covariance * own).sum(axis=1),
             covariance,
         )
+
+
+SURPRISE = 2.5
+"""Deviations of a mean over cells from which it is a surprise."""
 
 
 class MeanOver(NamedTuple):

@@ -45,11 +45,11 @@ from udp_stream.planning.policy import (
 from udp_stream.planning.promise import NEIGHBOURS
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import (
+    Charges,
     CityHour,
     CityQuestion,
-    CitySums,
-    HourQuestion,
     ShapeQuestion,
+    hour_charges,
     hour_plan,
     require_paid,
 )
@@ -215,11 +215,6 @@ class ReleaseContext:
     def question(self) -> CityQuestion | None:
         return ShapeQuestion() if self.city is None and self.policy.shapes else self.city
 
-    def question_of(self, asked: CityPlan | None) -> CitySums | None:
-        """The question that such a plan is of."""
-        is_of_hour = asked is not None and asked.kind == CITY_HOUR
-        return HourQuestion() if is_of_hour else self.question
-
     @property
     def doubt(self) -> UnitDoubt | None:
         """The releases that give evidence of another unit of speed, if some do."""
@@ -289,7 +284,7 @@ def plan_slot(
     asked = _hour_plan(slot, context, why) if asks and slot.told is None else None
     if asked is not None:
         context.before_charge()
-        city = charge_city(asked, HourQuestion(), counts, period, policy, ledger)
+        city = charge_city(asked, hour_charges, counts, period, policy, ledger)
         if city is not None:
             check(None)
             return SlotPlan.question(counts, city)
@@ -299,7 +294,7 @@ def plan_slot(
     balance = seen.balance
     if question is not None and asked is not None:
         context.before_charge()
-        city = charge_city(asked, question, counts, period, policy, ledger)
+        city = charge_city(asked, question.charges, counts, period, policy, ledger)
         balance = budget_balances(ledger, period, counts.plates)
     # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be
     # charged.
@@ -692,7 +687,7 @@ CITY_ADMITTED_MIN = 0.5
 
 def charge_city(
     asked: CityPlan,
-    question: CitySums,
+    charges_of: Charges,
     counts: SlotCounts,
     period: str,
     policy: Policy,
@@ -714,7 +709,7 @@ def charge_city(
     plan = replace(
         asked, weights=weights, charged=charged, plates=int(np.count_nonzero(verdict.admitted))
     )
-    require_paid(question, counts, plan)
+    require_paid(charges_of, counts, plan)
     return plan
 
 

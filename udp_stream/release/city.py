@@ -7,6 +7,7 @@ The sums and their noise are below; `forecast/shape.py` has the post-processing 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import sqrt
 from statistics import NormalDist
 from typing import Annotated, Final, NamedTuple, Protocol
@@ -71,14 +72,21 @@ class HourKnowledge(NamedTuple):
     over: Callable[[Floats], MeanOver]
 
 
-class CitySums(Protocol):
-    """Sums over all plates of a slot together: whole numbers over rows, to which noise is added.
+class CityQuestion(Protocol):
+    """A question to all plates of a slot together: sums of whole numbers over rows, to which
+    noise is added.
 
     A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by,
     given its weights.
 
-    >>> sums: CitySums = HourQuestion()
+    >>> question: CityQuestion = ShapeQuestion()
     """
+
+    def ask(
+        self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None
+    ) -> CityPlan | None:
+        """The plan if all plates of the slot can pay, by counts and whatever else is public; None
+        where nothing is asked."""
 
     def charges(self, weights: Integers, plan: CityPlan) -> Integers:
         """Loss of plates by the answer whose samples weigh so much in all: nano-units, rounded
@@ -92,17 +100,8 @@ class CitySums(Protocol):
         """The record: what the sums of the whole slot say with noise."""
 
 
-class CityQuestion(CitySums, Protocol):
-    """A question to the city, after the HATs of its slot are planned.
-
-    >>> question: CityQuestion = ShapeQuestion()
-    """
-
-    def ask(
-        self, counts: SlotCounts, policy: Policy, known: CityKnowledge | None
-    ) -> CityPlan | None:
-        """The plan if all plates of the slot can pay, by counts and whatever else is public; None
-        where nothing is asked."""
+Charges = Callable[[Integers, CityPlan], Integers]
+"""As `CityQuestion.charges`."""
 
 
 class CityRecord(Record, frozen=True, tag_field="schema", tag="udp-stream/city/1"):
@@ -186,15 +185,13 @@ def weights_of_plates(counts: SlotCounts, weights: Integers) -> Integers:
     return in_all.astype(np.int64)
 
 
-def require_paid(question: CitySums, counts: SlotCounts, plan: CityPlan) -> None:
+def require_paid(charges: Charges, counts: SlotCounts, plan: CityPlan) -> None:
     """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged.
     A shard finds what its part of a plate's rows loses; the planner asks this of the whole."""
     weighed = plan.weights > 0
     paid = np.full(len(counts.plates), np.iinfo(np.int64).max)
     np.minimum.at(paid, counts.plate[weighed], plan.charged[weighed])
-    unpaid = np.count_nonzero(
-        question.charges(weights_of_plates(counts, plan.weights), plan) > paid
-    )
+    unpaid = np.count_nonzero(charges(weights_of_plates(counts, plan.weights), plan) > paid)
     if unpaid:
         raise PrivacyRefused(
             f"{id_of(plan.kind, *counts.slot)}: expected plates to be charged what this answer lets them "
@@ -356,71 +353,73 @@ def city_sums(tree: CityTree, speed: Integers, starts: Integers, weights: Intege
 # The city's hour: the mean of a slot's plates around its forecast, before any HAT is drawn around the
 # same. Ours (docs/mechanisms/shapes.md).
 #
-# With q_l as above, m_r samples of row r in its HAT, S_r their sum and f_r the row's forecast, the
-# statistic is
+# With q_l and w_l as above, m_r samples of row r in its HAT, S_r their sum and f_r the row's forecast,
+# the statistic is
 #
-#     sum over rows of q_l * clip(S_r - m_r f_r, -m_r R, m_r R)
+#     sum over plates of q_l * clip(sum over its rows of (S_r - m_r f_r), -m_l R, m_l R)
 #
-# in whole numbers. Forecasts follow from earlier outputs and counts, so both are public, and the sums
-# of parts of a slot add up.
+# in whole numbers. Forecasts follow from earlier outputs and counts, so both are public.
 #
-# Privacy unit: license plate. Neighbours: swap-values. Swapping a plate's values moves each of its
-# rows by at most 2 m_r R, so the statistic by at most 2 R q_l m_l = 2 R w_l. With noise for the
+# Privacy unit: license plate. Neighbours: swap-values. Swapping a plate's values moves its term, so the
+# statistic, by at most 2 R q_l m_l = 2 R w_l, whichever of its rows are there. With noise for the
 # largest weight each plate is charged its part (`noise.charges_of`).
 
 HOUR_PART: Final = 48
 """Thousandths of a plate's budget of a day that all answers of a day cost those of full weight."""
 
 HOUR_RADIUS: Final = 5 * QUANTA_PER_KMH
-"""Half width of the clip around a row's forecast, in quanta."""
+"""Half width of the clip of a plate's mean around its forecast, in quanta."""
 
 HOUR_PLATES_MIN: Final = 20
 
-HOUR_CHANGE = 1.0
-HOUR_TOLD_MIN = 0.3
+HOUR_CHANGE = 2.0
+HOUR_TOLD_MIN = 0.5
 """A city's hour that is off by so much (standard deviation, km/h) has to be told by this share; else
 it is not asked."""
 
-ROWS_APART = 6.0
-"""The standard deviation of a row's mean around the city's offset, km/h: what the clip is undone
+PLATES_APART = 4.0
+"""The standard deviation of a plate's mean around the city's offset, km/h: what the clip is undone
 by."""
 
 HOUR_APART = 0.5
 """The standard deviation of what no clip can be undone by, km/h."""
 
 OFFSETS = np.linspace(-12.0, 12.0, 97)
-"""Offsets of a city that an answer can tell, km/h: beyond them hardly a row is within its clip."""
+"""Offsets of a city that an answer can tell, km/h: beyond them hardly a plate is within its clip."""
 
 RADIUS_KMH: Final = HOUR_RADIUS / QUANTA_PER_KMH
-APART_KMH = ROWS_APART * np.array([NormalDist().inv_cdf((at + 0.5) / 200) for at in range(200)])
+APART_KMH = PLATES_APART * np.array([NormalDist().inv_cdf((at + 0.5) / 200) for at in range(200)])
 
 
 class CityHour(Record, frozen=True, tag_field="schema", tag="udp-stream/city-hour/1"):
-    """How far the city is off its forecast in a slot, in km/h, with a standard deviation of all
-    that this is off by; and its loadings on what cities share (`forecast/model.py`). `plates` took
-    part.
+    """How far the city is off its forecast in a slot, in km/h, with the standard deviation of all
+    that this is off by, and that of an offset of none; and its loadings on what cities share
+    (`forecast/model.py`). `plates` took part.
 
-    >>> record = CityHour(-6.2, 0.8, (1.0, 0.1), 120)
+    >>> record = CityHour(-6.2, 2.1, 1.1, (1.0, 0.1), 120)
     >>> record.told.variance.__round__(2), CityHour.decode(record.encode()) == record
-    (0.64, True)
+    (4.41, True)
     """
 
     offset_kmh: float
     deviation_kmh: NonNegative
+    usual_deviation_kmh: NonNegative
     loadings: tuple[float, ...]
     plates: Annotated[int, msgspec.Meta(ge=1)]
 
     @property
     def told(self) -> CityTold:
-        return CityTold(self.offset_kmh, self.deviation_kmh**2, np.array(self.loadings))
+        variances = self.deviation_kmh**2, self.usual_deviation_kmh**2
+        return CityTold(self.offset_kmh, *variances, np.array(self.loadings))
 
 
 class HourMean(msgspec.Struct, frozen=True):
     """Public parameters of the mean and its noise, beside weights and forecasts: the largest weight
     of a plate, and what the forecasts say of the city.
 
-    >>> HourMean(Cost("pure", 5 * 10**8), most=WHOLE, loadings=(1.0,), own=0.1).noise_kmh(100 * WHOLE).__round__(3)
-    0.336
+    >>> mean = HourMean(Cost("pure", 5 * 10**8), most=WHOLE, loadings=(1.0,), own=0.1)
+    >>> mean.deviation_kmh(100 * WHOLE, 0.0).__round__(2), mean.deviation_kmh(100 * WHOLE, -8.0).__round__(2)
+    (0.76, 1.66)
     """
 
     cost: Cost
@@ -432,46 +431,12 @@ class HourMean(msgspec.Struct, frozen=True):
     def sensitivity(self) -> int:
         return 2 * HOUR_RADIUS * self.most
 
-    def charges(self, weights: Integers) -> Integers:
-        """Loss of plates of these weights, nano-units rounded up, shape (plates,)."""
-        return charges_of(2 * HOUR_RADIUS * weights, self.sensitivity, self.cost)
-
-    def noise_kmh(self, weight: int) -> float:
-        """The standard deviation of the mean over samples of so much weight."""
-        scale = lattice_of(self.sensitivity, self.cost).scale
-        return sqrt(noise_of(self.cost).expected_square(scale)) / weight / QUANTA_PER_KMH
-
-
-class HourQuestion:
-    """The question of the city's mean in a slot (`hour_plan`).
-
-    >>> sums: CitySums = HourQuestion()
-    """
-
-    def charges(self, weights: Integers, plan: CityPlan) -> Integers:
-        return msgspec.json.decode(plan.about, type=HourMean).charges(weights)
-
-    def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
-        """The statistic, and the weight of all samples, which is public."""
-        if not counts.count.size:
-            return 0, 0
-        of_row = np.add.reduceat(values.speed.astype(np.int64), values.starts[:-1])
-        off = of_row - counts.count * plan.around
-        room = counts.count * HOUR_RADIUS
-        clipped = np.clip(off, -room, room)
-        return int(plan.weights @ clipped), int(plan.weights @ counts.count)
-
-    def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
-        mean = msgspec.json.decode(plan.about, type=HourMean)
-        statistic, whole = sums
-        query = Query.of_one(statistic, lattice_of(mean.sensitivity, mean.cost))
-        (noisy,) = noisy_integers([query], noise_of(mean.cost), bits)
-        weight = max(1, whole)
-        clipped = query.noisy_value(noisy) / weight / QUANTA_PER_KMH
-        offset = float(np.interp(clipped, clipped_mean(OFFSETS), OFFSETS))
-        noise = mean.noise_kmh(weight) ** 2 + ROWS_APART**2 * WHOLE / weight
-        deviation = (noise / slope_at(offset) ** 2 + mean.own + HOUR_APART**2) ** 0.5
-        return CityHour(round(offset, 3), round(deviation, 3), mean.loadings, plan.plates).encode()
+    def deviation_kmh(self, weight: int, offset_kmh: float) -> float:
+        """The standard deviation of such an offset over samples of so much weight."""
+        scale = lattice_of(self.sensitivity, self.cost).scale / weight / QUANTA_PER_KMH
+        seen = noise_of(self.cost).expected_square(scale) + PLATES_APART**2 * WHOLE / weight
+        slope = float(np.mean(np.abs(offset_kmh + APART_KMH) < RADIUS_KMH))
+        return sqrt(seen / slope**2 + self.own + HOUR_APART**2)
 
 
 def hour_plan(counts: SlotCounts, policy: Policy, known: HourKnowledge | None) -> CityPlan | None:
@@ -490,19 +455,21 @@ def hour_plan(counts: SlotCounts, policy: Policy, known: HourKnowledge | None) -
     loadings = tuple(over.loadings.round(4).tolist())
     mean = HourMean(Cost(policy.measure, nano), int(moves.max()), loadings, round(over.own, 4))
     try:
-        noise = mean.noise_kmh(int(moves.sum())) / slope_at(0.0)
+        off = mean.deviation_kmh(int(moves.sum()), 0.0)
     except ValueError:
         return None
-    if HOUR_TOLD_MIN * (HOUR_CHANGE**2 + noise**2) > HOUR_CHANGE**2:
+    if HOUR_TOLD_MIN * (HOUR_CHANGE**2 + off**2) > HOUR_CHANGE**2:
         return None
-    return CityPlan(
+    about = msgspec.json.encode(mean)
+    plan = CityPlan(
         weights,
-        mean.charges(moves)[counts.plate],
+        weights,
         plates,
-        msgspec.json.encode(mean),
+        about,
         CITY_HOUR,
         np.rint(known.kmh * QUANTA_PER_KMH).astype(np.int64),
     )
+    return replace(plan, charged=hour_charges(moves, plan)[counts.plate])
 
 
 def hour_nano(policy: Policy, counts: SlotCounts) -> int:
@@ -513,12 +480,42 @@ def hour_nano(policy: Policy, counts: SlotCounts) -> int:
     return of_day * HOUR_PART * (counts.end_ms - counts.start_ms) // (1000 * DAY_MS)
 
 
+def hour_charges(weights: Integers, plan: CityPlan) -> Integers:
+    """Loss of plates by the answer whose samples weigh so much in all: nano-units, rounded up."""
+    mean = msgspec.json.decode(plan.about, type=HourMean)
+    return charges_of(2 * HOUR_RADIUS * weights, mean.sensitivity, mean.cost)
+
+
+def hour_residuals(counts: SlotCounts, values: SlotValues, around: Integers) -> Integers:
+    """How far the samples of each plate are off their forecasts in all, quanta, shape (plates,);
+    rows with no forecast (0) count nothing. Secret."""
+    off = np.zeros(len(counts.plates), np.int64)
+    if counts.count.size:
+        of_row = np.add.reduceat(values.speed.astype(np.int64), values.starts[:-1])
+        np.add.at(off, counts.plate, np.where(around > 0, of_row - counts.count * around, 0))
+    return off
+
+
+def hour_answer(residuals: Integers, counts: SlotCounts, plan: CityPlan, bits: Bits) -> bytes:
+    """The record, of residuals of each plate of the whole slot."""
+    mean = msgspec.json.decode(plan.about, type=HourMean)
+    samples = np.bincount(counts.plate, weights=counts.count, minlength=len(counts.plates))
+    room = samples.astype(np.int64) * HOUR_RADIUS
+    weights = np.zeros(len(counts.plates), np.int64)
+    weights[counts.plate] = plan.weights
+    statistic = int(weights @ np.clip(residuals, -room, room))
+    weight = max(1, int(weights @ samples.astype(np.int64)))
+    query = Query.of_one(statistic, lattice_of(mean.sensitivity, mean.cost))
+    (noisy,) = noisy_integers([query], noise_of(mean.cost), bits)
+    clipped = query.noisy_value(noisy) / weight / QUANTA_PER_KMH
+    offset = float(np.interp(clipped, clipped_mean(OFFSETS), OFFSETS))
+    deviation = mean.deviation_kmh(weight, offset)
+    usual = mean.deviation_kmh(weight, 0.0)
+    return CityHour(
+        round(offset, 3), round(deviation, 3), round(usual, 3), mean.loadings, plan.plates
+    ).encode()
+
+
 def clipped_mean(offset: Floats) -> Floats:
-    """The expected clipped offset of rows of a city with such offsets, km/h."""
+    """The expected clipped offset of plates of a city with such offsets, km/h."""
     return np.asarray(np.clip(offset[:, None] + APART_KMH, -RADIUS_KMH, RADIUS_KMH).mean(axis=1))
-
-
-def slope_at(offset: float) -> float:
-    """The share of a change of the city's offset that passes the clip."""
-    inside = np.abs(offset + APART_KMH) < RADIUS_KMH
-    return float(np.mean(inside))

@@ -39,7 +39,7 @@ from udp_stream.release.charge import (
     require_public_counts,
     require_relation,
 )
-from udp_stream.release.city import require_paid
+from udp_stream.release.city import hour_answer, hour_residuals, require_paid
 from udp_stream.release.record import (
     Counts,
     Estimate,
@@ -51,7 +51,7 @@ from udp_stream.release.record import (
     privacy_record,
     statistics,
 )
-from udp_stream.windows.tables import SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 # Draw: the only place where speeds meet noise. Everything released is an integer vector plus noise
 # of a single family, drawn in a single call for all HATs of a slot; what follows is
@@ -435,21 +435,59 @@ def slot_sums(context: ReleaseContext, slot: PlannedSlot, values: SlotValues) ->
     counts = slot.counts
     plan = slot.plan
     city = plan.city
-    question = context.question_of(city)
+    question = context.question
     if city is None or question is None:
         return ()
-    planned = [city.weights, city.charged]
-    if city.around.size:
-        planned.append(city.around)
-    columns = np.zeros((3, counts.count.size), dtype=np.int64)
+    weights, charged = _of_rows(slot, city.weights, city.charged)
+    of_rows = replace(city, weights=weights, charged=charged)
+    require_paid(question.charges, counts, of_rows)
+    return question.sums(counts, values, of_rows)
+
+
+def _of_rows(slot: PlannedSlot, *columns: Integers) -> Integers:
+    """Columns of the plan's rows as columns of the slot's; 0 in HATs that the plan does not know
+    with these rows."""
+    found = np.zeros((len(columns), slot.counts.count.size), dtype=np.int64)
     for hat, at in enumerate(slot.found):
         if at is not None:
-            rows = slice(*plan.hat_rows[at : at + 2].tolist())
-            columns[: len(planned), counts.rows(hat)] = [column[rows] for column in planned]
-    weights, charged, around = columns
-    of_rows = replace(city, weights=weights, charged=charged, around=around)
-    require_paid(question, counts, of_rows)
-    return question.sums(counts, values, of_rows)
+            rows = slice(*slot.plan.hat_rows[at : at + 2].tolist())
+            found[:, slot.counts.rows(hat)] = [column[rows] for column in columns]
+    return found
+
+
+def hour_norms(slot: PlannedSlot, values: SlotValues) -> PlateNorms:
+    """How far each plate is off its forecasts in all, where the plan is the question of the city's
+    hour: of a whole slot, or of a shard's part of it. Secret."""
+    if (city := slot.plan.city) is None:
+        return PlateNorms.nobody()
+    (around,) = _of_rows(slot, city.around)
+    plates = slot.counts.plates
+    none = np.zeros(len(plates), np.int64)
+    residuals = hour_residuals(slot.counts, values, around)
+    return PlateNorms(plates, none, none, none, residuals, none)
+
+
+def record_hour(context: ReleaseContext, norms: PlateNorms, plan: SlotPlan, ledger: Ledger) -> None:
+    """Draw and record the answer to the question of the city's hour, if none is recorded. `norms`
+    are of the whole slot that was planned here; plates without any take no part. Nothing happens if
+    all are."""
+    counts = plan.rows
+    if (city := plan.city) is None or not isinstance(counts, SlotCounts):
+        return
+    measured = dict(zip(norms.plates, norms.norm.tolist(), strict=True))
+    if not measured:
+        return
+    is_measured = np.array([plate in measured for plate in counts.plates])
+    city = replace(city, weights=np.where(is_measured[counts.plate], city.weights, 0))
+    residuals = np.array([measured.get(plate, 0) for plate in counts.plates], np.int64)
+    name = id_of(city.kind, plan.start_ms, plan.end_ms)
+
+    def draw(_: object) -> list[bytes]:
+        ((_, bits),) = context.entropy.streams([name])
+        return [hour_answer(residuals, counts, city, bits)]
+
+    draw_once(ledger, [name], draw)
+    ledger.published([name])  # no reader waits for it
 
 
 def record_city(
@@ -459,7 +497,7 @@ def record_city(
     are of the whole slot; empty, where some part was measured without the question: then nothing
     happens."""
     city = plan.city
-    question = context.question_of(city)
+    question = context.question
     if city is None or question is None or not sums:
         return
     name = id_of(city.kind, plan.start_ms, plan.end_ms)

@@ -23,7 +23,9 @@ from udp_stream.release.add_remove import (
 from udp_stream.release.charge import ReleaseContext, budget_left, plan_slot, with_forecaster
 from udp_stream.release.pipeline import (
     RecordedSlot,
+    hour_norms,
     record_city,
+    record_hour,
     record_slot,
     slot_factors,
     slot_sums,
@@ -122,7 +124,7 @@ def release_slot(
     slot = PlannedSlot(counts, plan, context.policy)
     # THE CITY'S HOUR. Where the plan is a question alone, HATs are planned around its answer.
     if plan.is_question:
-        record_city(context, slot_sums(context, slot, values), plan, ledger)
+        record_hour(context, hour_norms(slot, values), plan, ledger)
         plan = promise.plan(counts, context, ledger, False)
         slot = PlannedSlot(counts, plan, context.policy)
     # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer
