@@ -409,8 +409,12 @@ class CityHour(Record, frozen=True, tag_field="schema", tag="udp-stream/city-hou
 
     @property
     def told(self) -> CityTold:
-        variances = self.deviation_kmh**2, self.usual_deviation_kmh**2
-        return CityTold(self.offset_kmh, *variances, np.array(self.loadings))
+        return CityTold(
+            self.offset_kmh,
+            self.deviation_kmh**2,
+            self.usual_deviation_kmh**2,
+            np.array(self.loadings),
+        )
 
 
 class HourMean(msgspec.Struct, frozen=True):
