@@ -372,10 +372,8 @@ HOUR_RADIUS: Final = 5 * QUANTA_PER_KMH
 
 HOUR_PLATES_MIN: Final = 20
 
-HOUR_CHANGE = 2.0
-HOUR_TOLD_MIN = 0.5
-"""A city's hour that is off by so much (standard deviation, km/h) has to be told by this share; else
-it is not asked."""
+HOUR_DEVIATION_MAX = 2.0
+"""The largest standard deviation of an answer, km/h, at which a city is asked."""
 
 PLATES_APART = 4.0
 """The standard deviation of a plate's mean around the city's offset, km/h: what the clip is undone
@@ -462,7 +460,7 @@ def hour_plan(counts: SlotCounts, policy: Policy, known: HourKnowledge | None) -
         off = mean.deviation_kmh(int(moves.sum()), 0.0)
     except ValueError:
         return None
-    if HOUR_TOLD_MIN * (HOUR_CHANGE**2 + off**2) > HOUR_CHANGE**2:
+    if off > HOUR_DEVIATION_MAX:
         return None
     about = msgspec.json.encode(mean)
     plan = CityPlan(

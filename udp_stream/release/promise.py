@@ -46,8 +46,8 @@ class Promise:
     the policy asks for them. A forecaster must see every slot in its order: a worker that takes
     over needs a new one. `plan` charges the whole slot before any speed is looked at, as far as
     charges follow from public counts; first, unless it is told not to, a question to the city, once
-    whose answer is recorded the slot is planned again. `record` draws and records a slot, or a shard's part of it,
-    as far as that is not done yet; charges that the plan has not made come before the draw. `keep`,
+    whose answer is recorded the slot is planned again. `record` draws and records a slot, or a
+    shard's part of it, as far as that is not done yet; charges that the plan has not made come before the draw. `keep`,
     where a promise sums a day at its end, keeps what is needed of a released slot.
 
     >>> from udp_stream.testing import a_context
