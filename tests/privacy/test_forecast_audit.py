@@ -252,4 +252,4 @@ def test_nobody_who_plans_or_forecasts_can_be_handed_a_speed():
         assert not {SlotValues.__name__, SlotPings.__name__} & (named | imported), path
     hints = get_type_hints(context.Planner.plan)
     handed = {*get_type_hints(hints["slot"]).values(), hints["balances"]}
-    assert not {SlotValues, SlotPings} & handed and len(handed) == 6
+    assert not {SlotValues, SlotPings} & handed and len(handed) == 7

@@ -87,7 +87,7 @@ def test_whoever_cannot_pay_takes_no_part_and_is_not_charged():
         counts.plates,
         [Admission("before", poor, np.full(poor.size, BUDGET - 10), 0, b"")],
     )
-    plan = charge_city(found, MeanSpeed(), counts, "1d", SETTINGS.policy, ledger)
+    plan = charge_city(found, MeanSpeed().charges, counts, "1d", SETTINGS.policy, ledger)
     takes_part = plan.weights > 0
     assert (
         not takes_part[np.isin(counts.plate, poor)].any()
@@ -111,7 +111,10 @@ def test_where_most_cannot_pay_nobody_is_charged():
         counts.plates,
         [Admission("before", poor, np.full(poor.size, BUDGET - 10), 0, b"")],
     )
-    assert charge_city(asked(counts), MeanSpeed(), counts, "1d", SETTINGS.policy, ledger) is None
+    assert (
+        charge_city(asked(counts), MeanSpeed().charges, counts, "1d", SETTINGS.policy, ledger)
+        is None
+    )
     assert sum(int(entry.charged.sum()) for entry in answers(ledger)) == 0
 
 
@@ -120,13 +123,15 @@ def test_a_charge_on_other_terms_is_never_drawn_for(change):
     """Another version charges, and dies: what that charge allows is not known any more."""
     counts, _ = slot()
     ledger, found = MemoryLedger(), asked(counts)
-    assert charge_city(found, MeanSpeed(), counts, "1d", SETTINGS.policy, ledger) is not None
+    assert (
+        charge_city(found, MeanSpeed().charges, counts, "1d", SETTINGS.policy, ledger) is not None
+    )
     other = {"weights": found.weights + 1, "about": b"another", "charged": found.charged + 1}
     moved = dataclasses.replace(found, **{change: other[change]})
-    assert charge_city(moved, MeanSpeed(), counts, "1d", SETTINGS.policy, ledger) is None
+    assert charge_city(moved, MeanSpeed().charges, counts, "1d", SETTINGS.policy, ledger) is None
     charges = [entry.charged.tolist() for entry in answers(ledger)]
     assert (
-        charge_city(found, MeanSpeed(), counts, "1d", SETTINGS.policy, ledger) is not None
+        charge_city(found, MeanSpeed().charges, counts, "1d", SETTINGS.policy, ledger) is not None
     )  # who charged can go on
     assert [entry.charged.tolist() for entry in answers(ledger)] == charges
 
