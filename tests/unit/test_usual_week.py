@@ -66,7 +66,9 @@ def test_an_arrow_is_the_normal_variable_that_it_stands_for():
     everywhere = Design(rng.normal(size=(cells, states)), rng.normal(size=(cells, globals_)))
     before = arrow.predict(np.arange(cells), everywhere)
     share = np.full(cells, 1 / cells)
-    arrow.update_mean(share, everywhere, float(share @ before[0]) + 1.0, 0.1)
+    over = arrow.mean_over(share, np.arange(arrow.cells), everywhere)
+    assert over.mean == pytest.approx(float(share @ before[0]))
+    arrow.observe_mean(over.loadings, 1.0, 0.1 + over.own)
     after = arrow.predict(np.arange(cells), everywhere)
     assert share @ after[0] > share @ before[0] and (after[1] <= before[1] + 1e-9).all()
 

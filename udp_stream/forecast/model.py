@@ -372,7 +372,7 @@ class CityTold(NamedTuple):
     """How far a slot's city is off its forecast, by an answer before its HATs: the offset in km/h,
     its variance and that of an offset of none, and its loadings on the globals of `FilterBank`.
 
-    >>> bank, told = FilterBank(HatWeek()), CityTold(-6.0, 1.0, 1.0, np.eye(27)[0])
+    >>> bank, told = FilterBank(HatWeek()), CityTold(-6.0, 1.0, 1.0, np.eye(28)[0])
     >>> bank.passed(1.0, told).guess(SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))).mean.round(1).tolist()
     [12.2]
     """

@@ -421,7 +421,7 @@ class HourMean(msgspec.Struct, frozen=True):
 
     >>> mean = HourMean(Cost("pure", 5 * 10**8), most=WHOLE, loadings=(1.0,), own=0.1)
     >>> mean.deviation_kmh(100 * WHOLE, 0.0).__round__(2), mean.deviation_kmh(100 * WHOLE, -8.0).__round__(2)
-    (0.76, 1.66)
+    (0.86, 2.26)
     """
 
     cost: Cost
