@@ -775,6 +775,7 @@ class ShardProtocol:
         self._shards = shards
         self._pings = SlotBarrier(wire.PingChunk, wire.PingsEnd, sources, start.shard, accept_loss)
         self._plans: dict[int, ChunkAssembly[PlanChunk]] = {}
+        self._questions: dict[int, ChunkAssembly[PlanChunk]] = {}
         self._factors: dict[int, ChunkAssembly[wire.FactorChunk]] = {}
         self._planner = (
             PlannerState(shards, start.planner, accept_loss, follows)
@@ -825,7 +826,9 @@ class ShardProtocol:
         # A plan of a slot that is not held came again after the slot was done, or its pings are
         # lost: nothing waits.
         if isinstance(message, PlanChunk) and self._pings.holds(message.slot_start):
-            self._plans.setdefault(message.slot_start, ChunkAssembly(latest=True)).add(message)
+            # A question may come again behind the plan of the HATs, and takes nothing of its place.
+            plans = self._questions if message.is_question else self._plans
+            plans.setdefault(message.slot_start, ChunkAssembly(latest=True)).add(message)
         elif isinstance(message, wire.FactorChunk) and self._pings.holds(message.slot_start):
             self._factors.setdefault(message.slot_start, ChunkAssembly()).add(message)
         if self._planner is not None:
@@ -883,15 +886,19 @@ class ShardProtocol:
         slot = self._slots[start]
         self._step = None
         slot.table = counts, values
-        # A plan that is there was made from the same counts, which an earlier owner of this
-        # partition has sent.
-        if self._plan_of(start) is None:
+        # A plan that is there, or a question, was made from the same counts, which an earlier owner
+        # of this partition has sent.
+        if self._plan_of(start) is None and self._question_of(start) is None:
             self._outbox += [
                 (PLANNER, message) for message in wire.cut_counts(counts, self._partition)
             ]
 
     def _plan_of(self, start: int) -> SlotPlan | None:
         chunks = self._plans[start].whole if start in self._plans else None
+        return None if chunks is None else _merged_plan(chunks)
+
+    def _question_of(self, start: int) -> SlotPlan | None:
+        chunks = self._questions[start].whole if start in self._questions else None
         return None if chunks is None else _merged_plan(chunks)
 
     def _factors_of(self, start: int) -> wire.ScaleFactors | None:
@@ -950,19 +957,22 @@ class ShardProtocol:
 
     def _measure(self) -> MeasureNorms | None:
         for start, slot in sorted(self._slots.items())[:1]:
+            if slot.table is None:
+                continue
+            # Also where the plan of the HATs is there: it may be an older one, as under other
+            # settings, and the planner waits for what it asks now.
+            question = None if slot.is_asked else self._question_of(start)
+            if question is not None:
+                return MeasureNorms(start, *slot.table, question)
             plan = self._plan_of(start)
-            if (
-                plan is not None
-                and plan.is_measured
-                and slot.table is not None
-                and not (slot.is_asked if plan.is_question else slot.measured is not None)
-            ):
+            if plan is not None and plan.is_measured and slot.measured is None:
                 return MeasureNorms(start, *slot.table, plan)
         return None
 
     def measured(self, step: MeasureNorms, norms: PlateNorms, city: tuple[int, ...] = ()) -> None:
         """The slot's plates are measured. Their norms, and their part of the sums over the whole
-        city, are sent to the planner next, unless it has answered already."""
+        city, are sent to the planner next, unless it has answered already. Its answer to norms of
+        HATs says nothing of a question's."""
         is_question = step.plan.is_question
         slot_end = step.counts.end_ms
         chunks = list(
@@ -976,7 +986,7 @@ class ShardProtocol:
             slot.is_asked = True
         else:
             slot.measured = dict(zip(norms.plates, norms.checks.tolist(), strict=True))
-        if self._factors_of(step.start) is None:
+        if is_question or self._factors_of(step.start) is None:
             self._outbox += [(PLANNER, chunk) for chunk in chunks]
 
     def city_queried(self) -> None:
@@ -997,13 +1007,13 @@ class ShardProtocol:
         # are done.
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._plan_of(start)
-            if plan is not None and plan.is_question:
-                plan = None
             factors = self._factors_of(start)
             # The planner has lost our counts of this slot, or it had planned it before a later
-            # slot. Plans come in the order of slots, so a part of a later plan tells.
+            # slot. Plans come in the order of slots, so a part of a later plan, or question, tells.
             is_lost = (
-                plan is None and self._accept_loss and any(other > start for other in self._plans)
+                plan is None
+                and self._accept_loss
+                and any(other > start for other in (*self._plans, *self._questions))
             )
             if is_lost and slot.table is not None:
                 plan = SlotPlan.empty(slot.table[0])
@@ -1028,8 +1038,8 @@ class ShardProtocol:
         self._pings.done(start)
         if self._day is not None and start in self._day.due():
             self._day.collect(start)
-        self._plans.pop(start, None)
-        self._factors.pop(start, None)
+        for of_slots in (self._plans, self._questions, self._factors):
+            of_slots.pop(start, None)
 
     def _answer(self) -> AnswerShard | None:
         if self._moments is not None:

@@ -401,11 +401,13 @@ def merge_counts(chunks: Sequence[CountChunk]) -> SlotCounts:
 
 
 class PlanChunk(Chunk, frozen=True, tag="plan.7"):
-    """A piece of a shard's plan, which names no plate and holds no speed."""
+    """A piece of a shard's plan, which names no plate and holds no speed. `is_question`: of a
+    question to the city alone."""
 
     BYTES_MAX: ClassVar[int] = 800_000
 
     content: bytes
+    is_question: bool = False
 
 
 class _PlanColumns(msgspec.Struct, frozen=True, array_like=True):
@@ -456,7 +458,8 @@ def cut_plan(
         )
     )
     pieces = [
-        {"content": content[at : at + chunk_bytes]} for at in range(0, len(content), chunk_bytes)
+        {"content": content[at : at + chunk_bytes], "is_question": plan.is_question}
+        for at in range(0, len(content), chunk_bytes)
     ]
     yield from _framed(PlanChunk, (plan.start_ms, plan.end_ms), PLANNER, shard, pieces)
 

@@ -8,6 +8,7 @@ held.
 """
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ from streams.wire import cut_pings, cut_plan, decode_message, encode_message, me
 from tests.failing import Died
 from tests.forms import long_rows, soaked_rows
 from tests.protocol.world import Violation, require
+from udp_stream.ledger.ids import CITY_HOUR
 from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.mechanisms.base import ForecastClipTerms, StatisticTerms
 from udp_stream.planning.plan import Terms
@@ -37,6 +39,7 @@ KINDS = {
     "forecasts": Terms((StatisticTerms("mean", 1),)),
     "clips": Terms((StatisticTerms("mean", 1, around=BALL),)),
     "city": Terms((StatisticTerms("mean", 1),)),
+    "hour": Terms((StatisticTerms("mean", 1, around=BALL),)),
 }
 FACTOR = 7
 
@@ -56,6 +59,12 @@ def sent_by(source):
     for slot in range(len(VISITS[source])):
         for size in (4, 2):
             yield from cut_pings(pings_of(source, slot, size), source, SHARDS, rows_max=3)
+
+
+def asked_of(counts):
+    """The question of the city's hour, to all plates."""
+    ones = np.ones_like(counts.count)
+    return SlotPlan.question(counts, CityPlan(ones, ones, 4, b"", CITY_HOUR, ones))
 
 
 def told(counts):
@@ -82,6 +91,7 @@ class Deployment:
         self.sources = [list(sent_by(source)) for source in range(2)]
         self.pings = {}
         self.plans = {}
+        self.told = set()
         self.factors = {}
         self.released = [[] for _ in range(SHARDS)]
         self.learnt = []
@@ -189,6 +199,12 @@ class Deployment:
         require(not self.follows or self.learnt[: len(before)] == before, "planned too early")
         self.pings[step.start] = int(counts.count.sum())
         self.effect(shard)
+        if self.kind == "hour" and step.start not in self.told:
+            require(step.asks, f"slot {step.start} is planned before its city is told")
+            require(step.start not in self.plans, f"slot {step.start} is asked behind its plan")
+            self.effect(shard)
+            owner.planned(step.start, counts, asked_of(counts))
+            return
         terms = (KINDS[self.kind],) * counts.cells.size
         asked = np.ones_like(counts.count), np.ones_like(counts.count), 4, b""
         plan = SlotPlan(
@@ -202,13 +218,22 @@ class Deployment:
         owner.planned(step.start, counts, plan)
 
     def MeasureNorms(self, _shard, owner, step):  # noqa: N802
-        ones = np.ones(len(step.counts.plates), np.int64)
-        norms = PlateNorms(step.counts.plates, ones, ones, ones, ones, ones * step.start)
-        owner.measured(step, norms, (int(step.counts.count.sum()),))
+        counts = step.counts
+        ones = np.ones(len(counts.plates), np.int64)
+        norms = PlateNorms(counts.plates, ones, ones, ones, ones, ones * step.start)
+        if step.plan.is_question:
+            pings = np.bincount(counts.plate, counts.count, len(counts.plates)).astype(np.int64)
+            norms = replace(norms, norm=pings)
+        owner.measured(step, norms, (int(counts.count.sum()),))
 
     def QueryCity(self, shard, owner, step):  # noqa: N802
         self.effect(shard)
-        require(step.sums == (self.pings[step.plan.start_ms],), f"sums of {step.sums} pings")
+        start = step.plan.start_ms
+        is_asked = step.plan.is_question
+        found = (int(step.norms.norm.sum()),) if is_asked else step.sums
+        require(found == (self.pings[start],), f"sums of {found} pings")
+        if is_asked:
+            self.told.add(start)
         self.effect(shard)
         owner.city_queried()
 
@@ -225,9 +250,10 @@ class Deployment:
         done = self.released[shard]
         require(not done or done[-1] <= step.start, f"slot {step.start} comes behind {done}")
         require(not self.is_once or step.start not in done, f"slot {step.start} comes again")
+        require(not step.plan.is_question, "a question is released")
         require(set(step.plan.cells.tolist()) <= {CELLS[shard]}, "a plan of another shard")
         require(step.plan.cells.size or step.start == 0, "a HAT is missing in its plan")
-        if self.kind == "clips" and step.plan.cells.size:
+        if self.kind in ("clips", "hour") and step.plan.cells.size:
             require(set(step.factors.values()) == {FACTOR}, f"factors of {step.factors}")
         to = owner.recorded(step.start)
         late = self.commits[shard][-1:] * owner.may_commit
