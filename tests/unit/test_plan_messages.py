@@ -9,20 +9,31 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.protocol import PlannerState, ShardCheckpoint, ShardProtocol
+from streams.protocol import (
+    MeasureNorms,
+    PlannerState,
+    PlanSlot,
+    QueryCity,
+    ReleaseSlot,
+    ShardCheckpoint,
+    ShardProtocol,
+)
 from streams.wire import (
     CountChunk,
     CountsEnd,
+    NormChunk,
     PingChunk,
     PingsEnd,
     ReleaseMarker,
     cut_counts,
+    cut_factors,
     cut_norms,
     cut_pings,
     cut_plan,
     decode_message,
     encode_message,
     merge_counts,
+    merge_norms,
     merge_pings,
     merge_plan,
     shard_of,
@@ -31,8 +42,12 @@ from tests.unit.test_flow import a_context
 from tests.unit.test_planner import city
 from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
 from udp_stream.base.errors import PrivacyRefused
+from udp_stream.ledger.ids import CITY_HOUR
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import PlateNorms
+from udp_stream.mechanisms.base import ForecastClipTerms, StatisticTerms
+from udp_stream.planning.plan import Terms
+from udp_stream.planning.slot import CityPlan, SlotPlan
 from udp_stream.release.charge import plan_slot
 from udp_stream.testing import SLOT_END, two_hats
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, tabulate, without_repeats
@@ -300,3 +315,217 @@ def test_what_a_shard_has_released_it_has_whatever_an_owner_of_before_says_later
     planner.planned(start, SLOT_END, [0])
     planner.sent()
     assert planner.slot_to_learn().start == start
+
+
+# The city's hour: a question alone comes before the plan of a slot's HATs.
+
+
+def a_question(counts):
+    rows = np.arange(counts.count.size)
+    return SlotPlan.question(
+        counts, CityPlan(rows + 1, rows + 70, 9, b"about", CITY_HOUR, rows + 4096)
+    )
+
+
+def a_clipped_plan(counts):
+    """Its plates' clips are shared, so they are measured."""
+    ball = ForecastClipTerms(0, b"\0\0" * counts.count.size, ball=True)
+    terms = (Terms((StatisticTerms("mean", 1, around=ball),)),) * counts.cells.size
+    return SlotPlan(
+        *counts.slot, counts.cells, counts.hat_rows, counts, terms, np.ones_like(counts.count)
+    )
+
+
+def norms_of(counts, norm=3):
+    ones = np.ones(len(counts.plates), np.int64)
+    return PlateNorms(counts.plates, ones, ones, ones, norm * ones, ones)
+
+
+def asked_shard(**more):
+    """A shard that has sent its counts, and these."""
+    shard, offset = waiting_shard(**more)
+    counts, _ = tabulate(some_slot(1, 0))
+    return shard, offset, counts
+
+
+def gives(shard, offset, chunks):
+    for chunk in chunks:
+        shard.add(next(offset), decode_message(encode_message(chunk)))
+
+
+def measures(shard):
+    """The shard measures what it is asked, and sends it; the messages."""
+    step = shard.next()
+    assert isinstance(step, MeasureNorms)
+    shard.measured(step, norms_of(step.counts))
+    sending = shard.next()
+    shard.sent(sending)
+    return [message for _, message in sending.messages]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_question_and_its_norms_travel_whole(shards):
+    counts = merge_counts(
+        [one for one in count_chunks_of(some_slot(4), shards) if isinstance(one, CountChunk)]
+    )
+    plan = a_question(counts)
+    rows = np.diff(counts.hat_rows)
+    of_shard = shard_of(plan.cells, shards)
+    for shard in range(shards):
+        here = of_shard == shard
+        chunks = [
+            decode_message(encode_message(one))
+            for one in cut_plan(plan.subset(here), shard, chunk_bytes=70)
+        ]
+        found = merge_plan(chunks)
+        assert found.is_question and found.is_measured and not found.charged.any()
+        assert all(chunk.is_question for chunk in chunks) and len(chunks) > 2
+        assert found.cells.tolist() == plan.cells[here].tolist()
+        city = found.city
+        asked = plan.city.subset(np.repeat(here, rows))
+        assert (city.kind, city.plates, city.about) == (CITY_HOUR, 9, b"about")
+        for name in ("weights", "charged", "around"):
+            assert getattr(city, name).tolist() == getattr(asked, name).tolist()
+    assert not any(chunk.is_question for chunk in cut_plan(a_clipped_plan(counts), 0))
+    norms = norms_of(counts, -7)
+    sent = list(cut_norms(norms, *counts.slot, 2, rows_max=6, is_question=True))
+    again = [decode_message(encode_message(one)) for one in sent]
+    assert again == sent and all(one.is_question for one in again) and len(again) == 4
+    assert merge_norms(again).norm.tolist() == norms.norm.tolist()
+    assert not any(one.is_question for one in cut_norms(norms, *counts.slot, 2))
+
+
+def test_a_shard_measures_a_question_once_and_its_norms_once_and_releases_nothing_on_a_question():
+    shard, offset, counts = asked_shard()
+    question = list(cut_plan(a_question(counts), 1, chunk_bytes=200))
+    gives(shard, offset, question)
+    (norms,) = measures(shard)
+    assert isinstance(norms, NormChunk) and norms.is_question
+    gives(shard, offset, question)
+    assert shard.next() is None and shard.checkpoint().offset == 0
+    gives(shard, offset, cut_plan(a_clipped_plan(counts), 1))
+    (norms,) = measures(shard)
+    assert not norms.is_question
+    assert shard.next() is None
+    gives(shard, offset, cut_factors({}, norms_of(counts), norms))
+    step = shard.next()
+    assert isinstance(step, ReleaseSlot) and not step.plan.is_question
+
+
+def test_a_question_that_comes_again_behind_the_plan_takes_nothing_of_its_place():
+    """A planner that was taken for dead sends the rest of its question late: the slot would be held
+    for ever."""
+    shard, offset, counts = asked_shard()
+    question = list(cut_plan(a_question(counts), 1, chunk_bytes=200))
+    plan = a_plan()
+    gives(shard, offset, question)
+    measures(shard)
+    gives(shard, offset, plan_chunks_of(plan))
+    gives(shard, offset, question[1:])
+    step = shard.next()
+    assert isinstance(step, ReleaseSlot) and same(step.plan, merge_plan(plan_chunks_of(plan)))
+
+
+def test_who_takes_a_shard_over_behind_the_plan_says_what_the_question_asks_and_releases():
+    """Where the answer is not recorded the planner asks again; a shard that has read both at once,
+    and factors of an older plan, would be waited for."""
+    shard, offset, counts = asked_shard()
+    (first,) = cut_norms(norms_of(counts), *counts.slot, 1)
+    gives(
+        shard,
+        offset,
+        [
+            *cut_plan(a_question(counts), 1, chunk_bytes=200),
+            *cut_plan(a_clipped_plan(counts), 1),
+            *cut_factors({}, norms_of(counts), first),
+        ],
+    )
+    (norms,) = measures(shard)
+    assert norms.is_question
+    step = shard.next()
+    assert isinstance(step, MeasureNorms) and not step.plan.is_question
+    shard.measured(step, norms_of(counts))
+    assert isinstance(shard.next(), ReleaseSlot)
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_a_question_of_a_later_slot_tells_that_an_earlier_one_is_lost(accept_loss):
+    """The planner waits for our part of it: the earlier slot would be held for ever."""
+    shard, offset, _ = asked_shard(slots=2, accept_loss=accept_loss)
+    later, _ = tabulate(some_slot(1, HOUR))
+    gives(shard, offset, cut_plan(a_question(later), 1))
+    step = shard.next()
+    assert (step is not None) == accept_loss
+    assert step is None or (step.start, step.plan.cells.tolist()) == (0, [])
+
+
+class AskingPlanner:
+    """A planner of two shards that has asked a question of all of a slot."""
+
+    def __init__(self):
+        whole = tabulate(some_slot(1))[0]
+        of_shard = shard_of(whole.cells, 2)
+        self.counts = [
+            whole.subset(np.repeat(of_shard == shard, np.diff(whole.hat_rows))) for shard in (0, 1)
+        ]
+        self.planner = PlannerState(shards=2, start=None, follows=True)
+        for shard, counts in enumerate(self.counts):
+            self.hears(*cut_counts(counts, shard))
+        step = self.planner.slot_to_plan()
+        assert step.asks
+        self.plan(a_question(merge_counts(step.chunks)))
+
+    def hears(self, *messages):
+        for message in messages:
+            self.planner.add(self.planner.counts.next_offset, message)
+
+    def plan(self, city=None):
+        hats = {plate: 1 for counts in self.counts for plate in counts.plates}
+        self.planner.planned(0, HOUR, [0, 1], hats, city)
+        self.planner.sent()
+
+    def norms(self, shard, is_question, norm=3):
+        counts = self.counts[shard]
+        return cut_norms(norms_of(counts, norm), 0, HOUR, shard, is_question=is_question)
+
+
+def test_a_planner_plans_again_once_the_city_is_told_and_holds_the_counts_until_all_is_learnt():
+    asking = AskingPlanner()
+    planner = asking.planner
+    asking.hears(*asking.norms(0, True), *asking.norms(1, False))
+    assert planner.next() is None, "norms of HATs are no answer to a question"
+    asking.hears(*asking.norms(1, True, 5))
+    step = planner.next()
+    assert isinstance(step, QueryCity) and step.plan.is_question
+    assert set(step.norms.norm.tolist()) == {3 + 5}
+    assert planner.counts.checkpoint().offset == 0
+    planner.city_queried()
+    again = planner.next()
+    assert isinstance(again, PlanSlot) and (again.start, again.asks) == (0, False)
+    assert fields(merge_counts(again.chunks)) == fields(tabulate(some_slot(1))[0])
+    asking.plan()
+    assert planner.next() is None, "answers to a question are no norms of HATs"
+    asking.hears(*asking.norms(0, False))
+    assert set(planner.next().norms.norm.tolist()) == {3 + 3}
+    list(planner.remembered({}))
+    asking.hears(*asking.norms(0, True), *asking.norms(1, True))
+    assert planner.next() is None and planner.counts.checkpoint().offset == 0
+    asking.hears(ReleaseMarker(0, HOUR), ReleaseMarker(1, HOUR))
+    assert planner.next().start == 0 and planner.counts.checkpoint().offset == 0
+    planner.learnt(0)
+    assert planner.next() is None
+    assert planner.counts.checkpoint().offset == planner.counts.next_offset
+
+
+def test_shards_that_have_released_already_are_not_waited_for_by_who_asks_anew():
+    """Nobody tells the city, and the slot is planned without it."""
+    asking = AskingPlanner()
+    asking.hears(ReleaseMarker(0, HOUR))
+    assert asking.planner.next() is None
+    asking.hears(ReleaseMarker(1, HOUR))
+    step = asking.planner.next()
+    assert isinstance(step, QueryCity) and step.norms.plates == ()
+    asking.planner.city_queried()
+    assert not asking.planner.next().asks
+    asking.plan()
+    assert asking.planner.norms_to_remember().norms.plates == ()
