@@ -41,7 +41,7 @@ from tests.protocol.broker import (
 from tests.protocol.embedded import embedded
 from udp_stream.base.errors import DataLoss, Fenced, UsageError
 from udp_stream.base.units import NANO
-from udp_stream.ledger.ids import HAT, QUERY, ROUND, WITHDRAWN, Id, kind_of
+from udp_stream.ledger.ids import CITY_HOUR, HAT, QUERY, ROUND, WITHDRAWN, Id, kind_of
 from udp_stream.ledgers.archive import archive
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.promise import promise_of
@@ -62,12 +62,13 @@ KINDS = {
     "shared clips": (*AROUND, "budget.accounting=approximate", "release.cdf=tree", "budget.epsilon=40"),
     "prices": (*AROUND, "release.cdf=off", "release.mean_epsilon=auto", "budget.epsilon=60"),
     "city": (*AROUND, "release.cdf=off", "release.mean_epsilon=3", "budget.epsilon=100"),
+    "city's hour": (*AROUND, "budget.accounting=approximate", "release.cdf=tree", "budget.epsilon=40"),
     "queries": CITY,
     "add-remove": (*ADD_REMOVE, "hat.timezone=UTC", "kafka.partitions=2", "kafka.shards=1"),
     "days": (*ADD_REMOVE, "hat.timezone=UTC", "hat.slot=6h", "kafka.partitions=2", "kafka.shards=1"),
 }  # fmt: skip
-"""Both promises, with and without forecasts, clips that HATs share, prices, a question to the city,
-standing queries, sums of days."""
+"""Both promises, with and without forecasts, clips that HATs share, prices, a question to the city
+beside its HATs and before them, standing queries, sums of days."""
 
 QUERIES = Path(__file__).parent / "queries.toml"
 
@@ -610,6 +611,8 @@ class World(RuleBasedStateMachine):
         self.require_done()
         if self.is_exact:
             self.require_same()
+        told = [one for one in self.ledger.said if kind_of(one) == CITY_HOUR]
+        require(bool(told) == (self.kind == "city's hour"), f"the city told of {told}")
 
     def require_charged_once(self):
         require(self.ledger.verify() == [], f"{self.ledger.verify()}")

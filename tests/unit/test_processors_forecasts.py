@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from faust.types import TP
 
-from streams.wire import CountsEnd, PingChunk, decode_message
+from streams.wire import PingChunk, decode_message
 from tests.protocol.broker import (
     TOPICS,
     Worker,
@@ -27,8 +27,10 @@ from tests.unit.test_processors_planner import (
     sources_alone,
 )
 from udp_stream.base.errors import PrivacyRefused
-from udp_stream.ledger.ids import Id
+from udp_stream.ledger.ids import CITY_HOUR, Id, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.release import city as release_city
+from udp_stream.release.city import CityHour
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.record import Release, Smoothed, Withdrawal
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdraw
@@ -151,45 +153,91 @@ def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
     require_same(two.broker, two.ledger, once=True)
 
 
-def test_what_a_shard_lost_is_not_waited_for():
-    """Its chunks are deleted behind its counts. With `accept_loss` it goes on, and so does the
-    planner elsewhere."""
-    broker, ledger = city(), MemoryLedger()
-    shard, others = TP(TOPICS.parts.name, 1), {TP(TOPICS.parts.name, number) for number in (0, 2)}
+def lose_first_slot(broker, ledger, numbers):
+    """Its chunks are deleted in these shards, behind their counts, and they go on with
+    `accept_loss`; the start of the slot."""
+    parts = [TP(TOPICS.parts.name, shard) for shard in range(3)]
+    lost = {parts[number] for number in numbers}
 
     async def work(thread):
         await sources_alone(Worker(broker, ledger, thread, SETTINGS))
         one = Worker(broker, ledger, thread, SETTINGS)
-        await one.parts.assign({shard})
-        await one.parts.process(broker.logs[shard])
-        assert any(
-            isinstance(decode_message(m.value), CountsEnd)
-            for m in broker.logs[TP(TOPICS.parts.name, 0)]
-        )
-        chunks = [m for m in broker.logs[shard] if isinstance(decode_message(m.value), PingChunk)]
-        first = chunks[0].offset
-        slot = decode_message(chunks[0].value).slot_start
-        gone = max(m.offset for m in chunks if decode_message(m.value).slot_start == slot)
-        assert first < gone < chunks[-1].offset
-        broker.begins[shard] = gone + 1
+        await one.parts.assign(lost)
+        for pings in [list(broker.logs[tp]) for tp in sorted(lost)]:
+            await one.parts.process(pings)
+        slot = decode_message(broker.logs[parts[0]][0].value).slot_start
+        for tp in sorted(lost):
+            log = [(m.offset, decode_message(m.value)) for m in broker.logs[tp]]
+            chunks = [(offset, one) for offset, one in log if isinstance(one, PingChunk)]
+            gone = max(offset for offset, one in chunks if one.slot_start == slot)
+            assert chunks[0][0] < gone < chunks[-1][0]
+            ends = [m for m in broker.logs[parts[0]] if b"counts-end" in m.value]
+            assert any(decode_message(m.value).shard == tp.partition for m in ends)
+            broker.begins[tp] = gone + 1
         rest, again = (
             Worker(broker, ledger, thread, SETTINGS, accept_loss=loss) for loss in (False, True)
         )
-        await again.parts.assign({shard})
-        await rest.parts.assign(others)
-        at = {tp: broker.begins[tp] for tp in (shard, *others)}
+        await again.parts.assign(lost)
+        await rest.parts.assign(set(parts) - lost)
+        at = {tp: broker.begins[tp] for tp in parts}
         for _ in range(20):
-            for tp, worker in [(shard, again), *((tp, rest) for tp in sorted(others))]:
+            for tp in parts:
                 if batch := broker.logs[tp][at[tp] :]:
                     at[tp] += len(batch)
-                    await worker.parts.process(batch)
+                    await (again if tp in lost else rest).parts.process(batch)
         return slot
 
-    lost = run(work)
+    return run(work)
+
+
+def test_what_a_shard_lost_is_not_waited_for():
+    """It goes on, and so does the planner elsewhere."""
+    broker, ledger = city(), MemoryLedger()
+    lost = lose_first_slot(broker, ledger, {1})
     expected = embedded(broker, SETTINGS)
     missing = expected.releases.keys() - outcome(broker)[0].keys()
     assert missing and {int(id_.split(b"-")[1]) * 1000 for id_ in missing} == {lost}
     assert slots_of(smoothed(broker)) == slots_of(expected.smoothed)
+
+
+@pytest.fixture
+def asked_early(limits):
+    """Ten plates are enough to ask the city's hour, however little it can tell."""
+    limits(release_city, HOUR_PLATES_MIN=2, HOUR_CHANGE=1e6)
+
+
+@pytest.mark.usefixtures("asked_early")
+def test_of_a_shard_that_is_lost_plates_take_no_part_in_the_city_s_hour():
+    """They are charged, and the answer is that of the others: less sure."""
+    broker, ledger = city(), MemoryLedger()
+    first = lose_first_slot(broker, ledger, {2})
+    ours, theirs = (hours_of(one) for one in (ledger, embedded(broker, SETTINGS).ledger))
+    assert ours.keys() == theirs.keys() and len(ours) > 2 and first == min(ours)
+    assert ours[first].usual_deviation_kmh > 1.05 * theirs[first].usual_deviation_kmh
+    assert ours[first].plates == theirs[first].plates
+    assert ledger.verify() == []
+
+
+@pytest.mark.usefixtures("asked_early")
+def test_where_every_shard_lost_a_slot_nothing_tells_its_city_and_the_next_is_planned():
+    broker, ledger = city(), MemoryLedger()
+    first = lose_first_slot(broker, ledger, {0, 1, 2})
+    hours = hours_of(ledger)
+    assert len(hours) > 2 and min(hours) == first
+    assert [start for start, answer in hours.items() if answer is None] == [first]
+    starts = {Id.of(id_.decode()).start * 1000 for id_ in outcome(broker)[0]}
+    assert starts == hours.keys() - {first}
+    assert ledger.verify() == []
+
+
+def hours_of(ledger):
+    """What cities told before their HATs, by the starts of their slots; None where nothing did."""
+    return {
+        1000 * Id.of(one.release_id).start: one.payload
+        and CityHour.of_ledger(one.release_id, one.payload)
+        for one in ledger.entries()
+        if kind_of(one.release_id) == CITY_HOUR
+    }
 
 
 def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_from_their_hats():
