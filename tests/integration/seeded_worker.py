@@ -54,6 +54,8 @@ POINTS = {
     "answer recorded": [(SqliteLedger, "record", AFTER)],
     "city charged": [(SqliteLedger, "admit", AFTER)],
     "city recorded": [(SqliteLedger, "record", AFTER)],
+    "hour charged": [(SqliteLedger, "admit", AFTER)],
+    "hour recorded": [(SqliteLedger, "record", AFTER)],
     "presence charged": [(SqliteLedger, "admit", AFTER)],
     "presence recorded": [(SqliteLedger, "record", AFTER)],
 }
@@ -86,7 +88,8 @@ COUNTED = {
     "estimates made": of_estimates, "estimates published": of_estimates,
     "answers recorded": of_answers, "answers published": of_answers, "round charged": of_ids("round"),
     "round recorded": of_ids("round"), "answer recorded": of_ids("query"), "city charged": of_ids("city"),
-    "city recorded": of_ids("city"), "presence charged": of_ids("presence"), "presence recorded": of_ids("presence"),
+    "city recorded": of_ids("city"), "hour charged": of_ids("city-hour"), "hour recorded": of_ids("city-hour"),
+    "presence charged": of_ids("presence"), "presence recorded": of_ids("presence"),
 }  # fmt: skip
 """Which calls of a point count; else those about releases."""
 

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from tests.forms import long_rows, soaked_rows
+from tests.forms import long_but, long_rows, soaked_rows
 from tests.integration.deployment import agree, worker
 from tests.integration.seeded_worker import UNDERPAID
 from tests.runtime.harness import fleet_log
-from udp_stream.ledger.ids import CITY, kind_of
+from udp_stream.ledger.ids import CITY, CITY_HOUR, kind_of
 from udp_stream.release import record as release
 
 FORECASTS = {
@@ -91,7 +91,11 @@ def asking(city):
 
 
 @pytest.mark.parametrize(
-    "point", ["city charged", pytest.param("city recorded", marks=pytest.mark.long)]
+    "point",
+    long_but(
+        ("hour charged", "city charged"),
+        ["hour charged", "hour recorded", "city charged", "city recorded"],
+    ),
 )
 def test_killed_once_the_city_has_paid_it_plans_what_an_undisturbed_run_plans(asking, point):
     with agree(asking) as (stack, expected):
@@ -103,10 +107,15 @@ def test_killed_once_the_city_has_paid_it_plans_what_an_undisturbed_run_plans(as
         assert len(prices) > 1, "some HATs are offered at a part of the price"
         with worker(asking, stop=f"SIGKILL@{point}@1") as process:
             assert process.wait(60) == -signal.SIGKILL
+        recorded = {
+            "hour charged": set(),
+            "hour recorded": {CITY_HOUR},
+            "city charged": {CITY_HOUR},
+            "city recorded": {CITY_HOUR, CITY},
+        }
         with asking.ledger() as (ledger, _):
-            assert {kind_of(entry.release_id) for entry in ledger.entries() if entry.payload} <= {
-                CITY
-            }
+            kinds = {kind_of(entry.release_id) for entry in ledger.entries() if entry.payload}
+        assert kinds == recorded[point]
         asking.wait_for(expected, stack.enter_context(worker(asking)))
 
 
@@ -117,7 +126,8 @@ def test_a_worker_that_charges_too_little_for_the_city_s_answer_ends_with_status
         assert process.wait(60) == 5
     assert asking.releases() == {}
     with asking.ledger() as (ledger, _):
-        assert [entry.payload for entry in ledger.entries()] == [None]
+        payloads = {kind_of(entry.release_id): entry.payload for entry in ledger.entries()}
+    assert payloads.keys() == {CITY_HOUR, CITY} and payloads[CITY] is None
 
 
 @pytest.mark.long

@@ -412,6 +412,16 @@ def test_a_shard_measures_a_question_once_and_its_norms_once_and_releases_nothin
     assert isinstance(step, ReleaseSlot) and not step.plan.is_question
 
 
+def test_a_shard_that_was_answered_on_an_older_plan_releases_nothing_on_a_question():
+    shard, offset, counts = asked_shard()
+    (norms,) = cut_norms(norms_of(counts), *counts.slot, 1)
+    gives(
+        shard, offset, [*cut_plan(a_question(counts), 1), *cut_factors({}, norms_of(counts), norms)]
+    )
+    measures(shard)
+    assert shard.next() is None
+
+
 def test_a_question_that_comes_again_behind_the_plan_takes_nothing_of_its_place():
     """A planner that was taken for dead sends the rest of its question late: the slot would be held
     for ever."""
