@@ -270,6 +270,8 @@ def plan_slot(
     require_relation(policy.neighbours, ids, seen.payloads)
     if None not in seen.payloads:
         return SlotPlan.empty(counts, seen)
+    if asks and answer is not None:
+        ledger.published([name])  # whoever recorded it may have died before it could
     slot = SlotToPlan.of_counts(counts, context, ledger, seen.meta)._replace(
         told=None if answer is None else CityHour.of_ledger(name, answer).told
     )
