@@ -349,12 +349,20 @@ def as_said_before(self, *given, begins=ShardProtocol.__init__, **more):
     self._released_sent_ms = max(NOT_YET, self._pings.clear_ms)
 
 
+def as_it_came_last(self, offset, message, add=ShardProtocol.add):
+    """A question takes the place of the plan, also where it comes late."""
+    add(self, offset, message)
+    if isinstance(message, wire.PlanChunk) and message.is_question:
+        self._plans.pop(message.slot_start, None)
+
+
 @pytest.mark.parametrize(
     ("kind", "owner", "wrong"),
     [
         ("plans", ShardProtocol, {"may_commit": property(before_it_sends)}),
         ("clips", PlannerState, {"add": of_what_it_planned}),
         ("forecasts", ShardProtocol, {"__init__": as_said_before}),
+        ("hour", ShardProtocol, {"add": as_it_came_last}),
     ],
 )
 def test_planted_faults_are_found(kind, owner, wrong, planted):
