@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from streams.protocol import (
+    NOT_YET,
     MeasureNorms,
     PlannerState,
     PlanSlot,
@@ -502,13 +503,15 @@ class AskingPlanner:
 def test_a_planner_plans_again_once_the_city_is_told_and_holds_the_counts_until_all_is_learnt():
     asking = AskingPlanner()
     planner = asking.planner
+    nothing_done = planner.counts.checkpoint()
+    assert (nothing_done.offset, nothing_done.done_ms) == (0, NOT_YET)
     asking.hears(*asking.norms(0, True), *asking.norms(1, False))
     assert planner.next() is None, "norms of HATs are no answer to a question"
     asking.hears(*asking.norms(1, True, 5))
     step = planner.next()
     assert isinstance(step, QueryCity) and step.plan.is_question
     assert set(step.norms.norm.tolist()) == {3 + 5}
-    assert planner.counts.checkpoint().offset == 0
+    assert planner.counts.checkpoint() == nothing_done
     planner.city_queried()
     again = planner.next()
     assert isinstance(again, PlanSlot) and (again.start, again.asks) == (0, False)
@@ -519,9 +522,9 @@ def test_a_planner_plans_again_once_the_city_is_told_and_holds_the_counts_until_
     assert set(planner.next().norms.norm.tolist()) == {3 + 3}
     list(planner.remembered({}))
     asking.hears(*asking.norms(0, True), *asking.norms(1, True))
-    assert planner.next() is None and planner.counts.checkpoint().offset == 0
+    assert planner.next() is None and planner.counts.checkpoint() == nothing_done
     asking.hears(ReleaseMarker(0, HOUR), ReleaseMarker(1, HOUR))
-    assert planner.next().start == 0 and planner.counts.checkpoint().offset == 0
+    assert planner.next().start == 0 and planner.counts.checkpoint() == nothing_done
     planner.learnt(0)
     assert planner.next() is None
     assert planner.counts.checkpoint().offset == planner.counts.next_offset
