@@ -12,7 +12,7 @@ it and says so.
 | `RecordNorms` | all norms are there, and what the city told; on partition 0 | `remembered`; factors are next |
 | `LearnSlot` | all shards have released what was planned, where plans follow from it; on 0 | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 | `planned`; each shard is sent its share next |
-| `MeasureNorms` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms next |
+| `MeasureNorms` | the oldest counted slot has a question, or a plan that shares clips or asks the city | `measured`; norms next |
 | `ReleaseSlot` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
 | `AnswerShard` | every source has sent the positions of a moment, where queries are asked | `answering`, `answered` |
 | `KeepSlot` | a released slot is read again, where its day needs it | `kept` |
@@ -48,7 +48,9 @@ finds all HATs of a slot recorded finds that, too.
 
 **The city's hour.** A plan that is a question alone comes before the plan of the HATs: shards send
 their part of its sums, and the planner plans the slot again once the answer is recorded. A planner
-that takes over finds it in the ledger, or asks the same again.
+that takes over finds it in the ledger, or asks the same again. So a shard keeps questions and plans
+apart, and answers a question whatever else it has of the slot: it may come late, behind the plan.
+Where no shard answers, as all have lost the slot, it is planned without.
 
 Charging and recording are done under the fence of the partition: a worker that is refused there
 drops this object.

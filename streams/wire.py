@@ -6,8 +6,8 @@
 | `PingChunk`, `PingsEnd` | source to shard | the pings of a closed slot in the shard's cells, with speeds |
 | `PositionChunk`, `PositionsEnd` | source to shard | the positions at a moment, where queries are asked |
 | `CountChunk`, `CountsEnd` | shard to planner | the counts of a slot in the shard's cells, without speeds |
-| `PlanChunk` | planner to shard | terms and charges of the shard's HATs |
-| `NormChunk` | shard to planner | how far plates are from their forecasts, where HATs of a plate share one clip |
+| `PlanChunk` | planner to shard | terms and charges of the shard's HATs; or, before them, a question to the city alone |
+| `NormChunk` | shard to planner | how far plates are from their forecasts, where HATs share clips, or the city is asked |
 | `FactorChunk` | planner to shard | the factors of these plates |
 | `ReleaseMarker` | shard to planner | the time through which all is published, where plans follow from releases |
 
