@@ -298,7 +298,7 @@ def test_a_slot_is_finished_in_the_domain_and_with_the_noise_that_it_was_charged
 
 def test_a_plan_charges_nothing():
     ledger, counts = MemoryLedger(), slot()[0]
-    plan = PROMISES["add-remove"].plan(counts, context_of(), ledger)
+    plan = PROMISES["add-remove"].plan(counts, context_of(), ledger, True)
     assert plan.cells.size == 0 and not list(ledger.entries())
     with pytest.raises(PrivacyRefused, match="swap-values"):
         plan_slot(counts, context_of(), ledger)

@@ -89,7 +89,7 @@ PROMISES: dict[str, Promise] = {
     "add-remove": Promise(
         learns=lambda _: True,
         with_forecaster=with_sums_forecaster,
-        plan=lambda counts, context, ledger, _asks=False: plan_sums(counts, context, ledger),
+        plan=lambda counts, context, ledger, _asks: plan_sums(counts, context, ledger),
         record=lambda slot, values, context, ledger, _factors: record_add_remove_slot(
             slot.counts, values, context, ledger
         ),
