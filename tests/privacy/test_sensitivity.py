@@ -34,6 +34,7 @@ from tests.privacy.sensitivity import (
 )
 from tests.unit.test_movement import HOUR, RULES, values_of
 from udp_stream.base.units import NANO, QUANTA_PER_KMH
+from udp_stream.ledger.ids import CITY_HOUR
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.add_remove import (
     GAIN,
@@ -60,16 +61,27 @@ from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.mechanisms.widths import HALF_WIDTHS, ClipWidth
+from udp_stream.planning.slot import CityPlan
 from udp_stream.queries.elimination import BandRule, QueryBudget, Split, Tariff
 from udp_stream.queries.plane import QUANTA_PER_KM, Rectangle, rho_per_square_metre
-from udp_stream.release.city import CityTree, city_sums, sample_weights
+from udp_stream.release import city
+from udp_stream.release.city import (
+    CityTree,
+    HourMean,
+    city_sums,
+    hour_answer,
+    hour_charges,
+    hour_residuals,
+    sample_weights,
+    weights_of_plates,
+)
 from udp_stream.release.promise import release_slot
 from udp_stream.release.record import Release
 from udp_stream.testing import a_context, seeded_bits, seven_pings
 from udp_stream.windows.grid import HEXAGONS, Hexagons
 from udp_stream.windows.headings import Headings, by_movement
 from udp_stream.windows.movement import places_of
-from udp_stream.windows.tables import SlotPings, tabulate
+from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues, tabulate
 from udp_stream.windows.zones import Zones
 
 GROUPINGS = "best-fit", "wrap-around"
@@ -261,6 +273,87 @@ def of_city(cost):
 @pytest.mark.parametrize("cost", [pure(NANO // 2), concentrated(NANO // 20)], ids=["pure", "rho"])
 def test_the_city_s_sums_move_as_charged(cost):
     check_sensitivity(of_city, cost, 0.99)
+
+
+COUNTED = SlotCounts(
+    0,
+    3_600_000,
+    (b"a", b"b", b"c"),
+    np.array([7, 9], np.uint64),
+    hat_rows=np.array([0, 2, 5]),
+    plate=np.array([0, 1, 0, 1, 2]),
+    count=np.array([2, 1, 30, 5, 12]),
+    repeats=0,
+)
+"""Plates in two HATs and in one, with more samples than weigh in full, and with fewer."""
+
+HOURS = {
+    "pure": pure(NANO // 5),
+    "rho": concentrated(3_078_557),
+    "coarse": pure(40),
+    "coarse rho": concentrated(7),
+}
+
+
+def hour_of(planted, kmh, charges=hour_charges):
+    """The integer of the city's hour around these forecasts, for all of its plates and whichever of
+    them the ledger may have admitted. A plate drives alike in all of its samples of a HAT."""
+    caught = []
+
+    def noisy(queries, family, bits):
+        caught[:] = queries
+        return [one.integers for one in queries]
+
+    planted(city, noisy_integers=noisy)
+    by_plate = np.argsort(COUNTED.plate, kind="stable")
+    starts = np.append(0, np.cumsum(COUNTED.count))
+
+    def neighbours(cost):
+        weights = sample_weights(COUNTED.count, COUNTED.plate)
+        moves = weights_of_plates(COUNTED, weights)
+        about = msgspec.json.encode(HourMean(cost, int(moves.max()), (1.0,), 0.1))
+        around = np.array(kmh) * QUANTA_PER_KMH
+        whole = CityPlan(weights, weights, 3, about, CITY_HOUR, around)
+        for admitted in subsets(3):
+            plan = replace(whole, weights=np.where(admitted[COUNTED.plate], weights, 0))
+
+            def draw(speeds, plan=plan):
+                of_rows = np.empty_like(speeds)
+                of_rows[by_plate] = speeds
+                values = SlotValues(np.repeat(of_rows, COUNTED.count), starts)
+                off = hour_residuals(COUNTED, values, plan.around)
+                hour_answer(off, COUNTED, plan, bytes)
+                (query,) = caught
+                return query
+
+            paid = charges(weights_of_plates(COUNTED, plan.weights), plan).tolist()
+            lost = losses((2, 2, 1), (0, 20 * QUANTA_PER_KMH, U), draw, cost.measure)
+            for plate, (loss, nano) in enumerate(zip(lost, paid, strict=True)):
+                yield Loss(loss, Fraction(nano, NANO), (admitted, plate))
+
+    return neighbours
+
+
+@pytest.mark.parametrize("kind", HOURS)
+def test_no_plate_moves_the_city_s_hour_by_more_than_it_pays_for_and_each_by_all_of_it(
+    planted, kind
+):
+    cost = HOURS[kind]
+    least = 0.99 if "coarse" not in kind else 0.0
+    assert check_sensitivity(hour_of(planted, (20, 22, 18, 30, 25)), cost, least) > 0.99
+    # At an end of the range a plate is within half of its clip; around no forecast it moves nothing.
+    for kmh in ((1,) * 5, (65,) * 5, (20, 0, 0, 18, 25), (0,) * 5):
+        check_sensitivity(hour_of(planted, kmh), cost)
+
+
+@pytest.mark.parametrize("tenths", [7, 13])
+@pytest.mark.parametrize("kind", ["pure", "rho"])
+def test_a_charge_for_the_city_s_hour_that_is_30_percent_off_is_found(planted, kind, tenths):
+    def charges(weights, plan):
+        return hour_charges(weights, plan) * tenths // 10
+
+    with pytest.raises(AssertionError):
+        check_sensitivity(hour_of(planted, (20,) * 5, charges), HOURS[kind], 0.99)
 
 
 def eliminated(terms):
