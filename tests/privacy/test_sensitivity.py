@@ -290,12 +290,14 @@ COUNTED = SlotCounts(
 HOURS = {
     "pure": pure(NANO // 5),
     "rho": concentrated(3_078_557),
-    "coarse": pure(40),
-    "coarse rho": concentrated(7),
+    "coarse": pure(60),
 }
 
 
-def hour_of(planted, kmh, charges=hour_charges):
+DRIVEN = (0, 20 * QUANTA_PER_KMH, U)
+
+
+def hour_of(planted, kmh, charges=hour_charges, speeds=DRIVEN):
     """The integer of the city's hour around these forecasts, for all of its plates and whichever of
     them the ledger may have admitted. A plate drives alike in all of its samples of a HAT."""
     caught = []
@@ -317,9 +319,9 @@ def hour_of(planted, kmh, charges=hour_charges):
         for admitted in subsets(3):
             plan = replace(whole, weights=np.where(admitted[COUNTED.plate], weights, 0))
 
-            def draw(speeds, plan=plan):
-                of_rows = np.empty_like(speeds)
-                of_rows[by_plate] = speeds
+            def draw(driven, plan=plan):
+                of_rows = np.empty_like(driven)
+                of_rows[by_plate] = driven
                 values = SlotValues(np.repeat(of_rows, COUNTED.count), starts)
                 off = hour_residuals(COUNTED, values, plan.around)
                 hour_answer(off, COUNTED, plan, bytes)
@@ -327,7 +329,7 @@ def hour_of(planted, kmh, charges=hour_charges):
                 return query
 
             paid = charges(weights_of_plates(COUNTED, plan.weights), plan).tolist()
-            lost = losses((2, 2, 1), (0, 20 * QUANTA_PER_KMH, U), draw, cost.measure)
+            lost = losses((2, 2, 1), speeds, draw, cost.measure)
             for plate, (loss, nano) in enumerate(zip(lost, paid, strict=True)):
                 yield Loss(loss, Fraction(nano, NANO), (admitted, plate))
 
@@ -339,8 +341,14 @@ def test_no_plate_moves_the_city_s_hour_by_more_than_it_pays_for_and_each_by_all
     planted, kind
 ):
     cost = HOURS[kind]
-    least = 0.99 if "coarse" not in kind else 0.0
-    assert check_sensitivity(hour_of(planted, (20, 22, 18, 30, 25)), cost, least) > 0.99
+    middle = (20, 22, 18, 30, 25)
+    if kind == "coarse":
+        # The largest clip is two and a half steps of the lattice wide.
+        between = hour_of(planted, middle, speeds=(0, 23 * QUANTA_PER_KMH, 27 * QUANTA_PER_KMH, U))
+        assert check_sensitivity(between, cost) > 0.99
+    else:
+        assert check_sensitivity(hour_of(planted, middle), cost, 0.99) > 0.99
+        assert max(one.charged for one in hour_of(planted, middle)(cost)) * NANO == cost.nano
     # At an end of the range a plate is within half of its clip; around no forecast it moves nothing.
     for kmh in ((1,) * 5, (65,) * 5, (20, 0, 0, 18, 25), (0,) * 5):
         check_sensitivity(hour_of(planted, kmh), cost)
