@@ -14,7 +14,7 @@ import pytest
 
 from tests.failing import Died
 from udp_stream.base.units import NANO
-from udp_stream.ledger.ids import CITY, Id, kind_of
+from udp_stream.ledger.ids import CITY, CITY_HOUR, Id, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.base import Query
 from udp_stream.release import city
@@ -46,7 +46,7 @@ class Watched:
         asked = [
             (one.release_id, one.members.tobytes(), one.charges.tobytes(), one.min_admitted, one.terms,
              None if one.allowances is None else one.allowances.tobytes())
-            for one in admissions if kind_of(one.release_id) in ("hat", CITY)
+            for one in admissions if kind_of(one.release_id) in ("hat", CITY, CITY_HOUR)
         ]  # fmt: skip
         assert len(asked) == len(admissions) or not any(one.members.size for one in admissions)
         if asked:
@@ -132,12 +132,15 @@ class Audit:
         return (self.seen - self.most) / math.sqrt(2 * self.most * NANO)
 
 
-def audited(first, second, plate):
-    """The loss of what is recorded, beside the charges of the plate with this hash."""
+def audited(first, second, plate, kind=None):
+    """The loss of what is recorded, or of records of a kind alone, beside the charges of the plate
+    with this hash."""
     assert first.ledger.by == second.ledger.by and list(first.queries) == list(second.queries)
     in_rho = first.ledger.calls[0][0].endswith(" in rho")
     seen = most = 0.0
     for id_, run in first.ledger.by.items():
+        if kind not in (None, kind_of(id_)):
+            continue
         at = run, id_
         for a, b, out in zip(
             first.queries.get(at, ()),
@@ -152,6 +155,18 @@ def audited(first, second, plate):
             )
             most += float((moved**2 / 2).sum() if in_rho else moved.sum())
             seen += float(((far**2 - near**2) / 2).sum() if in_rho else (far - near).sum())
-    charges = [sum(one.ledger.charged_by_period(plate).values()) for one in (first, second)]
+    charges = [_charged(one.ledger, plate, kind) for one in (first, second)]
     assert charges[0] == charges[1]
     return Audit(seen * NANO, most * NANO, charges[0], first)
+
+
+def _charged(ledger, plate, kind):
+    if kind is None:
+        return sum(ledger.charged_by_period(plate).values())
+    entries = [one for one in ledger.entries() if kind_of(one.release_id) == kind]
+    return sum(
+        nano
+        for entry in entries
+        for one, nano in zip(entry.plates, entry.charged.tolist(), strict=True)
+        if one == plate
+    )

@@ -15,7 +15,7 @@ from tests.failing import Died
 from tests.unit.test_flow import run
 from udp_stream.base.errors import PrivacyRefused
 from udp_stream.base.units import NANO
-from udp_stream.ledger.ids import CITY, kind_of
+from udp_stream.ledger.ids import CITY, CITY_HOUR, kind_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.noise import counts_scale
 from udp_stream.planning.slot import PlannedSlot
@@ -86,8 +86,8 @@ def context(flags, question=None, seed=1):
     return with_forecaster(made)
 
 
-def charges_of(ledger):
-    (entry,) = (one for one in ledger.entries() if kind_of(one.release_id) == CITY)
+def charges_of(ledger, kind=CITY):
+    (entry,) = (one for one in ledger.entries() if kind_of(one.release_id) == kind)
     return dict(zip(entry.plates, entry.charged.tolist(), strict=True))
 
 
@@ -222,13 +222,21 @@ def test_a_shard_refuses_a_plan_whose_charges_pay_for_less_than_its_weights_ask(
             together(part, of_values, broken)
 
 
+MUCH = (*PURE, "budget.epsilon=100")
+"""Under pure accounting the city's hour is asked for much."""
+
+
 @pytest.mark.parametrize("answered", [False, True])
-@pytest.mark.parametrize("flags", [PURE, RHO])
+@pytest.mark.parametrize(
+    ("flags", "questions"),
+    [(PURE, {CITY}), (RHO, {CITY, CITY_HOUR}), (MUCH, {CITY, CITY_HOUR})],
+    ids=["pure", "rho", "much"],
+)
 def test_a_crash_at_every_call_of_a_slot_with_an_ask_comes_to_the_bytes_of_an_undisturbed_run(
-    flags, answered
+    flags, questions, answered
 ):
     contents, log = crowded(), []
-    flags = (*flags, "release.min_plates=3", "budget.epsilon=20")
+    flags = ("budget.epsilon=20", *flags, "release.min_plates=3")
     expected, undisturbed = (
         run(undisturbed_ledger := MemoryLedger(), context(flags), contents, log=log),
         log.copy(),
@@ -237,6 +245,8 @@ def test_a_crash_at_every_call_of_a_slot_with_an_ask_comes_to_the_bytes_of_an_un
     assert len({one.privacy.epsilon for one in records}) > 2, (
         "some at the price, some at a part, and some withheld"
     )
+    kinds = {kind_of(entry.release_id) for entry in undisturbed_ledger.entries() if entry.payload}
+    assert questions == kinds & {CITY, CITY_HOUR}
     for dies_at in range(len(undisturbed)):
         ledger = MemoryLedger()
         with pytest.raises(Died):
