@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from udp_stream.base.units import nano_allowance
-from udp_stream.ledger.ids import CITY, CLIPS, Id, id_of, kind_of
+from udp_stream.ledger.ids import CITY, CITY_HOUR, CLIPS, Id, id_of, kind_of
 from udp_stream.ledger.port import Entry
-from udp_stream.release.city import CityRecord
+from udp_stream.release.city import CityHour, CityRecord
 from udp_stream.release.record import Privacy, Release
 
 TOLD_MAX = 5
@@ -237,6 +237,10 @@ def shared_clips_are_remembered_once(seen: Collected) -> Iterator[str]:
     )
 
 
+OF_CITY = {CITY: CityRecord, CITY_HOUR: CityHour}
+"""Answers of a slot's city, by kind."""
+
+
 def what_the_city_told_is_told_once(seen: Collected) -> Iterator[str]:
     """Charged before the HATs of its slot, then recorded: of the plates that paid, and of no slot
     without HATs."""
@@ -245,12 +249,13 @@ def what_the_city_told_is_told_once(seen: Collected) -> Iterator[str]:
         if kind_of(entry.release_id) == "hat":
             earliest.setdefault(Id.of(entry.release_id).slot, at)
     for at, entry in enumerate(seen.entries):
-        if kind_of(entry.release_id) != CITY:
+        record = OF_CITY.get(kind_of(entry.release_id))
+        if record is None:
             continue
         id_, paid = entry.release_id, int((entry.charged > 0).sum())
         if earliest.get(Id.of(id_).slot, -1) < at:
             yield f"{id_} was charged behind a HAT of its slot, or of a slot without HATs"
-        told = 0 if entry.payload is None else CityRecord.of_ledger(id_, entry.payload).plates
+        told = 0 if entry.payload is None else record.of_ledger(id_, entry.payload).plates
         if told != paid:
             yield f"{id_}: {paid} plates were charged, and its answer is of {told}"
 
@@ -276,7 +281,7 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
     for entry in seen.entries:
         if kind_of(entry.release_id) == CLIPS:
             continue  # nothing is released under it; a round that somebody cannot pay is not drawn
-        if kind_of(entry.release_id) == CITY and not entry.charged.any():
+        if kind_of(entry.release_id) in OF_CITY and not entry.charged.any():
             continue  # too few could pay
         if entry.payload is None or not entry.published:
             state = (

@@ -5,12 +5,14 @@ import io
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 import msgspec
 import numpy as np
 import pytest
 
 from tests.chaos.checks import (
+    OF_CITY,
     Collected,
     Expected,
     Stranger,
@@ -23,11 +25,11 @@ from tests.chaos.clips import clips_amiss
 from tests.forms import PURE_ENV
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
 from udp_stream.forecast import shape
-from udp_stream.ledger.ids import CITY, CLIPS, kind_of
+from udp_stream.ledger.ids import CLIPS, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.release import city
 from udp_stream.release import pipeline as balls
-from udp_stream.release.city import CityRecord
 from udp_stream.release.record import Release, Smoothed
 from udp_stream.settings import load
 
@@ -304,14 +306,15 @@ def test_a_budget_in_rho_is_compared_in_rho(sound, rho, found):
     assert len([*nobody_is_over_budget(replace(sound, expected=expected))]) == found
 
 
-def test_what_the_city_told_is_looked_at(tmp_path, limits):
+@pytest.mark.parametrize("kind", OF_CITY)
+def test_what_the_city_told_is_looked_at(tmp_path, limits, kind):
     limits(shape, PLATES_MIN=1.0, NOISE_MAX=99.0)
+    limits(city, HOUR_PLATES_MIN=1, HOUR_DEVIATION_MAX=inf)
     seen = seen_of(tmp_path / "ledger", (*CONFIG, "release.mean=forecast-clip", "release.cdf=auto"))
     found = lambda one: {sentence.partition(":")[0] for sentence in violations(one)}  # noqa: E731
-    at = next(at for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == CITY)
-    assert (
-        found(seen) == set() and CityRecord.of_ledger("city", seen.entries[at].payload).plates > 1
-    )
+    at = next(at for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == kind)
+    told = OF_CITY[kind].of_ledger("city", seen.entries[at].payload)
+    assert found(seen) == set() and told.plates > 1
     fewer = seen.entries[at].charged * (np.arange(seen.entries[at].charged.size) > 0)
     assert "city" in found(with_entry(seen, at, charged=fewer))
     assert found(with_entry(seen, at, payload=None)) == {"city", "unpublished"}

@@ -191,6 +191,7 @@ def test_the_statement_counts_what_it_cost_and_a_budget_that_only_it_was_charged
     )
     assert found["hats_recorded"] == 6 and disagreement(settings, found) is None
     assert (found["city"]["slots_charged"], found["city"]["slots_recorded"]) == (2, 2)
+    assert (found["city"]["hours_charged"], found["city"]["hours_recorded"]) == (0, 0)
     alone = MemoryLedger()
     alone.admit("charged", 9 * NANO, [b"a"], [Admission("city:0-3600", ONE, ONE + 5, 0, b"")])
     loss = statement(SETTINGS, alone)["privacy"]["privacy_loss"]

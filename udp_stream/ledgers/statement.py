@@ -115,8 +115,8 @@ class _PeriodSpending:
 @dataclass(slots=True)
 class _Account:
     """All that the entries of a ledger say. `under` counts the HATs with a charge, by length and
-    budget of their periods; `made` and `released` the records, all and those that are not
-    withheld."""
+    budget of their periods; `made` and `released` the records, all and those that are not withheld;
+    `city` the slots in which the city was asked for its CDF, and for its mean (hours)."""
 
     speeds: dict[str, _PeriodSpending] = field(default_factory=dict)
     positions: dict[str, _PeriodSpending] = field(default_factory=dict)
@@ -137,7 +137,9 @@ class _Account:
             is_charged = bool(names.ending_of(entry.period)) or bool(entry.charged.any())
             self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and is_charged
         if kind in (CITY, CITY_HOUR):
-            self.city.update(charged=bool(entry.charged.any()), recorded=entry.payload is not None)
+            of = "slots" if kind == CITY else "hours"
+            self.city[f"{of}_charged"] += bool(entry.charged.any())
+            self.city[f"{of}_recorded"] += entry.payload is not None
         if kind == "hat" and entry.payload is not None:
             record = Release.of_ledger(entry.release_id, entry.payload)
             how = record.privacy
@@ -213,11 +215,15 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         **(
             {
                 "city": {
-                    "what": "in some slots, noisy shares of all plates' speeds by bins: a CDF of the whole city",
-                    "use": "recorded in the ledger; smoothed estimates have it, and each HAT's CDF made of it",
+                    "what": "in some slots (slots), noisy shares of all plates' speeds by bins: a CDF of the whole city; "
+                    "in some (hours), the noisy mean of all plates around its forecast",
+                    "use": "recorded in the ledger; smoothed estimates have the CDF, and each HAT's made of it; HATs are "
+                    "planned around the mean",
                     "charges": "each plate its own share of the sensitivity, before the HATs of the slot; part of privacy_loss",
-                    "slots_charged": account.city["charged"],
-                    "slots_recorded": account.city["recorded"],
+                    "slots_charged": account.city["slots_charged"],
+                    "slots_recorded": account.city["slots_recorded"],
+                    "hours_charged": account.city["hours_charged"],
+                    "hours_recorded": account.city["hours_recorded"],
                 }
             }
             if account.city
