@@ -657,6 +657,8 @@ class Forecaster(SlotForecaster):
     _evidence: Evidence
     _usual: tuple[Memory, CityMemory | None] | None
     """The state before there was evidence."""
+    _usual_ms: int
+    """The start of the first slot that it has not learnt, Unix ms."""
 
     def __init__(
         self,
@@ -800,9 +802,12 @@ class Forecaster(SlotForecaster):
         if self._is_doubted:
             return True
         memory = self._memory if self._usual is None else self._usual[0]
-        released = released_hats(records, (slot[1] - slot[0]) / HOUR_MS, grid)
+        released = released_hats(records, _hours(slot), grid)
         day = self._day(slot[0])
-        usual = memory.predict(day, released.cells, released.prior, self._hour(slot))
+        # A storm of an hour, of which the city told, is not the usual of all the hours behind it.
+        since = slot[0] if self._usual is None else min(slot[0], self._usual_ms)
+        passed = _hours((since, slot[1]))
+        usual = memory.predict(day, released.cells, released.prior, self._hour(slot), passed)
         self._evidence = self._evidence.more(evidence_of(usual, released, self._max_kmh))
         is_withheld = any(record.status == "withheld_unit" for record in records)
         self._is_doubted = self._evidence.is_enough or is_withheld
@@ -814,6 +819,7 @@ class Forecaster(SlotForecaster):
             self._usual = None
         elif self._usual is None:
             self._usual = deepcopy((self._memory, self._shapes))
+            self._usual_ms = slot[0]
         return self._is_doubted
 
     def _doubted(self, slot: Slot, released: int) -> UnitDoubt | None:
@@ -833,6 +839,7 @@ class Forecaster(SlotForecaster):
         self._is_doubted = False
         self._evidence = Evidence()
         self._usual = None
+        self._usual_ms = 0
 
     def _when(self, slot: Slot) -> tuple[dt.date, float]:
         """The day on which a slot starts, and the part of it that is over when the slot ends."""
