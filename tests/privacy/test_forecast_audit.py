@@ -19,7 +19,7 @@ from udp_stream.base.units import NANO
 from udp_stream.embedded.runtime import EmbeddedRuntime
 from udp_stream.forecast import shape
 from udp_stream.ledger.filters import rho_nano_of
-from udp_stream.ledger.ids import CITY, kind_of
+from udp_stream.ledger.ids import CITY, CITY_HOUR, kind_of
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import Query
 from udp_stream.mechanisms.noise import Lattice, counts_scale
@@ -181,6 +181,21 @@ def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(planted, limits, b
     planted(city, counts_scale=lambda moved, cost: counts_scale(moved * 7 // 10, cost))
     narrow = day_audited(busiest[0], 3)
     assert narrow.most > narrow.charged + NANO // 4
+
+
+@pytest.mark.parametrize(
+    "flags", [MEAN, (*MEAN, "budget.accounting=approximate")], ids=["pure", "rho"]
+)
+def test_what_the_city_is_asked_of_each_hour_is_part_of_what_a_plate_loses(limits, busiest, flags):
+    """The same, before the HATs of every slot, which are then planned around what was told."""
+    limits(city, HOUR_PLATES_MIN=1, HOUR_DEVIATION_MAX=np.inf)
+    one = day_audited(busiest[0], 4, flags)
+    ledger = one.first.ledger
+    asked = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CITY_HOUR]
+    assert len(asked) == len(ledger.slots()) > 5 and all(entry.payload for entry in asked)
+    assert one.most <= one.charged and (flags is not MEAN or abs(one.seen) <= one.most)
+    order = [kind_of(id_) for id_ in ledger.by]
+    assert order[0] == CITY_HOUR and order.count(CITY_HOUR) == len(asked)
 
 
 @pytest.mark.parametrize(("flags", "tenths"), [(MEAN, 7), (IN_RHO, 8)], ids=["pure", "rho"])
