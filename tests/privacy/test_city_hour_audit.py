@@ -306,6 +306,25 @@ def test_a_plate_that_no_shard_measured_moves_nothing_and_without_any_nothing_is
     assert answer(plan, counts, flags, PlateNorms.nobody()) is None
 
 
+@BOTH
+def test_plates_that_no_shard_measured_take_no_part_in_the_mean(flags):
+    """Of a city that is 4 km/h off a half of which is measured, 4 km/h are told, and not 2."""
+    counts, _, plan = questioned(flags, plates=300)
+    starts = np.append(0, np.cumsum(counts.count))
+    slow = SlotValues(np.repeat(plan.city.around - 4 * QUANTA_PER_KMH, counts.count), starts)
+    norms = together(counts, slow, plan, flags)
+    half = PlateNorms(norms.plates[::2], *(column[::2] for column in norms.columns))
+    told = {}
+    for name, measured in (("all", norms), ("half", half)):
+        found = [
+            CityHour.decode(answer(plan, counts, flags, measured, SeededEntropy(seed)))
+            for seed in range(20)
+        ]
+        told[name] = np.median([one.offset_kmh for one in found]), found[0].usual_deviation_kmh
+    assert told["half"][0] == pytest.approx(told["all"][0], abs=1.0)
+    assert told["half"][1] > 1.1 * told["all"][1]
+
+
 # What is asked by another.
 
 
