@@ -16,7 +16,9 @@ from tests.failing import Died
 from tests.unit.test_flow import run, slot
 from udp_stream.ledger.ids import CITY, CITY_HOUR, HAT, id_of, kind_of
 from udp_stream.ledger.port import Admission
-from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.ledgers.archive import archive, open_archive
+from udp_stream.ledgers.opening import Holdings
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
 from udp_stream.release import charge
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
@@ -132,6 +134,15 @@ def test_it_is_asked_of_a_city_before_its_hats_and_not_where_nobody_asks_for_it(
     ledger = MemoryLedger()
     assert not plan_slot(counts, context(*flags), ledger, asks=False).is_question
     assert hours_of(ledger) == []
+
+
+def test_the_caller_is_called_before_the_question_is_charged():
+    """It notes the settings that plates are charged under."""
+    log = []
+    given = dataclasses.replace(context(*RHO), before_charge=lambda: log.append("(before)"))
+    run(MemoryLedger(), given, city_of(0)[0], log=log)
+    first, *_ = (at for at, call in enumerate(log) if call == "admit")
+    assert "(before)" in log[:first]
 
 
 def test_a_few_plates_are_no_city_whatever_they_can_pay():
@@ -440,3 +451,31 @@ def test_one_that_was_charged_and_not_answered_is_counted_as_such():
     said = statement(settings_of(*RHO), ledger)["city"]
     assert (said["hours_charged"], said["hours_recorded"]) == (1, 0)
     assert (said["slots_charged"], said["slots_recorded"]) == (0, 0)
+
+
+# In the ledger, where a day is archived.
+
+
+def test_no_reader_waits_for_an_answer_and_an_archive_takes_it_with_its_day(tmp_path):
+    contents = [city_of(0, SLOTS + 1)[at] for at in (0, SLOTS)]
+    (today, values), log = contents[1], []
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        undisturbed = MemoryLedger()
+        for place in (ledger, undisturbed):
+            run(place, context(*RHO), contents[0])
+        run(undisturbed, context(*RHO), contents[1], log=log)
+        with pytest.raises(Died):  # it is recorded, and not marked as published
+            run(ledger, context(*RHO), (today, values), log.index("record"), answered=True)
+        waits = [id_ for id_, _ in ledger.unpublished()]
+        assert waits == [id_of(CITY_HOUR, *today.slot)] and Holdings.of(ledger).unpublished == 0
+        run(ledger, context(*RHO), (today, values))
+        assert list(ledger.unpublished()) == [] and ledger.verify() == []
+        hours = {entry.release_id: entry.payload for entry in hours_of(ledger)}
+        midnight = (SUNDAY + 24 * HOUR_MS) // 1000
+        archive(ledger, midnight, tmp_path / "archived")
+        with open_archive(tmp_path / "archived") as archived:
+            kept = [
+                {one.release_id: one.payload for one in hours_of(at)} for at in (archived, ledger)
+            ]
+        assert [len(one) for one in kept] == [1, 1] and kept[0] | kept[1] == hours
+        assert ledger.verify() == []
