@@ -26,7 +26,6 @@ from tests.unit.test_flow import run
 from udp_stream.base.errors import PrivacyRefused
 from udp_stream.base.units import NANO, QUANTA_PER_KMH
 from udp_stream.ledger.ids import CITY, CITY_HOUR, kind_of
-from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import PlateNorms, merged_norms
 from udp_stream.mechanisms.noise import Lattice, lattice_of
@@ -91,7 +90,7 @@ def hour_of(ledger):
 
 # The noise, as it comes.
 
-DRAWS = 600
+DRAWS = 400
 
 
 def as_forecast(counts, plan):
@@ -114,14 +113,14 @@ def as_forecast(counts, plan):
 
 @BOTH
 def test_the_noise_of_an_answer_has_the_stated_scale_and_30_percent_off_is_noticed(flags):
-    """A process that ends once the answer is recorded, often: by the entropy of deployments."""
+    """A process that ends once the answer is recorded, often."""
     counts, _, plan = questioned(flags)
     values, exact, whole = as_forecast(counts, plan)
-    given = dataclasses.replace(context(flags), entropy=OsEntropy())
     log = []
-    run(MemoryLedger(), given, (counts, values), log=log)
+    run(MemoryLedger(), context(flags), (counts, values), log=log)
     off = []
-    for _ in range(DRAWS):
+    for number in range(DRAWS):
+        given = dataclasses.replace(context(flags), entropy=SeededEntropy(number))
         ledger = MemoryLedger()
         with pytest.raises(Died):
             run(
@@ -149,9 +148,9 @@ def test_the_noise_of_an_answer_has_the_stated_scale_and_30_percent_off_is_notic
         found = law[0] / (share if is_pure else share**2)
         return 2 * min(law[1].cdf(found), law[1].sf(found))
 
-    assert likely(1.0) > 1e-6 > max(likely(0.7), likely(1.3))
+    assert likely(1.0) > 1e-3 > max(likely(0.7), likely(1.3))
     family = "laplace" if is_pure else "norm"
-    assert stats.kstest(np.array(off) / scale, family).pvalue > 1e-6
+    assert stats.kstest(np.array(off) / scale, family).pvalue > 1e-4
 
 
 # What is lost, beside what is charged.

@@ -34,7 +34,7 @@ def as_asked(limits):
 
     def of_kind(kind):
         if kind == "city's hour":
-            limits(city, HOUR_PLATES_MIN=2, HOUR_CHANGE=1e6, HOUR_PART=2000)
+            limits(city, HOUR_PLATES_MIN=2, HOUR_DEVIATION_MAX=1e6, HOUR_PART=2000)
 
     return of_kind
 

@@ -21,7 +21,7 @@ FLAGS = ("release.mean=forecast-clip", "release.cdf=off", "budget.epsilon=80")
 @pytest.fixture(autouse=True)
 def asked_early(limits):
     """Twelve plates are enough to ask, and pay what lets the answer tell."""
-    limits(city, HOUR_PLATES_MIN=2, HOUR_CHANGE=1e6, HOUR_PART=2000)
+    limits(city, HOUR_PLATES_MIN=2, HOUR_DEVIATION_MAX=1e6, HOUR_PART=2000)
 
 
 class Bits(SeededEntropy):

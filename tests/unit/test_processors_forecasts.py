@@ -203,7 +203,7 @@ def test_what_a_shard_lost_is_not_waited_for():
 @pytest.fixture
 def asked_early(limits):
     """Ten plates are enough to ask the city's hour, however little it can tell."""
-    limits(release_city, HOUR_PLATES_MIN=2, HOUR_CHANGE=1e6)
+    limits(release_city, HOUR_PLATES_MIN=2, HOUR_DEVIATION_MAX=1e6)
 
 
 @pytest.mark.usefixtures("asked_early")
@@ -214,7 +214,7 @@ def test_of_a_shard_that_is_lost_plates_take_no_part_in_the_city_s_hour():
     ours, theirs = (hours_of(one) for one in (ledger, embedded(broker, SETTINGS).ledger))
     assert ours.keys() == theirs.keys() and len(ours) > 2 and first == min(ours)
     assert ours[first].usual_deviation_kmh > 1.05 * theirs[first].usual_deviation_kmh
-    assert ours[first].plates == theirs[first].plates
+    assert ours[first].plates < theirs[first].plates
     assert ledger.verify() == []
 
 

@@ -513,8 +513,9 @@ def hour_answer(residuals: Integers, counts: SlotCounts, plan: CityPlan, bits: B
     offset = float(np.interp(clipped, clipped_mean(OFFSETS), OFFSETS))
     deviation = mean.deviation_kmh(weight, offset)
     usual = mean.deviation_kmh(weight, 0.0)
+    plates = max(1, int(np.count_nonzero(weights)))
     return CityHour(
-        round(offset, 3), round(deviation, 3), round(usual, 3), mean.loadings, plan.plates
+        round(offset, 3), round(deviation, 3), round(usual, 3), mean.loadings, plates
     ).encode()
 
 
