@@ -84,6 +84,13 @@ KAFKA_ENVIRONMENT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _few_rehearsals(limits: Callable[..., None]) -> None:
+    """A plan compares no other slots, and makes few cities up: a rehearsal takes its time."""
+    limits("udp_stream.cli.plan_of_feed", SLOTS=())
+    limits("udp_stream.release.rehearsal", PAIRS_MAX=2)
+
+
 @pytest.fixture(scope="session")
 def kafka_bootstrap() -> Iterator[str]:
     """`host:port` of a broker that all tests share: take topics and groups of your own."""

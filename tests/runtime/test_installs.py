@@ -32,7 +32,8 @@ class Finder(importlib.machinery.PathFinder):
         return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
 
 sys.meta_path = [Finder if one is importlib.machinery.PathFinder else one for one in sys.meta_path]
-from udp_stream.cli import main as cli
+from udp_stream.cli import main as cli, plan_of_feed
+plan_of_feed.SLOTS = ()
 for words in verbs:
     with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()) as out:
         try:
