@@ -323,5 +323,5 @@ CHECKS = [
         rival_of_another_period_at_every_call,
     )
     # A day's end has a slot's draw, too.
-    for marks in [pytest.mark.long if check in (dies_at_every_call, rival_at_every_call) else ()]
+    for marks in [pytest.mark.soak if check in (dies_at_every_call, rival_at_every_call) else ()]
 ]

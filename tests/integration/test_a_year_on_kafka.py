@@ -12,6 +12,7 @@ from lab.process import free_ports
 from lab.services import command
 from streams.topics import admin, create_topics, group_of
 from tests.forked import forked_to_log
+from tests.forms import long_but
 from tests.integration.deployment import agree, log_of, worker
 from tests.integration.test_once import is_stopped, until
 from tests.prometheus import health
@@ -100,7 +101,7 @@ def partitions_of(city):
     return group_of(city.settings.kafka).partitions
 
 
-@pytest.mark.parametrize("topic", ["pings", "parts"])
+@pytest.mark.parametrize("topic", long_but(["pings"], ["pings", "parts"]))
 def test_workers_go_on_with_partitions_that_were_raised_and_lose_nothing(topic, city, redis_server):
     here = city(fleet_log(clean=True), ledger=redis_server.url, shards=2)
     name, before = getattr(here.topics, topic).name, getattr(here.topics, topic).partitions
@@ -180,7 +181,9 @@ def test_a_redis_that_is_full_as_workers_start_is_waited_for(city, redis_server)
     waiting(signal.SIGINT, 130)
 
 
-@pytest.mark.parametrize("dies", [True, False], ids=["killed", "full"])
+@pytest.mark.parametrize(
+    "dies", [True, pytest.param(False, marks=pytest.mark.long)], ids=["killed", "full"]
+)
 def test_a_redis_that_is_away_or_full_is_waited_for_and_old_pings_are_said(
     dies, city, redis_server
 ):

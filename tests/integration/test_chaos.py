@@ -55,7 +55,7 @@ def on():
         (FORECASTS, 25, 3, 12, 2),
         pytest.param(AMPLE, 40, 18, 60, 5, marks=pytest.mark.soak),
         pytest.param(FORECASTS, 30, 14, 60, 5, marks=pytest.mark.soak),
-        pytest.param(IN_RHO, 25, 4, 12, 2, marks=pytest.mark.long),
+        pytest.param(IN_RHO, 25, 4, 12, 2, marks=pytest.mark.soak),
         pytest.param(SHARED_CLIPS, 25, 4, 12, 2, marks=pytest.mark.long),
         pytest.param(FORECASTS, 110, 3, 12, 2, marks=pytest.mark.long),
     ],

@@ -9,7 +9,7 @@ import pytest
 from lab.data import DataSet, Images, Setup, Trajectories
 from lab.experiments import ON_POSITIONS
 from lab.queries import allowance
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from tests.lab.test_experiments import rows_of as all_rows_of
 from udp_stream.base.errors import UsageError
 from udp_stream.mechanisms.base import Range
@@ -65,7 +65,11 @@ def test_rows_follow_from_the_seed(name):
 
 
 @pytest.mark.parametrize(
-    "name", long_but(["threshold"], ["savings-range", "savings-kde", "savings-knn", "threshold"])
+    "name",
+    [
+        *long_but(["threshold"], ["savings-range", "savings-kde", "threshold"]),
+        *soaked(["savings-knn"]),
+    ],
 )
 def test_a_baseline_saves_nothing_and_elimination_something(name):
     rows = [row for row in rows_of(name, setup_of(repetitions=2), 2) if not row.beside]
@@ -79,11 +83,11 @@ def test_a_baseline_saves_nothing_and_elimination_something(name):
 def test_counts_and_densities_are_also_asked_of_drawn_points_without_any_feed(limits):
     limits("lab.queries", CROWDS=(60,))
     setup = dataclasses.replace(setup_of(repetitions=1), data=())
-    rows = rows_of("savings-kde", setup, None)
-    of_ways = [row for row in rows if not row.beside]
+    outcome = ON_POSITIONS["savings-kde"].run(setup)
+    of_ways = outcome.tables["savings-kde"]
     assert {row.data for row in of_ways} == {"drawn, 60 points"} and len(of_ways) == 9 * 8
     assert {row.split for row in of_ways if row.saved_mean == 0} == {"BM"}
-    agree = {one.claim for one in ON_POSITIONS["savings-kde"].run(setup).findings if one.agrees}
+    agree = {one.claim for one in outcome.findings if one.agrees}
     assert {"more-rounds", "savings-grow", "savings-fall"} <= agree
 
 
@@ -98,18 +102,18 @@ def test_savings_are_handed_on_and_never_more_than_there_is():
 
 def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones(limits):
     limits("lab.queries", QUERIES=(2, 3), QUERIES_THEIRS=3)
-    setup, many = setup_of(repetitions=1), ON_POSITIONS["multi-query"]
-    rows = rows_of("multi-query", setup, None)
-    errors = {
-        (r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows if not r.beside
-    }
-    for pair in (row for row in rows if row.beside == "-pairs"):
+    outcome = ON_POSITIONS["multi-query"].run(setup_of(repetitions=1))
+    rows, pairs = outcome.tables["multi-query"], outcome.tables["multi-query-pairs"]
+    errors = {(r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows}
+    for pair in pairs:
         base, _, how = pair.second.partition(", ")
         of_both = (errors[pair.parameter, pair.rho, how, method] for method in (base, pair.first))
         assert [pair.second_error, pair.first_error] == list(of_both)
         assert pair.less_by == pytest.approx(pair.second_error - pair.first_error)
-    findings = many.run(setup).findings
-    assert [finding.values["base"] for finding in findings] == ["BM"] * 3 + ["BM handed on"] * 3
+    assert pairs
+    assert [finding.values["base"] for finding in outcome.findings] == ["BM"] * 3 + [
+        "BM handed on"
+    ] * 3
 
 
 def test_positions_are_the_latest_that_are_fresh():

@@ -452,7 +452,7 @@ def test_workers_that_die_and_are_replaced_publish_the_same_with_and_without_a_p
     made = Recorded(settings, None, tape)
     assert len(expected[0]) == len(expected[1]) == len(SLOTS) * len(recorded.CELLS)
     plates = plates_of(seed)
-    for plate in plates[seed % 3 :: 4] if seed == 0 else plates:
+    for plate in plates[seed % 3 :: 4] if seed < 2 else plates:
         fewer = [(number, one.without(plate)) for number, one in sent]
         played = Tape(tape.noised)
         found = by_workers(

@@ -115,8 +115,8 @@ def busiest():
         pytest.param(WITH_CDF, 2, id="mean, variance, cdf, twice"),
         pytest.param(PRICES, 1, id="prices and quarters"),
         pytest.param(IN_RHO, 2, id="in rho, twice"),
-        pytest.param(WITH_CDF, 4, id="mean, variance, cdf", marks=pytest.mark.long),
-        pytest.param(MEAN, 4, id="mean", marks=pytest.mark.long),
+        pytest.param(WITH_CDF, 4, id="mean, variance, cdf", marks=pytest.mark.soak),
+        pytest.param(MEAN, 2, id="mean", marks=pytest.mark.long),
         pytest.param(IN_RHO, 12, id="in rho", marks=pytest.mark.long),
     ],
 )

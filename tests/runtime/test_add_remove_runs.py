@@ -12,7 +12,7 @@ import h3
 import pytest
 
 from tests.failing import Died, DyingLedger
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from tests.runtime.harness import fleet_log, frames_of, ledger_at, line_writer
 from tests.runtime.test_wall_runs import START, Machine, morning, ping
 from udp_stream.embedded.runtime import (
@@ -170,7 +170,7 @@ def lives(folder, flags, plates, dice=None, minutes=7 * 15 + 3):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", long_but([0], range(4)))
+@pytest.mark.parametrize("seed", [*long_but([0], range(2)), *soaked(range(2, 4))])
 def test_a_live_run_whose_process_dies_at_any_call_of_its_ledger_releases_every_cell_once(
     tmp_path, flags, seed
 ):

@@ -13,7 +13,7 @@ import h3
 import msgspec
 import pytest
 
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.base.errors import ConfigError
@@ -122,7 +122,7 @@ def morning(seed, plates):
     return sends
 
 
-@pytest.mark.parametrize("seed", long_but([0], range(4)))
+@pytest.mark.parametrize("seed", [*long_but([0], range(2)), *soaked(range(2, 4))])
 def test_a_run_closes_the_same_slots_with_and_without_plates_and_whenever_it_dies(
     tmp_path, flags, closed, seed
 ):

@@ -75,7 +75,7 @@ def test_released_means_lie_in_their_own_intervals_too(day, estimated):
     [
         pytest.param({"TAIL": 0.7 * intervals.TAIL}, 0.85, 0.925, 4, 10**9, marks=pytest.mark.long),
         pytest.param({"TAIL": 1.3 * intervals.TAIL}, 0.985, 1.0, 4, 10**9, marks=pytest.mark.long),
-        pytest.param({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 4, 2, marks=pytest.mark.long),
+        pytest.param({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 4, 2, marks=pytest.mark.soak),
         ({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 1, 2),
     ],
     ids=["narrower", "wider", "plates alike", "plates alike, once"],

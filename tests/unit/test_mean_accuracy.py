@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.forms import long_but, long_rows
+from tests.forms import long_but, long_rows, soaked_rows
 from udp_stream.base.units import NANO
 from udp_stream.mechanisms.base import NoisyValue, Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
@@ -65,6 +65,25 @@ def test_the_spread_counts_those_who_are_left_out(name):
     assert spread(plan, out) > spread(plan)
 
 
+ROWS = [
+    *product(
+        ["levy", "fixed-quantile", "eps-quantile"],
+        ["best-fit", "wrap-around"],
+        [1.0, 4.0],
+        [1.0, 0.5, 0.25],
+    )
+]
+SHORT = [
+    ("levy", "best-fit", 4.0, 0.25),
+    ("fixed-quantile", "wrap-around", 1.0, 0.25),
+    ("eps-quantile", "best-fit", 1.0, 0.25),
+]
+SCATTERED = [
+    ("best-fit", 1.0, 0.25),
+    ("best-fit", 4.0, 0.25),
+    ("wrap-around", 1.0, 0.25),
+    ("wrap-around", 4.0, 1.0),
+]
 PLATES = [30, 12, 12, 9, 9, 8, 7, 7, 6, 6, 6, 5, 5, 5, 4, 4, 4, 3, 3, 3, 2, 2, 1, 1]
 
 
@@ -78,19 +97,10 @@ def reference_speeds(rng, means, part=1.0):
 
 @pytest.mark.parametrize(
     ("name", "grouping", "epsilon", "part"),
-    long_rows(
-        [
-            ("levy", "best-fit", 4.0, 0.25),
-            ("fixed-quantile", "wrap-around", 1.0, 0.25),
-            ("eps-quantile", "best-fit", 1.0, 0.25),
-        ],
-        product(
-            ["levy", "fixed-quantile", "eps-quantile"],
-            ["best-fit", "wrap-around"],
-            [1.0, 4.0],
-            [1.0, 0.5, 0.25],
-        ),
-    ),
+    [
+        *long_rows(SHORT, [row for row in ROWS if row[1:] in SCATTERED]),
+        *soaked_rows(row for row in ROWS if row[1:] not in SCATTERED),
+    ],
 )
 def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(
     name, grouping, epsilon, part

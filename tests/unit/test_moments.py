@@ -10,7 +10,7 @@ from msgspec import structs
 
 from streams.protocol import SendMessages, ShardCheckpoint, ShardProtocol
 from streams.wire import PositionsEnd, cut_moment
-from tests.forms import changed
+from tests.forms import changed, long_but, soaked
 from tests.unit.test_reading import HOUR, RULES, START, a_log, ping, record, take
 from udp_stream.testing import a_moment
 from udp_stream.windows.positions import MomentRules
@@ -47,9 +47,7 @@ GRIDS = [(10, 10), (15, 40), (15, 2), (120, 200)]
 
 
 @pytest.mark.parametrize(("every", "age"), GRIDS)
-@pytest.mark.parametrize(
-    "seed", [1, *[pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]]
-)
+@pytest.mark.parametrize("seed", [*long_but([1], range(1, 5)), *soaked(range(5, 12))])
 def test_killed_anywhere_it_goes_on_from_its_checkpoint_as_if_nothing_had_been(seed, every, age):
     log, rules = placed_log(seed), rules_of(every, 30, age=age)
     whole = told(take(SourceReader(rules, SourceCheckpoint(0)), log))

@@ -160,5 +160,8 @@ def test_a_unit_is_named_where_no_other_fits(unit, read_in):
     assert found.unit == unit
     if {unit, read_in} != {"mph", "knots"}:  # which are near each other
         assert found.named == repr(unit) and not found.changes
+
+
+def test_no_unit_is_named_between_two_that_are_near_each_other():
     between = unit_evidence(decoded(scaled(1 / 1.726), "kmh"), "kmh")  # mph and knots
     assert len(between.fits) == 2 and between.named.endswith("1.7")

@@ -4,6 +4,7 @@ import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 
 import pytest
 from faust.types import TP
@@ -13,6 +14,7 @@ from streams.kafka import CommittedOffset
 from streams.processors import TICK
 from streams.wire import PingChunk, cut_pings, decode_message
 from tests.failing import Died
+from tests.forms import long_rows
 from tests.protocol.broker import FLAGS, OURS, SETTINGS, START, TOPICS, Broker, Worker, outcome
 from udp_stream.base.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -396,8 +398,16 @@ async def go_on(worker, broker, minutes, partitions=(0, 1)):
     await worker.parts.commit()
 
 
-@pytest.mark.parametrize("broker_by", [HOUR, -HOUR, 24 * HOUR, -24 * HOUR, 0])
-@pytest.mark.parametrize("worker_by", [HOUR, -HOUR, 24 * HOUR, -24 * HOUR, 0])
+WRONG = HOUR, -HOUR, 24 * HOUR, -24 * HOUR
+BY = [
+    (0, 0), *((0, by) for by in WRONG), *((by, 0) for by in WRONG), (HOUR, -HOUR), (-24 * HOUR, 24 * HOUR),
+    (-HOUR, -HOUR),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("broker_by", "worker_by"), long_rows(BY, product((0, *WRONG), (0, *WRONG)))
+)
 def test_a_tick_counts_as_the_earlier_of_two_clocks(broker_by, worker_by):
     """The broker's or the worker's may be wrong for a minute; here a partition is silent meanwhile.
     That both are wrong alike is of one machine, whose worker goes by monotonic time."""

@@ -57,7 +57,7 @@ def test_days_of_a_regular_city_are_expected_to_err_as_they_do_also_the_later_da
     limits(made_up_city, CELL_DAY_SD=0.02, HAT_SD=0.02, DRIVER_SD=0.02)
     city = MadeUpCity(3, buses=60)
     feed = feed_of("city:65:Asia/Kolkata")
-    days = [joined(feed, tuple(city.slots(day, hours=(6, 14)))) for day in range(3)]
+    days = [joined(feed, tuple(city.slots(day, hours=(6, 11)))) for day in range(3)]
     rows = expected_of(joined(feed, sum((day.slots for day in days), ()))).by_slot
     runs = [run(days, seed, None, ()) for seed in range(2)]
     for at, day in enumerate(days):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lab.means import largest_bias, largest_move
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from udp_stream.base.units import NANO
 from udp_stream.planning.suppression import HatErrors, Nanos, Occupancy, chop_user, suppress_to
 
@@ -128,7 +128,7 @@ def naive_chop(occupancy, nanos, hats_max=0, plates_min=1):
     return mask, max(occupied()), threshold
 
 
-BRUTE_FORCE = pytest.mark.parametrize("cities", long_but([200], [200, 1000]))
+BRUTE_FORCE = pytest.mark.parametrize("cities", [200, *soaked([1000])])
 
 
 @BRUTE_FORCE

@@ -27,7 +27,7 @@ def city():
 @pytest.fixture(scope="module")
 def few():
     """The first ones, in which nothing has changed."""
-    return list(published(MadeUpCity(2), weekdays(3)))
+    return list(published(MadeUpCity(2, buses=100), weekdays(3)))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.pings.advice import advise
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
@@ -107,7 +107,7 @@ def rows_of_gtfs(rows):
 @pytest.mark.parametrize("step_s", [0, 700])
 @pytest.mark.parametrize(("reads", "written"), [(JSON, rows_of_json), (MAPPED, rows_of_a_feed),
                                                 (GTFS_REALTIME, rows_of_gtfs)])  # fmt: skip
-@pytest.mark.parametrize("seed", long_but([0, 1], range(20)))
+@pytest.mark.parametrize("seed", [*long_but([0, 1], range(6)), *soaked(range(6, 20))])
 def test_what_is_new_of_a_plate_follows_from_its_own_pings_and_the_wall(
     reads, written, seed, step_s
 ):

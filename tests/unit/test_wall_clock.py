@@ -23,7 +23,7 @@ from streams.wire import (
     merge_counts,
     merge_pings,
 )
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from tests.unit.test_reading import HOUR, RULES, START, outcome, ping, record, take
 from udp_stream.pings.decode import PingRules, Reason
 from udp_stream.windows.clocks import SLOTS_MAX, Frame, SpanClock, SteadyClock
@@ -94,7 +94,7 @@ def by_plate(taken):
     return found
 
 
-@pytest.mark.parametrize("seed", long_but(range(4), range(40)))
+@pytest.mark.parametrize("seed", [*long_but(range(4), range(12)), *soaked(range(12, 40))])
 @pytest.mark.parametrize("gone", ["a", "b", "abc"])
 def test_without_a_plate_the_same_slots_close_and_hold_the_same_of_all_others(seed, gone):
     log = messy_log(seed)
@@ -111,7 +111,7 @@ def test_without_a_plate_the_same_slots_close_and_hold_the_same_of_all_others(se
     assert all(one.partial is False for one in whole.closed)
 
 
-@pytest.mark.parametrize("seed", long_but(range(4), range(40)))
+@pytest.mark.parametrize("seed", [*long_but(range(4), range(12)), *soaked(range(12, 40))])
 def test_killed_anywhere_and_cut_anywhere_the_same_slots_close(seed):
     log = [one for _, one in messy_log(seed)]
     whole = outcome(take(reader(), log))
