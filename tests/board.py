@@ -134,7 +134,7 @@ def wait_for(holds):
     deadline = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def slots_of(address):

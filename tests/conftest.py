@@ -47,6 +47,13 @@ def registered(monkeypatch):
 
 
 @pytest.fixture
+def few_rehearsals(limits):
+    """A plan compares no other slots, and makes few cities up: a rehearsal takes its time."""
+    limits("udp_stream.cli.plan_of_feed", SLOTS=())
+    limits("udp_stream.release.rehearsal", PAIRS_MAX=2)
+
+
+@pytest.fixture
 def streams_stay(limits):
     """The command line lets go of standard streams when it ends; in these tests it ends often."""
     cli = import_module("udp_stream.cli.main")

@@ -237,14 +237,15 @@ class City:
             return {entry.release_id for entry in ledger.entries() if entry.published}
 
     def estimated(self) -> bool:
-        """Whether all that is to be said of what is recorded is said, as far as numbers tell."""
+        """Whether all that is to be said is said, as far as numbers tell; ask once all is recorded."""
         topics, kafka = topics_of(self.settings.kafka), self.settings.kafka
+        said = {id_ for id_, _ in map(_with_id, asyncio.run(records_of(kafka, topics.smoothed)))}
+        return len(said) >= self._estimates_in_all
+
+    @cached_property
+    def _estimates_in_all(self) -> int:
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):
-            wanted = len(self._estimates(ledger))
-        return (
-            len({id_ for id_, _ in map(_with_id, asyncio.run(records_of(kafka, topics.smoothed)))})
-            >= wanted
-        )
+            return len(self._estimates(ledger))
 
     def _estimates(self, ledger: Ledger) -> tuple[bytes, ...]:
         """What follows from the ledger, whoever planned what, slot after slot; nothing without

@@ -82,7 +82,7 @@ def run(machine: Any, examples: int, **more: Any) -> None:
 @pytest.mark.parametrize(
     ("machine", "examples"),
     [
-        (InDictionaries, 60), (InSqlite, 25), *soaked_rows([(InDictionaries, 3000), (InSqlite, 500)])
+        (InDictionaries, 40), (InSqlite, 15), *soaked_rows([(InDictionaries, 3000), (InSqlite, 500)])
     ],
 )  # fmt: skip
 def test_whatever_is_asked_in_whatever_order_a_ledger_answers_as_the_model(

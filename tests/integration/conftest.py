@@ -85,10 +85,8 @@ KAFKA_ENVIRONMENT = {
 
 
 @pytest.fixture(autouse=True)
-def _few_rehearsals(limits: Callable[..., None]) -> None:
-    """A plan compares no other slots, and makes few cities up: a rehearsal takes its time."""
-    limits("udp_stream.cli.plan_of_feed", SLOTS=())
-    limits("udp_stream.release.rehearsal", PAIRS_MAX=2)
+def _of_services(few_rehearsals: None) -> None:
+    """What a plan says of a feed is tested elsewhere."""
 
 
 @pytest.fixture(scope="session")

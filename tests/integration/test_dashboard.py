@@ -51,7 +51,7 @@ def test_what_a_worker_commits_is_shown_as_it_comes_and_again_after_a_restart(ci
                         if slot["estimates"]:
                             shown.setdefault(slot["slot_start"], time.monotonic())
                     assert one.poll() is None and process.poll() is None
-                    time.sleep(0.02)
+                    time.sleep(0.05)
                 here.wait_for_number(here.topics.smoothed, len(estimates), one)
                 wait_for(lambda: len(all_of(address, "estimates")) == len(estimates))
         finally:

@@ -30,7 +30,7 @@ IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
     ("shards", "workers", "settings"),
     [
         (3, 2, {}),
-        pytest.param(4, 4, {}, marks=pytest.mark.long),
+        pytest.param(4, 4, {}, marks=pytest.mark.soak),
         pytest.param(2, 2, IN_RHO, marks=pytest.mark.long),
     ],
 )
@@ -130,8 +130,13 @@ def test_a_worker_that_charges_too_little_for_the_city_s_answer_ends_with_status
     assert payloads.keys() == {CITY_HOUR, CITY} and payloads[CITY] is None
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("settings", [{}, IN_RHO], ids=["pure", "in rho, with shared clips"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="pure", marks=pytest.mark.soak),
+        pytest.param(IN_RHO, id="in rho, with shared clips", marks=pytest.mark.long),
+    ],
+)
 def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(
     city, redis_server, settings
 ):

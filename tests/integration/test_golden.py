@@ -28,7 +28,7 @@ def test_on_a_redis_ledger(redis_server, tmp_path, name):
     assert told(of_embedded(tmp_path, redis_server.url, name)) == known()[name]
 
 
-@pytest.mark.parametrize("name", ["rho", pytest.param("epsilon", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["rho", pytest.param("epsilon", marks=pytest.mark.soak)])
 def test_answers_on_a_redis_ledger(redis_server, tmp_path, name):
     assert told_results(of_queries(tmp_path, name, redis_server.url)) == known(QUERIES)[name]
 

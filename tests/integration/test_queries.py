@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
+from tests.forms import soaked_rows
 from tests.integration.deployment import SECONDS_MAX, agree, worker
 from tests.integration.test_once import is_stopped, until
 from tests.integration.test_status import until as reported
@@ -55,7 +56,7 @@ def with_pings_elsewhere(log):
     ("queries", "partitions", "shards", "workers"),
     [
         pytest.param(QUERIES, 1, 1, 1, marks=pytest.mark.soak),
-        pytest.param(QUERIES, 4, 4, 2, marks=pytest.mark.long),
+        pytest.param(QUERIES, 4, 4, 2, marks=pytest.mark.soak),
         (RAMP, 4, 4, 2),
     ],
     ids=["alone", "even", "ramp"],
@@ -64,7 +65,7 @@ def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(
     city, queries, partitions, shards, workers
 ):
     here = city(
-        list(with_pings_elsewhere(fleet_log(clean=True))),
+        list(with_pings_elsewhere(fleet_log(clean=True, hours=1.0))),
         queries,
         partitions=partitions,
         shards=shards,
@@ -88,7 +89,7 @@ LEDGER = "round charged@9", "round recorded@7", "answer recorded@2", "answers re
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("queries", "shards", "points"),
-    [(QUERIES, 2, LEDGER[1:2]), (QUERIES, 1, LEDGER), (RAMP, 2, LEDGER[:1])],
+    [(QUERIES, 1, LEDGER), (RAMP, 2, LEDGER[:1]), *soaked_rows([(QUERIES, 2, LEDGER[1:2])])],
 )
 def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(
     city, queries, shards, points

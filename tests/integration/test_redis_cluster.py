@@ -17,7 +17,13 @@ from redis.crc import key_slot
 
 from lab.process import HOST, temporary_folder
 from lab.services import RunningRedis, command, start_redis
-from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask, check_large_slots
+from tests.contract.checks import (
+    ALL_LEDGER_CHECKS,
+    LedgerFactory,
+    ask,
+    check_large_slots,
+    check_rolling_crowd,
+)
 from udp_stream.base.errors import Fenced, PrivacyRefused
 from udp_stream.ledgers.redis import Fence, RedisLedger, inspect_redis, open_redis_ledger
 
@@ -104,7 +110,7 @@ def prefix_at(number: int) -> str:
     )
 
 
-LONG = {check_large_slots}
+LONG = {check_large_slots, check_rolling_crowd}
 """On one server these run in every suite."""
 
 

@@ -137,7 +137,7 @@ def run_machine(machine: type[OnRedis], url: str, examples: int, **more: Any) ->
     run_state_machine_as_test(type("Machine", (machine,), {"url": url}), settings=bounds)
 
 
-@pytest.mark.parametrize("examples", [20, *soaked([500])])
+@pytest.mark.parametrize("examples", [12, *soaked([500])])
 def test_whatever_is_asked_in_whatever_order_a_ledger_answers_as_the_model(
     redis_url: str, examples: int
 ) -> None:

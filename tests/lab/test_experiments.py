@@ -116,13 +116,13 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(
 ):
     limits(means, SAMPLES_TRIED=4)
     points, feed = None if figures is None else 5, small_feed()
-    first, again, other = (
-        rows_of(EXPERIMENTS[name], setup_of([feed], 2, seed), points) for seed in (1, 1, 2)
+    first, other = (
+        rows_of(EXPERIMENTS[name], setup_of([feed], 2, seed), points) for seed in (1, 2)
     )
-    assert first == again and (first != other) is (
-        name != "worst-case"
-    )  # which reads counts alone: nothing is drawn
+    assert (first != other) is (name != "worst-case")  # which reads counts alone: nothing is drawn
     outcome = outcome_of(name, setup_of([feed], 2))
+    again = [repr(row) for rows in outcome.tables.values() for row in rows]
+    assert {*map(repr, first)} <= {*again} and (points or sorted(again) == sorted(map(repr, first)))
     outcome = changed(outcome, figures=outcome.figures[:figures])
     names = [path.name for path in write_outcome(outcome, name, tmp_path)]
     pictures = [

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.forms import long_but
 from tests.runtime.harness import (
     CONFIG,
     embedded,
@@ -49,11 +50,11 @@ class Feed(NamedTuple):
 
 
 def speeds() -> Feed:
-    return Feed(frames_of(fleet_log(buses=20), 512))
+    return Feed(frames_of(fleet_log(buses=20, hours=0.9), 512))
 
 
 def movement() -> Feed:
-    messages = list(without_speeds(fleet_log(buses=20, clean=True)))
+    messages = list(without_speeds(fleet_log(buses=20, hours=0.9, clean=True)))
     return Feed(frames_of(messages, 512), (*CONFIG, "speed.from=movement"), "moving")
 
 
@@ -221,7 +222,7 @@ def hats(path: Path) -> list[tuple[str, str]]:
     return sorted((hat["cell"], hat["slot_start"]) for hat in found)
 
 
-@pytest.mark.parametrize("verb", ["run", "replay"])
+@pytest.mark.parametrize("verb", long_but(["run"], ["run", "replay"]))
 def test_at_whichever_effect_a_program_dies_its_next_run_has_each_record_and_estimate_once(
     verb, tmp_path
 ):

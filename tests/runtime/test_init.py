@@ -9,7 +9,7 @@ from google.transit.gtfs_realtime_pb2 import FeedMessage
 
 from benchmarks.feed_forms import FORMS, UNITS, recorded
 from tests import way_in
-from tests.forms import long_but
+from tests.forms import long_but, soaked
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import FEEDS, fleet_log
 from tests.runtime.test_cli import run
@@ -20,6 +20,9 @@ PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 
 SHORT = "gtfs.json", "semicolons.csv", "siri.xml", "kmh.bin"
 """`tests/unit/test_feed_files.py` has many more forms, without the whole program."""
+
+OTHERS = [name for name in [*FORMS][1:] if name not in SHORT]
+LONG, SOAKED = [*SHORT, *OTHERS[::2]], OTHERS[1::2]
 
 FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
 
@@ -41,7 +44,7 @@ def plain(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", long_but(SHORT, [*FORMS][1:]))
+@pytest.mark.parametrize("name", [*long_but(SHORT, LONG), *soaked(SOAKED)])
 def test_a_feed_in_any_form_gives_the_hats_and_counts_of_the_plain_form(name, plain, tmp_path):
     (tmp_path / name).write_bytes(FORMS[name](PINGS))
     assert hats(tmp_path, name) == plain

@@ -7,11 +7,10 @@ from datetime import datetime
 import pytest
 
 from udp_stream.cli import main as cli
-from udp_stream.cli import plan_of_feed
 from udp_stream.release import rehearsal
 from udp_stream.sources.fleet import IST, Fleet, Imperfections
 
-pytestmark = pytest.mark.usefixtures("streams_stay")
+pytestmark = pytest.mark.usefixtures("streams_stay", "few_rehearsals")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_a_feed_that_is_set_rightly_has_no_warning_and_nothing_is_left_behind(
 def test_errors_of_plan_and_of_a_dry_run_are_near_each_other_and_it_is_said_why_they_differ(
     capsys, log, limits
 ):
-    limits(plan_of_feed, SLOTS=())
+    limits(rehearsal, PAIRS_MAX=8)
     _, out, _ = dry(capsys, log)
     assert cli.main(["plan", str(log)]) == 0
     row = r" 7 1h (?:[\d,]+ ){3}\d+% ([\d.]+) ([\d.]+) "
@@ -61,11 +60,9 @@ def test_errors_of_plan_and_of_a_dry_run_are_near_each_other_and_it_is_said_why_
     "verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]]
 )
 def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(
-    capsys, log, tmp_path, monkeypatch, limits, verb
+    capsys, log, tmp_path, monkeypatch, verb
 ):
     monkeypatch.chdir(tmp_path)
-    limits(plan_of_feed, SLOTS=())
-    limits(rehearsal, PAIRS_MAX=2)
     pings = [json.loads(line) for line in log.read_bytes().splitlines()[:2000]]
     lines = [
         json.dumps(ping | ({} if at % 4 else {"license_plate": "XXXXX"}))

@@ -27,6 +27,8 @@ from udp_stream.pings.snapshots import RepeatFilter
 from udp_stream.settings import load
 from udp_stream.sources.recordings import open_sources
 
+pytestmark = pytest.mark.usefixtures("few_rehearsals")
+
 TABLE = tomllib.loads((Path(__file__).parents[1] / "feeds" / "found.toml").read_text())
 ZONES = {
     -74: "America/Bogota", 105: "Asia/Bangkok", 5: "Europe/Amsterdam", 34: "Asia/Jerusalem", 27: "Europe/Istanbul",
