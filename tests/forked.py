@@ -18,7 +18,10 @@ FORKS.set_forkserver_preload(
     [
         "streams.worker", "udp_stream.ledgers.redis",
         *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "kafka", "ledger")),
-        *(f"udp_stream.cli.commands.{verb}" for verb in ("plan", "replay", "status")),
+        *(f"udp_stream.cli.commands.{verb}" for verb in ("plan", "replay", "run", "status")),
+        # What these import only once they work.
+        "faust.app.router", "faust.assignor.partition_assignor", "faust.tables.manager", "faust.topics", "faust.worker",
+        "kafka.admin", "numpy.ma", "tzfpy",
     ]
 )  # fmt: skip
 ONE_AT_A_TIME = threading.Lock()

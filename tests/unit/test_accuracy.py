@@ -33,7 +33,7 @@ def rush_hour(buses, day=8, **changes):
 def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("days")
     for seed, name in enumerate(DAYS):
-        fleet = rush_hour(25, day=8 + seed, seed=seed, ping_seconds=60)
+        fleet = rush_hour(40, day=8 + seed, seed=seed, ping_seconds=60)
         messages = [message for some in fleet.messages() for message in some]
         (found / f"{name}.ndjson.gz").write_bytes(gzip.compress(b"\n".join(messages)))
     return found
