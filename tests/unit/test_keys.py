@@ -13,7 +13,7 @@ from typing import get_type_hints
 import h3
 import pytest
 
-from tests.forms import long_rows
+from tests.forms import long_rows, soaked_rows
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.base.errors import ConfigError
 from udp_stream.cli import main as cli
@@ -275,12 +275,15 @@ DEAREST = "budget.epsilon", "budget.rho", "budget.delta", "release.mean_epsilon"
 OTHERS = [key for key in LIMITS if key.startswith(("hat.", "speed.", "budget.", "release."))]
 
 
+SHORT = [
+    *dict.fromkeys([*product(ACCOUNTED, DEAREST), *zip(cycle(ACCOUNTED), OTHERS, strict=False)])
+]
+LONG = [pair for pair in zip(cycle(ACCOUNTED), LIMITS, strict=False) if pair not in SHORT]
+SOAKED = [pair for pair in product(ACCOUNTED, LIMITS) if pair not in {*SHORT, *LONG}]
+
+
 @pytest.mark.parametrize(
-    ("accounting", "key"),
-    long_rows(
-        [*product(ACCOUNTED, DEAREST), *zip(cycle(ACCOUNTED), OTHERS, strict=False)],
-        product(ACCOUNTED, LIMITS),
-    ),
+    ("accounting", "key"), [*SHORT, *long_rows([], LONG), *soaked_rows(SOAKED)]
 )
 def test_a_dry_run_at_the_limits_of_a_key_works_or_names_a_key(
     accounting, key, folder, limits, capsys
