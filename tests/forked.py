@@ -17,9 +17,11 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         "streams.worker", "udp_stream.ledgers.redis",
-        *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "kafka", "ledger")),
+        *(f"udp_stream.cli.commands.{verb}" for verb in ("dashboard", "demo", "doctor")),
+        *(f"udp_stream.cli.commands.{verb}" for verb in ("kafka", "ledger")),
         *(f"udp_stream.cli.commands.{verb}" for verb in ("plan", "replay", "run", "status")),
         # What these import only once they work.
+        "udp_stream.dashboard.follow", "udp_stream.dashboard.server",
         "faust.app.router", "faust.assignor.partition_assignor", "faust.tables.manager", "faust.topics", "faust.worker",
         "kafka.admin", "numpy.ma", "tzfpy",
     ]

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import sync_playwright
 
-from tests.board import WAIT_S
+from tests.board import WAIT_S, forked
 from tests.browser import chromium
 from udp_stream.sources.fleet import IST, Fleet
 
@@ -71,16 +71,15 @@ def new_page(browser):
 
 @contextmanager
 def served(files, *flags, port=0):
-    program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, files), *map(str, flags)]
-    running = subprocess.Popen(
-        [*program, "--set", f"dashboard.listen=127.0.0.1:{port}"], stderr=subprocess.PIPE
-    )
+    listen = "--set", f"dashboard.listen=127.0.0.1:{port}"
+    running, says = forked(*files, *flags, *listen, cwd=Path.cwd())
     try:
-        said = next(line for line in iter(running.stderr.readline, b"") if b"http://" in line)
-        yield re.search(r"http://[^/]+", said.decode())[0]
+        said = next(line for line in says if "http://" in line)
+        yield re.search(r"http://[^/]+", said)[0]
     finally:
         running.kill()
-        running.communicate(timeout=WAIT_S)
+        running.wait(WAIT_S)
+        says.close()
 
 
 def replayed(folder, pings, *flags):

@@ -14,6 +14,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import ExitStack, closing
+from functools import partial
 from html.parser import HTMLParser
 from http.client import HTTPConnection
 from pathlib import Path
@@ -30,6 +31,7 @@ from tests.board import (
     crowded,
     dashboard,
     estimate,
+    forked,
     get,
     hat,
     memory_mb,
@@ -67,6 +69,9 @@ def text(lines):
     return b"".join(line + b"\n" for line in lines)
 
 
+forked_board = partial(dashboard, begin=forked)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dashboard")
@@ -74,7 +79,7 @@ def served(tmp_path_factory):
     write(folder / "estimates.ndjson", [line for lines in ESTIMATES.values() for line in lines])
     write(folder / "pings.ndjson", [b'{"license_plate":"GJ05ZZ0001","speed":12.0}'])
     names = ("releases.ndjson", "estimates.ndjson", "pings.ndjson", "later.ndjson")
-    with dashboard(*names, cwd=folder) as (address, process):
+    with forked_board(*names, cwd=folder) as (address, process):
         yield address, process
 
 
@@ -287,7 +292,7 @@ class Stream:
 
 def test_a_stream_tells_of_each_change_and_ends_with_the_server(tmp_path):
     write(tmp_path / "r", RELEASES[0] + RELEASES[1])
-    with dashboard("r", cwd=tmp_path) as (address, process), ExitStack() as stack:
+    with forked_board("r", cwd=tmp_path) as (address, process), ExitStack() as stack:
         stream = Stream(address)
         stack.callback(stream.close)
         assert stream.notice() == {
@@ -302,7 +307,7 @@ def test_a_stream_tells_of_each_change_and_ends_with_the_server(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert stream.notice() is None
         assert process.wait(10) == 0
-    with dashboard("r", cwd=tmp_path) as (address, _):
+    with forked_board("r", cwd=tmp_path) as (address, _):
         assert slots_of(address) == before
 
 
@@ -329,7 +334,7 @@ def test_streams_are_limited_and_the_board_is_ready_once_all_is_read(limits):
 
 
 def test_a_file_may_come_later_and_be_written_anew(tmp_path):
-    with dashboard("later.ndjson", cwd=tmp_path) as (address, process):
+    with forked_board("later.ndjson", cwd=tmp_path) as (address, process):
         assert slots_of(address) == [] and get(f"{address}/v1/releases")[0] == 404
         assert any("later.ndjson" in line for line in process.said)
         write(tmp_path / "new", RELEASES[0])
@@ -347,14 +352,14 @@ def test_a_damaged_history_is_set_aside_and_the_dashboard_goes_on(tmp_path):
     history, aside = tmp_path / "h", tmp_path / "h.damaged"
     flags = "r", "--set", "dashboard.history=h", "--set", "dashboard.slots=2"
     first = f"/v1/releases?slot={quote(start_of(0))}"
-    with dashboard(*flags, cwd=tmp_path) as (address, _):
+    with forked_board(*flags, cwd=tmp_path) as (address, _):
         before = get(address + first)
     with closing(sqlite3.connect(history)) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with history.open("r+b") as out:
         out.seek(history.stat().st_size // 2)
         out.write(b"\xa5" * 1000)
-    with dashboard(*flags, cwd=tmp_path) as (address, process):
+    with forked_board(*flags, cwd=tmp_path) as (address, process):
         assert get(address + first)[2] == before[2] and aside.exists()
     (said,) = [line for line in map(json.loads, process.said) if line["event"] == "damaged_history"]
     assert said["level"] == "warning" and "h.damaged" in said["message"]
@@ -389,7 +394,7 @@ def test_what_cannot_be_served_is_said_and_has_its_status(tmp_path):
 
 
 def test_ctrl_c_is_an_interruption(tmp_path):
-    with dashboard("r", cwd=tmp_path) as (_, process):
+    with forked_board("r", cwd=tmp_path) as (_, process):
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
 
@@ -405,7 +410,7 @@ def test_the_statement_of_a_ledger_is_served_as_it_is_now(tmp_path):
         return json.loads(get(f"{address}/v1/privacy")[2])["statement"]
 
     first = export()
-    with dashboard("r", "--set", "dashboard.statement=statement.json", cwd=tmp_path) as (
+    with forked_board("r", "--set", "dashboard.statement=statement.json", cwd=tmp_path) as (
         address,
         _,
     ):
@@ -431,7 +436,7 @@ def named(tmp_path_factory):
         for at, name in enumerate(NAMES)
     ]
     zipped(folder / "gtfs.zip", files_of(stops, [("7", "<i>7</i>", "")]))
-    with dashboard("r.ndjson", "e.ndjson", "--gtfs", "gtfs.zip", cwd=folder) as (address, _):
+    with forked_board("r.ndjson", "e.ndjson", "--gtfs", "gtfs.zip", cwd=folder) as (address, _):
         yield address
 
 
@@ -490,7 +495,7 @@ def test_a_timetable_that_is_wrong_is_said_and_the_page_is_without_names(wrong, 
             path,
             files_of([] if wrong == "no stops" else [("a", "Elsewhere", 60.0, 20.0)], calls=None),
         )
-    with dashboard("r.ndjson", "--set", f"dashboard.gtfs={path}", cwd=tmp_path) as (
+    with forked_board("r.ndjson", "--set", f"dashboard.gtfs={path}", cwd=tmp_path) as (
         address,
         process,
     ):
@@ -512,7 +517,7 @@ def test_the_owners_words_are_text_and_the_policy_allows_one_host_of_tiles_and_n
         for flag in ("--set", f"dashboard.{name}={json.dumps(said)}")
     ]
     assert "img-src" not in get(address)[1]["Content-Security-Policy"]
-    with dashboard("r", *flags, cwd=tmp_path) as (own, _):
+    with forked_board("r", *flags, cwd=tmp_path) as (own, _):
         _, headers, page = get(own)
         assert headers["Content-Security-Policy"] == (
             f"{get(address)[1]['Content-Security-Policy']}; img-src 'self' https://tiles.example.org:8443"
@@ -635,7 +640,7 @@ def test_a_cell_waits_for_no_slot_in_another_form(tmp_path):
         tmp_path / "r",
         [make(cell, hour) for make in (release, estimate) for hour in hours for cell in many],
     )
-    with dashboard("r", cwd=tmp_path) as (address, _), ExitStack() as stack:
+    with forked_board("r", cwd=tmp_path) as (address, _), ExitStack() as stack:
         answered = select.poll()
         for path in [
             f"/v1/{kind}?form=csv&slot={quote(start_of(hour))}" for kind in KINDS for hour in hours
