@@ -71,7 +71,6 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish() -> None:
     """While tests run, too: what is frozen is not looked at."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 
