@@ -48,8 +48,10 @@ def registered(monkeypatch):
 
 @pytest.fixture
 def few_rehearsals(limits):
-    """A plan compares no other slots, and makes few cities up: a rehearsal takes its time."""
+    """A plan compares no other slots and budgets, and makes few cities up: a rehearsal takes its
+    time."""
     limits("udp_stream.cli.plan_of_feed", SLOTS=())
+    limits("udp_stream.cli.plan_of_promises", STANDARD=())
     limits("udp_stream.release.rehearsal", PAIRS_MAX=2)
 
 

@@ -77,6 +77,7 @@ def test_a_dashboard_shows_how_far_it_has_read_its_files(tmp_path, size):
         process.terminate()
         said += said_on_terminal(process, read)
         assert said.count(BEGUN) == 1
-    with dashboard("r", cwd=tmp_path) as (_, running):
-        pass
-    assert "\x1b" not in "".join(running.said)
+    if size == 1:
+        with dashboard("r", cwd=tmp_path) as (_, running):
+            pass
+        assert "\x1b" not in "".join(running.said)

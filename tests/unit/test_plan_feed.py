@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from udp_stream.cli import main as cli
-from udp_stream.cli import plan_of_feed
+from udp_stream.cli import plan_of_feed, plan_of_promises
 from udp_stream.cli.plan_of_feed import Positions, Row, sample_of, start_of
 from udp_stream.release import rehearsal
 from udp_stream.release.rehearsal import RehearsalResult
@@ -183,6 +183,7 @@ def test_a_month_is_planned_as_an_even_day_wherever_in_it_the_file_lies(
 ):
     """Of the 24th day of its period, by which 24 days' parts might be spent, as of any other."""
     limits(plan_of_feed, SLOTS=())
+    limits(plan_of_promises, STANDARD=())
     file = written(tmp_path / "a.ndjson", pings[::3])
 
     def errors(*flags):
