@@ -12,6 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from udp_stream.forecast.anomalies import NOT_CLIPPED, NOTHING, ReleaseClip
 from udp_stream.forecast.model import (
+    PER_HAT,
+    CityTold,
     Memory,
     ReleasedHats,
     SlotPrior,
@@ -244,3 +246,30 @@ def test_releases_that_agree_with_their_counts_turn_the_slope_and_those_that_dis
             )
         slopes.append(memory.predict(MONDAY, np.zeros(1, np.uint64), observed(9, 1).prior).slope)
     assert slopes[0] == pytest.approx(12, abs=1.5) and slopes[1] == pytest.approx(-12, abs=1.5)
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_city_that_slows_down_is_news_on_a_first_day_though_it_was_told(is_told):
+    """Not by what was told of this very slot, which makes it expected."""
+    cells = np.arange(1, 31, dtype=np.uint64)
+    prior = SlotPrior(np.zeros(0), np.zeros(30), np.zeros((30, PER_HAT)))
+
+    def released(kmh):
+        return ReleasedHats(
+            cells, prior, np.full(30, kmh), np.full(30, 0.5), np.full(30, 0.5), [NOT_CLIPPED] * 30
+        )
+
+    day, memory = dt.date(2024, 1, 8), Memory()
+    for hour in range(7, 12):
+        memory.learn(day, released(20.0), 65.0, hour + 0.5)
+    over = memory.mean_over(day, cells, prior, 12.5, 1.0, np.full(30, 1 / 30))
+    told = CityTold(-10.0, 1.0, 1.0, over.loadings) if is_told else None
+    expected = memory.predict(day, cells, prior, 12.5, 1.0, told).mean
+    assert (np.abs(expected - (10.0 if is_told else 20.0)) < 2.0).all()
+    found = memory.learn(day, released(10.0), 65.0, 12.5, told)
+    assert (memory.news(day, cells, prior, 12.5, found, np.full(30, 0.5)) > 0.5).all()
+    if is_told:  # and it is none that it is as before, an hour later
+        after = memory.predict(day, cells, prior, 13.5, 1.0).mean.mean()
+        told = told._replace(offset_kmh=20.0 - float(after))
+        found = memory.learn(day, released(20.0), 65.0, 13.5, told)
+        assert (memory.news(day, cells, prior, 13.5, found, np.full(30, 0.5)) < 0.5).all()

@@ -40,6 +40,7 @@ from udp_stream.forecast.usual_week import (
     HAT_FEATURES,
     HATS_SPREADS,
     HOURS,
+    Arrow,
     Design,
     HatWeek,
     MeanOver,
@@ -416,6 +417,7 @@ class FilterBank:
     def __init__(self, week: HatWeek) -> None:
         self._beliefs = week.beliefs()
         self._morning = None if week.is_new else deepcopy(self._beliefs)
+        self._untold: Arrow | None = None
         self._at = dict(week.numbers)
         self._carried: dict[int, Carryover] = {}
 
@@ -437,13 +439,13 @@ class FilterBank:
     def usual(
         self, cells: NDArray[np.uint64], prior: SlotPrior, when: DayHour
     ) -> tuple[Floats, Floats] | None:
-        """Mean and variance of these HATs by earlier days alone; None if there are none."""
-        if self._morning is None:
+        """Mean and variance of these HATs by earlier days alone; on a first day, if the city was
+        told of the last slot, by the day but its last hours; else None."""
+        beliefs = self._untold if self._morning is None else self._morning
+        if beliefs is None:
             return None
         at = self._numbers(cells)
-        return self._morning.predict(
-            np.where(at < self._morning.cells, at, -1), design_of(prior, when)
-        )
+        return beliefs.predict(np.where(at < beliefs.cells, at, -1), design_of(prior, when))
 
     def passed(self, hours: float, told: CityTold | None = None) -> FilterBank:
         """The beliefs so many hours later, and told this of the city; these stay."""
@@ -485,7 +487,9 @@ class FilterBank:
         """
         carried = self.carried(seen.cells)
         passed = self.passed(seen.hours, told)._beliefs
+        self._untold = None
         if told is not None:
+            self._untold = self.passed(HOURS)._beliefs
             self._beliefs = passed
         before = self.predict(seen.cells, seen.prior, when)
 
