@@ -89,10 +89,19 @@ def described(kind: type[Record]) -> dict[str, Any]:
         "$id": schema_of(kind),
         **schema,
     }
-    plain: dict[str, Any] = msgspec.json.decode(
-        msgspec.json.encode(whole)
-    )  # defaults as JSON has them
+    # Defaults as JSON has them.
+    plain: dict[str, Any] = _without_names(msgspec.json.decode(msgspec.json.encode(whole)))
     return plain
+
+
+def _without_names(part: Any) -> Any:
+    """A part of a schema without the names of keys that objects may have: msgspec tells them from
+    0.23 on."""
+    if isinstance(part, list):
+        return [_without_names(one) for one in part]
+    if isinstance(part, dict):
+        return {key: _without_names(one) for key, one in part.items() if key != "propertyNames"}
+    return part
 
 
 def _kinds_of(kind: type[Part]) -> Iterator[type[Part]]:
