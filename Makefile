@@ -22,7 +22,7 @@ test-services: $(STAMP)  ## the other half: whole programs, and a real Kafka, Re
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" tests $(addprefix --ignore=,$(FAST))
 
 test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutorial; the examples, which need Node.js
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m long
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "long and not soak"
 
 test-soak: $(STAMP)  ## what takes many minutes: worlds of workers, lemmas and adversaries at full size, 100,000 mutated messages
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m soak
