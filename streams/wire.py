@@ -558,9 +558,17 @@ def cut_norms(
     """A shard's norms as messages; equal norms give equal messages."""
     columns = dict(zip(NormChunk.COLUMNS, norms.columns, strict=True))
     slot = (slot_start, slot_end)
-    asked = {"city": city, "is_question": is_question}
     yield from _cut(
-        NormChunk, slot, shard, shard, norms.plates, columns, rows_max, least=1, **asked
+        NormChunk,
+        slot,
+        shard,
+        shard,
+        norms.plates,
+        columns,
+        rows_max,
+        least=1,
+        city=city,
+        is_question=is_question,
     )
 
 

@@ -283,13 +283,9 @@ def plan_slot(
     # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one
     # the same balances. Its hour first: HATs are planned once that is answered.
     why = _withheld_reason(slot, context)
-    asked = _hour_plan(slot, context, why) if asks and slot.told is None else None
-    if asked is not None:
-        context.before_charge()
-        city = charge_city(asked, hour_charges, counts, period, policy, ledger)
-        if city is not None:
-            check(None)
-            return SlotPlan.question(counts, city)
+    if asks and slot.told is None and (hour := _charged_hour(slot, context, why, ledger)):
+        check(None)
+        return SlotPlan.question(counts, hour)
     city = None
     question = context.question
     asked = None if question is None else _city_plan(question, slot, context, why)
@@ -338,11 +334,20 @@ def _city_plan(
     return question.ask(slot.counts, slot.policy, known)
 
 
-def _hour_plan(slot: SlotToPlan, context: ReleaseContext, why: WithheldReason) -> CityPlan | None:
+def _charged_hour(
+    slot: SlotToPlan, context: ReleaseContext, why: WithheldReason, ledger: Ledger
+) -> CityPlan | None:
+    """The question of the city's hour, charged; None where it is not asked, or too few can pay."""
     forecaster = context.forecaster
-    if not slot.policy.forecasts or why or forecaster is None or context.city is not None:
+    counts = slot.counts
+    policy = slot.policy
+    if not policy.forecasts or why or forecaster is None or context.city is not None:
         return None
-    return hour_plan(slot.counts, slot.policy, forecaster.hour(slot.counts, slot.history))
+    asked = hour_plan(counts, policy, forecaster.hour(counts, slot.history))
+    if asked is None:
+        return None
+    context.before_charge()
+    return charge_city(asked, hour_charges, counts, slot.in_period.period, policy, ledger)
 
 
 def _withheld_reason(slot: SlotToPlan, context: ReleaseContext) -> WithheldReason:

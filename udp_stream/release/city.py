@@ -7,7 +7,6 @@ The sums and their noise are below; `forecast/shape.py` has the post-processing 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import sqrt
 from statistics import NormalDist
 from typing import Annotated, Final, NamedTuple, Protocol
@@ -433,6 +432,10 @@ class HourMean(msgspec.Struct, frozen=True):
     def sensitivity(self) -> int:
         return 2 * HOUR_RADIUS * self.most
 
+    def charges(self, weights: Integers) -> Integers:
+        """Loss of plates of these weights, nano-units rounded up, shape (plates,)."""
+        return charges_of(2 * HOUR_RADIUS * weights, self.sensitivity, self.cost)
+
     def deviation_kmh(self, weight: int, offset_kmh: float) -> float:
         """The standard deviation of such an offset over samples of so much weight."""
         scale = lattice_of(self.sensitivity, self.cost).scale / weight / QUANTA_PER_KMH
@@ -462,16 +465,9 @@ def hour_plan(counts: SlotCounts, policy: Policy, known: HourKnowledge | None) -
         return None
     if off > HOUR_DEVIATION_MAX:
         return None
-    about = msgspec.json.encode(mean)
-    plan = CityPlan(
-        weights,
-        weights,
-        plates,
-        about,
-        CITY_HOUR,
-        np.rint(known.kmh * QUANTA_PER_KMH).astype(np.int64),
-    )
-    return replace(plan, charged=hour_charges(moves, plan)[counts.plate])
+    charges = mean.charges(moves)[counts.plate]
+    around = np.rint(known.kmh * QUANTA_PER_KMH).astype(np.int64)
+    return CityPlan(weights, charges, plates, msgspec.json.encode(mean), CITY_HOUR, around)
 
 
 def hour_nano(policy: Policy, counts: SlotCounts) -> int:
@@ -484,8 +480,7 @@ def hour_nano(policy: Policy, counts: SlotCounts) -> int:
 
 def hour_charges(weights: Integers, plan: CityPlan) -> Integers:
     """Loss of plates by the answer whose samples weigh so much in all: nano-units, rounded up."""
-    mean = msgspec.json.decode(plan.about, type=HourMean)
-    return charges_of(2 * HOUR_RADIUS * weights, mean.sensitivity, mean.cost)
+    return msgspec.json.decode(plan.about, type=HourMean).charges(weights)
 
 
 def hour_residuals(counts: SlotCounts, values: SlotValues, around: Integers) -> Integers:

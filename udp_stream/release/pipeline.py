@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from udp_stream.mechanisms.base import Query, StatisticPlan, noisy_integers
 from udp_stream.mechanisms.noise import Noise
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import HatPlan
-from udp_stream.planning.slot import PlannedHat, PlannedSlot, SlotPlan, unplanned
+from udp_stream.planning.slot import CityPlan, PlannedHat, PlannedSlot, SlotPlan, unplanned
 from udp_stream.release.charge import (
     ReleaseContext,
     require_public_counts,
@@ -480,14 +481,7 @@ def record_hour(context: ReleaseContext, norms: PlateNorms, plan: SlotPlan, ledg
     is_measured = np.array([plate in measured for plate in counts.plates])
     city = replace(city, weights=np.where(is_measured[counts.plate], city.weights, 0))
     residuals = np.array([measured.get(plate, 0) for plate in counts.plates], np.int64)
-    name = id_of(city.kind, plan.start_ms, plan.end_ms)
-
-    def draw(_: object) -> list[bytes]:
-        ((_, bits),) = context.entropy.streams([name])
-        return [hour_answer(residuals, counts, city, bits)]
-
-    draw_once(ledger, [name], draw)
-    ledger.published([name])  # no reader waits for it
+    _record_answer(context, plan, city, ledger, partial(hour_answer, residuals, counts, city))
 
 
 def record_city(
@@ -500,11 +494,21 @@ def record_city(
     question = context.question
     if city is None or question is None or not sums:
         return
+    _record_answer(context, plan, city, ledger, partial(question.answer, sums, city))
+
+
+def _record_answer(
+    context: ReleaseContext,
+    plan: SlotPlan,
+    city: CityPlan,
+    ledger: Ledger,
+    answer: Callable[[Bits], bytes],
+) -> None:
     name = id_of(city.kind, plan.start_ms, plan.end_ms)
 
     def draw(_: object) -> list[bytes]:
         ((_, bits),) = context.entropy.streams([name])
-        return [question.answer(sums, city, bits)]
+        return [answer(bits)]
 
     draw_once(ledger, [name], draw)
     ledger.published([name])  # no reader waits for it

@@ -47,8 +47,9 @@ class Promise:
     over needs a new one. `plan` charges the whole slot before any speed is looked at, as far as
     charges follow from public counts; first, unless it is told not to, a question to the city, once
     whose answer is recorded the slot is planned again. `record` draws and records a slot, or a
-    shard's part of it, as far as that is not done yet; charges that the plan has not made come before the draw. `keep`,
-    where a promise sums a day at its end, keeps what is needed of a released slot.
+    shard's part of it, as far as that is not done yet; charges that the plan has not made come
+    before the draw. `keep`, where a promise sums a day at its end, keeps what is needed of a
+    released slot.
 
     >>> from udp_stream.testing import a_context
     >>> policy = a_context().policy
