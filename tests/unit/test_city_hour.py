@@ -15,6 +15,7 @@ from tests.contract.add_remove import context_of
 from tests.failing import Died
 from tests.forms import long_but
 from tests.unit.test_flow import run, slot
+from udp_stream.base.errors import PrivacyRefused
 from udp_stream.ledger.ids import CITY, CITY_HOUR, HAT, id_of, kind_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.archive import archive, open_archive
@@ -144,6 +145,23 @@ def test_the_caller_is_called_before_the_question_is_charged():
     run(MemoryLedger(), given, city_of(0)[0], log=log)
     first, *_ = (at for at, call in enumerate(log) if call == "admit")
     assert "(before)" in log[:first]
+
+
+def test_no_answer_is_drawn_once_another_run_has_charged_a_period_that_overlaps():
+    """It began at once, and each looked before the other had charged."""
+    counts, values = city_of(0)[0]
+    ledger = MemoryLedger()
+
+    def charge_elsewhere():
+        other = context(*RHO, "budget.period=7d")
+        period = other.calendar.slot_in_period(counts.start_ms).period
+        one = np.ones(1, np.int64)
+        ledger.admit(period, 9, counts.plates, [Admission("charged", 0 * one, one, 1, b"{}")])
+
+    given = dataclasses.replace(context(*RHO), before_charge=charge_elsewhere)
+    with pytest.raises(PrivacyRefused, match="7d"):
+        release_slot(counts, values, given, ledger, lambda _: None)
+    assert len(hours_of(ledger)) == 1 and not any(entry.payload for entry in ledger.entries())
 
 
 def test_a_few_plates_are_no_city_whatever_they_can_pay():
