@@ -65,7 +65,7 @@ def lines_of(table, folder, capsys, monkeypatch, registered):
         pytest.param("cdf", 1 + 2 * (len(DAYS) + 2), marks=pytest.mark.long),
         ("distance", 3),
         pytest.param("incidents", 1 + len(DAYS) + 3, marks=pytest.mark.long),
-        pytest.param("presence", 1 + 2 * (len(DAYS) + 1) + 6, marks=pytest.mark.long),
+        pytest.param("presence", 1 + 2 * (len(DAYS) + 1) + 6, marks=pytest.mark.soak),
     ],
 )
 def test_a_table_runs_to_its_end_and_is_of_figures(
