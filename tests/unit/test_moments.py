@@ -8,8 +8,18 @@ from datetime import UTC
 import pytest
 from msgspec import structs
 
-from streams.protocol import SendMessages, ShardCheckpoint, ShardProtocol
-from streams.wire import PositionsEnd, cut_moment
+from streams.protocol import AnswerShard, SendMessages, ShardCheckpoint, ShardProtocol
+from streams.wire import (
+    PingChunk,
+    PositionChunk,
+    PositionsEnd,
+    SendChunks,
+    SendRefused,
+    SourceProtocol,
+    cut_moment,
+    encode_message,
+    merge_moment,
+)
 from tests.forms import changed, long_but, soaked
 from tests.unit.test_reading import HOUR, RULES, START, a_log, ping, record, take
 from udp_stream.testing import a_moment
@@ -148,6 +158,33 @@ def test_the_checkpoint_is_held_back_by_the_latest_position_of_a_plate_and_no_lo
     assert moment.time_ms == START + 65 * MINUTE and moment.plates == (b"a", b"b")
 
 
+def sent_of(log, meanwhile=None):
+    """What a source sends and rejects of a log; it reads on while a step of this kind is carried
+    out."""
+    protocol = SourceProtocol(0, 1, SourceReader(rules_of(15, age=10), SourceCheckpoint(0)))
+    batches = [log[at : at + 25] for at in range(0, len(log), 25)]
+    refused, chunks = [], []
+    while batches or protocol.next() is not None:
+        step = protocol.next()
+        if batches and type(step) in (meanwhile, type(None)):
+            take(protocol, batches.pop(0))
+        if isinstance(step, SendRefused):
+            refused += [one.original for one in step.refused]
+        elif step is not None:
+            chunks += [one for one in step.messages if isinstance(one, PingChunk | PositionChunk)]
+        if step is not None:
+            protocol.done(step)
+    return refused, sorted(chunks, key=encode_message)
+
+
+@pytest.mark.parametrize("kind", [SendRefused, SendChunks])
+def test_what_a_source_reads_while_it_sends_is_sent_next(kind):
+    log = placed_log(1)
+    sent = sent_of(log)
+    assert sent_of(log, meanwhile=kind) == sent
+    assert all(sent)
+
+
 def test_a_tick_is_wanted_for_a_moment_too():
     reader = SourceReader(rules_of(15, age=10), SourceCheckpoint(0))
     take(reader, [record(0, 5, ping("a", 5))])
@@ -212,6 +249,33 @@ def test_moments_that_a_source_sent_for_other_queries_are_skipped_also_after_a_t
             protocol.answering(step)
             protocol.answered(step)
     assert times == [FIRST + 2 * QUARTER]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_positions_of_one_time_that_of_the_lowest_source_counts(first):
+    """Whichever comes first: else an answer would not follow from what the sources sent."""
+    moment = a_moment()
+    elsewhere = replace(moment, lon=moment.lon + 1)
+    sent = [[*cut_moment(moment, 2, 0)], [*cut_moment(elsewhere, 5, 0)]]
+    log = sent[first] + sent[1 - first]
+    found = merge_moment([one for one in log if isinstance(one, PositionChunk)])
+    assert found.plates == moment.plates
+    assert found.lon.tolist() == moment.lon.tolist()
+
+
+def test_a_moment_that_was_skipped_stays_skipped_whoever_else_skips_less():
+    """It lacks the positions of a source that sent them for other queries."""
+    second = replace(a_moment(), time_ms=FIRST + QUARTER)
+    log = [
+        PositionsEnd(0, 0, FIRST + QUARTER, asked="others"),
+        PositionsEnd(1, 0, FIRST, asked="others"),
+        *cut_moment(second, 1, 0, "ours"),
+    ]
+    protocol = asking_ours(ShardCheckpoint.at(0))
+    for offset, message in enumerate(log):
+        protocol.add(offset, message)
+    assert not isinstance(protocol.next(), AnswerShard)
+    assert protocol.answered_ms == FIRST + QUARTER
 
 
 def asking_ours(start):
