@@ -35,3 +35,30 @@ def test_256_sources_and_shards_of_any_age_fit_into_the_metadata_of_a_commit(hou
 def test_sources_that_have_sent_nothing_yet_come_back_as_such(moments):
     whole = ShardCheckpoint(BarrierCheckpoint(9, (START, NOT_YET)), None, moments)
     assert decode_checkpoint(encode_checkpoint(whole, "", None), whole.offset).checkpoint == whole
+
+
+PARTS = (
+    BarrierCheckpoint(6, (START,), START),
+    BarrierCheckpoint(7, (START,), START),
+    BarrierCheckpoint(9, (START,), START),
+    BarrierCheckpoint(2, (START,), START),
+)
+"""Of the shard, the planner, moments, and the day."""
+
+
+@pytest.mark.parametrize(("parts", "read_to"), [(1, 6), (2, 7), (3, 9), (4, 9)])
+def test_all_is_read_up_to_where_the_furthest_part_resumes(parts, read_to):
+    """A log that ends before has lost what was read of it. The day's slots are read again."""
+    assert ShardCheckpoint(*PARTS[:parts]).read_to == read_to
+
+
+def test_every_part_is_read_again_from_an_earlier_offset_and_what_is_done_stays_done():
+    again = ShardCheckpoint(*PARTS).with_offset(1)
+    parts = (again.shard, again.planner, again.moments, again.day)
+    assert parts == (BarrierCheckpoint(1, (START,), START),) * 4
+
+
+def test_every_part_goes_back_where_the_clock_of_the_log_was_ahead():
+    back = ShardCheckpoint(*PARTS).back_to(START - 1)
+    parts = (back.shard, back.planner, back.moments, back.day)
+    assert parts == tuple(BarrierCheckpoint(one.offset, (NOT_YET,)) for one in PARTS)
