@@ -11,6 +11,7 @@ import pytest
 
 from streams.protocol import (
     NOT_YET,
+    BarrierCheckpoint,
     MeasureNorms,
     PlannerState,
     PlanSlot,
@@ -20,6 +21,7 @@ from streams.protocol import (
     ShardProtocol,
 )
 from streams.wire import (
+    PLANNER,
     CountChunk,
     CountsEnd,
     NormChunk,
@@ -102,6 +104,22 @@ def test_the_counts_of_all_shards_together_are_the_counts_of_the_whole_slot(shar
         chunks = [one for one in count_chunks_of(pings, shards) if isinstance(one, CountChunk)]
         dice.shuffle(chunks)
         assert fields(merge_counts(chunks)) == fields(tabulate(pings)[0])
+
+
+@pytest.mark.parametrize("partial", [0, 1])
+def test_a_slot_of_which_one_shard_has_a_part_is_partial(partial):
+    """The others' sources may have read all of it; no HAT of it is released."""
+    sent = []
+    for shard in range(2):
+        pings = dataclasses.replace(some_slot(shard), partial=shard == partial)
+        sent += cut_counts(tabulate(pings)[0], shard)
+    assert merge_counts([one for one in sent if isinstance(one, CountChunk)]).partial
+
+
+def test_a_planner_that_is_behind_its_shard_reads_from_there():
+    """Records that were deleted between the two would be missed without a word."""
+    start = ShardCheckpoint(BarrierCheckpoint(9), planner=BarrierCheckpoint(4))
+    assert ShardProtocol(PLANNER, 1, sources=1, start=start).next_offset == 4
 
 
 def test_the_planner_refuses_a_hat_of_too_many_samples_too(monkeypatch, limits):

@@ -81,6 +81,13 @@ def two_sources(plates=2, seconds=30):
                         np.zeros(plate.size, np.int32))  # fmt: skip
 
 
+@pytest.mark.parametrize("partial", [0, 1])
+def test_a_slot_of_which_one_source_read_a_part_is_partial(partial):
+    slots = [replace(some_slot(source), partial=source == partial) for source in range(2)]
+    sent = [one for source, slot in enumerate(slots) for one in chunks_of(slot, source)]
+    assert merge_pings([one for one in sent if isinstance(one, PingChunk)]).partial
+
+
 TABLES = "udp_stream.windows.tables"
 
 
@@ -278,6 +285,7 @@ def test_what_is_skipped_is_done_but_for_the_slot_whose_outcome_is_under_way():
     shard.collect(0)
     shard.add(shard.next_offset, PingsEnd(0, 0, 2 * HOUR))
     assert shard.due() == [] and shard.holds(0) and not shard.holds(HOUR)
+    assert shard.checkpoint(done=0).done_ms == 2 * HOUR
     shard.done(0)
     assert shard.clear_ms == shard.checkpoint().done_ms == 2 * HOUR
 
