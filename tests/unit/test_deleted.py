@@ -96,6 +96,56 @@ def test_a_log_that_ends_before_what_was_read_of_it_stops_a_worker(log, left):
     )
 
 
+def after_half_an_hour(broker, then, accept_loss=False):
+    """A worker reads 40 records of an open slot and commits, `then` something happens, and another
+    one reads all: payloads that were refused."""
+
+    async def run(thread):
+        worker = Worker(broker, MemoryLedger(), thread)
+        await worker.assign()
+        await worker.pings.process(broker.logs[PINGS][:40])
+        await worker.pings.commit()
+        assert broker.offsets[PINGS].offset == 0
+        then(broker)
+        ledger = MemoryLedger()
+        await Worker(broker, ledger, thread, accept_loss=accept_loss).run(random.Random(0))
+        return set(outcome(broker)[1].values())
+
+    return in_a_thread(run)
+
+
+def is_cut_off_and_written_to(broker):
+    """The end is lost of what was read and is still needed; a message takes its place."""
+    del broker.logs[PINGS][30:]
+    broker.append(*PINGS, b"new")
+
+
+def test_a_log_that_ends_within_an_open_slot_that_was_read_stops_a_worker():
+    """Its commit is before the slot; what was read behind it is lost all the same."""
+    with pytest.raises(DependencyUnavailable, match="ends at offset 31, but was read up to 40"):
+        after_half_an_hour(filled(), is_cut_off_and_written_to)
+
+
+def test_what_is_refused_in_the_place_of_what_was_lost_is_rejected():
+    """Its offsets were read before, and what was refused there is rejected no more."""
+    found = after_half_an_hour(filled(), without_an_end, accept_loss=True)
+    assert b"new" in found
+
+
+def without_an_end(broker):
+    """The end is lost; a message comes once another worker has begun."""
+    del broker.logs[PINGS][30:]
+    ends = broker.ends
+
+    async def ends_before_it(tps):
+        found = await ends(tps)
+        if PINGS in tps:
+            broker.append(*PINGS, b"new")
+        return found
+
+    broker.ends = ends_before_it
+
+
 def goes_on(broker):
     """Pings of one more hour, and half an hour of silence behind them."""
     for minute in range(302, 358, 2):
