@@ -10,6 +10,7 @@ from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 
 from streams.kafka import register
+from streams.processors import decode_checkpoint
 from streams.topics import LedgerIdentity, mark_header, mark_in
 from streams.wire import CountChunk, PlanChunk, decode_message
 from tests.failing import Died
@@ -144,6 +145,52 @@ def test_a_ledger_that_is_behind_what_a_commit_knows_is_refused_at_a_takeover():
         with pytest.raises(PrivacyRefused, match="0 charged and 0 recorded"):
             await Worker(broker, older, thread).parts.assign(PARTS)
         await Worker(broker, ledger, thread).parts.assign(PARTS)
+
+    in_a_thread(work)
+
+
+def test_the_commit_beside_the_first_releases_knows_that_they_are_recorded():
+    """Their worker may die at once: a copy of the ledger from before is refused all the same."""
+    broker, ledger = filled(), MemoryLedger()
+
+    async def dies_once_it_has_published():
+        if broker.logs[TP(TOPICS.release.name, 0)]:
+            raise Died
+
+    async def work(thread):
+        broker.effect = dies_once_it_has_published
+        with pytest.raises(Died):
+            await Worker(broker, ledger, thread, once=True).run(random.Random(0))
+        del broker.effect
+        recorded = sum(one.payload is not None for one in ledger.entries())
+        assert mark_of_commit(broker).recorded == recorded > 0
+
+    in_a_thread(work)
+
+
+def mark_of_commit(broker):
+    (shard,) = PARTS
+    return decode_checkpoint(broker.offsets[shard].metadata, 0).mark
+
+
+@pytest.mark.parametrize("is_told_less", [False, True])
+def test_a_worker_that_has_published_nothing_hands_the_mark_of_the_last_commit_on(is_told_less):
+    """Else a third one could go on with an older copy of the ledger."""
+    broker, ledger = filled(), MemoryLedger()
+
+    async def work(thread):
+        await Worker(broker, ledger, thread).run(random.Random(0))
+        mark = mark_of_commit(broker)
+        worker = Worker(broker, ledger, thread)
+        await worker.parts.assign(PARTS)
+        (shard,) = PARTS
+        lower = mark_header(Mark(mark.ledger_id, mark.era, 0, 0)) * is_told_less
+        again = broker.logs[shard][-1]
+        broker.append(*shard, again.value, [OURS.header, *lower])
+        await worker.parts.process(broker.logs[shard][broker.resumes_at(shard) :])
+        await worker.parts.commit()
+        assert broker.offsets[shard].offset == len(broker.logs[shard])
+        assert mark_of_commit(broker) == mark
 
     in_a_thread(work)
 
