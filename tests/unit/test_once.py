@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from streams.processors import settle
+from streams.wire import shard_of
 from tests.forms import PURE_ENV
 from tests.unit.test_flow import a_context, run, slot
 from udp_stream.base.errors import PrivacyRefused
@@ -101,6 +102,21 @@ def test_hats_and_queries_share_a_plate_s_budget_and_nobody_takes_one_for_the_ot
     facts = statement(load(None, (), PURE_ENV), ledger)
     assert "plates_charged" in json.dumps(facts)
     assert kind_of(QUERY) == "query" and all(kind_of(one.release_id) == "hat" for one in records)
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_who_takes_a_shard_over_tells_of_no_other_shard_that_its_hats_are_published(shard):
+    ledger = MemoryLedger()
+    cells = np.array([0x87608C4D2FFFFFF, 0x87608C4D3FFFFFF, 0x87608C4D4FFFFFF], np.uint64)
+    of_shard = shard_of(cells, 2)
+    assert set(of_shard.tolist()) == {0, 1}
+    hats = [f"{cell:x}-1641011400-3600" for cell in cells.tolist()]
+    charges = np.arange(1), np.array([1])
+    ledger.admit(PERIOD, 10, [b"a"], [Admission(hat, *charges, 1, b"") for hat in hats])
+    ledger.record([(hat, b"x") for hat in hats])
+    settle(ledger, shard, 2, 2**60)
+    waiting = [hat for hat, at in zip(hats, of_shard.tolist(), strict=True) if at != shard]
+    assert [id_ for id_, _ in ledger.unpublished()] == waiting
 
 
 def test_terms_of_another_version_are_refused_and_not_read_as_something_else():

@@ -20,6 +20,7 @@ from tests.protocol.broker import (
 )
 from tests.protocol.embedded import embedded
 from tests.unit.test_processors_planner import (
+    cells_of,
     city,
     parts_logs,
     settings_of,
@@ -294,6 +295,34 @@ def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_fro
     anew = [Smoothed.encode(one) for of_slot in estimates for one in of_slot]
     assert len(later) > 10 and set(later) <= set(anew)
     assert not set(before[: len(withdrawn)]) & set(anew)
+
+
+def test_a_withdrawal_is_published_by_the_worker_that_has_the_shard_of_its_hat():
+    """Another would publish it beside it, and readers have it twice."""
+    two = TwoWorkers()
+    withdrawn = []
+
+    def published():
+        log = two.broker.logs[TP(TOPICS.release.name, 0)]
+        return sum(b"udp-stream/withdrawal/1" in one.value for one in log)
+
+    async def work(thread):
+        await two.start(thread)
+        for _ in range(9):
+            before = published()
+            await two.planner_reads()
+            assert published() == before
+            await two.other_reads()
+            if two.smoothed() and not withdrawn:
+                released = [Release.decode(one) for one in outcome(two.broker)[0].values()]
+                cells = cells_of(two.broker, two.theirs.partition)
+                hats = [one.release_id for one in released if one.hat.cell in cells]
+                withdrawn.append(hats[0])
+                when = "2024-01-02T00:00:00+00:00"
+                assert withdraw(two.ledger, withdrawn, "a wrong unit", when, "test") == 1
+
+    run(work)
+    assert published() == 1
 
 
 def ids_at(ledger, slot_start):
