@@ -1,10 +1,14 @@
 """The processors of a worker under "add-remove" on a day after another: its sums at the day's end
 are those of the road by hand, wherever a worker dies."""
 
+import asyncio
+import random
 from dataclasses import replace
 
+from faust.types import TP
+
 from streams import wire
-from streams.processors import decode_checkpoint, encode_checkpoint
+from streams.processors import TICK, decode_checkpoint, encode_checkpoint
 from streams.protocol import (
     PLANNER,
     BarrierCheckpoint,
@@ -12,9 +16,13 @@ from streams.protocol import (
     ShardCheckpoint,
     ShardProtocol,
 )
+from streams.wire import decode_message
 from tests.contract.add_remove import FLAGS
 from tests.protocol.broker import (
     START,
+    TOPICS,
+    Broker,
+    lives,
 )
 from udp_stream.settings import load
 from udp_stream.testing import seven_pings
@@ -24,7 +32,6 @@ SETTINGS = load(
     (*FLAGS, "hat.timezone=UTC", "hat.slot=6h", "kafka.partitions=2", "kafka.shards=1"),
     {},
 )
-DOMAIN = SETTINGS.domain
 MINUTE, SLOT = 60_000, 6 * 3_600_000
 BEGIN = START // (4 * SLOT) * (4 * SLOT) + 3 * SLOT
 """The last slot of a day."""
@@ -67,6 +74,21 @@ def test_a_checkpoint_stays_before_the_slots_of_the_day_until_these_are_not_need
     assert resumed.checkpoint().offset == log_offset(log, released[1])
     resumed.keep_from(released[2] + 1)
     assert resumed.checkpoint().offset == len(log)
+
+
+def test_slots_of_a_day_that_is_over_are_not_needed_any_more():
+    """Else the whole log would be read again at every takeover, and could never be deleted."""
+    broker = Broker()
+    for slot in range(SLOTS + 1):
+        broker.now_ms = BEGIN + slot * SLOT + 2 * MINUTE
+        for of in range(2):
+            broker.append(TOPICS.pings.name, of, b"%d" % broker.now_ms, [(TICK, b"1")])
+    asyncio.run(lives(broker, random.Random(0), None, SETTINGS))
+    parts = TP(TOPICS.parts.name, 0)
+    log = [decode_message(one.value) for one in broker.logs[parts]]
+    under_way = BEGIN + (SLOTS - 1) * SLOT
+    checkpoint = decode_checkpoint(broker.offsets[parts].metadata, 0).checkpoint
+    assert checkpoint.day.offset == log_offset(log, under_way)
 
 
 def later(pings, hours):
