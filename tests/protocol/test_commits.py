@@ -69,6 +69,10 @@ async def reads_on(worker):
         await worker.parts.process(log[at : at + 1])
 
 
+async def at_once():
+    """Nothing comes between."""
+
+
 async def others_go_on():
     for _ in range(60):
         await asyncio.sleep(0)
@@ -124,6 +128,30 @@ def test_nothing_is_published_while_a_commit_is_under_way(is_cancelled):
     asyncio.run(work())
     assert len(released(broker)) == SLOTS
     assert broker.offsets.done_ms == sorted(broker.offsets.done_ms)
+
+
+def test_nothing_is_committed_of_a_source_while_its_chunks_are_sent():
+    """Whoever takes over after a crash would not send the rest."""
+    broker = filled()
+    pings = TP(TOPICS.pings.name, 0)
+
+    async def work():
+        worker = Worker(broker, MemoryLedger(), Inline())
+        await worker.assign()
+        let_on = asyncio.Event()
+        broker.effect = let_on.wait
+        reading = asyncio.ensure_future(worker.pings.process(broker.logs[pings]))
+        await others_go_on()
+        assert not reading.done()
+        effect, broker.effect = broker.effect, at_once
+        await worker.pings.commit()
+        assert pings not in broker.offsets
+        broker.effect = effect
+        let_on.set()
+        await reading
+        assert broker.offsets[pings].offset > 0
+
+    asyncio.run(work())
 
 
 def test_what_the_former_owner_publishes_until_it_is_fenced_off_is_not_published_again():
