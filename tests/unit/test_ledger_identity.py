@@ -173,6 +173,20 @@ def mark_of_commit(broker):
     return decode_checkpoint(broker.offsets[shard].metadata, 0).mark
 
 
+def test_messages_between_workers_tell_the_mark_of_what_was_published():
+    """A planner on another machine goes by it: it may have an older copy of the ledger."""
+    broker, ledger = filled(), MemoryLedger()
+
+    async def work(thread):
+        await Worker(broker, ledger, thread).run(random.Random(0))
+
+    in_a_thread(work)
+    (shard,) = PARTS
+    told = [mark_in(one.headers) for one in broker.logs[shard]]
+    assert told[0] is None
+    assert told[-1] == mark_of_commit(broker)
+
+
 @pytest.mark.parametrize("is_told_less", [False, True])
 def test_a_worker_that_has_published_nothing_hands_the_mark_of_the_last_commit_on(is_told_less):
     """Else a third one could go on with an older copy of the ledger."""

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from faust.types import TP
 
-from streams.wire import PingChunk, decode_message
+from streams.wire import FactorChunk, NormChunk, PingChunk, decode_message
+from tests.forms import PURE_ENV
 from tests.protocol.broker import (
     TOPICS,
     Worker,
@@ -20,6 +21,7 @@ from tests.protocol.broker import (
 )
 from tests.protocol.embedded import embedded
 from tests.unit.test_processors_planner import (
+    CITY,
     cells_of,
     city,
     parts_logs,
@@ -35,6 +37,7 @@ from udp_stream.release.city import CityHour
 from udp_stream.release.forecaster import Forecaster, LedgerHistory
 from udp_stream.release.record import Release, Smoothed, Withdrawal
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdraw
+from udp_stream.settings import load
 
 SETTINGS = settings_of("forecasts")
 
@@ -55,14 +58,15 @@ class TwoWorkers:
     """All parts of a city are written. One worker has the planner and a shard of its own, another
     has their shard."""
 
-    def __init__(self):
+    def __init__(self, settings=SETTINGS):
+        self.settings = settings
         self.broker, self.ledger = city(), MemoryLedger()
         self.planning, self.mine, self.theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
 
     async def start(self, thread):
-        await sources_alone(Worker(self.broker, self.ledger, thread, SETTINGS))
+        await sources_alone(Worker(self.broker, self.ledger, thread, self.settings))
         self.planner, self.other = (
-            Worker(self.broker, self.ledger, thread, SETTINGS, once=True) for _ in range(2)
+            Worker(self.broker, self.ledger, thread, self.settings, once=True) for _ in range(2)
         )
         await self.planner.parts.assign({self.planning, self.mine})
         await self.other.parts.assign({self.theirs})
@@ -152,6 +156,36 @@ def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
     run(work)
     asyncio.run(lives(two.broker, random.Random(1), two.ledger, SETTINGS, True))
     require_same(two.broker, two.ledger, once=True)
+
+
+def test_no_factors_follow_from_an_older_copy_of_the_ledger():
+    """Other norms may be remembered in the newest: a plate's factors would be of two sorts."""
+    shared = (
+        "release.mean=forecast-clip",
+        "budget.accounting=approximate",
+        "release.cdf=tree",
+        "budget.epsilon=40",
+    )
+    two = TwoWorkers(load(None, (*CITY, *shared), PURE_ENV))
+
+    async def work(thread):
+        await two.start(thread)
+        await two.other_reads()
+        while len(slots_sent(two.broker, NormChunk)) < 2:
+            await two.planner_reads()
+            await two.other_reads()
+        two.planner.parts._assignments[0].ledger = MemoryLedger(two.ledger.meta()["ledger_id"])
+        with pytest.raises(PrivacyRefused, match="went back in time"):
+            await two.planner_reads()
+        assert slots_sent(two.broker, FactorChunk) < slots_sent(two.broker, NormChunk)
+
+    run(work)
+
+
+def slots_sent(broker, kind):
+    """Of these slots shards have sent norms to the planner, or it has sent them factors."""
+    messages = [decode_message(one.value) for log in parts_logs(broker).values() for one in log]
+    return {one.slot_start for one in messages if isinstance(one, kind)}
 
 
 def lose_first_slot(broker, ledger, numbers):
