@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from streams.processors import settle
-from streams.wire import shard_of
+from streams.protocol import NOT_YET
+from streams.wire import shard_of, shard_of_period
 from tests.forms import PURE_ENV
 from tests.unit.test_flow import a_context, run, slot
 from udp_stream.base.errors import PrivacyRefused
@@ -117,6 +118,25 @@ def test_who_takes_a_shard_over_tells_of_no_other_shard_that_its_hats_are_publis
     settle(ledger, shard, 2, 2**60)
     waiting = [hat for hat, at in zip(hats, of_shard.tolist(), strict=True) if at != shard]
     assert [id_ for id_, _ in ledger.unpublished()] == waiting
+
+
+def test_who_takes_a_shard_over_tells_of_what_its_checkpoint_is_behind_and_of_nothing_else():
+    """The rest was recorded, and its readers have nothing of it yet."""
+    ledger = MemoryLedger()
+    periods = a_query_context().periods
+    start_s = 1641011400
+    end_s = start_s + 3600
+    hats = [f"87608c4d2ffffff-{at}-3600" for at in (start_s, end_s)]
+    queries = [f"query:near-the-station:{at}" for at in (start_s, end_s)]
+    ids = hats + queries
+    charges = np.arange(1), np.array([1])
+    ledger.admit(PERIOD, 10, [b"a"], [Admission(id_, *charges, 1, b"") for id_ in ids])
+    ledger.record([(id_, b"x") for id_ in ids])
+    other = 1 - shard_of_period(periods.start_of(1000 * start_s), 2)
+    settle(ledger, other, 2, NOT_YET, 1000 * end_s, periods)
+    assert [id_ for id_, _ in ledger.unpublished()] == ids
+    settle(ledger, 0, 1, 1000 * end_s, 1000 * start_s, periods)
+    assert [id_ for id_, _ in ledger.unpublished()] == [hats[1], queries[1]]
 
 
 def test_terms_of_another_version_are_refused_and_not_read_as_something_else():
