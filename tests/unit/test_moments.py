@@ -8,7 +8,13 @@ from datetime import UTC
 import pytest
 from msgspec import structs
 
-from streams.protocol import AnswerShard, SendMessages, ShardCheckpoint, ShardProtocol
+from streams.protocol import (
+    AnswerShard,
+    BarrierCheckpoint,
+    SendMessages,
+    ShardCheckpoint,
+    ShardProtocol,
+)
 from streams.wire import (
     PingChunk,
     PositionChunk,
@@ -276,6 +282,18 @@ def test_a_moment_that_was_skipped_stays_skipped_whoever_else_skips_less():
         protocol.add(offset, message)
     assert not isinstance(protocol.next(), AnswerShard)
     assert protocol.answered_ms == FIRST + QUARTER
+
+
+def test_who_begins_to_ask_does_not_miss_what_was_sent_before():
+    """A checkpoint without moments may lie behind the positions of one, and before their end."""
+    chunk, end = cut_moment(a_moment(), 0, 0, "ours")
+    protocol = asking_ours(ShardCheckpoint(BarrierCheckpoint(1)))
+    log = [chunk, end, PositionsEnd(1, 0, FIRST, asked="ours")]
+    for offset, message in enumerate(log):
+        protocol.add(offset, message)
+    sending = protocol.next()
+    assert sending is None or isinstance(sending, SendMessages)
+    assert protocol.checkpoint().offset == len(log)
 
 
 def asking_ours(start):

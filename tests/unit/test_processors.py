@@ -3,6 +3,8 @@
 import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC
 from functools import partial
 from itertools import product
 
@@ -11,16 +13,29 @@ from faust.types import TP
 
 from streams import wire as source_protocol
 from streams.kafka import CommittedOffset
-from streams.processors import TICK
-from streams.wire import PingChunk, cut_pings, decode_message
+from streams.processors import TICK, ProcessorContext, SourceProcessor
+from streams.wire import PingChunk, PositionChunk, cut_pings, decode_message
 from tests.failing import Died
 from tests.forms import long_rows
-from tests.protocol.broker import FLAGS, OURS, SETTINGS, START, TOPICS, Broker, Worker, outcome
+from tests.protocol.broker import (
+    FLAGS,
+    OURS,
+    SETTINGS,
+    START,
+    TOPICS,
+    Broker,
+    Worker,
+    context_of,
+    outcome,
+    rules_of,
+)
 from udp_stream.base.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.events import SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.release.record import Release
 from udp_stream.settings import load
+from udp_stream.windows.positions import MomentRules
+from udp_stream.windows.tables import SlotGrid
 
 
 def ping(plate, minute):
@@ -370,6 +385,33 @@ def test_a_silent_partition_is_ticked_also_by_a_worker_that_has_read_nothing_of_
 
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(work(thread))
+
+
+def test_a_moment_has_positions_from_before_the_checkpoint_also_after_a_takeover():
+    """By the watermark of the commit they are late; by the one that they came under they are not."""
+    broker, pings = Broker(), TP(TOPICS.pings.name, 0)
+    every = MomentRules((SlotGrid(300, UTC),), 600_000)
+    rules = replace(rules_of(SETTINGS, context_of(SETTINGS)), moments=every)
+
+    async def reads(*sent):
+        found = SourceProcessor(ProcessorContext(TOPICS, broker, broker, OURS), rules, 60)
+        await found.assign({pings})
+        for plate, minute in sent:
+            broker.now_ms = START + minute * 60_000
+            broker.append(*pings, ping(plate, minute))
+        await found.process(broker.logs[pings][broker.resumes_at(pings) :])
+        await found.commit()
+
+    asyncio.run(reads(("a", 57), ("b", 64)))
+    asyncio.run(reads(("b", 68)))
+    log = broker.logs[TP(TOPICS.parts.name, 0)]
+    moments = [
+        one
+        for one in map(decode_message, (one.value for one in log))
+        if isinstance(one, PositionChunk)
+    ]
+    (last,) = [one for one in moments if one.slot_start == START + 65 * 60_000]
+    assert last.plates == b"ab"
 
 
 HOUR = 3_600_000
