@@ -156,7 +156,7 @@ def test_days_with_and_without_the_busiest_plate_stay_within_the_promise_and_com
 
 @pytest.mark.parametrize(
     ("epsilon", "plates"),
-    [(4, False), *long_rows([], [(4, True)]), *soaked_rows([(1, False), (1, True)])],
+    [*long_rows([], [(4, False), (4, True)]), *soaked_rows([(1, False), (1, True)])],
 )
 def test_half_of_the_noise_is_found(epsilon, plates):
     budget, there, away = both(epsilon, plates, noise_share=0.5)

@@ -178,6 +178,7 @@ def test_a_configuration_that_hides_plates_is_planned_with_its_own_domain(
     assert plan(capsys, *flags)[0] == 2  # no typical HAT has such sums
 
 
+@pytest.mark.long
 def test_a_month_is_planned_as_an_even_day_wherever_in_it_the_file_lies(
     capsys, tmp_path, pings, limits
 ):

@@ -52,6 +52,7 @@ def test_a_rehearsal_without_forecasts_counts_withheld_hats_with_the_constant(da
     assert nothing.served == 0 and nothing.error == nothing.constant
 
 
+@pytest.mark.long
 def test_days_of_a_regular_city_are_expected_to_err_as_they_do_also_the_later_days(limits):
     """Its speeds are the same every day, hour by hour; noise is another in each invented city."""
     limits(made_up_city, CELL_DAY_SD=0.02, HAT_SD=0.02, DRIVER_SD=0.02)

@@ -223,6 +223,7 @@ def test_road_works_are_learnt_in_days():
     assert np.count_nonzero(memory.week.changed) == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FEEDS.is_dir(), reason="recorded days are not part of the program")
 def test_a_recorded_day_after_the_others_errs_by_less_than_a_first_day():
     days = recorded(FEEDS)
