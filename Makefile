@@ -13,7 +13,7 @@ demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no servi
 	$(BIN)/udp-stream demo --slots 3
 
 test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
-	$(BIN)/python -m pytest --numprocesses 7 --dist loadscope -m "not long and not soak"
+	$(BIN)/python -m pytest --numprocesses 5 --dist loadscope -m "not long and not soak"
 
 test-fast: $(STAMP)  ## half of `make test`: what needs no service and starts no program
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" $(FAST) udp_stream streams lab
@@ -22,7 +22,7 @@ test-services: $(STAMP)  ## the other half: whole programs, and a real Kafka, Re
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" tests $(addprefix --ignore=,$(FAST))
 
 test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutorial; the examples, which need Node.js
-	$(BIN)/python -m pytest --numprocesses 5 --dist loadscope -m "long and not soak"
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "long and not soak"
 
 test-soak: $(STAMP)  ## what takes many minutes: worlds of workers, lemmas and adversaries at full size, 100,000 mutated messages
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m soak

@@ -307,7 +307,7 @@ def lives(kind, seeds, pairs):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("seeds", "pairs"), [*long_rows([(2, 3)], [(2, 3), (5, 40)]), *soaked_rows([(30, 2000)])]
+    ("seeds", "pairs"), [*long_rows([(2, 3)], [(2, 3), (4, 20)]), *soaked_rows([(30, 2000)])]
 )
 def test_an_owner_that_dies_at_any_effect_is_replaced_from_any_commit(kind, seeds, pairs):
     lives(kind, range(seeds), pairs)

@@ -60,7 +60,7 @@ def test_whatever_befalls_workers_they_do_as_one_machine(kind, as_asked):
 
 @pytest.mark.parametrize(
     "examples",
-    [pytest.param(10, marks=pytest.mark.long), pytest.param(400, marks=pytest.mark.soak)],
+    [pytest.param(8, marks=pytest.mark.long), pytest.param(400, marks=pytest.mark.soak)],
 )
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.timeout(3600)
