@@ -205,6 +205,7 @@ class Watched(Broker):
         self.coming = []
         self.is_once = False
         self.seen = set()
+        self.taken = set()
         self.was_taken_over = False
 
     def _due(self):
@@ -443,7 +444,8 @@ class World(RuleBasedStateMachine):
                 entropy=Entropy(1 if self.is_alike else self.lives, self.ledger),
                 offsets=self.members[which],
             )
-        self.broker.was_taken_over |= not self.broker.owners.keys().isdisjoint(tps)
+        self.broker.was_taken_over |= not self.broker.taken.isdisjoint(tps)
+        self.broker.taken |= tps
         self.broker.owners.update(dict.fromkeys(tps, self.members[which]))
         self.at[which] = {}
         if await self.survives(which, self.workers[which].assign(tps)):
