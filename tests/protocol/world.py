@@ -576,9 +576,13 @@ class World(RuleBasedStateMachine):
         newest = max(
             (Id.of(one).slot[0] for one in self.ledger.said if kind_of(one) == HAT), default=0
         )
+        waiting = dict(self.ledger.unpublished())
         with TemporaryDirectory() as folder, suppress(UsageError):
             archive(self.ledger, newest, Path(folder, "archive"))
             self.is_archived = True
+        # The verb says how many never reached a reader.
+        gone = waiting.keys() - dict(self.ledger.unpublished()).keys()
+        self.withdrawn = {id_ for id_ in self.withdrawn if withdrawal_id(id_) not in gone}
 
     # --- the end ---
 
