@@ -38,12 +38,13 @@ def cells_of(page, selector):
 
 
 def show(page, slot):
-    listed = json.loads(get(f"{address_of(page)}/v1/slots")[2])["slots"]
-    page.locator("#slot").fill(str([one["slot_start"] for one in listed].index(slot)))
+    slots = [*hats_of(address_of(page))]
+    page.locator("#slot").fill(str(slots.index(slot)))
     page.wait_for_selector(f'body[data-slot="{slot}"]')
 
 
 def hats_of(address):
+    """How many HATs each slot has that is there, in order."""
     listed = json.loads(get(f"{address}/v1/slots")[2])["slots"]
     return {one["slot_start"]: sum(one["hats"].values()) for one in listed}
 
